@@ -1,0 +1,48 @@
+"""Everlog keeps events: append to journals, read them back, let Spark fold the log into tables."""
+
+from everlog.client import Everlog, connect
+from everlog.clock import Clock, SystemClock
+from everlog.config import Config, load_config
+from everlog.errors import (
+    Conflict,
+    EverlogError,
+    InvalidInput,
+    JournalHalted,
+    JournalNotFound,
+    OutcomeUnknown,
+    Overtaken,
+)
+from everlog.journal.events import Event, EventRecord, Json
+from everlog.journal.journal import Journal, Token
+from everlog.journal.snapshots import Criteria, Recovered
+from everlog.journal.values import Position, SeqNr, SeqRange
+from everlog.store.base import Snapshot
+from everlog.version import __version__
+
+__all__ = [
+    "Clock",
+    "Config",
+    "Conflict",
+    "Criteria",
+    "Event",
+    "EventRecord",
+    "Everlog",
+    "EverlogError",
+    "InvalidInput",
+    "Journal",
+    "JournalHalted",
+    "JournalNotFound",
+    "Json",
+    "OutcomeUnknown",
+    "Overtaken",
+    "Position",
+    "Recovered",
+    "SeqNr",
+    "SeqRange",
+    "Snapshot",
+    "SystemClock",
+    "Token",
+    "__version__",
+    "connect",
+    "load_config",
+]

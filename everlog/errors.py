@@ -1,0 +1,199 @@
+"""Every error that Everlog raises on purpose.
+
+    EverlogError
+    ├── InvalidInput              the call itself is wrong; nothing was sent or stored
+    │   ├── InvalidId
+    │   ├── InvalidSeqNr
+    │   ├── InvalidRange
+    │   ├── EmptyAppend
+    │   ├── AppendTooLarge
+    │   ├── InvalidPosition
+    │   └── InvalidConfig
+    ├── Conflict                  another append won; read again and decide again
+    ├── OutcomeUnknown            a time-out: it may or may not have happened; retry with append_id
+    ├── JournalNotFound           the journal does not exist (any more)
+    ├── JournalHalted             a record of this journal cannot be decoded
+    ├── Overtaken                 the journal changed under a read too often; read again
+    ├── IntegrityViolated         the tables hold what no fold can have written
+    ├── ForeignWriter             somebody else writes into these tables
+    ├── LogTruncated              records that were not replicated yet are gone from the log
+    ├── TopicReplaced             the log's topic is not the one these tables were filled from
+    ├── StorageFailed             the files cannot be used
+    │   ├── DiskFull
+    │   ├── NotWritable
+    │   ├── NewerVersion
+    │   ├── Unacknowledged
+    │   └── Busy
+    ├── ReplicationFailed         the pipeline gave up on a batch; it will try again
+    ├── MalformedRecord           a log record that breaks the wire format
+    └── MissingExtra              an optional dependency is not installed
+
+The message says what happened and what to do; the facts are attributes.
+"""
+
+from __future__ import annotations
+
+
+class EverlogError(Exception):
+    """The root of all errors of this package."""
+
+    retriable = False
+
+
+class InvalidInput(EverlogError, ValueError):
+    """The call is wrong; nothing was sent or stored."""
+
+
+class InvalidId(InvalidInput):
+    """A journal's id is empty, too long, or not text."""
+
+
+class InvalidSeqNr(InvalidInput):
+    """A sequence number is outside 1 to 2^63-1."""
+
+
+class InvalidRange(InvalidInput):
+    """A range ends before it begins."""
+
+
+class EmptyAppend(InvalidInput):
+    """An append needs at least one event."""
+
+
+class AppendTooLarge(InvalidInput):
+    """An append exceeds the configured size."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"this append is {size:,} bytes, the limit is {limit:,}: append fewer events at once, "
+            "or raise [journal] max_append_bytes"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class InvalidPosition(InvalidInput):
+    """A token that this log has never handed out."""
+
+
+class InvalidConfig(InvalidInput):
+    """A setting is unknown or out of range."""
+
+
+class Conflict(EverlogError):
+    """The journal is not where the append expected it; nothing of the append was stored."""
+
+    def __init__(self, key: str, expected: int, actual: int) -> None:
+        super().__init__(
+            f"{key}: expected the journal at seqNr {expected}, it is at {actual}: read it again, then decide again"
+        )
+        self.key = key
+        self.expected = expected
+        self.actual = actual
+
+
+class OutcomeUnknown(EverlogError):
+    """Nobody can say yet whether the append happened; retry it with `append_id` to find out."""
+
+    retriable = True
+
+    def __init__(self, key: str, append_id: str, reason: str) -> None:
+        super().__init__(
+            f"{key}: {reason}; the append may or may not be in the log: "
+            f"repeat it with append_id={append_id!r}, it is then stored once"
+        )
+        self.key = key
+        self.append_id = append_id
+        self.reason = reason
+
+
+class JournalNotFound(EverlogError):
+    """The journal was never written, or was purged."""
+
+
+class JournalHalted(EverlogError):
+    """A record of this journal cannot be decoded; it and what follows wait in quarantine."""
+
+    def __init__(self, key: str, partition: int, offset: int) -> None:
+        super().__init__(
+            f"{key}: the record at partition {partition}, offset {offset} cannot be applied: look at it with "
+            "'everlog quarantine show', then 'everlog quarantine retry' or 'skip'"
+        )
+        self.key = key
+        self.partition = partition
+        self.offset = offset
+
+
+class Overtaken(EverlogError):
+    """The journal was deleted from or purged while it was being read; read it again."""
+
+    retriable = True
+
+
+class IntegrityViolated(EverlogError):
+    """The tables hold what no fold of the log can have written."""
+
+
+class ForeignWriter(EverlogError):
+    """A head was written by something else than this pipeline; stop the other writer first."""
+
+
+class LogTruncated(EverlogError):
+    """Records that were not replicated yet are gone from the log."""
+
+    def __init__(self, topic: str, partition: int, message: str) -> None:
+        super().__init__(f"{topic}, partition {partition}: {message}")
+        self.topic = topic
+        self.partition = partition
+
+
+class TopicReplaced(EverlogError):
+    """The topic in the log is not the one that the tables were filled from."""
+
+
+class StorageFailed(EverlogError):
+    """A file or a server of the log or the store cannot be used."""
+
+
+class DiskFull(StorageFailed):
+    """No space is left; free some and repeat the call, nothing was stored."""
+
+    retriable = True
+
+
+class NotWritable(StorageFailed):
+    """The data folder or a file in it may not be written by this user."""
+
+
+class NewerVersion(StorageFailed):
+    """The data was written by a newer Everlog; upgrade this one."""
+
+
+class Unacknowledged(StorageFailed):
+    """The log cannot say whether it stored the record; an append turns this into OutcomeUnknown."""
+
+    retriable = True
+
+
+class Busy(StorageFailed):
+    """Another process held the file for too long; try again."""
+
+    retriable = True
+
+
+class ReplicationFailed(EverlogError):
+    """A micro-batch could not be applied; nothing was published and it will be tried again."""
+
+    retriable = True
+
+
+class MalformedRecord(EverlogError):
+    """A log record breaks the wire format."""
+
+
+class MissingExtra(EverlogError):
+    """An optional dependency is missing."""
+
+    def __init__(self, extra: str) -> None:
+        super().__init__(f"this needs an optional part of Everlog: pip install 'everlog[{extra}]'")
+        self.extra = extra

@@ -1,0 +1,52 @@
+"""Labelled points at which a test lets the process die, as if the machine had lost power there.
+
+`EVERLOG_FAILPOINT=apply.rows` kills at that point, `apply.rows:3` at the third time it is reached. The whole
+pipeline dies: this process and, inside a Spark worker, its ancestors up to the process named by
+`EVERLOG_FAILPOINT_ROOT`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+VARIABLE = "EVERLOG_FAILPOINT"
+ROOT_VARIABLE = "EVERLOG_FAILPOINT_ROOT"
+
+POINTS = (
+    "batch.started",
+    "apply.loaded",
+    "apply.rows",
+    "apply.heads",
+    "apply.garbage",
+    "apply.done",
+    "batch.applied",
+    "batch.published",
+)
+
+_hits: dict[str, int] = {}
+
+
+def failpoint(name: str) -> None:
+    """Die here if the environment says so."""
+    wanted = os.environ.get(VARIABLE)
+    if not wanted:
+        return
+    point, _, count = wanted.partition(":")
+    if point == name:
+        _hits[name] = _hits.get(name, 0) + 1
+        if _hits[name] >= int(count or 1):
+            _die()
+
+
+def _die() -> None:
+    root = int(os.environ.get(ROOT_VARIABLE, "0"))
+    pid, victims = os.getpid(), [os.getpid()]
+    while root and pid not in (root, 0, 1):
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        victims.append(pid)
+    if victims[-1] == root:
+        for victim in reversed(victims[1:]):
+            os.kill(victim, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)

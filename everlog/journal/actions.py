@@ -1,0 +1,148 @@
+"""Actions, and the header `journal.action` that carries them: one JSON object with one name in it.
+
+Everlog's own additions are optional fields: `expected`, `id` (append), `ifExists` (delete), `expireOn`
+(purge), and the action `resume`.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any, Literal
+
+import msgspec
+
+from everlog.errors import InvalidInput, MalformedRecord
+from everlog.journal.values import SeqNr, SeqRange
+
+ACTION_HEADER = "journal.action"
+
+
+class Range(msgspec.Struct, frozen=True, rename={"first": "from", "last": "to"}):
+    """First and last seqNr of an append, as the header says them."""
+
+    first: int
+    last: int
+
+
+class Expected(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Where the writer saw the journal: its seqNr (0: absent) and which life it was."""
+
+    seq_nr: int
+    record_id: str | None = None
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Add the events of this record. Writers always give `metadata`, `{}` when they have none."""
+
+    range: Range
+    origin: str | None = None
+    version: str | None = None
+    payload_type: Literal["json", "binary"]
+    metadata: Any = None
+    expected: Expected | None = None
+    id: str | None = None
+
+    @property
+    def header_data(self) -> Any:
+        """The user's header metadata; what is not an object counts as none, as older writers send it."""
+        return self.metadata.get("data") if isinstance(self.metadata, dict) else None
+
+
+class Delete(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Events up to `to` are gone."""
+
+    to: int
+    origin: str | None = None
+    version: str | None = None
+    if_exists: bool = False
+
+
+class Purge(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The journal is gone; with `expire_on`, only if it has expired by that day."""
+
+    origin: str | None = None
+    version: str | None = None
+    expire_on: date | None = None
+
+
+class Mark(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Nothing; somebody watches for it."""
+
+    id: str
+    origin: str | None = None
+    version: str | None = None
+
+
+class Resume(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Take the journal's quarantined records again, without those at the offsets `skip`."""
+
+    skip: tuple[int, ...] = ()
+    origin: str | None = None
+    version: str | None = None
+
+
+Action = Append | Delete | Purge | Mark | Resume
+
+
+class _Header(msgspec.Struct, omit_defaults=True):
+    append: Append | None = None
+    mark: Mark | None = None
+    delete: Delete | None = None
+    purge: Purge | None = None
+    resume: Resume | None = None
+
+
+# In the order in which the names are tried.
+_KINDS: dict[str, type[Action]] = {
+    "append": Append,
+    "mark": Mark,
+    "delete": Delete,
+    "purge": Purge,
+    "resume": Resume,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Header).decode
+
+
+def encode_action(action: Action) -> bytes:
+    """The header's bytes.
+
+    >>> encode_action(Delete(to=3))
+    b'{"delete":{"to":3}}'
+    """
+    return _encode({_NAMES[type(action)]: action})
+
+
+def decode_action(header: bytes) -> Action | None:
+    """The action, None if the header holds none that we know, or MalformedRecord."""
+    try:
+        found = _decode(header)
+        action = found.append or found.mark or found.delete or found.purge or found.resume
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        action = _decode_by_name(header)
+    if action is not None:
+        _check(action)
+    return action
+
+
+def _decode_by_name(header: bytes) -> Action | None:
+    """The slow way, for headers that do not fit at first sight: only the first known name counts."""
+    try:
+        names = msgspec.json.decode(header, type=dict[str, Any])
+        for name, kind in _KINDS.items():
+            if names.get(name) is not None:
+                return msgspec.convert(names[name], kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedRecord(f"the header {ACTION_HEADER} is not an action: {error}") from error
+    return None
+
+
+def _check(action: Action) -> None:
+    try:
+        if isinstance(action, Append):
+            SeqRange(action.range.first, action.range.last)
+        elif isinstance(action, Delete):
+            SeqNr(action.to)
+    except InvalidInput as error:
+        raise MalformedRecord(f"the header {ACTION_HEADER} is out of range: {error}") from error

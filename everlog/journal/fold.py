@@ -1,0 +1,387 @@
+"""The fold: from a journal's head and the next records of its key to the new head and what changes in the tables.
+
+Pure: the pipeline, the readers and the writers' verdicts all call `fold` and so agree. The rules:
+
+* An append counts if its expectation holds, if its first seqNr is above the journal's, and if its events are
+  ascending and match its range. Otherwise it is rejected as a whole and leaves nothing.
+* `delete_to` never moves back and never passes the seqNr.
+* A purge ends a life. The head stays as a marker, so that records before the purge are not applied again.
+* A record that cannot be decoded halts its journal: it and what follows wait in quarantine until a Resume
+  takes them up again, in order, or a Purge ends the life.
+
+The result does not depend on how the log is cut into batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from everlog.errors import MalformedRecord
+from everlog.journal.actions import Action, Append, Delete, Mark, Purge, Resume, decode_action
+from everlog.journal.codec import AppendValue, decode_value, encode_headers, encode_tags, record_metadata
+from everlog.journal.events import EventRecord
+from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
+from everlog.journal.values import segment_of
+from everlog.log.base import Record
+
+Reason = Literal["conflict", "fork", "malformed range"]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A record with what it says: an action, or why it cannot be understood."""
+
+    record: Record
+    action: Action | None = None
+    value: AppendValue | None = None
+    error: str | None = None
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """An append that lost, for display."""
+
+    offset: int
+    timestamp: int
+    reason: Reason
+    first: int
+    last: int
+    expected: int | None
+    actual: int
+    append_id: str | None
+
+
+class Quarantined(msgspec.Struct, frozen=True):
+    """A record that waits, with the reason."""
+
+    record: Record
+    reason: str
+
+
+@dataclass(slots=True)
+class Change:
+    """What a fold did. `head` is the state after it; `changed` says whether it differs from the state before.
+
+    `quarantined` are the records that this fold set aside, `waiting` all that now wait, `purged_at` the offset of
+    the last purge that took effect.
+    """
+
+    head: Head | None
+    changed: bool = False
+    rows: list[EventRecord] = field(default_factory=list)
+    deletions: list[Deletion] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    quarantined: list[Quarantined] = field(default_factory=list)
+    waiting: list[Quarantined] = field(default_factory=list)
+    purged_at: int | None = None
+
+
+def decode(record: Record) -> Entry:
+    """A record's meaning. An entry without action and error is not for us: foreign, or without key or value."""
+    if record.action is None or record.key is None:
+        return Entry(record)
+    try:
+        action = decode_action(record.action)
+        if not isinstance(action, Append):
+            return Entry(record, action)
+        if record.value is None:
+            return Entry(record)
+        return Entry(record, action, decode_value(action.payload_type, record.value))
+    except MalformedRecord as error:
+        return Entry(record, error=str(error))
+
+
+def fold(
+    head: Head | None,
+    entries: Iterable[Entry],
+    topic: Topic,
+    *,
+    quarantined: Sequence[Quarantined] = (),
+    rowless: Collection[int] = (),
+) -> Change:
+    """Apply one key's entries, oldest first, to its head.
+
+    `quarantined`: the key's waiting records, needed only if a Resume is among the entries of a halted journal.
+    `rowless`: offsets of appends whose rows a later entry of the batch surely removes (see `everlog.journal.reduce`).
+    """
+    folding = _Folding(head, topic, quarantined, rowless)
+    for entry in entries:
+        if entry.record.offset > folding.offset:
+            folding.take(entry)
+    return folding.change()
+
+
+class _Folding:
+    """A fold under way: the head's columns as attributes."""
+
+    def __init__(
+        self, head: Head | None, topic: Topic, quarantined: Sequence[Quarantined], rowless: Collection[int]
+    ) -> None:
+        self.before = head
+        self.head = head
+        self.topic = topic
+        self.waiting = list(quarantined)
+        self.rowless = rowless
+        self.rows: list[EventRecord] = []
+        self.deletions: list[Deletion] = []
+        self.rejected: list[Rejected] = []
+        self.quarantined: list[Quarantined] = []
+        self.purged_at: int | None = None
+        self.offset = -1 if head is None else head.offset
+
+    def change(self) -> Change:
+        return Change(
+            head=self.head,
+            changed=self.head is not self.before,
+            rows=self.rows,
+            deletions=self.deletions,
+            rejected=self.rejected,
+            quarantined=self.quarantined,
+            waiting=self.waiting,
+            purged_at=self.purged_at,
+        )
+
+    def take(self, entry: Entry) -> None:
+        action = entry.action
+        if self.head is not None and self.head.halted_at is not None:
+            self._take_halted(entry)
+        elif entry.error is not None:
+            self._halt(entry)
+        elif isinstance(action, Append):
+            self._append(entry, action)
+        elif isinstance(action, Delete):
+            self._delete(entry.record, action)
+        elif isinstance(action, Purge):
+            self._purge(entry.record, action)
+
+    def _move(self, head: Head) -> None:
+        self.head = head
+        self.offset = max(self.offset, head.offset)
+
+    def _append(self, entry: Entry, action: Append) -> None:
+        record, value = entry.record, entry.value
+        assert value is not None
+        reason = self._objection(action, value)
+        if reason is not None:
+            self._reject(record, action, reason)
+            return
+        head = self._living_head(record, action)
+        after = value.metadata.expire_after
+        self._move(
+            msgspec.structs.replace(
+                head,
+                partition=record.partition,
+                offset=record.offset,
+                seq_nr=action.range.last,
+                updated=record.timestamp,
+                expire_after=after,
+                expire_on=None if after is None else after.expire_on(record.timestamp),
+            )
+        )
+        if record.offset not in self.rowless:
+            self._add_rows(record, action, value, head.record_id)
+
+    def _objection(self, action: Append, value: AppendValue) -> Reason | None:
+        head, expected, events = self.head, action.expected, value.events
+        seq_nr = seq_nr_of(head)
+        if expected is not None:
+            record_id = None if head is None or head.purged else head.record_id
+            if expected.seq_nr != seq_nr or expected.record_id != record_id:
+                return "conflict"
+        first, last = action.range.first, action.range.last
+        if first <= seq_nr:
+            return "fork"
+        if events[0].seq_nr != first or events[-1].seq_nr != last:
+            return "malformed range"
+        if len(events) > 1 and any(a.seq_nr >= b.seq_nr for a, b in zip(events, events[1:], strict=False)):
+            return "malformed range"
+        return None
+
+    def _reject(self, record: Record, action: Append, reason: Reason) -> None:
+        self.rejected.append(
+            Rejected(
+                offset=record.offset,
+                timestamp=record.timestamp,
+                reason=reason,
+                first=action.range.first,
+                last=action.range.last,
+                expected=None if action.expected is None else action.expected.seq_nr,
+                actual=seq_nr_of(self.head),
+                append_id=action.id,
+            )
+        )
+
+    def _living_head(self, record: Record, action: Append) -> Head:
+        """The head that an append continues: the present one, or the first of a new life."""
+        head = self.head
+        if head is not None and not head.purged:
+            if head.record_id is None and head.seq_nr == head.delete_to:
+                return msgspec.structs.replace(
+                    head, record_id=self.topic.life(record.partition, record.offset)
+                )
+            return head
+        return Head(
+            partition=record.partition,
+            offset=record.offset,
+            segment_size=self.topic.segment_size,
+            delete_to=action.range.first - 1,
+            created=record.timestamp,
+            record_id=self.topic.life(record.partition, record.offset),
+            origin=action.origin,
+            legacy_segment=head is not None and head.legacy_segment,
+        )
+
+    def _add_rows(self, record: Record, action: Append, value: AppendValue, record_id: str | None) -> None:
+        metadata = record_metadata(action.header_data, value.metadata)
+        headers = encode_headers(record.headers) if record.headers else ""
+        for event in value.events:
+            self.rows.append(
+                EventRecord(
+                    event.seq_nr,
+                    record.timestamp,
+                    record.partition,
+                    record.offset,
+                    event.payload_type,
+                    event.data,
+                    encode_tags(event.tags) if event.tags else "",
+                    action.origin,
+                    action.version,
+                    record_id,
+                    action.id,
+                    metadata,
+                    headers,
+                )
+            )
+
+    def _delete(self, record: Record, action: Delete) -> None:
+        head = self.head
+        if head is None or head.purged:
+            if not action.if_exists:
+                self._delete_absent(record, action)
+            return
+        # A head taken over from elsewhere may say that more was deleted than ever existed.
+        seq_nr = max(head.seq_nr, head.delete_to)
+        delete_to = max(head.delete_to, min(action.to, seq_nr))
+        if delete_to > head.delete_to:
+            self.deletions.append(
+                Deletion(
+                    offset=record.offset,
+                    first=segment_of(head.delete_to + 1, head.segment_size),
+                    last=segment_of(delete_to, head.segment_size),
+                    to=delete_to,
+                )
+            )
+            self.rows = [row for row in self.rows if row.seq_nr > delete_to]
+        self._move(
+            msgspec.structs.replace(
+                head,
+                partition=record.partition,
+                offset=record.offset,
+                seq_nr=seq_nr,
+                delete_to=delete_to,
+                updated=record.timestamp,
+            )
+        )
+
+    def _delete_absent(self, record: Record, action: Delete) -> None:
+        self._move(
+            Head(
+                partition=record.partition,
+                offset=record.offset,
+                segment_size=self.topic.segment_size,
+                seq_nr=action.to,
+                delete_to=action.to,
+                created=record.timestamp,
+                updated=record.timestamp,
+                origin=action.origin,
+                legacy_segment=self.head is not None and self.head.legacy_segment,
+            )
+        )
+
+    def _purge(self, record: Record, action: Purge) -> None:
+        head = self.head
+        if head is None or head.purged:
+            return
+        if action.expire_on is None or (head.expire_on is not None and head.expire_on <= action.expire_on):
+            self._end_life(record, head)
+
+    def _end_life(self, record: Record, head: Head) -> None:
+        if not head.purged:
+            last = max(head.seq_nr, head.delete_to)
+            # One segment more on either side, as others may have left rows there.
+            self.deletions.append(
+                Deletion(
+                    offset=record.offset,
+                    first=max(0, segment_of(max(head.delete_to, 1), head.segment_size) - 1),
+                    last=segment_of(last, head.segment_size) + 1,
+                    purge=True,
+                    record_id=head.record_id,
+                )
+            )
+        self.rows = []
+        self.purged_at = record.offset
+        self._move(
+            Head(
+                partition=record.partition,
+                offset=record.offset,
+                segment_size=head.segment_size,
+                updated=record.timestamp,
+                purged=True,
+                legacy_segment=head.legacy_segment,
+            )
+        )
+
+    def _halt(self, entry: Entry) -> None:
+        """From here on the journal waits. An absent one gets a marker, so that the halt is kept."""
+        record = entry.record
+        head = self.head or Head(
+            partition=record.partition,
+            offset=record.offset,
+            segment_size=self.topic.segment_size,
+            purged=True,
+        )
+        self._move(msgspec.structs.replace(head, offset=record.offset, halted_at=record.offset))
+        self._set_aside(record, entry.error or "the record cannot be decoded")
+
+    def _set_aside(self, record: Record, reason: str) -> None:
+        found = Quarantined(record, reason)
+        self.quarantined.append(found)
+        self.waiting.append(found)
+
+    def _take_halted(self, entry: Entry) -> None:
+        head, record, action = self.head, entry.record, entry.action
+        assert head is not None
+        if isinstance(action, Resume):
+            self._resume(record, action)
+        elif isinstance(action, Purge) and action.expire_on is None:
+            self._end_life(record, head)
+            self._release(record.offset, record.offset)
+        elif entry.error is not None or (action is not None and not isinstance(action, Mark)):
+            self._move(msgspec.structs.replace(head, offset=record.offset))
+            self._set_aside(record, entry.error or f"waits for the record at offset {head.halted_at}")
+
+    def _resume(self, record: Record, action: Resume) -> None:
+        """Take what waits, in order, as if it came now; a record that still cannot be applied halts again."""
+        assert self.head is not None
+        waiting = sorted(self.waiting, key=lambda found: found.record.offset)
+        self._move(msgspec.structs.replace(self.head, halted_at=None))
+        taken = record.offset
+        for found in waiting:
+            entry = decode(found.record)
+            if found.record.offset in action.skip:
+                continue
+            if entry.error is not None:
+                self._move(msgspec.structs.replace(self.head, halted_at=found.record.offset))
+                taken = found.record.offset - 1
+                break
+            self.take(entry)
+        self._move(msgspec.structs.replace(self.head, offset=record.offset))
+        self._release(taken, record.offset)
+
+    def _release(self, up_to: int, offset: int) -> None:
+        """Records up to here wait no longer."""
+        self.waiting = [found for found in self.waiting if found.record.offset > up_to]
+        self.quarantined = [found for found in self.quarantined if found.record.offset > up_to]
+        self.deletions.append(Deletion(offset=offset, quarantine=up_to))

@@ -1,0 +1,260 @@
+"""The journals of one topic: what users call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from everlog.clock import Clock
+from everlog.config import Config
+from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, TopicReplaced
+from everlog.journal.actions import Delete, Mark, Purge
+from everlog.journal.events import Event, EventRecord
+from everlog.journal.head import Head, exists
+from everlog.journal.reading import Reader, Ref, Span
+from everlog.journal.snapshots import Recovered, Snapshots
+from everlog.journal.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
+from everlog.journal.writing import Draft, Origin, Writer
+from everlog.log.base import Log
+from everlog.store.base import Store
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+
+After = Position | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What journals are made of."""
+
+    config: Config
+    log: Log
+    store: Store
+    reader: Reader
+    writer: Writer
+    clock: Clock
+    origin: Origin
+
+
+class Token(Position):
+    """The position of an append, which also knows the seqNrs that it got.
+
+    >>> Token("orders", 0, 7, range=SeqRange(1, 2)).range.last
+    2
+    """
+
+    range: SeqRange
+
+    def __new__(cls, topic: str, partition: int, offset: int, *, range: SeqRange) -> Token:  # noqa: A002
+        token = super().__new__(cls, topic, partition, offset)
+        token.range = range
+        return token
+
+
+class Journal:
+    """The journals of one topic, by id: `log.journal("orders")`."""
+
+    def __init__(self, topic: str, parts: Parts) -> None:
+        if not _TOPIC.fullmatch(topic):
+            raise InvalidInput(
+                f"a topic's name is letters, digits, '.', '_' and '-', at most 200; not {topic!r}"
+            )
+        self.topic = topic
+        self.log_name = parts.config.journal.topic_prefix + topic
+        self.parts = parts
+        self.snapshots = Snapshots(self)
+        self._opened: Ref | None = None
+
+    async def append(
+        self,
+        journal_id: str,
+        events: Sequence[Event] | Event,
+        *,
+        expected: int | None = None,
+        expire_after: timedelta | None = None,
+        metadata: Any = None,
+        header_metadata: Any = None,
+        headers: Mapping[str, str] | None = None,
+        verdict: bool = True,
+        append_id: str | None = None,
+    ) -> Token:
+        """Append events as one unit and return their place in the log.
+
+        With `expected` (0: absent) the append wins only if the journal is at that seqNr, else it raises Conflict.
+        Events may carry their own seqNrs. With neither, they go wherever the journal ends. `verdict=False` returns
+        as soon as the log has the record. After OutcomeUnknown, repeat the call with its `append_id`.
+        """
+        draft = Draft(
+            events=[events] if isinstance(events, Event) else list(events),
+            expected=expected,
+            expire_after=expire_after,
+            metadata=metadata,
+            header_metadata=header_metadata,
+            headers=headers,
+        )
+        ref = await self.ref(journal_id, create=True)
+        assert ref is not None
+        appended = await self.parts.writer.append(ref, draft, verdict=verdict, append_id=append_id)
+        return Token(self.topic, ref.partition, appended.offset, range=appended.range)
+
+    async def read(
+        self,
+        journal_id: str,
+        *,
+        from_seq: int = 1,
+        to_seq: int = MAX_SEQ_NR,
+        limit: int | None = None,
+        reverse: bool = False,
+        after: After = None,
+    ) -> AsyncIterator[EventRecord]:
+        """The journal's events, page by page as they are asked for."""
+        pages = self.read_pages(
+            journal_id, from_seq=from_seq, to_seq=to_seq, limit=limit, reverse=reverse, after=after
+        )
+        async for page in pages:
+            for event in page:
+                yield event
+
+    async def read_pages(
+        self,
+        journal_id: str,
+        *,
+        from_seq: int = 1,
+        to_seq: int = MAX_SEQ_NR,
+        limit: int | None = None,
+        reverse: bool = False,
+        after: After = None,
+    ) -> AsyncIterator[list[EventRecord]]:
+        """Like `read`, a list of events at a time."""
+        span = SeqRange(from_seq, to_seq)
+        if limit is not None and limit < 1:
+            raise InvalidRange(f"limit must be at least 1, not {limit}")
+        ref = await self.ref(journal_id)
+        if ref is None:
+            self._position(after)
+            return
+        wanted = Span(first=span.first, last=span.last, limit=limit, reverse=reverse)
+        async for page in self.parts.reader.read(ref, wanted, self._position(after)):
+            yield page
+
+    async def pointer(self, journal_id: str, *, after: After = None) -> int | None:
+        """The journal's highest seqNr, also when its events are deleted; None if it does not exist."""
+        head = await self.head(journal_id, after=after)
+        return head.seq_nr if head is not None and exists(head) else None
+
+    async def head(self, journal_id: str, *, after: After = None) -> Head | None:
+        """Everything known about the journal, as of now."""
+        ref = await self.ref(journal_id)
+        position = self._position(after)
+        return None if ref is None else (await self.parts.reader.view(ref, position)).state
+
+    async def delete(self, journal_id: str, *, to: int = MAX_SEQ_NR) -> Position | None:
+        """Delete events up to `to`; None, and nothing written, if there is no journal."""
+        SeqNr(to)
+        pointer = await self.pointer(journal_id)
+        ref = await self.ref(journal_id)
+        if pointer is None or ref is None:
+            return None
+        origin = self.parts.origin
+        action = Delete(to=min(pointer, to), origin=origin.host, version=origin.version, if_exists=True)
+        return await self._produce(ref, action)
+
+    async def purge(self, journal_id: str) -> Position:
+        """Remove the journal and its snapshots; a later append starts a new life at seqNr 1."""
+        ref = await self.ref(journal_id, create=True)
+        assert ref is not None
+        origin = self.parts.origin
+        action = Purge(origin=origin.host, version=origin.version)
+        return await self._produce(ref, action)
+
+    async def mark(self, journal_id: str, mark_id: str | None = None) -> Position:
+        """Write a record that changes nothing, for those who watch the log."""
+        ref = await self.ref(journal_id, create=True)
+        assert ref is not None
+        origin = self.parts.origin
+        action = Mark(id=mark_id or self.parts.clock.new_id(), origin=origin.host, version=origin.version)
+        return await self._produce(ref, action)
+
+    async def _produce(self, ref: Ref, action: Delete | Purge | Mark) -> Position:
+        ack, _ = await self.parts.writer.produce(ref, action)
+        return Position(self.topic, ref.partition, ack.offset)
+
+    async def recover(self, journal_id: str) -> Recovered:
+        """The newest snapshot, the events after it, and the seqNr that they lead to (0: no journal)."""
+        snapshot = await self.snapshots.load(journal_id)
+        first = 1 if snapshot is None else min(snapshot.seq_nr + 1, MAX_SEQ_NR)
+        pointer = await self.pointer(journal_id)
+        events = self.read(journal_id, from_seq=first, to_seq=max(pointer or 1, first))
+        return Recovered(seq_nr=pointer or 0, snapshot=snapshot, events=events)
+
+    async def keys(self) -> AsyncIterator[str]:
+        """The ids of all journals that exist, each once: stored ones, and those only in the tail."""
+        ref = await self._open(create=False)
+        if ref is None:
+            return
+        recent = await self._recent_keys(ref)
+        async for page in self.parts.store.ids(self.log_name):
+            for journal_id in page:
+                if journal_id not in recent:
+                    yield journal_id
+        for journal_id in sorted(recent):
+            if await self.pointer(journal_id) is not None:
+                yield journal_id
+
+    async def _recent_keys(self, ref: Ref) -> set[str]:
+        """Ids with un-replicated records; whether they exist is for the fold to say."""
+        found: set[str] = set()
+        for partition in range(ref.topic.partitions):
+            bounds = await self.parts.log.bounds(ref.log_topic, partition)
+            pointer = await self.parts.store.pointer(self.log_name, partition)
+            if bounds.end > pointer + 1:
+                keys = await self.parts.log.tail_keys(
+                    ref.log_topic, partition, after=pointer, before=bounds.end
+                )
+                found.update(key.decode() for key in keys if key and _is_text(key))
+        return found
+
+    async def ref(self, journal_id: str, *, create: bool = False) -> Ref | None:
+        """The journal's place, or None while its topic does not exist."""
+        key = check_id(journal_id)
+        opened = self._opened or await self._open(create=create)
+        return None if opened is None else Ref(opened.log_topic, opened.topic, journal_id, key)
+
+    async def _open(self, *, create: bool) -> Ref | None:
+        """Find or create the topic, and pin what must never change about it."""
+        if self._opened is not None:
+            return self._opened
+        log, store = self.parts.log, self.parts.store
+        found = await log.create_topic(self.log_name) if create else await log.topic(self.log_name)
+        if found is None:
+            return None
+        size = self.parts.config.journal.segment_size
+        topic = await store.pin(found, segment_size=size, base=self.parts.clock.now_ms() * 1000)
+        if topic.id != found.id or topic.partitions > found.partitions:
+            raise TopicReplaced(
+                f"the topic {self.log_name} was made again, its tables are filled from another one: "
+                "restore the old log, or use a new topic name"
+            )
+        self._opened = Ref(found, topic, "", b"")
+        return self._opened
+
+    def _position(self, after: After) -> Position | None:
+        if after is None:
+            return None
+        position = Position.parse(after) if isinstance(after, str) else after
+        if position.topic != self.topic:
+            raise InvalidPosition(
+                f"{position} is a position of the topic {position.topic!r}, not of {self.topic!r}"
+            )
+        return position
+
+
+def _is_text(key: bytes) -> bool:
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

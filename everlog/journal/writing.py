@@ -1,0 +1,334 @@
+"""Writing: one append is one log record, and an append returns after its verdict.
+
+The verdict is the fold's: the writer folds the key's records up to its own onto a state that it knew *before*
+producing. A head read after producing could already contain later records, so it is never used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from everlog.clock import Clock
+from everlog.errors import (
+    AppendTooLarge,
+    Conflict,
+    EmptyAppend,
+    EverlogError,
+    InvalidInput,
+    InvalidRange,
+    JournalHalted,
+    OutcomeUnknown,
+    StorageFailed,
+    Unacknowledged,
+)
+from everlog.journal.actions import Action, Append, Expected, Range, encode_action
+from everlog.journal.codec import EventData, PayloadMetadata, check_json_metadata, encode_value
+from everlog.journal.duration import ExpireAfter
+from everlog.journal.events import Event, encode_payload
+from everlog.journal.fold import Change, Quarantined, Rejected, decode, fold
+from everlog.journal.head import Head, seq_nr_of
+from everlog.journal.reading import Reader, Ref, Span
+from everlog.journal.values import MAX_SEQ_NR, SeqRange
+from everlog.log.base import Ack, Headers, Log, NewRecord, Record
+
+MAX_RETRIES = 100
+
+
+class Origin(NamedTuple):
+    """Who writes: goes into every action."""
+
+    host: str
+    version: str
+
+
+class Known(NamedTuple):
+    """A journal's state, folded up to and including `upto`."""
+
+    head: Head | None
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What the user wants appended."""
+
+    events: Sequence[Event]
+    expected: int | None = None
+    expire_after: timedelta | None = None
+    metadata: Any = None
+    header_metadata: Any = None
+    headers: Mapping[str, str] | None = None
+
+    @property
+    def numbered(self) -> bool:
+        return self.events[0].seq_nr is not None
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether the events may go wherever the journal ends."""
+        return self.expected is None and not self.numbered
+
+
+class Appended(NamedTuple):
+    """Where an append went."""
+
+    offset: int
+    range: SeqRange
+
+
+class Sent(NamedTuple):
+    """A record that the log has acknowledged."""
+
+    ack: Ack
+    record: Record
+    range: SeqRange
+
+
+class Writer:
+    """Appends to journals, and remembers the last state of those it appended to."""
+
+    def __init__(
+        self,
+        log: Log,
+        reader: Reader,
+        clock: Clock,
+        origin: Origin,
+        *,
+        max_append_bytes: int,
+        append_timeout: float,
+        known_journals: int,
+        page_size: int,
+    ) -> None:
+        self._log = log
+        self._reader = reader
+        self._clock = clock
+        self._origin = origin
+        self._max_append_bytes = max_append_bytes
+        self._timeout = append_timeout
+        self._known_journals = known_journals
+        self._page_size = page_size
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def produce(
+        self, ref: Ref, action: Action, value: bytes | None = None, headers: Headers = (), append_id: str = ""
+    ) -> tuple[Ack, Record]:
+        """One record into the log; a time-out is an unknown outcome, never a failure."""
+        new = NewRecord(ref.partition, self._clock.now_ms(), ref.key, encode_action(action), value, headers)
+        try:
+            async with asyncio.timeout(self._timeout):
+                ack = await self._log.append(ref.log_topic, new)
+        except TimeoutError as error:
+            raise OutcomeUnknown(
+                str(ref), append_id, f"no answer from the log in {self._timeout:g} s"
+            ) from error
+        except Unacknowledged as error:
+            raise OutcomeUnknown(str(ref), append_id, str(error)) from error
+        return ack, Record(
+            new.partition, ack.offset, new.timestamp, new.key, new.action, new.value, new.headers
+        )
+
+    async def append(self, ref: Ref, draft: Draft, *, verdict: bool, append_id: str | None) -> Appended:
+        """Append and wait for the verdict."""
+        check_draft(draft)
+        if not verdict and draft.numbered and draft.expected is None:
+            sent = await self._send(ref, draft, 0, None, new_append_id(draft.events[0].seq_nr or 1))
+            return Appended(sent.ack.offset, sent.range)
+        if not draft.anywhere:
+            return await self._append_once(ref, draft, append_id, verdict)
+        lock = self._locks.get(ref.id)
+        if lock is None:
+            lock = self._locks[ref.id] = asyncio.Lock()
+        async with lock:
+            for _ in range(MAX_RETRIES):
+                try:
+                    return await self._append_once(ref, draft, append_id, verdict)
+                except Conflict:
+                    append_id = None
+            return await self._append_once(ref, draft, append_id, verdict)
+
+    async def _append_once(self, ref: Ref, draft: Draft, append_id: str | None, verdict: bool) -> Appended:
+        known = self._known.get(str(ref))
+        fresh = known is None
+        if known is None:
+            known = await self._load(ref)
+        if append_id is not None:
+            known = await self._load(ref)
+            found = await self._find(ref, append_id)
+            if found is not None:
+                return found
+            if known.head is not None and known.head.delete_to >= first_of(append_id):
+                raise OutcomeUnknown(str(ref), append_id, "what stood at its place was deleted since")
+        if not fresh and self._objection(ref, draft, known) is not None:
+            known = await self._load(ref)
+        objection = self._objection(ref, draft, known)
+        if objection is not None:
+            raise objection
+        first = seq_nr_of(known.head) + 1 if not draft.numbered else draft.events[0].seq_nr or 1
+        if append_id is None or first_of(append_id) != first:
+            append_id = new_append_id(first)
+        expected = None if draft.expected is None and draft.numbered else _expectation(known)
+        sent = await self._send(ref, draft, first, expected, append_id)
+        if not verdict:
+            self._known.pop(str(ref), None)
+            return Appended(sent.ack.offset, sent.range)
+        lost = await self._verdict(ref, known, sent, append_id)
+        if lost is None:
+            return Appended(sent.ack.offset, sent.range)
+        winner = await self._find(ref, append_id)
+        if winner is not None:
+            return winner
+        raise Conflict(str(ref), first - 1 if lost.expected is None else lost.expected, lost.actual)
+
+    async def _load(self, ref: Ref) -> Known:
+        view = await self._reader.view(ref)
+        return self._remember(ref, Known(view.state, view.end - 1))
+
+    def _remember(self, ref: Ref, known: Known) -> Known:
+        name = str(ref)
+        self._known[name] = known
+        self._known.move_to_end(name)
+        if len(self._known) > self._known_journals:
+            self._known.popitem(last=False)
+        return known
+
+    def _objection(self, ref: Ref, draft: Draft, known: Known) -> EverlogError | None:
+        """Why an append on this state would be in vain."""
+        head = known.head
+        if head is not None and head.halted_at is not None:
+            return JournalHalted(str(ref), ref.partition, head.halted_at)
+        seq_nr = seq_nr_of(head)
+        if draft.expected is not None and draft.expected != seq_nr:
+            return Conflict(str(ref), draft.expected, seq_nr)
+        first = draft.events[0].seq_nr
+        if first is not None and first <= seq_nr:
+            return Conflict(str(ref), first - 1, seq_nr)
+        if first is None and seq_nr + len(draft.events) > MAX_SEQ_NR:
+            return InvalidRange(f"{ref}: no seqNr is left after {seq_nr}")
+        return None
+
+    async def _send(
+        self, ref: Ref, draft: Draft, first: int, expected: Expected | None, append_id: str
+    ) -> Sent:
+        events = tuple(
+            EventData(event.seq_nr or first + at, tuple(sorted(event.tags)), *encode_payload(event.payload))
+            for at, event in enumerate(draft.events)
+        )
+        after = None if draft.expire_after is None else ExpireAfter.of(draft.expire_after)
+        payload_type, value = encode_value(events, PayloadMetadata(after, draft.metadata))
+        span = SeqRange(events[0].seq_nr, events[-1].seq_nr)
+        action = Append(
+            range=Range(*span),
+            origin=self._origin.host,
+            version=self._origin.version,
+            payload_type=payload_type,
+            metadata={} if draft.header_metadata is None else {"data": draft.header_metadata},
+            expected=expected,
+            id=append_id,
+        )
+        headers = tuple((name, text.encode()) for name, text in (draft.headers or {}).items())
+        size = len(value) + sum(len(name) + len(text) for name, text in headers)
+        if size > self._max_append_bytes:
+            raise AppendTooLarge(size, self._max_append_bytes)
+        return Sent(*await self.produce(ref, action, value, headers, append_id), span)
+
+    async def _verdict(self, ref: Ref, known: Known, sent: Sent, append_id: str) -> Rejected | None:
+        """Fold up to the own record onto what was known before; None means that it won."""
+        offset = sent.ack.offset
+        try:
+            change = await self._fold_up_to(ref, known, sent)
+        except StorageFailed as error:
+            self._known.pop(str(ref), None)
+            raise OutcomeUnknown(str(ref), append_id, f"the log cannot be read back: {error}") from error
+        head = change.head
+        self._remember(ref, Known(head, offset))
+        if head is not None and head.halted_at is not None:
+            raise JournalHalted(str(ref), ref.partition, head.halted_at)
+        return next((lost for lost in change.rejected if lost.offset == offset), None)
+
+    async def _fold_up_to(self, ref: Ref, known: Known, sent: Sent) -> Change:
+        """The fold of what came after `known`, up to the record that was sent."""
+        head, after, (offset, previous) = known.head, known.upto, sent.ack
+        if previous is not None and previous <= after:
+            return fold(head, [decode(sent.record)], ref.topic)
+        # A journal that was not halted before has nothing in quarantine but what these pages set aside.
+        waiting: list[Quarantined] = []
+        while True:
+            records = await self._log.tail(
+                ref.log_topic, ref.partition, ref.key, after=after, before=offset + 1, limit=self._page_size
+            )
+            if (await self._log.bounds(ref.log_topic, ref.partition)).start > after + 1:
+                raise StorageFailed("it was trimmed meanwhile")
+            change = fold(head, [decode(record) for record in records], ref.topic, quarantined=waiting)
+            if len(records) < self._page_size:
+                return change
+            head, waiting, after = change.head, change.waiting, records[-1].offset
+
+    async def _find(self, ref: Ref, append_id: str) -> Appended | None:
+        """The append with this id, if it is in the journal."""
+        first = first_of(append_id)
+        found: list[int] = []
+        offset = -1
+        async for page in self._reader.read(ref, Span(first=first)):
+            for event in page:
+                if event.append_id != append_id:
+                    return Appended(offset, SeqRange(found[0], found[-1])) if found else None
+                found.append(event.seq_nr)
+                offset = event.offset
+        return Appended(offset, SeqRange(found[0], found[-1])) if found else None
+
+
+def _expectation(known: Known) -> Expected:
+    head = known.head
+    if head is None or head.purged:
+        return Expected(0)
+    return Expected(head.seq_nr, head.record_id)
+
+
+def check_draft(draft: Draft) -> None:
+    """Everything that can be wrong with an append before anything is sent."""
+    if not draft.events:
+        raise EmptyAppend("an append needs at least one event")
+    numbers = [event.seq_nr for event in draft.events]
+    given = [number for number in numbers if number is not None]
+    if given and len(given) < len(numbers):
+        raise InvalidInput("give every event of an append a seq_nr, or none of them")
+    if any(a >= b for a, b in zip(given, given[1:], strict=False)):
+        raise InvalidRange(f"the seqNrs of an append must ascend: {given[:10]}")
+    if draft.expected is not None and (
+        isinstance(draft.expected, bool) or not 0 <= draft.expected <= MAX_SEQ_NR
+    ):
+        raise InvalidInput(
+            f"expected is the seqNr that the journal has now, 0 if it is absent; not {draft.expected!r}"
+        )
+    if draft.expected is not None and given and given[0] <= draft.expected:
+        raise InvalidRange(f"the first seqNr {given[0]} must be above expected={draft.expected}")
+    if draft.expire_after is not None and draft.expire_after <= timedelta(0):
+        raise InvalidInput("expire_after must be positive")
+    for what, value in (("metadata", draft.metadata), ("header metadata", draft.header_metadata)):
+        if value is not None:
+            check_json_metadata(what, value)
+    for name, text in (draft.headers or {}).items():
+        if not isinstance(name, str) or not isinstance(text, str) or name.startswith("journal."):
+            raise InvalidInput(
+                f"headers map text to text and their names do not start with 'journal.': {name!r}"
+            )
+
+
+def new_append_id(first: int) -> str:
+    """A fresh id; it says where the append would be found."""
+    return f"{first}.{secrets.token_urlsafe(12)}"
+
+
+def first_of(append_id: str) -> int:
+    number, dot, rest = append_id.partition(".")
+    if not number.isdecimal() or not dot or not rest:
+        raise InvalidInput(f"{append_id!r} is not an append id: take it from OutcomeUnknown.append_id")
+    return int(number)

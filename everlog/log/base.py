@@ -1,0 +1,104 @@
+"""What a log is: topics of a fixed number of partitions, each an ordered list of records.
+
+Implemented by `everlog.log.sqlite` (one file). Everything above uses only what stands here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One record as the log holds it. `action` is the header `journal.action`, `headers` are the others."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    action: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class NewRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record on its way into the log."""
+
+    partition: int
+    timestamp: int
+    key: bytes | None
+    action: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class LogTopic(NamedTuple):
+    """A topic of the log. A topic that is created again under its old name has another `id`."""
+
+    name: str
+    id: str
+    partitions: int
+
+
+class Bounds(NamedTuple):
+    """What a partition holds: offsets from `start` up to but not including `end`."""
+
+    start: int
+    end: int
+
+
+class Ack(NamedTuple):
+    """Where a record went.
+
+    `previous` is the offset of the same key's record before it, at least -1, if the log can tell: then nothing of
+    this key lies between the two. None if it cannot.
+    """
+
+    offset: int
+    previous: int | None = None
+
+
+class Log(ABC):
+    """An ordered, durable log. Topic names are the log's own (`journal-orders`)."""
+
+    @abstractmethod
+    async def topic(self, name: str) -> LogTopic | None:
+        """The topic, or None if it does not exist."""
+
+    @abstractmethod
+    async def create_topic(self, name: str) -> LogTopic:
+        """The topic, created with the configured number of partitions if it does not exist."""
+
+    @abstractmethod
+    async def topics(self) -> list[LogTopic]:
+        """All topics, by name."""
+
+    @abstractmethod
+    async def append(self, topic: LogTopic, record: NewRecord) -> Ack:
+        """Store one record durably.
+
+        Raises Unacknowledged if nobody can say whether it was stored; any other error means that it was not.
+        """
+
+    @abstractmethod
+    async def bounds(self, topic: LogTopic, partition: int) -> Bounds:
+        """Where the partition starts and ends now."""
+
+    @abstractmethod
+    async def tail(
+        self, topic: LogTopic, partition: int, key: bytes, *, after: int, before: int, limit: int
+    ) -> list[Record]:
+        """One key's records with `after < offset < before`, oldest first, at most `limit` of them."""
+
+    @abstractmethod
+    async def tail_keys(self, topic: LogTopic, partition: int, *, after: int, before: int) -> Sequence[bytes]:
+        """The distinct keys of the records with `after < offset < before`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was accepted and let go of the files."""

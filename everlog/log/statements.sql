@@ -1,0 +1,54 @@
+-- name: topic
+SELECT nr, name, id, partitions FROM topic WHERE name = ?
+
+-- name: topics
+SELECT nr, name, id, partitions FROM topic ORDER BY name
+
+-- name: insert_topic
+INSERT INTO topic (name, id, partitions, created) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: insert_partition
+INSERT INTO partition (topic, partition) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- name: bounds
+SELECT start_offset, end_offset FROM partition WHERE topic = ? AND partition = ?
+
+-- name: all_bounds
+SELECT t.name, p.partition, p.start_offset, p.end_offset
+FROM topic t JOIN partition p ON p.topic = t.nr ORDER BY t.name, p.partition
+
+-- name: append
+INSERT INTO record (topic, partition, offset, timestamp, key, action, value, headers) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: previous
+SELECT max(offset) FROM record WHERE topic = ? AND partition = ? AND key = ?
+
+-- name: advance
+UPDATE partition SET end_offset = ? WHERE topic = ? AND partition = ?
+
+-- name: tail
+SELECT partition, offset, timestamp, key, action, value, headers FROM record
+WHERE topic = ? AND partition = ? AND key = ? AND offset > ? AND offset < ? ORDER BY offset LIMIT ?
+
+-- name: tail_keys
+SELECT DISTINCT key FROM record WHERE topic = ? AND partition = ? AND offset > ? AND offset < ? AND key IS NOT NULL
+
+-- name: range
+SELECT offset, timestamp, key, action, value, headers FROM record
+WHERE topic = ? AND partition = ? AND offset >= ? AND offset < ? ORDER BY offset
+
+-- name: size_of
+SELECT coalesce(sum(length(value) + length(action) + length(key)), 0) FROM record
+WHERE topic = ? AND partition = ? AND offset >= ? AND offset < ?
+
+-- name: older_than
+SELECT max(offset) FROM record WHERE topic = ? AND partition = ? AND offset < ? AND timestamp < ?
+
+-- name: timestamp_at
+SELECT timestamp FROM record WHERE topic = ? AND partition = ? AND offset >= ? ORDER BY offset LIMIT 1
+
+-- name: trim
+DELETE FROM record WHERE topic = ? AND partition = ? AND offset < ?
+
+-- name: set_start
+UPDATE partition SET start_offset = max(start_offset, ?) WHERE topic = ? AND partition = ?

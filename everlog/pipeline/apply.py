@@ -1,0 +1,127 @@
+"""One micro-batch of one log partition: group by key, fold, write. Runs inside a Spark task.
+
+The order is the protocol: pointer2 before heads; then rows, heads, garbage. The driver publishes pointer2 when
+all partitions of the batch are done, so a crash anywhere leaves only work that is simply done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from everlog.errors import EverlogError
+from everlog.failpoints import failpoint
+from everlog.journal.actions import Resume
+from everlog.journal.fold import Entry, Quarantined, decode, fold
+from everlog.journal.head import Deletion, Head, Topic
+from everlog.journal.reduce import rowless
+from everlog.journal.values import partition_of
+from everlog.log.base import Record
+from everlog.store.base import KeyChange, Store, StoreTask
+
+
+@dataclass(slots=True)
+class Grouped:
+    """The records of a batch, decoded, by journal."""
+
+    journals: dict[str, list[Entry]] = field(default_factory=dict)
+    misplaced: list[Quarantined] = field(default_factory=list)
+    records: int = 0
+    last_timestamp: int = 0
+
+    def add(self, topic: Topic, records: Iterable[Record]) -> None:
+        journals, partitions = self.journals, topic.partitions
+        ids: dict[bytes, str] = {}
+        for record in records:
+            self.records += 1
+            self.last_timestamp = record.timestamp
+            key = record.key
+            if record.action is None or key is None:
+                continue
+            journal_id = ids.get(key)
+            if journal_id is None:
+                try:
+                    journal_id = ids[key] = key.decode()
+                except UnicodeDecodeError:
+                    self.misplaced.append(Quarantined(record, "the key is not UTF-8 text"))
+                    continue
+            if partition_of(key, partitions) != record.partition:
+                reason = f"the key belongs to partition {partition_of(key, partitions)}"
+                self.misplaced.append(Quarantined(record, reason))
+                continue
+            entry = decode(record)
+            if entry.action is not None or entry.error is not None:
+                entries = journals.get(journal_id)
+                if entries is None:
+                    journals[journal_id] = [entry]
+                else:
+                    entries.append(entry)
+
+
+@dataclass(slots=True)
+class Applied:
+    """What a task did, for the driver and the status."""
+
+    records: int = 0
+    events: int = 0
+    journals: int = 0
+    rejected: int = 0
+    quarantined: int = 0
+    last_timestamp: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+async def apply(store: Store, topic: Topic, partition: int, grouped: Grouped) -> Applied:
+    """Fold the grouped records into the tables."""
+    done = Applied(records=grouped.records, last_timestamp=grouped.last_timestamp)
+    async with store.task(topic, partition) as task:
+        pointer = await task.pointer()
+        heads = await task.heads(list(grouped.journals))
+        failpoint("apply.loaded")
+        changes = []
+        for journal_id, entries in grouped.journals.items():
+            try:
+                changes.append(
+                    await _fold_journal(task, topic, journal_id, entries, heads.get(journal_id), pointer)
+                )
+            except EverlogError as error:
+                done.failed[journal_id] = str(error)
+        if grouped.misplaced:
+            await task.write_misplaced(grouped.misplaced)
+        changes = await _write(task, changes, done)
+    failpoint("apply.done")
+    done.quarantined += len(grouped.misplaced)
+    for key in changes:
+        done.journals += key.change.changed
+        done.events += len(key.change.rows)
+        done.rejected += len(key.change.rejected)
+        done.quarantined += len(key.change.quarantined)
+    return done
+
+
+async def _fold_journal(
+    task: StoreTask, topic: Topic, journal_id: str, entries: Sequence[Entry], head: Head | None, pointer: int
+) -> KeyChange:
+    """One journal's change, with what an unfinished earlier batch may have left to delete."""
+    halted = head is not None and head.halted_at is not None
+    waiting: list[Quarantined] = []
+    if halted and any(isinstance(entry.action, Resume) for entry in entries):
+        waiting = await task.waiting(journal_id)
+    change = fold(head, entries, topic, quarantined=waiting, rowless=rowless(entries, halted=halted))
+    left: tuple[Deletion, ...] = head.garbage if head is not None and head.offset > pointer else ()
+    return KeyChange(journal_id, change, (*left, *change.deletions))
+
+
+async def _write(task: StoreTask, changes: Sequence[KeyChange], done: Applied) -> Sequence[KeyChange]:
+    """Rows, heads, garbage, in this order; a journal that fails is left out of what follows."""
+    for name, write in (
+        ("apply.rows", task.write_rows),
+        ("apply.heads", task.write_heads),
+        ("apply.garbage", task.delete_garbage),
+    ):
+        failed = await write(changes)
+        if failed:
+            done.failed.update({journal_id: str(error) for journal_id, error in failed.items()})
+            changes = [key for key in changes if key.id not in failed]
+        failpoint(name)
+    return changes

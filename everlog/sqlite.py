@@ -1,0 +1,163 @@
+"""What both SQLite files share: opening, errors with a remedy, named statements, migrations, tracing."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+
+from everlog.errors import Busy, DiskFull, EverlogError, NewerVersion, NotWritable, StorageFailed
+
+log = logging.getLogger("everlog.sqlite")
+
+BUSY_SECONDS = 60.0
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+Trace = Callable[[str, float], None]
+
+
+def load_statements(package: str, file: str = "statements.sql") -> dict[str, str]:
+    """The blocks of a file, each under its line `-- name: …`."""
+    parts = _NAME.split(resources.files(package).joinpath(file).read_text())
+    return dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
+
+
+class TracedCursor(sqlite3.Cursor):
+    """Reports every statement with its time."""
+
+    def execute(self, sql: str, parameters: object = (), /) -> TracedCursor:
+        return self._timed(sql, lambda: super(TracedCursor, self).execute(sql, parameters))  # type: ignore[arg-type]
+
+    def executemany(self, sql: str, parameters: object, /) -> TracedCursor:
+        return self._timed(sql, lambda: super(TracedCursor, self).executemany(sql, parameters))  # type: ignore[arg-type]
+
+    def _timed(self, sql: str, run: Callable[[], object]) -> TracedCursor:
+        started = time.perf_counter()
+        run()
+        trace = getattr(self.connection, "trace", None)
+        if trace is not None:
+            trace(" ".join(sql.split()), time.perf_counter() - started)
+        return self
+
+
+class Connection(sqlite3.Connection):
+    """A connection whose statements can be watched."""
+
+    trace: Trace | None = None
+
+    def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+        if self.trace is None:
+            return super().execute(sql, parameters)  # type: ignore[arg-type]
+        return self.cursor(TracedCursor).execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: object, /) -> sqlite3.Cursor:
+        if self.trace is None:
+            return super().executemany(sql, parameters)  # type: ignore[arg-type]
+        return self.cursor(TracedCursor).executemany(sql, parameters)
+
+
+def connect(
+    path: Path, *, synchronous: str = "FULL", cache_mib: int = 16, trace: Trace | None = None
+) -> Connection:
+    """Open a file in WAL mode; transactions are explicit."""
+    with translated(path):
+        connection = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=Connection
+        )
+        assert isinstance(connection, Connection)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            connection.execute(f"PRAGMA cache_size = -{cache_mib * 1024}")
+            # Hot pages are rewritten by every batch: fewer checkpoints copy each of them less often.
+            connection.execute("PRAGMA wal_autocheckpoint = 8192")
+        except BaseException:
+            connection.close()
+            raise
+        connection.trace = trace
+        return connection
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into ours, which say what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise explain(path, error) from error
+
+
+def explain(path: Path, error: sqlite3.Error) -> EverlogError:
+    """The error of ours that says what this one means."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    text = str(error)
+    if name.startswith("SQLITE_FULL"):
+        return DiskFull(f"no space left for {path}: free some space and try again; nothing was stored")
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
+        return NotWritable(
+            f"{path} cannot be opened for writing ({text}): check the folder's owner and permissions"
+        )
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return Busy(f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: try again")
+    if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
+        return StorageFailed(f"{path} is not a sound SQLite file ({text}): restore it from a copy")
+    return StorageFailed(f"{path}: {text}")
+
+
+def is_fatal(error: sqlite3.Error) -> bool:
+    """Whether the whole file is in trouble, not just the row that was being written."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    return not name.startswith(("SQLITE_CONSTRAINT", "SQLITE_TOOBIG", "SQLITE_MISMATCH", "SQLITE_RANGE"))
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """One IMMEDIATE transaction: it holds the write lock from its beginning."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def migrate(connection: sqlite3.Connection, path: Path, package: str) -> None:
+    """Bring a file to this version's schema, in one transaction: two starters run each step once."""
+    steps = _migrations(package)
+    with translated(path):
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version < len(steps):
+            with transaction(connection):
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                for number, step in enumerate(steps[version:], version + 1):
+                    for statement in _split(step):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {number}")
+                version = max(version, len(steps))
+    if version > len(steps):
+        raise NewerVersion(
+            f"{path} has schema version {version}, this Everlog knows {len(steps)}: it was written by a newer "
+            "version, upgrade this one (pip install --upgrade everlog)"
+        )
+
+
+def _migrations(package: str) -> list[str]:
+    folder = resources.files(package).joinpath("migrations")
+    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".sql"))
+    return [folder.joinpath(name).read_text() for name in names]
+
+
+def _split(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

@@ -1,0 +1,137 @@
+"""Between our values and the columns of the tables."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import msgspec
+
+from everlog.journal.duration import ExpireAfter, StoredDuration
+from everlog.journal.events import EventRecord
+from everlog.journal.fold import Quarantined, Rejected
+from everlog.journal.head import Deletion, Head
+from everlog.journal.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
+from everlog.log.base import Record
+from everlog.log.sqlite import pack_headers, unpack_headers
+
+_encode = msgspec.json.Encoder().encode
+_duration = msgspec.json.Decoder(StoredDuration).decode
+_garbage = msgspec.json.Decoder(tuple[Deletion, ...]).decode
+
+
+def segments_for(journal_id: str) -> tuple[int, int]:
+    """Where a head is looked for: its segment, and the one that it had when there were only a hundred."""
+    return head_segment(journal_id), head_segment(journal_id, LEGACY_HEAD_SEGMENTS)
+
+
+def head_from(row: tuple[Any, ...], journal_id: str) -> Head:
+    """A head from the columns of the statement `head`."""
+    expire_after, expire_on, garbage, segment = row[7], row[8], row[13], row[14]
+    return Head(
+        partition=row[0],
+        offset=row[1],
+        segment_size=row[2],
+        seq_nr=row[3] or 0,
+        delete_to=row[4] or 0,
+        created=row[5],
+        updated=row[6],
+        expire_after=None if expire_after is None else ExpireAfter.from_stored(_duration(expire_after)),
+        expire_on=None if expire_on is None else date.fromisoformat(expire_on),
+        record_id=row[9],
+        origin=row[10],
+        purged=bool(row[11]),
+        halted_at=row[12],
+        garbage=() if garbage is None else _garbage(garbage),
+        legacy_segment=segment != head_segment(journal_id),
+    )
+
+
+def head_values(topic: str, journal_id: str, head: Head) -> tuple[Any, ...]:
+    """The columns of the statement `put_head`: the whole row, with explicit nulls."""
+    segments = LEGACY_HEAD_SEGMENTS if head.legacy_segment else HEAD_SEGMENTS
+    after = head.expire_after
+    return (
+        topic,
+        head_segment(journal_id, segments),
+        journal_id,
+        head.partition,
+        head.offset,
+        head.segment_size,
+        head.seq_nr or None,
+        head.delete_to or None,
+        head.created,
+        None if head.created is None else datetime.fromtimestamp(head.created / 1000, UTC).date().isoformat(),
+        head.updated,
+        None if after is None else _encode(after.stored()).decode(),
+        None if head.expire_on is None else head.expire_on.isoformat(),
+        head.record_id,
+        head.origin,
+        int(head.purged),
+        head.halted_at,
+        _encode(head.garbage).decode() if head.garbage else None,
+    )
+
+
+def event_values(topic: str, journal_id: str, segment_size: int, row: EventRecord) -> tuple[Any, ...]:
+    """The columns of the statement `put_row`."""
+    binary = row.payload_type == "binary"
+    return (
+        journal_id,
+        topic,
+        segment_of(row.seq_nr, segment_size),
+        row.seq_nr,
+        row.timestamp,
+        row.partition,
+        row.offset,
+        row.origin,
+        row.version,
+        row.record_id,
+        row.tags_json,
+        row.metadata_json,
+        row.payload_type,
+        None if binary else row.data,
+        row.data if binary else None,
+        row.headers_json,
+        row.append_id,
+    )
+
+
+def waiting_values(topic: str, journal_id: str | None, kind: str, found: Quarantined) -> tuple[Any, ...]:
+    """The columns of the statement `put_waiting`."""
+    record = found.record
+    return (
+        topic,
+        record.partition,
+        record.offset,
+        journal_id,
+        kind,
+        found.reason,
+        record.timestamp,
+        record.key,
+        record.action,
+        record.value,
+        pack_headers(record.headers),
+    )
+
+
+def record_from(row: tuple[Any, ...]) -> Record:
+    """A record from partition, offset, timestamp, key, action, value, headers."""
+    return Record(*row[:6], unpack_headers(row[6]))
+
+
+def rejected_values(topic: str, partition: int, journal_id: str, lost: Rejected) -> tuple[Any, ...]:
+    """The columns of the statement `put_rejected`."""
+    return (
+        topic,
+        partition,
+        lost.offset,
+        journal_id,
+        lost.timestamp,
+        lost.reason,
+        lost.first,
+        lost.last,
+        lost.expected,
+        lost.actual,
+        lost.append_id,
+    )

@@ -1,0 +1,127 @@
+-- name: pin
+INSERT INTO setting (key, value, timestamp) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: setting
+SELECT value FROM setting WHERE key = ?
+
+-- name: pinned
+SELECT value FROM setting WHERE key >= 'topic:' AND key < 'topic;' ORDER BY key
+
+-- name: pointer
+SELECT offset FROM pointer2 WHERE topic = ? AND partition = ?
+
+-- name: pointers
+SELECT partition, offset FROM pointer2 WHERE topic = ?
+
+-- name: publish
+INSERT INTO pointer2 (topic, partition, offset, created, updated) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET offset = excluded.offset, updated = excluded.updated WHERE offset < excluded.offset
+
+-- name: head
+SELECT partition, offset, segment_size, seq_nr, delete_to, created, updated, expire_after, expire_on, record_id,
+       origin, purged, halted_at, garbage, segment
+FROM metajournal WHERE topic = ? AND id = ? AND segment IN (?, ?) ORDER BY offset DESC LIMIT 1
+
+-- name: put_head
+INSERT INTO metajournal (topic, segment, id, partition, offset, segment_size, seq_nr, delete_to, created,
+    created_date, updated, expire_after, expire_on, record_id, origin, purged, halted_at, garbage)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET partition = excluded.partition, offset = excluded.offset,
+    segment_size = excluded.segment_size, seq_nr = excluded.seq_nr, delete_to = excluded.delete_to,
+    created = excluded.created, created_date = excluded.created_date, updated = excluded.updated,
+    expire_after = excluded.expire_after, expire_on = excluded.expire_on, record_id = excluded.record_id,
+    origin = excluded.origin, purged = excluded.purged, halted_at = excluded.halted_at,
+    garbage = excluded.garbage
+WHERE offset < excluded.offset
+
+-- name: put_row
+INSERT INTO journal (id, topic, segment, seq_nr, timestamp, partition, offset, origin, version, meta_record_id,
+    tags, metadata, payload_type, payload_txt, payload_bin, headers, append_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET partition = excluded.partition, offset = excluded.offset, origin = excluded.origin,
+    version = excluded.version, meta_record_id = excluded.meta_record_id, tags = excluded.tags,
+    metadata = excluded.metadata, payload_type = excluded.payload_type, payload_txt = excluded.payload_txt,
+    payload_bin = excluded.payload_bin, headers = excluded.headers, append_id = excluded.append_id
+WHERE offset < excluded.offset
+
+-- name: delete_rows
+DELETE FROM journal WHERE id = ? AND topic = ? AND segment BETWEEN ? AND ? AND seq_nr <= ? AND offset < ?
+
+-- name: delete_life_snapshots
+DELETE FROM snapshot_buffer WHERE id = ? AND topic = ? AND record_id IS ?
+
+-- name: delete_waiting
+DELETE FROM quarantine WHERE topic = ? AND id = ? AND kind = 'halted' AND offset <= ?
+
+-- name: rows
+SELECT seq_nr, timestamp, partition, offset, payload_type, coalesce(payload_txt, payload_bin), tags, origin, version,
+       meta_record_id, append_id, metadata, headers
+FROM journal
+WHERE id = ? AND topic = ? AND (segment, seq_nr, timestamp) > (?, ?, ?) AND segment <= ?
+  AND seq_nr BETWEEN ? AND ? AND segment = (seq_nr - 1) / ?
+ORDER BY segment, seq_nr, timestamp LIMIT ?
+
+-- name: rows_reverse
+SELECT seq_nr, timestamp, partition, offset, payload_type, coalesce(payload_txt, payload_bin), tags, origin, version,
+       meta_record_id, append_id, metadata, headers
+FROM journal
+WHERE id = ? AND topic = ? AND (segment, seq_nr, timestamp) < (?, ?, ?) AND segment >= ?
+  AND seq_nr BETWEEN ? AND ? AND segment = (seq_nr - 1) / ?
+ORDER BY segment DESC, seq_nr DESC, timestamp DESC LIMIT ?
+
+-- name: ids
+SELECT segment, id FROM metajournal
+WHERE topic = ? AND (segment, id) > (?, ?) AND purged = 0 ORDER BY segment, id LIMIT ?
+
+-- name: expired
+SELECT expire_on, segment, id FROM metajournal
+WHERE topic = ? AND expire_on IS NOT NULL AND expire_on <= ? AND (expire_on, segment, id) > (?, ?, ?)
+  AND purged = 0 AND halted_at IS NULL
+ORDER BY expire_on, segment, id LIMIT ?
+
+-- name: drop_markers
+DELETE FROM metajournal WHERE topic = ? AND purged = 1 AND halted_at IS NULL AND updated < ?
+  AND offset <= (SELECT p.offset FROM pointer2 p WHERE p.topic = metajournal.topic AND p.partition = metajournal.partition)
+
+-- name: put_waiting
+INSERT INTO quarantine (topic, partition, offset, id, kind, reason, timestamp, key, action, value, headers)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: waiting
+SELECT partition, offset, timestamp, key, action, value, headers, reason FROM quarantine
+WHERE topic = ? AND id = ? AND kind = 'halted' ORDER BY offset
+
+-- name: quarantine
+SELECT topic, id, kind, reason, partition, offset, timestamp, key, action, value, headers FROM quarantine
+WHERE (topic, partition, offset) > (?, ?, ?) AND (topic = ? OR ? IS NULL) ORDER BY topic, partition, offset LIMIT ?
+
+-- name: put_rejected
+INSERT INTO rejected (topic, partition, offset, id, timestamp, reason, first, last, expected, actual, append_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: trim_rejected
+DELETE FROM rejected WHERE topic = ? AND partition = ? AND offset <= (
+    SELECT offset FROM rejected WHERE topic = ? AND partition = ? ORDER BY offset DESC LIMIT 1 OFFSET ?)
+
+-- name: rejected
+SELECT id, partition, offset, timestamp, reason, first, last, expected, actual, append_id FROM rejected
+WHERE topic = ? ORDER BY timestamp DESC, partition, offset DESC LIMIT ?
+
+-- name: snapshots
+SELECT buffer_idx, seq_nr, timestamp, payload_type, coalesce(payload_txt, payload_bin), record_id, origin, version,
+       metadata
+FROM snapshot_buffer WHERE id = ? AND topic = ?
+
+-- name: put_snapshot
+INSERT OR REPLACE INTO snapshot_buffer (id, topic, buffer_idx, seq_nr, timestamp, payload_type, payload_txt,
+    payload_bin, record_id, origin, version, metadata)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: delete_snapshot
+DELETE FROM snapshot_buffer WHERE id = ? AND topic = ? AND seq_nr = ?
+
+-- name: save_status
+INSERT OR REPLACE INTO status (name, value, updated) VALUES (?, ?, ?)
+
+-- name: statuses
+SELECT name, value FROM status ORDER BY name

@@ -1,0 +1,223 @@
+"""The embedded store: one SQLite file, any number of processes.
+
+Point reads take microseconds and run where they are called; whatever takes the write lock runs in a thread,
+because the pipeline may hold that lock for the length of a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import date
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from everlog.journal.events import EventRecord
+from everlog.journal.fold import Quarantined, Rejected
+from everlog.journal.head import Head, Topic
+from everlog.journal.values import segment_of
+from everlog.log.base import LogTopic
+from everlog.sqlite import Trace, connect, migrate, transaction, translated
+from everlog.store.base import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
+from everlog.store.sqlite.rows import head_from, record_from, segments_for
+from everlog.store.sqlite.task import SQL, SqliteTask
+
+FILE = "store.db"
+T = TypeVar("T")
+
+_encode = msgspec.json.Encoder().encode
+_topic = msgspec.json.Decoder(Topic).decode
+
+
+class SqliteStore(Store):
+    """A store in the file `store.db` of a folder."""
+
+    def __init__(self, folder: Path, *, synchronous: str = "FULL", trace: Trace | None = None) -> None:
+        self.path = folder / FILE
+        self._synchronous = synchronous
+        self._trace = trace
+        self._reader = connect(self.path, synchronous=synchronous, trace=trace)
+        self._writer: sqlite3.Connection | None = None
+        self._writing = asyncio.Lock()
+        try:
+            migrate(self._reader, self.path, "everlog.store.sqlite")
+        except BaseException:
+            self._reader.close()
+            raise
+
+    def _connect_writer(self) -> sqlite3.Connection:
+        if self._writer is None:
+            self._writer = connect(self.path, synchronous=self._synchronous, cache_mib=64, trace=self._trace)
+        return self._writer
+
+    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run in a thread, in one transaction; one at a time per process."""
+
+        def run() -> T:
+            with translated(self.path):
+                connection = self._connect_writer()
+                with transaction(connection):
+                    return work(connection)
+
+        async with self._writing:
+            return await asyncio.to_thread(run)
+
+    def _read(self, name: str, *parameters: object) -> list[tuple[object, ...]]:
+        with translated(self.path):
+            return self._reader.execute(SQL[name], parameters).fetchall()
+
+    async def pin(self, topic: LogTopic, *, segment_size: int, base: int) -> Topic:
+        key = f"topic:{topic.name}"
+        found = self._read("setting", key)
+        if not found:
+            values = Topic(topic.name, topic.id, topic.partitions, segment_size, base)
+            parameters = (key, _encode(values).decode(), base // 1000)
+            await self._write(lambda connection: connection.execute(SQL["pin"], parameters))
+            found = self._read("setting", key)
+        return _topic(str(found[0][0]))
+
+    async def pinned(self) -> list[Topic]:
+        return [_topic(str(value)) for (value,) in self._read("pinned")]
+
+    async def pointer(self, topic: str, partition: int) -> int:
+        with translated(self.path):
+            row = self._reader.execute(SQL["pointer"], (topic, partition)).fetchone()
+        return -1 if row is None else int(row[0])
+
+    async def pointers(self, topic: str) -> dict[int, int]:
+        with translated(self.path):
+            return dict(self._reader.execute(SQL["pointers"], (topic,)).fetchall())
+
+    async def publish(self, pointers: Mapping[tuple[str, int], int], now_ms: int) -> None:
+        values = [(*place, offset, now_ms, now_ms) for place, offset in pointers.items()]
+        await self._write(lambda connection: connection.executemany(SQL["publish"], values))
+
+    async def head(self, topic: str, journal_id: str) -> Head | None:
+        with translated(self.path):
+            row = self._reader.execute(SQL["head"], (topic, journal_id, *segments_for(journal_id))).fetchone()
+        return None if row is None else head_from(row, journal_id)
+
+    async def rows(
+        self,
+        topic: str,
+        journal_id: str,
+        *,
+        segment_size: int,
+        first: int,
+        last: int,
+        reverse: bool,
+        limit: int,
+        after: RowCursor | None = None,
+    ) -> list[EventRecord]:
+        if reverse:
+            start = (last, 2**62) if after is None else after
+            end_segment = segment_of(first, segment_size)
+        else:
+            start = (first, -1) if after is None else after
+            end_segment = segment_of(last, segment_size)
+        place = (segment_of(start[0], segment_size), *start)
+        parameters = (journal_id, topic, *place, end_segment, first, last, segment_size, limit)
+        await asyncio.sleep(0)  # a page takes about a millisecond: let others run between pages
+        with translated(self.path):
+            cursor = self._reader.execute(SQL["rows_reverse" if reverse else "rows"], parameters)
+            return [EventRecord(*row) for row in cursor.fetchall()]
+
+    async def ids(self, topic: str, *, page: int = 1000) -> AsyncIterator[list[str]]:
+        segment, journal_id = -1, ""
+        while rows := self._read("ids", topic, segment, journal_id, page):
+            yield [str(row[1]) for row in rows]
+            segment, journal_id = rows[-1]  # type: ignore[assignment]
+
+    async def expired(self, topic: str, day: date, *, page: int = 1000) -> AsyncIterator[list[str]]:
+        cursor: tuple[object, ...] = ("", -1, "")
+        while rows := self._read("expired", topic, day.isoformat(), *cursor, page):
+            yield [str(row[2]) for row in rows]
+            cursor = rows[-1]
+
+    async def drop_markers(self, topic: str, before_ms: int) -> int:
+        return await self._write(lambda c: c.execute(SQL["drop_markers"], (topic, before_ms)).rowcount)
+
+    async def waiting(self, topic: str, journal_id: str) -> list[Quarantined]:
+        return [
+            Quarantined(record_from(row), str(row[7])) for row in self._read("waiting", topic, journal_id)
+        ]
+
+    async def quarantine(
+        self, topic: str | None = None, *, page: int = 100
+    ) -> AsyncIterator[list[WaitingRecord]]:
+        cursor: tuple[object, ...] = ("", -1, -1)
+        while rows := self._read("quarantine", *cursor, topic, topic, page):
+            yield [WaitingRecord(*row[:4], record_from(row[4:])) for row in rows]  # type: ignore[arg-type]
+            cursor = (rows[-1][0], rows[-1][4], rows[-1][5])
+
+    async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:
+        rows = self._read("rejected", topic, limit)
+        return [RejectedAppend(row[0], row[1], Rejected(*row[2:])) for row in rows]  # type: ignore[arg-type]
+
+    async def snapshots(self, topic: str, journal_id: str) -> dict[int, Snapshot]:
+        rows = self._read("snapshots", journal_id, topic)
+        return {row[0]: Snapshot(*row[1:]) for row in rows}  # type: ignore[misc,arg-type]
+
+    async def put_snapshot(self, topic: str, journal_id: str, snapshot: Snapshot, *, slots: int) -> None:
+        def put(connection: sqlite3.Connection) -> None:
+            rows = connection.execute(SQL["snapshots"], (journal_id, topic)).fetchall()
+            slot = ring_slot({row[0]: (row[1], row[2]) for row in rows}, snapshot.seq_nr, slots)
+            binary = snapshot.payload_type == "binary"
+            values = (
+                journal_id,
+                topic,
+                slot,
+                snapshot.seq_nr,
+                snapshot.timestamp,
+                snapshot.payload_type,
+                None if binary else snapshot.data,
+                snapshot.data if binary else None,
+                snapshot.record_id,
+                snapshot.origin,
+                snapshot.version,
+                snapshot.metadata_json,
+            )
+            connection.execute(SQL["put_snapshot"], values)
+
+        await self._write(put)
+
+    async def delete_snapshots(self, topic: str, journal_id: str, seq_nrs: Sequence[int]) -> int:
+        values = [(journal_id, topic, seq_nr) for seq_nr in seq_nrs]
+        return (
+            await self._write(lambda c: c.executemany(SQL["delete_snapshot"], values).rowcount)
+            if values
+            else 0
+        )
+
+    async def save_status(self, name: str, status: bytes, now_ms: int) -> None:
+        await self._write(lambda c: c.execute(SQL["save_status"], (name, status.decode(), now_ms)))
+
+    async def statuses(self) -> dict[str, bytes]:
+        return {str(name): str(value).encode() for name, value in self._read("statuses")}
+
+    @asynccontextmanager
+    async def task(self, topic: Topic, partition: int) -> AsyncIterator[StoreTask]:
+        with translated(self.path):
+            connection = self._connect_writer()
+            with transaction(connection):
+                yield SqliteTask(connection, topic, partition)
+
+    async def close(self) -> None:
+        async with self._writing:
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+            self._reader.close()
+
+
+def ring_slot(taken: Mapping[int, tuple[int, int]], seq_nr: int, slots: int) -> int:
+    """Where a snapshot goes, given (seqNr, timestamp) by slot: its own slot, the lowest free one, or the oldest."""
+    for slot, (found, _) in taken.items():
+        if found == seq_nr:
+            return slot
+    free = next((slot for slot in range(slots) if slot not in taken), None)
+    return free if free is not None else min(taken, key=lambda slot: taken[slot])
