@@ -14,6 +14,7 @@ from everlog.journal.reading import Reader
 from everlog.journal.writing import Origin, Writer
 from everlog.log.base import Log
 from everlog.log.sqlite import SqliteLog
+from everlog.pipeline.status import Status, read_status
 from everlog.sqlite import Trace
 from everlog.store.base import Store
 from everlog.store.sqlite.store import SqliteStore
@@ -60,6 +61,10 @@ class Everlog:
         prefix = self.config.journal.topic_prefix
         names = [topic.name for topic in await self.parts.log.topics()]
         return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+    async def status(self) -> Status:
+        """How far the tables are behind the log, and what the pipeline says."""
+        return await read_status(self.parts)
 
     async def close(self) -> None:
         """Finish open writes and let go of the files."""

@@ -100,5 +100,9 @@ class Log(ABC):
         """The distinct keys of the records with `after < offset < before`."""
 
     @abstractmethod
+    async def timestamp_at(self, topic: LogTopic, partition: int, offset: int) -> int | None:
+        """The timestamp of the first record at or after this offset; None if there is none."""
+
+    @abstractmethod
     async def close(self) -> None:
         """Finish what was accepted and let go of the files."""

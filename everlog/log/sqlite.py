@@ -198,6 +198,12 @@ class SqliteLog(Log):
         with translated(self.path):
             return [key for (key,) in self._reader.execute(SQL["tail_keys"], parameters)]
 
+    async def timestamp_at(self, topic: LogTopic, partition: int, offset: int) -> int | None:
+        parameters = (self._numbers[topic.name], partition, offset)
+        with translated(self.path):
+            row = self._reader.execute(SQL["timestamp_at"], parameters).fetchone()
+        return None if row is None else int(row[0])
+
     async def close(self) -> None:
         if self._closed:
             return

@@ -185,6 +185,10 @@ class Store(ABC):
     def quarantine(self, topic: str | None = None, *, page: int = 100) -> AsyncIterator[list[WaitingRecord]]:
         """Pages of all quarantined records."""
 
+    async def count_quarantined(self) -> int:
+        """How many records are quarantined; a store that can count faster does."""
+        return sum([len(found) async for found in self.quarantine()])
+
     @abstractmethod
     async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:
         """The newest appends that lost."""

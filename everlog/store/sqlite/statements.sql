@@ -95,6 +95,9 @@ WHERE topic = ? AND id = ? AND kind = 'halted' ORDER BY offset
 SELECT topic, id, kind, reason, partition, offset, timestamp, key, action, value, headers FROM quarantine
 WHERE (topic, partition, offset) > (?, ?, ?) AND (topic = ? OR ? IS NULL) ORDER BY topic, partition, offset LIMIT ?
 
+-- name: count_quarantined
+SELECT count(*) FROM quarantine
+
 -- name: put_rejected
 INSERT INTO rejected (topic, partition, offset, id, timestamp, reason, first, last, expected, actual, append_id)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING

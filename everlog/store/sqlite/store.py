@@ -154,6 +154,10 @@ class SqliteStore(Store):
             yield [WaitingRecord(*row[:4], record_from(row[4:])) for row in rows]  # type: ignore[arg-type]
             cursor = (rows[-1][0], rows[-1][4], rows[-1][5])
 
+    async def count_quarantined(self) -> int:
+        with translated(self.path):
+            return int(self._reader.execute(SQL["count_quarantined"]).fetchone()[0])
+
     async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:
         rows = self._read("rejected", topic, limit)
         return [RejectedAppend(row[0], row[1], Rejected(*row[2:])) for row in rows]  # type: ignore[arg-type]
@@ -201,10 +205,11 @@ class SqliteStore(Store):
 
     @asynccontextmanager
     async def task(self, topic: Topic, partition: int) -> AsyncIterator[StoreTask]:
-        with translated(self.path):
-            connection = self._connect_writer()
-            with transaction(connection):
-                yield SqliteTask(connection, topic, partition)
+        async with self._writing:
+            with translated(self.path):
+                connection = self._connect_writer()
+                with transaction(connection):
+                    yield SqliteTask(connection, topic, partition)
 
     async def close(self) -> None:
         async with self._writing:

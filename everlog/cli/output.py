@@ -1,0 +1,113 @@
+"""What commands print: text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from everlog.journal.events import EventRecord
+from everlog.journal.values import Position
+from everlog.store.base import Snapshot
+
+
+def encode(value: Any) -> str:
+    """One JSON document on one line; bytes become base64, what JSON does not know becomes text."""
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def show(as_json: bool, document: Any, text: str) -> None:
+    """Print a result, once for machines or once for people."""
+    click.echo(encode(document) if as_json else text)
+
+
+def moment(timestamp_ms: int) -> str:
+    """A time as people read it, in UTC."""
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03}"
+
+
+def plain(text: str) -> str:
+    """Text that cannot upset a terminal, on one line."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def payload_document(kind: str | None, payload: Any) -> Any:
+    """A payload inside JSON: bytes as base64, all else as it is."""
+    return base64.b64encode(payload).decode() if kind == "binary" else payload
+
+
+def payload_text(kind: str | None, data: str | bytes | None) -> str:
+    """A payload on one line."""
+    if kind is None:
+        return "-"
+    if isinstance(data, bytes):
+        return f"base64:{base64.b64encode(data).decode()}" if kind == "binary" else plain(data.decode())
+    return plain(data or "")
+
+
+def event_document(topic: str, journal_id: str, event: EventRecord) -> dict[str, Any]:
+    """An event as a JSON line; `journal append --lines` takes it back."""
+    metadata = event.metadata
+    return {
+        "topic": topic,
+        "id": journal_id,
+        "seq_nr": event.seq_nr,
+        "payload_type": event.payload_type,
+        "payload": payload_document(event.payload_type, event.payload),
+        "tags": sorted(event.tags),
+        "time": event.time.isoformat(timespec="milliseconds"),
+        "position": str(Position(topic, event.partition, event.offset)),
+        "metadata": metadata["payload"].get("data") if isinstance(metadata["payload"], dict) else None,
+        "header_metadata": metadata["header"] or None,
+        "headers": dict(event.headers),
+        "origin": event.origin,
+        "version": event.version,
+        "append_id": event.append_id,
+    }
+
+
+def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot as JSON."""
+    return {
+        "seq_nr": snapshot.seq_nr,
+        "time": datetime.fromtimestamp(snapshot.timestamp / 1000, UTC).isoformat(timespec="milliseconds"),
+        "payload_type": snapshot.payload_type,
+        "payload": payload_document(snapshot.payload_type, snapshot.payload),
+        "metadata": snapshot.metadata,
+    }
+
+
+class Rows:
+    """A table that is printed as it comes: the widths are those of the first page, the last column is free."""
+
+    def __init__(self, *titles: str) -> None:
+        self._titles = titles
+        self._widths: list[int] | None = None
+        # On a terminal a row is one line; elsewhere nothing is cut.
+        self._room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+    def add(self, page: Sequence[Sequence[str]]) -> None:
+        """Print a page of rows."""
+        if not page:
+            return
+        lines = []
+        if self._widths is None:
+            columns = zip(self._titles, *page, strict=True)
+            self._widths = [max(len(cell) for cell in column) for column in columns][:-1]
+            lines.append(click.style(self._line(self._titles), bold=True))
+        lines += [self._line(row) for row in page]
+        click.echo("\n".join(lines))
+
+    def _line(self, row: Sequence[str]) -> str:
+        assert self._widths is not None
+        cells = [f"{cell:<{width}}" for cell, width in zip(row[:-1], self._widths, strict=True)]
+        line = "  ".join([*cells, row[-1]]).rstrip()
+        if self._room is not None and len(line) > self._room:
+            return line[: self._room - 1] + "…"
+        return line

@@ -1,0 +1,96 @@
+"""What the pipeline says about itself: counts, rates, durations, the last error."""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+from everlog.clock import Clock
+from everlog.pipeline.apply import Applied
+from everlog.pipeline.status import PipelineStatus
+
+WINDOW_SECONDS = 10.0
+KEPT_BATCHES = 100
+SAVE_SECONDS = 1.0
+
+State = Literal["starting", "running", "retrying", "stopped"]
+
+
+class Meter:
+    """Counts batches; may be asked from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._state: State = "starting"
+        self._started = clock.now_ms()
+        self._saved = clock.monotonic()
+        self._recent: deque[tuple[float, int]] = deque(maxlen=KEPT_BATCHES)
+        self._durations: deque[float] = deque(maxlen=KEPT_BATCHES)
+        self._totals = Applied()
+        self._last_records = 0
+        self._last_error: str | None = None
+        self._last_error_ms: int | None = None
+        self.batches = 0
+        self.left_out: dict[str, str] = {}
+
+    def enter(self, state: State) -> None:
+        with self._lock:
+            self._state = state
+
+    def batch(self, reports: Sequence[Applied], seconds: float) -> None:
+        with self._lock:
+            totals = self._totals
+            self._last_records = sum(report.records for report in reports)
+            totals.records += self._last_records
+            for report in reports:
+                totals.events += report.events
+                totals.rejected += report.rejected
+                totals.quarantined += report.quarantined
+            self._recent.append((self._clock.monotonic(), self._last_records))
+            self._durations.append(seconds)
+            self.batches += 1
+
+    def error(self, reason: str) -> None:
+        with self._lock:
+            self._state = "retrying"
+            self._last_error = reason
+            self._last_error_ms = self._clock.now_ms()
+
+    def due(self) -> bool:
+        """Whether the status should be saved after this batch."""
+        return self.age() >= SAVE_SECONDS
+
+    def age(self) -> float:
+        """Seconds since the status was last asked for."""
+        return self._clock.monotonic() - self._saved
+
+    def status(self) -> PipelineStatus:
+        with self._lock:
+            self._saved = now = self._clock.monotonic()
+            recent = [(at, records) for at, records in self._recent if now - at <= WINDOW_SECONDS]
+            rate = sum(records for _, records in recent) / WINDOW_SECONDS
+            return PipelineStatus(
+                state=self._state,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                started_ms=self._started,
+                updated_ms=self._clock.now_ms(),
+                batches=self.batches,
+                records=self._totals.records,
+                events=self._totals.events,
+                rejected=self._totals.rejected,
+                quarantined=self._totals.quarantined,
+                records_per_second=round(rate, 1),
+                last_batch_records=self._last_records,
+                last_batch_ms=round(self._durations[-1] * 1000, 1) if self._durations else 0.0,
+                batch_ms_p50=round(statistics.median(self._durations) * 1000, 1) if self._durations else 0.0,
+                last_error=self._last_error,
+                last_error_ms=self._last_error_ms,
+                left_out=dict(self.left_out),
+            )

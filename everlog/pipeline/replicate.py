@@ -1,0 +1,279 @@
+"""The pipeline: log → Spark → fold → tables.
+
+    source (all topics) → foreachBatch → mapInArrow(apply) → reports → publish pointer2
+
+`pointer2` is the only authority on progress: every start uses a fresh, throw-away checkpoint and begins right
+after it. A batch that fails publishes nothing and is tried again, with growing pauses.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from everlog.client import open_parts
+from everlog.clock import Clock, SystemClock
+from everlog.config import Config
+from everlog.errors import EverlogError, ReplicationFailed
+from everlog.failpoints import failpoint
+from everlog.journal.head import Topic
+from everlog.pipeline.apply import Applied
+from everlog.pipeline.backoff import Backoff
+from everlog.pipeline.meter import Meter
+from everlog.pipeline.portal import Portal
+from everlog.pipeline.session import open_session
+from everlog.pipeline.source import FORMAT, LogSource, Offsets, parse_place, place_name
+from everlog.pipeline.starting import Start, find_start
+from everlog.pipeline.status import PipelineStatus, save_pipeline_status
+from everlog.pipeline.worker import REPORT_SCHEMA, Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger("everlog.pipeline")
+
+HEARTBEAT_SECONDS = 5.0
+CHECK_SECONDS = 0.2
+PATIENCE_SECONDS = 1.0
+
+
+class Replicator:
+    """Folds the log into the tables until it is stopped.
+
+    >>> pipeline = Replicator(load_config("everlog-data"))  # doctest: +SKIP
+    >>> pipeline.start(); pipeline.wait_until_replicated(60); pipeline.stop()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        accept_loss: bool = False,
+        session: SparkSession | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._config = config
+        self._accept_loss = accept_loss
+        self._session = session
+        self._own_session = session is None
+        self._clock = clock or SystemClock()
+        self._meter = Meter(self._clock)
+        self._stopping = threading.Event()
+        self._progress = threading.Condition()
+        self._supervisor: threading.Thread | None = None
+        self._query: StreamingQuery | None = None
+        self._topics: dict[str, Topic] = {}
+        self._ends: Offsets = {}
+        self._checkpoint = Path()
+
+    def start(self) -> None:
+        """Start Spark and the query; returns once it runs."""
+        self._portal = Portal()
+        try:
+            self._log, self._store = self._portal.call(self._open())
+            self._meter.enter("starting")
+            self._save_status()
+            if self._session is None:
+                self._session = open_session(self._config)
+            self._session.dataSource.register(LogSource)
+            self._begin()
+        except BaseException:
+            self._release()
+            raise
+        self._supervisor = threading.Thread(target=self._supervise, name="everlog-pipeline", daemon=True)
+        self._supervisor.start()
+
+    async def _open(self):  # type: ignore[no-untyped-def]
+        return open_parts(self._config, clock=self._clock)
+
+    def stop(self) -> None:
+        """Finish or give up the batch under way, and let go of everything."""
+        self._stopping.set()
+        if self._supervisor is not None:
+            self._supervisor.join()
+            self._supervisor = None
+            self._release()
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until somebody stops it; False if the time ran out."""
+        return self._stopping.wait(timeout)
+
+    @property
+    def status(self) -> PipelineStatus:
+        return self._meter.status()
+
+    def wait_until_replicated(self, timeout: float | None = None) -> bool:
+        """Wait until all that is in the log now is in the tables; False if the time ran out."""
+        ends = self._portal.call(self._log_ends())
+        with self._progress:
+            return self._progress.wait_for(lambda: self._reached(ends), timeout)
+
+    async def _log_ends(self) -> Offsets:
+        prefix, left_out = self._config.journal.topic_prefix, self._meter.left_out
+        return {
+            place_name(topic.name, partition): (await self._log.bounds(topic, partition)).end
+            for topic in await self._log.topics()
+            if topic.name.startswith(prefix) and topic.name not in left_out
+            for partition in range(topic.partitions)
+        }
+
+    def _reached(self, ends: Offsets) -> bool:
+        return self._stopping.is_set() or all(self._ends.get(place, 0) >= end for place, end in ends.items())
+
+    def _begin(self) -> None:
+        """A new query on a fresh checkpoint, from pointer2."""
+        start: Start = self._portal.call(
+            find_start(self._log, self._store, self._config, self._clock, accept_loss=self._accept_loss)
+        )
+        self._meter.left_out = start.left_out
+        self._topics = dict(start.topics)
+        with self._progress:
+            self._ends = dict(start.offsets)
+            self._progress.notify_all()
+        self._checkpoint = Path(tempfile.mkdtemp(prefix="everlog-checkpoint-"))
+        assert self._session is not None
+        stream = (
+            self._session.readStream.format(FORMAT)
+            .option("path", str(self._config.folder))
+            .option("prefix", self._config.journal.topic_prefix)
+            .option("start", json.dumps(start.offsets))
+            .option("leftOut", json.dumps(sorted(start.left_out)))
+            .option("maxRecords", self._config.pipeline.max_batch_records)
+            .option("patience", PATIENCE_SECONDS)
+            .load()
+        )
+        self._query = (
+            stream.writeStream.foreachBatch(self._replicate)
+            .option("checkpointLocation", self._checkpoint.as_uri())
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        self._meter.enter("running")
+        self._save_status()
+
+    def _replicate(self, batch: DataFrame, number: int) -> None:
+        """One micro-batch: apply everywhere, then publish."""
+        failpoint("batch.started")
+        started = self._clock.monotonic()
+        ends = batch_ends(self._checkpoint, number)
+        moved = {place: end for place, end in ends.items() if end > self._ends.get(place, 0)}
+        job = Job(self._config, self._pinned(moved))
+        reports = batch.mapInArrow(job, REPORT_SCHEMA).collect()
+        done = [msgspec.json.decode(row.report, type=Applied) for row in reports]
+        failed = {
+            f"{row.topic}/{row.partition} {journal_id}".rstrip(): reason
+            for row, report in zip(reports, done, strict=True)
+            for journal_id, reason in report.failed.items()
+        }
+        if failed:
+            name, reason = next(iter(failed.items()))
+            raise ReplicationFailed(f"{name}: {reason}" + (f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""))
+        failpoint("batch.applied")
+        pointers = {parse_place(place): end - 1 for place, end in moved.items()}
+        self._portal.call(self._store.publish(pointers, self._clock.now_ms()))
+        failpoint("batch.published")
+        with self._progress:
+            self._ends |= moved
+            self._progress.notify_all()
+        self._meter.batch(done, self._clock.monotonic() - started)
+        if self._meter.due():
+            self._save_status()
+
+    def _pinned(self, moved: Offsets) -> dict[str, Topic]:
+        """The batch's topics; one that appeared meanwhile is pinned now."""
+        names = {parse_place(place)[0] for place in moved}
+        for name in names - self._topics.keys():
+            self._topics[name] = self._portal.call(self._pin(name))
+        return {name: self._topics[name] for name in names}
+
+    async def _pin(self, name: str) -> Topic:
+        found = await self._log.create_topic(name)
+        size = self._config.journal.segment_size
+        topic = await self._store.pin(found, segment_size=size, base=self._clock.now_ms() * 1000)
+        if topic.id != found.id:
+            raise ReplicationFailed(f"the topic {name} was made again: it is left out from the next start on")
+        return topic
+
+    def _supervise(self) -> None:
+        """Watch the query; start another one when it fails, after a pause that grows."""
+        pause = Backoff(self._config.pipeline.retry_first, self._config.pipeline.retry_most)
+        batches = self._meter.batches
+        while not self._stopping.wait(CHECK_SECONDS):
+            assert self._query is not None
+            if self._query.isActive:
+                if self._meter.batches > batches:
+                    batches = self._meter.batches
+                    pause.reset()
+                if self._meter.age() > HEARTBEAT_SECONDS:
+                    self._save_status()
+                continue
+            self._meter.error(explain(self._query.exception()))
+            self._save_status()
+            logger.error("%s; trying again", self._meter.status().last_error)
+            self._drop_checkpoint()
+            if not self._stopping.wait(pause.next()):
+                self._begin_again()
+        self._stop_query()
+
+    def _begin_again(self) -> None:
+        try:
+            self._begin()
+        except EverlogError as error:
+            # The query is still the dead one: the next round finds it so and pauses longer.
+            self._meter.error(str(error))
+
+    def _stop_query(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+            self._query = None
+        self._drop_checkpoint()
+        with self._progress:
+            self._progress.notify_all()
+        self._meter.enter("stopped")
+        self._save_status()
+
+    def _drop_checkpoint(self) -> None:
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    def _save_status(self) -> None:
+        status = self._meter.status()
+        try:
+            self._portal.call(save_pipeline_status(self._store, status, status.updated_ms))
+        except EverlogError as error:
+            logger.warning("the status could not be saved: %s", error)
+
+    def _release(self) -> None:
+        if hasattr(self, "_store"):
+            self._portal.call(self._store.close())
+            self._portal.call(self._log.close())
+        if self._own_session and self._session is not None:
+            self._session.stop()
+            self._session = None
+        self._portal.close()
+
+
+def batch_ends(checkpoint: Path, number: int) -> Offsets:
+    """Where a batch ends: Spark writes that down before it runs the batch (version, metadata, then the offsets)."""
+    lines = (checkpoint / "offsets" / str(number)).read_text().splitlines()
+    ends: Offsets = json.loads(lines[2])
+    return ends
+
+
+def explain(error: BaseException | None) -> str:
+    """The line of a Spark exception that says what went wrong."""
+    if error is None:
+        return "the query ended"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for line in reversed(lines):
+        name, colon, rest = line.partition(": ")
+        if colon and name.rpartition(".")[2] in ("ReplicationFailed", "RuntimeError") and rest:
+            return rest
+    return lines[0] if lines else repr(error)

@@ -1,0 +1,181 @@
+"""The SQLite log as a Spark stream source: Arrow batches, read limits, one log partition per task.
+
+An offset of the stream is `{"journal-orders/0": 17, …}`: per log partition, the next offset to read.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from everlog.log.sqlite import FILE, SQL, unpack_headers
+from everlog.pipeline.worker import settle_process
+from everlog.sqlite import connect
+
+FORMAT = "everlog-log"
+SCHEMA = (
+    "topic string not null, partition int not null, offset bigint not null, timestamp bigint not null, "
+    "key binary, action binary, value binary, headers array<struct<key: string, value: binary>>"
+)
+ARROW = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.int64(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("action", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+CHUNK = 5_000
+IDLE_STEP = 0.005
+
+Offsets = dict[str, int]
+
+_connections: dict[str, sqlite3.Connection] = {}
+
+
+def place_name(topic: str, partition: int) -> str:
+    return f"{topic}/{partition}"
+
+
+def parse_place(name: str) -> tuple[str, int]:
+    topic, _, partition = name.rpartition("/")
+    return topic, int(partition)
+
+
+def next_ends(start: Mapping[str, int], ends: Mapping[str, int], most: int) -> Offsets:
+    """How far the next batch reads: at most `most` records, shared fairly, at least one of each that has any."""
+    chosen = dict(start)
+    behind = sorted((end - start.get(place, 0), place) for place, end in ends.items() if end > start.get(place, 0))
+    for at, (lag, place) in enumerate(behind):
+        take = min(lag, max(1, most // (len(behind) - at)))
+        chosen[place] = start.get(place, 0) + take
+        most -= take
+    return chosen
+
+
+class Slice(InputPartition):
+    """The records of one log partition from `start` up to but not including `end`."""
+
+    def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.start = start
+        self.end = end
+
+
+class LogReader(DataSourceStreamReader):
+    """Offsets and slices are asked for in the driver's helper process, `read` runs in the tasks."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.path = options["path"]
+        self.prefix = options["prefix"]
+        self.start: Offsets = json.loads(options["start"])
+        self.left_out = set(json.loads(options["leftOut"]))
+        self.max_records = int(options["maxRecords"])
+        self.patience = float(options["patience"])
+
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        return self.start
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self.max_records)
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        """Wait a little for something new: cheaper, and quicker to notice, than being asked again and again."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.max_records
+        deadline = time.monotonic() + self.patience
+        while True:
+            chosen = next_ends(start, self._ends(), most)
+            if chosen != start or time.monotonic() >= deadline:
+                return chosen
+            time.sleep(IDLE_STEP)
+
+    def _ends(self) -> Offsets:
+        rows = _log(self.path).execute(SQL["all_bounds"])
+        return {
+            place_name(topic, partition): end
+            for topic, partition, _, end in rows
+            if topic.startswith(self.prefix) and topic not in self.left_out
+        }
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[Slice]:
+        slices = []
+        for place, last in end.items():
+            first = start.get(place, 0)
+            if last > first:
+                slices.append(Slice(*parse_place(place), first, last))
+        return slices
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Slice)
+        settle_process()
+        connection = _log(self.path)
+        (number, *_) = connection.execute(SQL["topic"], (partition.topic,)).fetchone()
+        bounds = (number, partition.partition, partition.start, partition.end)
+        cursor = connection.execute(SQL["range"], bounds)
+        expected = partition.start
+        while rows := cursor.fetchmany(CHUNK):
+            # A hole means that the log was trimmed under us: fail, rather than publish past it.
+            if rows[0][0] != expected or rows[-1][0] != expected + len(rows) - 1:
+                raise RuntimeError(f"{partition.topic}/{partition.partition}: the log has a hole at {expected}")
+            expected += len(rows)
+            yield _arrow(partition, rows)
+        if expected != partition.end:
+            raise RuntimeError(f"{partition.topic}/{partition.partition}: the log ends at {expected}")
+
+
+def _log(path: str) -> sqlite3.Connection:
+    connection = _connections.get(path)
+    if connection is None:
+        connection = _connections[path] = connect(Path(path) / FILE)
+    return connection
+
+
+def _arrow(place: Slice, rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
+    count = len(rows)
+    offset, timestamp, key, action, value, headers = zip(*rows, strict=True)
+    kind = ARROW.field("headers").type
+    if any(headers):
+        listed = [[{"key": k, "value": v} for k, v in unpack_headers(packed)] for packed in headers]
+        packed_headers = pa.array(listed, kind)
+    else:
+        packed_headers = pa.nulls(count, kind)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(pa.scalar(place.topic, pa.string()), count),
+            pa.repeat(pa.scalar(place.partition, pa.int32()), count),
+            pa.array(offset, pa.int64()),
+            pa.array(timestamp, pa.int64()),
+            pa.array(key, pa.binary()),
+            pa.array(action, pa.binary()),
+            pa.array(value, pa.binary()),
+            packed_headers,
+        ],
+        schema=ARROW,
+    )
+
+
+class LogSource(DataSource):
+    """`spark.readStream.format("everlog-log")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> LogReader:  # noqa: N802
+        return LogReader(self.options)

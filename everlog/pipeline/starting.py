@@ -1,0 +1,64 @@
+"""Where the pipeline starts, and what it must leave out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from everlog.clock import Clock
+from everlog.config import Config
+from everlog.errors import LogTruncated
+from everlog.journal.head import Topic
+from everlog.journal.reading import check_truncation
+from everlog.log.base import Log, LogTopic
+from everlog.pipeline.source import Offsets, place_name
+from everlog.store.base import Store
+
+
+@dataclass(slots=True)
+class Start:
+    """The first offset to read of every partition, the pinned topics, and why others are left out."""
+
+    offsets: Offsets = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+async def find_start(log: Log, store: Store, config: Config, clock: Clock, *, accept_loss: bool) -> Start:
+    """Begin right after pointer2; a topic that was truncated, replaced or deleted is left out with its reason."""
+    start = Start()
+    present = {topic.name: topic for topic in await log.topics() if topic.name.startswith(config.journal.topic_prefix)}
+    for name, found in present.items():
+        size = config.journal.segment_size
+        topic = await store.pin(found, segment_size=size, base=clock.now_ms() * 1000)
+        if topic.id != found.id or topic.partitions > found.partitions:
+            start.left_out[name] = "it was made again; its tables are filled from another topic of this name"
+            continue
+        try:
+            start.offsets |= await _offsets(log, store, found, topic, clock, accept_loss=accept_loss)
+            start.topics[name] = topic
+        except LogTruncated as error:
+            start.left_out[name] = str(error)
+    for topic in await store.pinned():
+        if topic.name not in present and topic.name.startswith(config.journal.topic_prefix):
+            start.left_out[topic.name] = "it is not in the log any more"
+    return start
+
+
+async def _offsets(
+    log: Log, store: Store, found: LogTopic, topic: Topic, clock: Clock, *, accept_loss: bool
+) -> Offsets:
+    offsets: Offsets = {}
+    for partition in range(found.partitions):
+        bounds = await log.bounds(found, partition)
+        pointer = await store.pointer(topic.name, partition)
+        if accept_loss and bounds.start > pointer + 1:
+            lost = {"topic": topic.name, "partition": partition, "from": pointer + 1, "to": bounds.start - 1}
+            name = f"loss {topic.name}/{partition} {pointer + 1}"
+            await store.save_status(name, msgspec.json.encode(lost), clock.now_ms())
+            pointer = bounds.start - 1
+            await store.publish({(topic.name, partition): pointer}, clock.now_ms())
+        check_truncation(topic.name, partition, bounds, pointer)
+        offsets[place_name(topic.name, partition)] = pointer + 1
+    return offsets

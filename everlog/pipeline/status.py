@@ -1,0 +1,146 @@
+"""What the pipeline is doing, and how far it is behind: data, to be shown by anyone.
+
+The pipeline saves its own status in the store; lag is always measured live, so it is right with the pipeline down.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from everlog.journal.journal import Parts
+from everlog.log.base import LogTopic
+from everlog.store.base import Store
+
+PIPELINE = "pipeline"
+LOST_AFTER_SECONDS = 30.0
+
+State = Literal["starting", "running", "retrying", "stopped", "lost"]
+
+
+class PartitionStatus(msgspec.Struct, frozen=True):
+    """One partition of the log. It holds offsets from `start` up to but not including `end`.
+
+    `pointer` is the last replicated offset, -1 if there is none; `lag` counts the records that are not replicated
+    yet, `lag_seconds` is the age of the oldest of them (0 without any, None if it is unknown).
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    pointer: int
+    lag: int
+    lag_seconds: float | None = None
+
+
+class PipelineStatus(msgspec.Struct, frozen=True):
+    """The last word of a pipeline. Counts are since its start; `left_out` are topics it cannot take, and why."""
+
+    state: State
+    pid: int
+    host: str
+    started_ms: int
+    updated_ms: int = 0
+    batches: int = 0
+    records: int = 0
+    events: int = 0
+    rejected: int = 0
+    quarantined: int = 0
+    records_per_second: float = 0.0
+    last_batch_records: int = 0
+    last_batch_ms: float = 0.0
+    batch_ms_p50: float = 0.0
+    last_error: str | None = None
+    last_error_ms: int | None = None
+    left_out: dict[str, str] = {}
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Everything at one glance. `services` are the last words of other services, such as `expiry`."""
+
+    folder: str
+    time_ms: int
+    partitions: list[PartitionStatus]
+    pipeline: PipelineStatus | None
+    lag: int
+    lag_seconds: float | None
+    quarantined: int
+    services: dict[str, Any] = {}
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({partition.topic for partition in self.partitions})
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(PipelineStatus).decode
+
+
+async def save_pipeline_status(store: Store, status: PipelineStatus, now_ms: int) -> None:
+    """Keep the pipeline's status, as of now."""
+    stamped = msgspec.structs.replace(status, updated_ms=now_ms)
+    await store.save_status(PIPELINE, _encode(stamped), now_ms)
+
+
+async def read_status(parts: Parts) -> Status:
+    """The status as of this call. What was appended before the call counts as lag until it is replicated."""
+    prefix = parts.config.journal.topic_prefix
+    now_ms = parts.clock.now_ms()
+    partitions: list[PartitionStatus] = []
+    for topic in await parts.log.topics():
+        if topic.name.startswith(prefix):
+            partitions += await _partitions(parts, topic, topic.name.removeprefix(prefix), now_ms)
+    saved = await parts.store.statuses()
+    ages = [partition.lag_seconds for partition in partitions]
+    return Status(
+        folder=str(parts.config.folder),
+        time_ms=now_ms,
+        partitions=partitions,
+        pipeline=_pipeline(saved.pop(PIPELINE, None), now_ms, parts.config.pipeline.retry_most),
+        lag=sum(partition.lag for partition in partitions),
+        lag_seconds=max((age for age in ages if age is not None), default=None if ages else 0.0),
+        quarantined=await parts.store.count_quarantined(),
+        services={name: msgspec.json.decode(found) for name, found in saved.items()},
+    )
+
+
+async def _partitions(parts: Parts, topic: LogTopic, short: str, now_ms: int) -> list[PartitionStatus]:
+    """The log's ends are read before the pointers, so that no lag means: all that stood there is replicated."""
+    bounds = [await parts.log.bounds(topic, partition) for partition in range(topic.partitions)]
+    pointers = await parts.store.pointers(topic.name)
+    found = []
+    for partition, (start, end) in enumerate(bounds):
+        pointer = pointers.get(partition, -1)
+        lag = max(0, end - 1 - pointer)
+        age: float | None = 0.0
+        if lag:
+            oldest = await parts.log.timestamp_at(topic, partition, pointer + 1)
+            age = None if oldest is None else max(0.0, (now_ms - oldest) / 1000)
+        found.append(PartitionStatus(short, partition, start, end, pointer, lag, age))
+    return found
+
+
+def _pipeline(saved: bytes | None, now_ms: int, retry_most: float) -> PipelineStatus | None:
+    """The saved status; a pipeline that says it is at work but has long been silent is lost."""
+    if saved is None:
+        return None
+    try:
+        status = _decode(saved)
+    except msgspec.DecodeError:
+        return None  # of another version, which will write again soon or never
+    # Between two tries it may be silent on purpose.
+    patience = LOST_AFTER_SECONDS + (retry_most if status.state == "retrying" else 0.0)
+    if status.state != "stopped" and now_ms - status.updated_ms > patience * 1000:
+        return msgspec.structs.replace(status, state="lost")
+    return status
+
+
+def caught_up(status: Status) -> bool:
+    """Whether all that was in the log when the status was read is also in the tables.
+
+    >>> caught_up(Status("data", 0, [PartitionStatus("orders", 0, 0, 3, 2, 0, 0.0)], None, 0, 0.0, 0))
+    True
+    """
+    return all(partition.pointer >= partition.end - 1 for partition in status.partitions)
