@@ -1,5 +1,6 @@
 """Everlog keeps events: append to journals, read them back, let Spark fold the log into tables."""
 
+from everlog import sync
 from everlog.client import Everlog, connect
 from everlog.clock import Clock, SystemClock
 from everlog.config import Config, load_config
@@ -14,8 +15,11 @@ from everlog.errors import (
 )
 from everlog.journal.events import Event, EventRecord, Json
 from everlog.journal.journal import Journal, Token
+from everlog.journal.quarantine import WaitingItem
 from everlog.journal.snapshots import Criteria, Recovered
 from everlog.journal.values import Position, SeqNr, SeqRange
+from everlog.pipeline.expire import ExpireReport
+from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 from everlog.store.base import Snapshot
 from everlog.version import __version__
 
@@ -28,6 +32,7 @@ __all__ = [
     "EventRecord",
     "Everlog",
     "EverlogError",
+    "ExpireReport",
     "InvalidInput",
     "Journal",
     "JournalHalted",
@@ -35,14 +40,19 @@ __all__ = [
     "Json",
     "OutcomeUnknown",
     "Overtaken",
+    "PartitionStatus",
+    "PipelineStatus",
     "Position",
     "Recovered",
     "SeqNr",
     "SeqRange",
     "Snapshot",
+    "Status",
     "SystemClock",
     "Token",
+    "WaitingItem",
     "__version__",
     "connect",
     "load_config",
+    "sync",
 ]

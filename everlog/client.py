@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Collection
+from datetime import date
 from types import TracebackType
 from typing import Self
 
 from everlog.clock import Clock, SystemClock
 from everlog.config import Config, load_config, prepare_folder
 from everlog.journal.journal import Journal, Parts
+from everlog.journal.quarantine import Quarantine
 from everlog.journal.reading import Reader
 from everlog.journal.writing import Origin, Writer
 from everlog.log.base import Log
+from everlog.log.retention import trim
 from everlog.log.sqlite import SqliteLog
+from everlog.pipeline.expire import ExpireReport, expire
 from everlog.pipeline.status import Status, read_status
 from everlog.sqlite import Trace
 from everlog.store.base import Store
@@ -62,9 +67,22 @@ class Everlog:
         names = [topic.name for topic in await self.parts.log.topics()]
         return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
+    @property
+    def quarantine(self) -> Quarantine:
+        """Records that could not be applied, and how their journals go on."""
+        return Quarantine(self.parts)
+
     async def status(self) -> Status:
         """How far the tables are behind the log, and what the pipeline says."""
         return await read_status(self.parts)
+
+    async def expire(self, *, day: date | None = None, topics: Collection[str] | None = None) -> ExpireReport:
+        """Purge the journals that have expired on this day (today, UTC) or earlier."""
+        return await expire(self.parts, day=day, topics=topics)
+
+    async def trim(self) -> dict[tuple[str, int], int]:
+        """Remove replicated records from the log as `[log] retention_…` says; how many, by (topic, partition)."""
+        return await trim(self.parts)
 
     async def close(self) -> None:
         """Finish open writes and let go of the files."""
@@ -88,9 +106,7 @@ def connect(
     return Everlog(target if isinstance(target, Config) else load_config(target), clock=clock, trace=trace)
 
 
-def open_parts(
-    config: Config, *, clock: Clock | None = None, trace: Trace | None = None
-) -> tuple[Log, Store]:
+def open_parts(config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> tuple[Log, Store]:
     """The log and the store that a configuration names."""
     prepare_folder(config.folder)
     log = SqliteLog(

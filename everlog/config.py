@@ -54,7 +54,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[pipeline]`: how the log is folded into the tables."""
 
     max_batch_records: Positive = 100_000
-    poll_interval: Seconds = 0.05
+    poll_interval: Seconds = 0.01
     retry_first: Seconds = 0.5
     retry_most: Seconds = 30.0
     expire_every: Seconds = 3600.0

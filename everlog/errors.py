@@ -112,16 +112,22 @@ class JournalNotFound(EverlogError):
 
 
 class JournalHalted(EverlogError):
-    """A record of this journal cannot be decoded; it and what follows wait in quarantine."""
+    """A record of this journal cannot be decoded; it and what follows wait in quarantine.
 
-    def __init__(self, key: str, partition: int, offset: int) -> None:
+    `append_id` is set if an append got into the log behind that record: it waits there too, so repeat it with this
+    id when the journal goes on; it is then stored once.
+    """
+
+    def __init__(self, key: str, partition: int, offset: int, append_id: str | None = None) -> None:
+        waits = f"; this append waits behind it, repeat it later with append_id={append_id!r}" if append_id else ""
         super().__init__(
             f"{key}: the record at partition {partition}, offset {offset} cannot be applied: look at it with "
-            "'everlog quarantine show', then 'everlog quarantine retry' or 'skip'"
+            f"'everlog quarantine show', then 'everlog quarantine retry' or 'skip'{waits}"
         )
         self.key = key
         self.partition = partition
         self.offset = offset
+        self.append_id = append_id
 
 
 class Overtaken(EverlogError):

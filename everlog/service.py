@@ -39,6 +39,7 @@ class Service:
         self._store = store
         self._status = ServiceStatus(name)
         self._stopping = asyncio.Event()
+        self._finished = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -58,6 +59,11 @@ class Service:
         """What it did so far."""
         running = self._task is not None and not self._task.done()
         return msgspec.structs.replace(self._status, running=running)
+
+    async def ran(self, times: int) -> None:
+        """Wait until it has run so many times since it was made."""
+        async with self._finished:
+            await self._finished.wait_for(lambda: self._status.runs >= times)
 
     async def _run(self) -> None:
         while not self._stopping.is_set():
@@ -85,6 +91,8 @@ class Service:
             last_error=error,
         )
         await self._save(now_ms)
+        async with self._finished:
+            self._finished.notify_all()
 
     async def _save(self, now_ms: int) -> None:
         """For those who look from outside; a store that cannot be written now is no reason to end."""

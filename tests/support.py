@@ -161,9 +161,7 @@ async def produce_raw(log: Everlog, topic: str, record: Record) -> int:
     """Put a record into the log as it is, past every check; returns its offset."""
     ref = await log.journal(topic).ref("any", create=True)
     assert ref is not None
-    new = NewRecord(
-        record.partition, record.timestamp, record.key, record.action, record.value, record.headers
-    )
+    new = NewRecord(record.partition, record.timestamp, record.key, record.action, record.value, record.headers)
     return (await log.parts.log.append(ref.log_topic, new)).offset
 
 

@@ -26,12 +26,13 @@ class _WithGlobalOptions(click.Command):
         return [*super().get_params(ctx), *self.everywhere]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = [found for one in super().get_params(ctx) if (found := one.get_help_record(ctx)) is not None]
+        options = [one for one in super().get_params(ctx) if isinstance(one, click.Option)]
+        own = [found for one in options if (found := one.get_help_record(ctx)) is not None]
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
         if own:
             with formatter.section("Options"):
                 formatter.write_dl(own)
-        if isinstance(self, click.Group):
-            self.format_commands(ctx, formatter)
         with formatter.section("Options of every command"):
             formatter.write_dl([one.get_help_record(ctx) or ("", "") for one in self.everywhere])
 
@@ -74,6 +75,7 @@ class Root(Group):
     ) -> None:
         super().__init__(*arguments, **attributes)
         self.everywhere = global_options(environment=True)
+        self.context_settings.setdefault("max_content_width", 100)
         self.sections = sections
         self.examples = examples
 

@@ -30,18 +30,17 @@ EXIT_CODES = {
 }
 
 
-class NoData(EverlogError):
-    """The folder holds no log."""
+class NotFound(EverlogError):
+    """What was asked for is not there."""
 
 
 class LineFailed(EverlogError):
     """A line of a bulk append could not be appended; `cause` says why."""
 
-    def __init__(self, line: int, cause: EverlogError, appended: int) -> None:
-        super().__init__(f"line {line}: {cause} ({appended:,} lines were appended)")
+    def __init__(self, line: int, cause: EverlogError) -> None:
+        super().__init__(f"line {line}: {cause}")
         self.line = line
         self.cause = cause
-        self.appended = appended
 
 
 def exit_code(error: BaseException) -> int:
@@ -56,7 +55,7 @@ def exit_code(error: BaseException) -> int:
         return USAGE
     if isinstance(error, Conflict):
         return CONFLICT
-    if isinstance(error, JournalNotFound | NoData):
+    if isinstance(error, JournalNotFound | NotFound):
         return NOT_FOUND
     if isinstance(error, JournalHalted):
         return HALTED

@@ -63,13 +63,18 @@ def event_document(topic: str, journal_id: str, event: EventRecord) -> dict[str,
         "tags": sorted(event.tags),
         "time": event.time.isoformat(timespec="milliseconds"),
         "position": str(Position(topic, event.partition, event.offset)),
-        "metadata": metadata["payload"].get("data") if isinstance(metadata["payload"], dict) else None,
-        "header_metadata": metadata["header"] or None,
+        "metadata": _data(metadata["payload"]),
+        "header_metadata": _data(metadata["header"]),
         "headers": dict(event.headers),
         "origin": event.origin,
         "version": event.version,
         "append_id": event.append_id,
     }
+
+
+def _data(metadata: Any) -> Any:
+    """What the user gave; what stands beside it, such as the expiry, is ours."""
+    return metadata.get("data") if isinstance(metadata, dict) else metadata
 
 
 def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:

@@ -13,10 +13,11 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from everlog.cli.exits import NoData
+from everlog.cli.exits import NotFound
 from everlog.cli.logs import FORMATS, LEVELS
 from everlog.client import Everlog, connect
 from everlog.config import Config, load_config
+from everlog.errors import InvalidConfig
 from everlog.log.sqlite import FILE as LOG_FILE
 
 DEFAULT_FOLDER = "everlog-data"
@@ -39,14 +40,16 @@ class Settings:
         """The configuration: a file's, a folder's own, or the defaults. `--data` beats the file's folder."""
         if self.config is None:
             return load_config(self.data or DEFAULT_FOLDER)
-        config = load_config(Path(self.config))
+        if not self.config.endswith(".toml"):
+            raise InvalidConfig(f"--config {self.config}: the name of a configuration ends in .toml")
+        config = load_config(self.config)
         return config if self.data is None else msgspec.structs.replace(config, data=self.data)
 
     def open(self, *, create: bool = False) -> Everlog:
         """The log to work on. Only a command that writes may begin a new folder: a typo must not."""
         config = self.load()
         if not create and not (config.folder / LOG_FILE).exists():
-            raise NoData(
+            raise NotFound(
                 f"there is no log in {config.folder}: name its folder with --data, "
                 "or begin one with 'everlog up' or 'everlog journal append'"
             )
@@ -94,6 +97,17 @@ def global_options(*, environment: bool) -> list[click.Option]:
     ]
 
 
+def run_with_log(work: Callable[[Everlog, Settings], Awaitable[None]], *, create: bool = False) -> None:
+    """Open the log that the options name, and work on it."""
+    settings = click.get_current_context().ensure_object(Settings)
+
+    async def run() -> None:
+        async with settings.open(create=create) as log:
+            await work(log, settings)
+
+    asyncio.run(run())
+
+
 def with_log(
     *, create: bool = False
 ) -> Callable[[Callable[Concatenate[Everlog, Settings, P], Awaitable[None]]], Callable[P, None]]:
@@ -102,13 +116,7 @@ def with_log(
     def decorate(work: Callable[Concatenate[Everlog, Settings, P], Awaitable[None]]) -> Callable[P, None]:
         @functools.wraps(work)
         def command(*arguments: P.args, **options: P.kwargs) -> None:
-            settings = click.get_current_context().ensure_object(Settings)
-
-            async def run() -> None:
-                async with settings.open(create=create) as log:
-                    await work(log, settings, *arguments, **options)
-
-            asyncio.run(run())
+            run_with_log(lambda log, settings: work(log, settings, *arguments, **options), create=create)
 
         return command
 

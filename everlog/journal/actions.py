@@ -119,7 +119,7 @@ def decode_action(header: bytes) -> Action | None:
     try:
         found = _decode(header)
         action = found.append or found.mark or found.delete or found.purge or found.resume
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         action = _decode_by_name(header)
     if action is not None:
         _check(action)
@@ -142,6 +142,8 @@ def _check(action: Action) -> None:
     try:
         if isinstance(action, Append):
             SeqRange(action.range.first, action.range.last)
+            if action.expected is not None and action.expected.seq_nr != 0:
+                SeqNr(action.expected.seq_nr)
         elif isinstance(action, Delete):
             SeqNr(action.to)
     except InvalidInput as error:

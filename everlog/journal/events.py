@@ -125,4 +125,4 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return _from_json(self.headers_json) if self.headers_json else {}  # type: ignore[no-any-return]
+        return _from_json(self.headers_json) if self.headers_json else {}

@@ -122,7 +122,7 @@ class _Folding:
         self.before = head
         self.head = head
         self.topic = topic
-        self.waiting = list(quarantined)
+        self.waiting = [found for found in quarantined if _waits(head, found)]
         self.rowless = rowless
         self.rows: list[EventRecord] = []
         self.deletions: list[Deletion] = []
@@ -314,7 +314,7 @@ class _Folding:
             self.deletions.append(
                 Deletion(
                     offset=record.offset,
-                    first=max(0, segment_of(max(head.delete_to, 1), head.segment_size) - 1),
+                    first=max(0, segment_of(max(min(head.delete_to, head.seq_nr), 1), head.segment_size) - 1),
                     last=segment_of(last, head.segment_size) + 1,
                     purge=True,
                     record_id=head.record_id,
@@ -340,6 +340,7 @@ class _Folding:
             partition=record.partition,
             offset=record.offset,
             segment_size=self.topic.segment_size,
+            updated=record.timestamp,
             purged=True,
         )
         self._move(msgspec.structs.replace(head, offset=record.offset, halted_at=record.offset))
@@ -385,3 +386,11 @@ class _Folding:
         self.waiting = [found for found in self.waiting if found.record.offset > up_to]
         self.quarantined = [found for found in self.quarantined if found.record.offset > up_to]
         self.deletions.append(Deletion(offset=offset, quarantine=up_to))
+
+
+def _waits(head: Head | None, found: Quarantined) -> bool:
+    """Whether the head knows that this record waits.
+
+    The two are read apart: the table may hold records that the head has not seen yet, or has already released.
+    """
+    return head is not None and head.halted_at is not None and head.halted_at <= found.record.offset <= head.offset

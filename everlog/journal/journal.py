@@ -167,8 +167,9 @@ class Journal:
         ref = await self.ref(journal_id, create=True)
         assert ref is not None
         origin = self.parts.origin
-        action = Purge(origin=origin.host, version=origin.version)
-        return await self._produce(ref, action)
+        position = await self._produce(ref, Purge(origin=origin.host, version=origin.version))
+        self.parts.writer.forget(ref)
+        return position
 
     async def mark(self, journal_id: str, mark_id: str | None = None) -> Position:
         """Write a record that changes nothing, for those who watch the log."""
@@ -192,10 +193,9 @@ class Journal:
 
     async def keys(self) -> AsyncIterator[str]:
         """The ids of all journals that exist, each once: stored ones, and those only in the tail."""
-        ref = await self._open(create=False)
-        if ref is None:
+        if await self._open(create=False) is None:
             return
-        recent = await self._recent_keys(ref)
+        recent = await self.recent_keys()
         async for page in self.parts.store.ids(self.log_name):
             for journal_id in page:
                 if journal_id not in recent:
@@ -204,9 +204,12 @@ class Journal:
             if await self.pointer(journal_id) is not None:
                 yield journal_id
 
-    async def _recent_keys(self, ref: Ref) -> set[str]:
+    async def recent_keys(self) -> set[str]:
         """Ids with un-replicated records; whether they exist is for the fold to say."""
         found: set[str] = set()
+        ref = await self._open(create=False)
+        if ref is None:
+            return found
         for partition in range(ref.topic.partitions):
             bounds = await self.parts.log.bounds(ref.log_topic, partition)
             pointer = await self.parts.store.pointer(self.log_name, partition)

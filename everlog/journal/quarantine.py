@@ -6,14 +6,13 @@ to the log: readers and the pipeline both fold it, so both also work while the p
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Literal
 
 import msgspec
 
 from everlog.errors import InvalidInput, JournalNotFound
 from everlog.journal.actions import Resume
-from everlog.journal.fold import Quarantined
 from everlog.journal.head import exists
 from everlog.journal.journal import Journal, Parts
 from everlog.journal.reading import Ref
@@ -64,7 +63,7 @@ class Quarantine:
                         yield _stored_item(name, row)
             for journal_id in sorted(recent):
                 ref = await journal.ref(journal_id)
-                for found in [] if ref is None else await self._waiting(ref):
+                for found in () if ref is None else await self._parts.reader.waiting(ref):
                     yield _item(name, journal_id, "halted", found.reason, found.record)
 
     async def show(self, topic: str, partition: int, offset: int) -> WaitingItem:
@@ -84,13 +83,13 @@ class Quarantine:
     async def skip(self, topic: str, journal_id: str, offset: int | None = None) -> Position:
         """Go on without the record that halted the journal, or without the waiting one at `offset`."""
         ref, halted_at = await self._halted(topic, journal_id)
-        if offset is not None and offset not in [found.record.offset for found in await self._waiting(ref)]:
-            raise InvalidInput(
-                f"{topic}:{journal_id} has no waiting record at offset {offset}; the one that halted it is at {halted_at}"
-            )
+        if offset is not None:
+            waiting = [found.record.offset for found in await self._parts.reader.waiting(ref)]
+            if offset not in waiting:
+                raise InvalidInput(f"no record of {topic}:{journal_id} waits at offset {offset}, but at {waiting[:10]}")
         return await self._resume(topic, ref, (halted_at if offset is None else offset,))
 
-    async def _topics(self, topic: str | None) -> list[str]:
+    async def _topics(self, topic: str | None) -> Sequence[str]:
         names = [found.name for found in await self._parts.log.topics()]
         short = [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
         return [name for name in short if topic is None or name == topic]
@@ -104,9 +103,6 @@ class Quarantine:
         if not exists(head):
             raise JournalNotFound(f"there is no journal {topic}:{journal_id}, and so nothing that waits")
         raise InvalidInput(f"the journal {topic}:{journal_id} is not halted: there is nothing to retry or to skip")
-
-    async def _waiting(self, ref: Ref) -> list[Quarantined]:
-        return (await self._parts.reader.waiting(ref)) or []
 
     async def _resume(self, topic: str, ref: Ref, skip: tuple[int, ...]) -> Position:
         origin = self._parts.origin

@@ -53,7 +53,10 @@ class TailPage:
 
 @dataclass(slots=True)
 class View:
-    """A journal at one moment: its stored head, the tail, and the state that they give together."""
+    """A journal at one moment: its stored head, the tail, and the state that they give together.
+
+    `waiting` is what the tail leaves in quarantine; it includes the stored records only if `waited` is set.
+    """
 
     ref: Ref
     end: int
@@ -63,6 +66,7 @@ class View:
     pages: list[TailPage] = field(default_factory=list)
     purged_at: int | None = None
     waited: bool = False
+    waiting: list[Quarantined] = field(default_factory=list)
 
 
 class _Moved(Exception):
@@ -114,8 +118,9 @@ class Reader:
             )
         pointer = await self._store.pointer(ref.topic.name, ref.partition)
         if pointer >= bounds.end:
-            # The pipeline may just have moved on; an end that stays behind the pointer is a lost log.
-            bounds = await self._log.bounds(ref.log_topic, ref.partition)
+            # The pipeline may just have moved on; an end that stays behind the pointer is a lost log. The start
+            # must be from before the pointer: since then the log may have been trimmed behind a newer one.
+            bounds = Bounds(bounds.start, (await self._log.bounds(ref.log_topic, ref.partition)).end)
         check_truncation(ref.topic.name, ref.partition, bounds, pointer)
         entries = await self._tail(ref, pointer, bounds.end) if bounds.end > pointer + 1 else []
         stored = await self._store.head(ref.topic.name, ref.id)
@@ -141,7 +146,8 @@ class Reader:
             page = TailPage(after, view.state, waiting)
             change = fold(view.state, entries, ref.topic, quarantined=waiting)
             view.pages.append(page)
-            view.state, waiting = change.head, change.waiting
+            view.state, view.waiting = change.head, change.waiting
+            waiting = change.waiting
             view.purged_at = view.purged_at if change.purged_at is None else change.purged_at
             after = entries[-1].record.offset
             if len(entries) < self._page_size:
@@ -160,6 +166,17 @@ class Reader:
         waiting = await self._store.waiting(view.ref.topic.name, view.ref.id)
         await self._recheck(view)
         return waiting
+
+    async def waiting(self, ref: Ref) -> list[Quarantined]:
+        """What waits in quarantine as of now, oldest first."""
+        view = await self.view(ref)
+        if view.state is None or view.state.halted_at is None:
+            return []
+        found = {waiting.record.offset: waiting for waiting in view.waiting}
+        if not view.waited and view.purged_at is None:
+            stored = await self._store.waiting(ref.topic.name, ref.id)
+            found |= {waiting.record.offset: waiting for waiting in stored}
+        return [found[offset] for offset in sorted(found)]
 
     async def _recheck(self, view: View) -> None:
         """The store must still hold the same life, or rows may be missing from what was read."""
@@ -225,7 +242,7 @@ class Reader:
                 after=cursor,
             )
             await self._recheck(view)
-            kept = self._correlated(ref, rows, stored.record_id)
+            kept = self._correlated(ref, rows, stored)
             if kept:
                 yield kept
             if len(rows) < limit:
@@ -246,16 +263,20 @@ class Reader:
             if rows:
                 yield rows[::-1] if span.reverse else rows
 
-    def _correlated(self, ref: Ref, rows: list[EventRecord], record_id: str | None) -> list[EventRecord]:
+    def _correlated(self, ref: Ref, rows: list[EventRecord], stored: Head) -> list[EventRecord]:
         """Only rows of this life; rows of another one are left-overs of a purge."""
-        strays = sum(row.record_id != record_id for row in rows)
+        strays = [row for row in rows if row.record_id != stored.record_id]
         if not strays:
             return rows
         if not self._correlate:
-            log.warning("%s: kept %d rows of another life", ref, strays)
+            log.warning("%s: kept %d rows of another life", ref, len(strays))
             return rows
-        log.error("%s: dropped %d rows of another life", ref, strays)
-        return [row for row in rows if row.record_id == record_id]
+        if any(row.offset > stored.offset and row.partition == stored.partition for row in strays):
+            # Rows are written before their head: these are of the next life, and one with the same seqNr and
+            # time takes the place of a row of this one.
+            raise _Moved
+        log.error("%s: dropped %d rows of another life", ref, len(strays))
+        return [row for row in rows if row.record_id == stored.record_id]
 
     def _check_order(
         self, ref: Ref, page: list[EventRecord], previous: int | None, *, reverse: bool

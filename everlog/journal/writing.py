@@ -91,6 +91,10 @@ class Sent(NamedTuple):
     range: SeqRange
 
 
+class _Trimmed(Exception):
+    """The log no longer holds all that came after a known state."""
+
+
 class Writer:
     """Appends to journals, and remembers the last state of those it appended to."""
 
@@ -160,10 +164,11 @@ class Writer:
         if known is None:
             known = await self._load(ref)
         if append_id is not None:
-            known = await self._load(ref)
             found = await self._find(ref, append_id)
             if found is not None:
                 return found
+            # Loaded after the search: what was deleted before it, and so was not found, is then known.
+            known = await self._load(ref)
             if known.head is not None and known.head.delete_to >= first_of(append_id):
                 raise OutcomeUnknown(str(ref), append_id, "what stood at its place was deleted since")
         if not fresh and self._objection(ref, draft, known) is not None:
@@ -177,9 +182,12 @@ class Writer:
         expected = None if draft.expected is None and draft.numbered else _expectation(known)
         sent = await self._send(ref, draft, first, expected, append_id)
         if not verdict:
-            self._known.pop(str(ref), None)
+            self.forget(ref)
             return Appended(sent.ack.offset, sent.range)
-        lost = await self._verdict(ref, known, sent, append_id)
+        try:
+            lost = await self._verdict(ref, known, sent, append_id)
+        except _Trimmed:
+            return await self._look_up(ref, known, sent, append_id)
         if lost is None:
             return Appended(sent.ack.offset, sent.range)
         winner = await self._find(ref, append_id)
@@ -190,6 +198,10 @@ class Writer:
     async def _load(self, ref: Ref) -> Known:
         view = await self._reader.view(ref)
         return self._remember(ref, Known(view.state, view.end - 1))
+
+    def forget(self, ref: Ref) -> None:
+        """What was known is surely outdated: the next append looks again, rather than lose first."""
+        self._known.pop(str(ref), None)
 
     def _remember(self, ref: Ref, known: Known) -> Known:
         name = str(ref)
@@ -245,12 +257,12 @@ class Writer:
         try:
             change = await self._fold_up_to(ref, known, sent)
         except StorageFailed as error:
-            self._known.pop(str(ref), None)
+            self.forget(ref)
             raise OutcomeUnknown(str(ref), append_id, f"the log cannot be read back: {error}") from error
         head = change.head
         self._remember(ref, Known(head, offset))
         if head is not None and head.halted_at is not None:
-            raise JournalHalted(str(ref), ref.partition, head.halted_at)
+            raise JournalHalted(str(ref), ref.partition, head.halted_at, append_id)
         return next((lost for lost in change.rejected if lost.offset == offset), None)
 
     async def _fold_up_to(self, ref: Ref, known: Known, sent: Sent) -> Change:
@@ -265,24 +277,43 @@ class Writer:
                 ref.log_topic, ref.partition, ref.key, after=after, before=offset + 1, limit=self._page_size
             )
             if (await self._log.bounds(ref.log_topic, ref.partition)).start > after + 1:
-                raise StorageFailed("it was trimmed meanwhile")
+                raise _Trimmed
             change = fold(head, [decode(record) for record in records], ref.topic, quarantined=waiting)
-            if len(records) < self._page_size:
+            if len(records) < self._page_size or records[-1].offset == offset:
                 return change
             head, waiting, after = change.head, change.waiting, records[-1].offset
 
+    async def _look_up(self, ref: Ref, before: Known, sent: Sent, append_id: str) -> Appended:
+        """The verdict on an append if the log was trimmed between what was known and its record.
+
+        An append that won is in the journal. One that is not there has lost, if this is still the same life and
+        nothing was deleted at its place; otherwise nobody can say.
+        """
+        self._known.pop(str(ref), None)
+        try:
+            found = await self._find(ref, append_id)
+        except JournalHalted as halted:
+            raise JournalHalted(halted.key, halted.partition, halted.offset, append_id) from None
+        if found is not None:
+            return found
+        head = (await self._load(ref)).head
+        if head is not None and head.halted_at is not None and head.halted_at < sent.ack.offset:
+            raise JournalHalted(str(ref), ref.partition, head.halted_at)
+        first = sent.range.first
+        life = _expectation(before).record_id
+        if life is not None and head is not None and head.record_id == life and head.delete_to < first:
+            raise Conflict(str(ref), first - 1, head.seq_nr)
+        raise OutcomeUnknown(str(ref), append_id, "the log was trimmed and the journal changed meanwhile")
+
     async def _find(self, ref: Ref, append_id: str) -> Appended | None:
-        """The append with this id, if it is in the journal."""
-        first = first_of(append_id)
-        found: list[int] = []
-        offset = -1
+        """The append with this id, if it is in the journal; its first events may be deleted already."""
+        first, last, offset = first_of(append_id), 0, -1
         async for page in self._reader.read(ref, Span(first=first)):
             for event in page:
                 if event.append_id != append_id:
-                    return Appended(offset, SeqRange(found[0], found[-1])) if found else None
-                found.append(event.seq_nr)
-                offset = event.offset
-        return Appended(offset, SeqRange(found[0], found[-1])) if found else None
+                    return Appended(offset, SeqRange(first, last)) if last else None
+                last, offset = event.seq_nr, event.offset
+        return Appended(offset, SeqRange(first, last)) if last else None
 
 
 def _expectation(known: Known) -> Expected:

@@ -110,6 +110,10 @@ class SqliteLog(Log):
         self._numbers[name] = nr
         return LogTopic(name, topic_id, partitions)
 
+    def number(self, topic: LogTopic) -> int:
+        """The topic's number in the tables."""
+        return self._numbers[topic.name]
+
     async def append(self, topic: LogTopic, record: NewRecord) -> Ack:
         if self._closed:
             raise StorageFailed(f"{self.path} is closed")
@@ -191,7 +195,7 @@ class SqliteLog(Log):
         parameters = (self._numbers[topic.name], partition, key, after, before, limit)
         with translated(self.path):
             rows = self._reader.execute(SQL["tail"], parameters).fetchall()
-        return [Record(*row[:6], unpack_headers(row[6])) for row in rows]
+        return [Record(*row[:6], headers=unpack_headers(row[6])) for row in rows]
 
     async def tail_keys(self, topic: LogTopic, partition: int, *, after: int, before: int) -> list[bytes]:
         parameters = (self._numbers[topic.name], partition, after, before)

@@ -38,11 +38,14 @@ SELECT offset, timestamp, key, action, value, headers FROM record
 WHERE topic = ? AND partition = ? AND offset >= ? AND offset < ? ORDER BY offset
 
 -- name: size_of
-SELECT coalesce(sum(length(value) + length(action) + length(key)), 0) FROM record
-WHERE topic = ? AND partition = ? AND offset >= ? AND offset < ?
+SELECT coalesce(sum(coalesce(length(value), 0) + coalesce(length(action), 0) + coalesce(length(key), 0)
+    + coalesce(length(headers), 0)), 0)
+FROM record WHERE topic = ? AND partition = ? AND offset >= ? AND offset < ?
 
--- name: older_than
-SELECT max(offset) FROM record WHERE topic = ? AND partition = ? AND offset < ? AND timestamp < ?
+-- name: ages_and_sizes
+SELECT offset, timestamp, coalesce(length(value), 0) + coalesce(length(action), 0) + coalesce(length(key), 0)
+    + coalesce(length(headers), 0)
+FROM record WHERE topic = ? AND partition = ? AND offset >= ? AND offset < ? ORDER BY offset
 
 -- name: timestamp_at
 SELECT timestamp FROM record WHERE topic = ? AND partition = ? AND offset >= ? ORDER BY offset LIMIT 1

@@ -78,7 +78,7 @@ async def apply(store: Store, topic: Topic, partition: int, grouped: Grouped) ->
         pointer = await task.pointer()
         heads = await task.heads(list(grouped.journals))
         failpoint("apply.loaded")
-        changes = []
+        folded: list[KeyChange] = []
         for journal_id, entries in grouped.journals.items():
             try:
                 changes.append(
@@ -88,7 +88,7 @@ async def apply(store: Store, topic: Topic, partition: int, grouped: Grouped) ->
                 done.failed[journal_id] = str(error)
         if grouped.misplaced:
             await task.write_misplaced(grouped.misplaced)
-        changes = await _write(task, changes, done)
+        changes = await _write(task, folded, done)
     failpoint("apply.done")
     done.quarantined += len(grouped.misplaced)
     for key in changes:
@@ -106,10 +106,22 @@ async def _fold_journal(
     halted = head is not None and head.halted_at is not None
     waiting: list[Quarantined] = []
     if halted and any(isinstance(entry.action, Resume) for entry in entries):
-        waiting = await task.waiting(journal_id)
+        head, waiting = await _waiting(task, journal_id, head)
     change = fold(head, entries, topic, quarantined=waiting, rowless=rowless(entries, halted=halted))
     left: tuple[Deletion, ...] = head.garbage if head is not None and head.offset > pointer else ()
     return KeyChange(journal_id, change, (*left, *change.deletions))
+
+
+async def _waiting(
+    task: StoreTask, journal_id: str, head: Head | None
+) -> tuple[Head | None, list[Quarantined]]:
+    """What waits, and the head that it belongs to: another pipeline may work on the same journal."""
+    while head is not None and head.halted_at is not None:
+        waiting = await task.waiting(journal_id)
+        before, head = head, (await task.heads([journal_id])).get(journal_id)
+        if head is not None and head.offset == before.offset:
+            return head, waiting
+    return head, []
 
 
 async def _write(task: StoreTask, changes: Sequence[KeyChange], done: Applied) -> Sequence[KeyChange]:

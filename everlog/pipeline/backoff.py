@@ -20,7 +20,7 @@ class Backoff:
         self._chance = chance or random.Random()  # noqa: S311 - spreads retries, protects nothing
 
     def next(self) -> float:
-        pause = min(self._most, self._first * 2 ** min(self._tries, 30))
+        pause = min(self._most, self._first * 2.0 ** min(self._tries, 30))
         self._tries += 1
         return pause * self._chance.uniform(0.5, 1.0)
 

@@ -13,6 +13,7 @@ import logging
 import shutil
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from everlog.config import Config
 from everlog.errors import EverlogError, ReplicationFailed
 from everlog.failpoints import failpoint
 from everlog.journal.head import Topic
+from everlog.log.base import Log
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.backoff import Backoff
 from everlog.pipeline.meter import Meter
@@ -33,6 +35,7 @@ from everlog.pipeline.source import FORMAT, LogSource, Offsets, parse_place, pla
 from everlog.pipeline.starting import Start, find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.pipeline.worker import REPORT_SCHEMA, Job
+from everlog.store.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +46,9 @@ logger = logging.getLogger("everlog.pipeline")
 HEARTBEAT_SECONDS = 5.0
 CHECK_SECONDS = 0.2
 PATIENCE_SECONDS = 1.0
+SPARK_OUTPUT = "spark.log"
+
+_decode_report = msgspec.json.Decoder(Applied).decode
 
 
 class Replicator:
@@ -73,6 +79,7 @@ class Replicator:
         self._topics: dict[str, Topic] = {}
         self._ends: Offsets = {}
         self._checkpoint = Path()
+        self._error: Exception | None = None
 
     def start(self) -> None:
         """Start Spark and the query; returns once it runs."""
@@ -82,7 +89,7 @@ class Replicator:
             self._meter.enter("starting")
             self._save_status()
             if self._session is None:
-                self._session = open_session(self._config)
+                self._session = open_session(self._config, output=self._config.folder / SPARK_OUTPUT)
             self._session.dataSource.register(LogSource)
             self._begin()
         except BaseException:
@@ -91,7 +98,7 @@ class Replicator:
         self._supervisor = threading.Thread(target=self._supervise, name="everlog-pipeline", daemon=True)
         self._supervisor.start()
 
-    async def _open(self):  # type: ignore[no-untyped-def]
+    async def _open(self) -> tuple[Log, Store]:
         return open_parts(self._config, clock=self._clock)
 
     def stop(self) -> None:
@@ -148,6 +155,7 @@ class Replicator:
             .option("leftOut", json.dumps(sorted(start.left_out)))
             .option("maxRecords", self._config.pipeline.max_batch_records)
             .option("patience", PATIENCE_SECONDS)
+            .option("pollInterval", self._config.pipeline.poll_interval)
             .load()
         )
         self._query = (
@@ -160,22 +168,23 @@ class Replicator:
         self._save_status()
 
     def _replicate(self, batch: DataFrame, number: int) -> None:
-        """One micro-batch: apply everywhere, then publish."""
+        """One micro-batch, as Spark calls it. The error is kept here: Spark's own copy of it may get lost."""
+        try:
+            self._replicate_batch(batch, number)
+        except Exception as error:
+            self._error = error
+            raise ReplicationFailed(f"batch {number} was not replicated") from None
+
+    def _replicate_batch(self, batch: DataFrame, number: int) -> None:
+        """Apply everywhere, then publish."""
         failpoint("batch.started")
         started = self._clock.monotonic()
         ends = batch_ends(self._checkpoint, number)
         moved = {place: end for place, end in ends.items() if end > self._ends.get(place, 0)}
         job = Job(self._config, self._pinned(moved))
-        reports = batch.mapInArrow(job, REPORT_SCHEMA).collect()
-        done = [msgspec.json.decode(row.report, type=Applied) for row in reports]
-        failed = {
-            f"{row.topic}/{row.partition} {journal_id}".rstrip(): reason
-            for row, report in zip(reports, done, strict=True)
-            for journal_id, reason in report.failed.items()
-        }
-        if failed:
-            name, reason = next(iter(failed.items()))
-            raise ReplicationFailed(f"{name}: {reason}" + (f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""))
+        rows = batch.mapInArrow(job, REPORT_SCHEMA).collect()
+        reports = {place_name(row.topic, row.partition): _decode_report(row.report) for row in rows}
+        raise_failures(reports)
         failpoint("batch.applied")
         pointers = {parse_place(place): end - 1 for place, end in moved.items()}
         self._portal.call(self._store.publish(pointers, self._clock.now_ms()))
@@ -183,7 +192,7 @@ class Replicator:
         with self._progress:
             self._ends |= moved
             self._progress.notify_all()
-        self._meter.batch(done, self._clock.monotonic() - started)
+        self._meter.batch(list(reports.values()), self._clock.monotonic() - started)
         if self._meter.due():
             self._save_status()
 
@@ -215,7 +224,8 @@ class Replicator:
                 if self._meter.age() > HEARTBEAT_SECONDS:
                     self._save_status()
                 continue
-            self._meter.error(explain(self._query.exception()))
+            self._meter.error(explain(self._error or self._query.exception()))
+            self._error = None
             self._save_status()
             logger.error("%s; trying again", self._meter.status().last_error)
             self._drop_checkpoint()
@@ -258,6 +268,17 @@ class Replicator:
             self._session.stop()
             self._session = None
         self._portal.close()
+
+
+def raise_failures(reports: Mapping[str, Applied]) -> None:
+    """A batch counts only as a whole: name the first journal that failed, and how many more there are."""
+    failed = [
+        f"{place} {journal_id}".rstrip() + f": {reason}"
+        for place, report in reports.items()
+        for journal_id, reason in report.failed.items()
+    ]
+    if failed:
+        raise ReplicationFailed(failed[0] + (f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""))
 
 
 def batch_ends(checkpoint: Path, number: int) -> Offsets:

@@ -37,8 +37,7 @@ ARROW = pa.schema(
         pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
-CHUNK = 5_000
-IDLE_STEP = 0.005
+CHUNK = 1_000
 
 Offsets = dict[str, int]
 
@@ -85,6 +84,7 @@ class LogReader(DataSourceStreamReader):
         self.left_out = set(json.loads(options["leftOut"]))
         self.max_records = int(options["maxRecords"])
         self.patience = float(options["patience"])
+        self.poll_interval = float(options["pollInterval"])
 
     def initialOffset(self) -> Offsets:  # noqa: N802
         return self.start
@@ -100,7 +100,7 @@ class LogReader(DataSourceStreamReader):
             chosen = next_ends(start, self._ends(), most)
             if chosen != start or time.monotonic() >= deadline:
                 return chosen
-            time.sleep(IDLE_STEP)
+            time.sleep(self.poll_interval)
 
     def _ends(self) -> Offsets:
         rows = _log(self.path).execute(SQL["all_bounds"])

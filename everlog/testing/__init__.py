@@ -1,0 +1,21 @@
+"""Conformance suites for backends, your own included.
+
+    class TestMyLog(LogConformance):
+        @pytest.fixture
+        async def log(self) -> AsyncIterator[Log]:
+            ...
+
+Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on your log and store.
+"""
+
+import pytest
+
+# So that a failing assertion of a suite shows its values.
+pytest.register_assert_rewrite("everlog.testing.journal", "everlog.testing.log", "everlog.testing.store")
+
+from everlog.testing.journal import JournalConformance  # noqa: E402
+from everlog.testing.log import LogConformance  # noqa: E402
+from everlog.testing.replication import replicate  # noqa: E402
+from everlog.testing.store import StoreConformance  # noqa: E402
+
+__all__ = ["JournalConformance", "LogConformance", "StoreConformance", "replicate"]

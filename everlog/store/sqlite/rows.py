@@ -117,7 +117,7 @@ def waiting_values(topic: str, journal_id: str | None, kind: str, found: Quarant
 
 def record_from(row: tuple[Any, ...]) -> Record:
     """A record from partition, offset, timestamp, key, action, value, headers."""
-    return Record(*row[:6], unpack_headers(row[6]))
+    return Record(*row[:6], headers=unpack_headers(row[6]))
 
 
 def rejected_values(topic: str, partition: int, journal_id: str, lost: Rejected) -> tuple[Any, ...]:

@@ -169,7 +169,8 @@ class SqliteStore(Store):
     async def put_snapshot(self, topic: str, journal_id: str, snapshot: Snapshot, *, slots: int) -> None:
         def put(connection: sqlite3.Connection) -> None:
             rows = connection.execute(SQL["snapshots"], (journal_id, topic)).fetchall()
-            slot = ring_slot({row[0]: (row[1], row[2]) for row in rows}, snapshot.seq_nr, slots)
+            taken = {row[0]: (row[5] == snapshot.record_id, row[1], row[2]) for row in rows}
+            slot = ring_slot(taken, snapshot.seq_nr, slots)
             binary = snapshot.payload_type == "binary"
             values = (
                 journal_id,
@@ -219,10 +220,13 @@ class SqliteStore(Store):
             self._reader.close()
 
 
-def ring_slot(taken: Mapping[int, tuple[int, int]], seq_nr: int, slots: int) -> int:
-    """Where a snapshot goes, given (seqNr, timestamp) by slot: its own slot, the lowest free one, or the oldest."""
-    for slot, (found, _) in taken.items():
-        if found == seq_nr:
+def ring_slot(taken: Mapping[int, tuple[bool, int, int]], seq_nr: int, slots: int) -> int:
+    """Where a snapshot goes, given (of the same life, seqNr, timestamp) by slot.
+
+    Its own slot, the lowest free one, or the oldest; those of another life go first, however high their seqNrs.
+    """
+    for slot, (same_life, found, _) in taken.items():
+        if same_life and found == seq_nr:
             return slot
     free = next((slot for slot in range(slots) if slot not in taken), None)
     return free if free is not None else min(taken, key=lambda slot: taken[slot])

@@ -1,0 +1,98 @@
+"""`python -m bench`: measure everything in one run, print one table, write one JSON file."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from bench import machine
+from bench.appends import concurrent, single
+from bench.pipeline import latency, pipeline
+from bench.replay import replay
+from bench.report import Line, Report
+from bench.settings import Settings, quick
+
+MEASUREMENTS: dict[str, Callable[[Settings], list[Line]]] = {
+    "single": single,
+    "concurrent": concurrent,
+    "replay": replay,
+    "pipeline": pipeline,
+    "latency": latency,
+}
+RESULTS = Path("bench-results")
+
+
+@click.command()
+@click.option("--quick", "is_quick", is_flag=True, help="Small sizes: shows that everything runs, no more.")
+@click.option("--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Only this; may be repeated.")
+@click.option("--events", type=click.IntRange(min=1_000), help="Events for the pipeline.  [default: 500,000]")
+@click.option("--big/--no-big", default=None, help="Go on to ten times as many events.  [default: unless --quick]")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds that count.  [default: 5]")
+@click.option("--seed", default=1, show_default=True, help="For payloads, keys and pauses.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=RESULTS,
+    show_default=True,
+    help="Both sides write in here, so it should be on the disk that you want to know about.",
+)
+def main(
+    *,
+    is_quick: bool,
+    only: Sequence[str],
+    events: int | None,
+    big: bool | None,
+    rounds: int | None,
+    seed: int,
+    folder: Path,
+) -> None:
+    """Measure Everlog beside `eventsourcing`, in one run, on one disk, with the same durability."""
+    folder.mkdir(parents=True, exist_ok=True)
+    RESULTS.mkdir(exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="data-", dir=folder)).resolve()
+    settings = quick(scratch, seed) if is_quick else Settings(folder=scratch, seed=seed)
+    if events is not None:
+        settings = replace(settings, pipeline_events=events, big_events=events * 10)
+    settings = replace(
+        settings, big=settings.big if big is None else big, rounds=settings.rounds if rounds is None else rounds
+    )
+    try:
+        report = run(settings, [name for name in MEASUREMENTS if not only or name in only])
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    sys.exit(1 if report.failed else 0)
+
+
+def run(settings: Settings, names: Sequence[str]) -> Report:
+    """Measure, and save what is known after each; a measurement that fails does not take the others with it."""
+    now = datetime.now(UTC)
+    console = Console(stderr=True)
+    path = RESULTS / f"{now:%Y%m%d-%H%M%S}.json"
+    found = machine.describe() | {"commits_per_second": [machine.commits_per_second(settings.folder)]}
+    report = Report(now.isoformat(timespec="seconds"), settings.as_json(), found)
+    for name in names:
+        with console.status(f"measuring: {name}"):
+            try:
+                report.lines += MEASUREMENTS[name](settings)
+            except Exception as error:
+                traceback.print_exc()
+                report.failed[name] = f"{type(error).__name__}: {error}"
+        report.save(path)
+    found["commits_per_second"].append(machine.commits_per_second(settings.folder))
+    report.save(path)
+    Console(width=None if sys.stdout.isatty() else 140).print(f"written to {path}", highlight=False)
+    report.show(Console(width=None if sys.stdout.isatty() else 140))
+    return report
+
+
+if __name__ == "__main__":
+    main()

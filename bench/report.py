@@ -1,0 +1,170 @@
+"""What a run found: one table for people, one JSON file for everybody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.rounds import Contender, percentile
+
+PERCENTILES = (50, 90, 99, 99.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What was promised, and what came of it."""
+
+    name: str
+    value: float
+    limit: float
+    sense: Literal["at least", "under"]
+    unit: str
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.limit if self.sense == "at least" else self.value < self.limit
+
+    def __str__(self) -> str:
+        sign = "≥" if self.sense == "at least" else "<"
+        return f"{sign} {figure(self.limit)}{self.unit}"
+
+
+@dataclass(slots=True)
+class Line:
+    """One row of the table. `ratio` says how many times this line's rate is Everlog's."""
+
+    measurement: str
+    who: str
+    rate: float | None = None
+    unit: str = "/s"
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    ratio: float | None = None
+    target: Target | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        found = asdict(self)
+        if self.target is not None:
+            found["target"]["met"] = self.target.met
+        return found
+
+
+def line_of(measurement: str, contender: Contender, unit: str, **details: Any) -> Line:
+    """A contender's line: the median of its rounds, and the percentiles of its operations."""
+    return Line(
+        measurement,
+        contender.name,
+        rate=contender.rate,
+        unit=unit,
+        milliseconds=milliseconds(contender.latencies),
+        details={"rates": [round(done.rate, 1) for done in contender.rounds], **details},
+    )
+
+
+def compare(own: Line, others: Sequence[Line], *, against: Line, at_least: float) -> list[Line]:
+    """Everlog's line with its target, then the others with Everlog's rate as a multiple of theirs."""
+    assert own.rate is not None
+    for other in others:
+        assert other.rate is not None
+        other.ratio = own.rate / other.rate
+    assert against.ratio is not None
+    own.target = Target(f"{own.measurement}: times {against.who}", against.ratio, at_least, "at least", "x")
+    return [own, *others]
+
+
+def milliseconds(seconds: Sequence[float]) -> dict[str, float]:
+    found = {f"p{percent:g}": percentile(seconds, percent) for percent in PERCENTILES}
+    return {name: round(value * 1000, 3) for name, value in found.items() if value is not None}
+
+
+def figure(value: float) -> str:
+    """Three digits that count are enough for anybody who compares."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}".removesuffix(".0") if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything of one run."""
+
+    started: str
+    settings: dict[str, Any]
+    machine: dict[str, Any]
+    lines: list[Line] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def targets(self) -> list[Target]:
+        return [line.target for line in self.lines if line.target is not None]
+
+    def save(self, path: Path) -> None:
+        """Called after every measurement: a run that is broken off leaves what it had."""
+        found = {
+            "started": self.started,
+            "machine": self.machine,
+            "settings": self.settings,
+            "lines": [line.as_json() for line in self.lines],
+            "failed": self.failed,
+        }
+        path.write_text(json.dumps(found, indent=2) + "\n")
+
+    def show(self, console: Console) -> None:
+        console.print(self._machine())
+        console.print(self._table())
+        for name, reason in self.failed.items():
+            console.print(f"[red]{name} could not be measured:[/] {reason}", highlight=False)
+        missed = [target for target in self.targets if not target.met]
+        for target in missed:
+            console.print(
+                f"[red]missed[/]  {target.name}: {figure(target.value)}{target.unit}, wanted {target}", highlight=False
+            )
+        met = len(self.targets) - len(missed)
+        console.print(f"{met} of {len(self.targets)} targets met" + self._caution(), highlight=False)
+
+    def _machine(self) -> str:
+        machine = self.machine
+        commits = ", ".join(figure(rate) for rate in machine["commits_per_second"])
+        return (
+            f"{machine['cpus']} processors (load {machine['load']} at the start), Python {machine['python']}, "
+            f"SQLite {machine['sqlite']}, Spark {machine['pyspark']}, eventsourcing {machine['eventsourcing']}\n"
+            f"the disk: {commits} SQLite commits/s (synchronous=FULL), before and after"
+        )
+
+    def _caution(self) -> str:
+        return "; a quick run is too small to judge by" if self.settings["quick"] else ""
+
+    def _table(self) -> Table:
+        table = Table(title="Everlog, and what one would use instead", title_justify="left")
+        table.add_column("measurement")
+        table.add_column("who")
+        for name in ("rate", "p50 ms", "p99 ms", "Everlog is", "target", "met"):
+            table.add_column(name, justify="right", no_wrap=True)
+        previous = None
+        for line in self.lines:
+            if previous is not None and line.measurement != previous:
+                table.add_section()
+            table.add_row(*_cells(line, first=line.measurement != previous))
+            previous = line.measurement
+        return table
+
+
+def _cells(line: Line, *, first: bool) -> list[str]:
+    target = line.target
+    times = line.milliseconds
+    return [
+        line.measurement if first else "",
+        line.who,
+        "" if line.rate is None else f"{figure(line.rate)} {line.unit}",
+        figure(times["p50"]) if "p50" in times else "",
+        figure(times["p99"]) if "p99" in times else "",
+        "" if line.ratio is None else f"{figure(line.ratio)}x",
+        "" if target is None else str(target),
+        "" if target is None else ("[green]yes[/]" if target.met else "[red]no[/]"),
+    ]

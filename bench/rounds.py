@@ -1,0 +1,59 @@
+"""Rounds: contenders take turns in one run, so that a slow minute of the machine hits all of them."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Round:
+    """What one round did. `latencies` are the seconds of each operation, if they were taken."""
+
+    operations: int
+    seconds: float
+    latencies: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        return self.operations / self.seconds
+
+
+@dataclass(slots=True)
+class Contender:
+    """One of those who are compared, and its rounds so far."""
+
+    name: str
+    run: Callable[[], Round]
+    rounds: list[Round] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Operations per second: the median over the rounds."""
+        return statistics.median(done.rate for done in self.rounds)
+
+    @property
+    def latencies(self) -> list[float]:
+        return [seconds for done in self.rounds for seconds in done.latencies]
+
+
+def alternate(contenders: Sequence[Contender], rounds: int) -> None:
+    """One warm-up round each, which does not count, then `rounds` that do: A, B, A, B, …"""
+    for number in range(rounds + 1):
+        for contender in contenders:
+            # Nobody pays for what another one left behind.
+            gc.collect()
+            done = contender.run()
+            if number:
+                contender.rounds.append(done)
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """The value that `percent` of the values do not exceed; None of none."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(0, int(rank) - 1)]

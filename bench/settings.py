@@ -1,0 +1,57 @@
+"""How much is measured, and where. Every figure here goes into the results file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The sizes of a full run; `quick()` has small ones, which only show that everything runs."""
+
+    folder: Path
+    seed: int = 1
+    quick: bool = False
+    payload_bytes: int = 200
+    rounds: int = 5
+    single_journals: int = 100
+    single_appends: int = 2_000
+    writers: int = 200
+    appends_per_writer: int = 50
+    peer_concurrent_appends: int = 2_000
+    peer_threads: tuple[int, ...] = (1, 8, 16, 64)
+    replay_events: int = 20_000
+    pipeline_events: int = 500_000
+    pipeline_keys: int = 5_000
+    pipeline_warm_up: int = 50_000
+    big: bool = True
+    big_events: int = 5_000_000
+    latency_samples: int = 100
+    latency_warm_up: int = 10
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"folder": str(self.folder)}
+
+
+def quick(folder: Path, seed: int) -> Settings:
+    """A minute or two, most of it Spark's start."""
+    return Settings(
+        folder=folder,
+        seed=seed,
+        quick=True,
+        rounds=2,
+        single_appends=200,
+        appends_per_writer=5,
+        peer_concurrent_appends=200,
+        peer_threads=(1, 8),
+        replay_events=2_000,
+        pipeline_events=20_000,
+        pipeline_keys=500,
+        pipeline_warm_up=5_000,
+        big=False,
+        big_events=60_000,
+        latency_samples=10,
+        latency_warm_up=3,
+    )

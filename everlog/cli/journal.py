@@ -1,0 +1,253 @@
+"""`everlog journal …`: append, read, pointer, delete, purge, mark, keys."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everlog.cli.bulk import Summary, append_lines
+from everlog.cli.commands import Command, Group
+from everlog.cli.exits import FAILED, exit_code
+from everlog.cli.output import Rows, encode, event_document, moment, payload_text, plain, show
+from everlog.cli.payload import PayloadOptions, parse_expiry, parse_headers, parse_json, payload_options
+from everlog.cli.settings import Settings, run_with_log, with_log
+from everlog.client import Everlog
+from everlog.errors import JournalNotFound
+from everlog.journal.events import Event, EventRecord
+from everlog.journal.head import exists
+from everlog.journal.journal import Journal
+from everlog.journal.values import MAX_SEQ_NR
+
+topic_argument = click.argument("topic")
+id_argument = click.argument("journal_id", metavar="ID")
+after_option = click.option(
+    "--after", metavar="TOKEN", help="Answer only if this position, printed by a write, is included."
+)
+
+
+@click.group(cls=Group)
+def journal() -> None:
+    """Append events to journals and read them back.
+
+    A journal is named by its TOPIC and its ID. A topic begins with its first append.
+    """
+
+
+async def missing(log: Everlog, topic: str, journal_id: str) -> JournalNotFound:
+    """The error for a journal that is not there; a mistyped topic is the likeliest reason."""
+    topics = await log.topics()
+    if topic not in topics:
+        return JournalNotFound(f"there is no topic {topic!r}; there are: {', '.join(sorted(topics)) or 'none yet'}")
+    return JournalNotFound(f"there is no journal {journal_id!r} in the topic {topic!r}")
+
+
+@journal.command(
+    cls=Command,
+    examples=[
+        "everlog journal append orders order-1 --payload 'hello' --tag eu",
+        "everlog journal append orders order-1 --json-payload '{\"total\": 12}' --expected 1",
+        "everlog journal append orders order-1 --file invoice.pdf --expire-after '90 days'",
+        "everlog journal append orders --lines events.jsonl",
+    ],
+)
+@topic_argument
+@click.argument("journal_id", metavar="[ID]", required=False)
+@payload_options
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the event; may be repeated.")
+@click.option("--expected", type=int, metavar="N", help="Append only if the journal is at seqNr N (0: absent).")
+@click.option("--seq-nr", type=int, metavar="N", help="The event's own seqNr; gaps are allowed.")
+@click.option("--expire-after", metavar="DURATION", help="Purge the journal so long after this append: '1 day'.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
+@click.option("--metadata", metavar="JSON", help="Stored beside the event.")
+@click.option("--append-id", metavar="ID", help="Repeat an append whose outcome is unknown, without doubling it.")
+@click.option("--lines", metavar="FILE", help="Append many: JSON lines from a file, or '-' for standard input.")
+@click.option("--keep-going", is_flag=True, help="With --lines: go on after a bad line, report all at the end.")
+def append(
+    topic: str, journal_id: str | None, payload: PayloadOptions, lines: str | None, keep_going: bool, **options: Any
+) -> None:
+    """Append an event, or with --lines many.
+
+    Prints the token of the append, for --after. A line of --lines is a JSON object: id, payload, payload_type (text,
+    json, or binary for base64), tags, seq_nr, expected, expire_after, headers, metadata; only the id is needed. The
+    order of lines with the same id is kept. 'everlog journal read --json' prints such lines.
+    """
+    if lines is not None:
+        if journal_id is not None or payload.given or any(value not in (None, ()) for value in options.values()):
+            raise click.UsageError("with --lines, everything about the events stands in the lines")
+        _append_lines(topic, lines, keep_going=keep_going)
+        return
+    if journal_id is None:
+        raise click.UsageError("which journal? Give its ID after the topic, or many events with --lines")
+    if keep_going:
+        raise click.UsageError("--keep-going goes with --lines")
+    # All that can be wrong with the call is found before a folder is made for it.
+    event = Event(payload.value(), tags=options.pop("tags"), seq_nr=options.pop("seq_nr"))
+    options["expire_after"] = parse_expiry(options["expire_after"])
+    options["metadata"] = parse_json("--metadata", options["metadata"])
+    options["headers"] = parse_headers(options["headers"])
+
+    async def work(log: Everlog, settings: Settings) -> None:
+        token = await log.journal(topic).append(journal_id, event, **options)
+        document = {"topic": topic, "id": journal_id, "seq_nr": token.range.last, "token": str(token)}
+        show(settings.as_json, document, f"{plain(journal_id)} is at seqNr {token.range.last}, token {token}")
+
+    run_with_log(work, create=True)
+
+
+def _append_lines(topic: str, lines: str, *, keep_going: bool) -> None:
+    if lines != "-" and not Path(lines).exists():
+        raise click.UsageError(f"--lines: there is no file {lines!r}")
+
+    async def work(log: Everlog, settings: Settings) -> None:
+        show_summary(settings, topic, await append_lines(log.journal(topic), lines, keep_going=keep_going))
+
+    run_with_log(work, create=True)
+
+
+def show_summary(settings: Settings, topic: str, summary: Summary) -> None:
+    """What a bulk append did; it fails if a line did."""
+    if summary.failures and not settings.as_json:
+        for failure in summary.failures[:20]:
+            click.echo(f"line {failure.line}: {failure.cause}", err=True)
+        if summary.failed > 20:
+            click.echo(f"and {summary.failed - 20:,} more lines", err=True)
+    rate = summary.appended / summary.seconds if summary.seconds else 0.0
+    tokens = [str(summary.positions[partition]) for partition in sorted(summary.positions)]
+    document = {
+        "topic": topic,
+        "appended": summary.appended,
+        "failed": summary.failed,
+        "seconds": round(summary.seconds, 3),
+        "tokens": tokens,
+        "failures": [{"line": failure.line, "error": str(failure.cause)} for failure in summary.failures],
+    }
+    text = f"appended {summary.appended:,} events to {topic} in {summary.seconds:.1f} s ({rate:,.0f}/s)"
+    show(settings.as_json, document, text + (f", {summary.failed:,} lines failed" if summary.failed else ""))
+    codes = {exit_code(failure) for failure in summary.failures}
+    if codes:
+        sys.exit(codes.pop() if len(codes) == 1 else FAILED)
+
+
+@journal.command(
+    cls=Command,
+    examples=[
+        "everlog journal read orders order-1",
+        "everlog journal read orders order-1 --reverse --limit 1 --json",
+        "everlog journal read orders order-1 --json | everlog journal append copies --lines -",
+    ],
+)
+@topic_argument
+@id_argument
+@click.option("--from", "from_seq", type=int, default=1, metavar="N", help="The first seqNr.  [1]")
+@click.option("--to", "to_seq", type=int, default=MAX_SEQ_NR, metavar="N", help="The last seqNr.  [the end]")
+@click.option("--limit", type=int, metavar="N", help="At most so many events.")
+@click.option("--reverse", is_flag=True, help="The newest first.")
+@after_option
+@with_log()
+async def read(log: Everlog, settings: Settings, /, topic: str, journal_id: str, **options: Any) -> None:
+    """Print a journal's events, replicated or not.
+
+    They are printed as they are read; binary payloads as base64.
+    """
+    table, found = Rows("seqNr", "time (UTC)", "tags", "payload"), False
+    async for page in log.journal(topic).read_pages(journal_id, **options):
+        found = True
+        if settings.as_json:
+            click.echo("\n".join(encode(event_document(topic, journal_id, event)) for event in page))
+        else:
+            table.add([_row(event) for event in page])
+    if not found:
+        await _explain_nothing(log, topic, journal_id)
+
+
+async def _explain_nothing(log: Everlog, topic: str, journal_id: str) -> None:
+    """No events: is there no journal, or nothing in the range?"""
+    head = await log.journal(topic).head(journal_id)
+    if head is None or not exists(head):
+        raise await missing(log, topic, journal_id)
+    deleted = f", deleted up to {head.delete_to}" if head.delete_to else ""
+    click.echo(f"no events here: the journal is at seqNr {head.seq_nr}{deleted}", err=True)
+
+
+def _row(event: EventRecord) -> list[str]:
+    return [
+        str(event.seq_nr),
+        moment(event.timestamp),
+        plain(",".join(sorted(event.tags))) or "-",
+        payload_text(event.payload_type, event.data),
+    ]
+
+
+@journal.command(cls=Command)
+@topic_argument
+@id_argument
+@after_option
+@with_log()
+async def pointer(log: Everlog, settings: Settings, /, topic: str, journal_id: str, after: str | None) -> None:
+    """Print a journal's highest seqNr."""
+    seq_nr = await log.journal(topic).pointer(journal_id, after=after)
+    if seq_nr is None:
+        raise await missing(log, topic, journal_id)
+    show(settings.as_json, {"topic": topic, "id": journal_id, "seq_nr": seq_nr}, str(seq_nr))
+
+
+@journal.command(cls=Command, examples=["everlog journal delete orders order-1 --to 3"])
+@topic_argument
+@id_argument
+@click.option("--to", type=int, metavar="N", help="The last seqNr to delete.  [all]")
+@with_log()
+async def delete(log: Everlog, settings: Settings, /, topic: str, journal_id: str, to: int | None) -> None:
+    """Delete a journal's events up to a seqNr.
+
+    The journal stays and goes on counting where it was; to end it, purge it.
+    """
+    token = await log.journal(topic).delete(journal_id, to=MAX_SEQ_NR if to is None else to)
+    if token is None:
+        raise await missing(log, topic, journal_id)
+    _show_token(settings, topic, journal_id, token, "all events" if to is None else f"events up to {to}")
+
+
+@journal.command(cls=Command)
+@topic_argument
+@id_argument
+@with_log()
+async def purge(log: Everlog, settings: Settings, /, topic: str, journal_id: str) -> None:
+    """Remove a journal, its events and its snapshots.
+
+    A later append begins a new one at seqNr 1.
+    """
+    found: Journal = log.journal(topic)
+    head = await found.head(journal_id)
+    if head is None or (head.purged and head.halted_at is None):
+        raise await missing(log, topic, journal_id)
+    _show_token(settings, topic, journal_id, await found.purge(journal_id), "purged")
+
+
+@journal.command(cls=Command)
+@topic_argument
+@id_argument
+@click.argument("mark_id", required=False, metavar="[MARK]")
+@with_log(create=True)
+async def mark(log: Everlog, settings: Settings, /, topic: str, journal_id: str, mark_id: str | None) -> None:
+    """Write a record that changes nothing, for those who watch the log."""
+    _show_token(settings, topic, journal_id, await log.journal(topic).mark(journal_id, mark_id), "marked")
+
+
+def _show_token(settings: Settings, topic: str, journal_id: str, token: object, what: str) -> None:
+    document = {"topic": topic, "id": journal_id, "token": str(token)}
+    verb = what if what in ("purged", "marked") else f"deleted {what} of"
+    show(settings.as_json, document, f"{verb} {plain(journal_id)}, token {token}")
+
+
+@journal.command(cls=Command)
+@topic_argument
+@with_log()
+async def keys(log: Everlog, settings: Settings, /, topic: str) -> None:
+    """Print the ids of all journals of a topic, one per line."""
+    if topic not in (topics := await log.topics()):
+        raise JournalNotFound(f"there is no topic {topic!r}; there are: {', '.join(sorted(topics)) or 'none yet'}")
+    async for journal_id in log.journal(topic).keys():
+        show(settings.as_json, {"topic": topic, "id": journal_id}, plain(journal_id))

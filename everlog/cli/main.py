@@ -1,0 +1,41 @@
+"""The program `everlog`: one command, one library call."""
+
+from __future__ import annotations
+
+import click
+
+from everlog.cli.commands import Root
+from everlog.cli.expire import expire
+from everlog.cli.journal import journal
+from everlog.cli.quarantine import quarantine
+from everlog.cli.run import replicate, up
+from everlog.cli.snapshot import snapshot
+from everlog.cli.status import status
+from everlog.version import __version__
+
+_SECTIONS = {
+    "Run": ["up", "replicate", "status"],
+    "Work with journals": ["journal", "snapshot"],
+    "Look after them": ["quarantine", "expire"],
+}
+_EXAMPLES = [
+    "everlog up                                             # start here",
+    "everlog journal append orders order-1 --payload hello  # prints a token",
+    "everlog journal read orders order-1 --json",
+    "everlog journal append orders --lines events.jsonl     # in bulk",
+    "everlog status --watch",
+]
+
+
+@click.group("everlog", cls=Root, sections=_SECTIONS, examples=_EXAMPLES)
+@click.version_option(__version__, prog_name="everlog")
+def main() -> None:
+    """Everlog keeps events: append them to journals, read them back, let Spark fold the log into tables.
+
+    Everything lives in one folder. Reads see every acknowledged append at once, whether the pipeline has replicated
+    it yet or not. 'everlog COMMAND --help' tells more about a command.
+    """
+
+
+for _command in (up, replicate, status, journal, snapshot, quarantine, expire):
+    main.add_command(_command)

@@ -1,0 +1,216 @@
+"""`everlog up` and `everlog replicate`: the pipeline, and what runs beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from everlog.cli.commands import Command
+from everlog.cli.exits import FAILED, INTERRUPTED
+from everlog.cli.output import encode
+from everlog.cli.sample import load_sample
+from everlog.cli.settings import Settings, with_log
+from everlog.cli.status import document, plain_line, stop_signals, watch_status
+from everlog.client import Everlog
+from everlog.errors import ReplicationFailed
+from everlog.service import Service
+
+if TYPE_CHECKING:
+    from everlog.pipeline.replicate import Replicator
+
+once_option = click.option("--once", is_flag=True, help="End when all that is in the log now is replicated.")
+timeout_option = click.option(
+    "--timeout", "patience", type=float, metavar="SECONDS", help="With --once: give up after so long."
+)
+loss_option = click.option(
+    "--accept-loss", is_flag=True, help="Go on although records that were not replicated are gone from the log."
+)
+
+
+@click.command(cls=Command, examples=["everlog up", "everlog up --once --no-sample --data /var/lib/everlog"])
+@once_option
+@timeout_option
+@click.option("--no-sample", is_flag=True, help="Leave a new folder empty.")
+@with_log(create=True)
+async def up(
+    log: Everlog,
+    settings: Settings,
+    /,
+    once: bool,
+    patience: float | None,
+    no_sample: bool,
+) -> None:
+    """Run everything in one process: the pipeline, expiry, retention.
+
+    Makes the folder if needed, and loads a small sample into a new one. Ctrl-C ends it.
+    """
+    from everlog.log.retention import Retention
+    from everlog.pipeline.expire import Expiry
+
+    talk = not settings.as_json
+    sample = None if no_sample else await load_sample(log)
+    if talk:
+        click.echo(f"Everlog in {log.config.folder}")
+        if sample is not None:
+            click.echo(f"loaded a sample: {sample.topics} topics, {sample.journals} journals, {sample.events} events")
+        show_hints(settings, sample=sample is not None or "orders" in await log.topics())
+    services: list[Service] = [Expiry(log.parts), Retention(log.parts)]
+    await run_pipeline(log, settings, services, once=once, patience=patience, accept_loss=False)
+
+
+@click.command(cls=Command)
+@once_option
+@timeout_option
+@loss_option
+@with_log(create=True)
+async def replicate(
+    log: Everlog,
+    settings: Settings,
+    /,
+    once: bool,
+    patience: float | None,
+    accept_loss: bool,
+) -> None:
+    """Run the pipeline: fold the log into the tables, until Ctrl-C."""
+    await run_pipeline(log, settings, [], once=once, patience=patience, accept_loss=accept_loss)
+
+
+async def run_pipeline(
+    log: Everlog,
+    settings: Settings,
+    services: list[Service],
+    *,
+    once: bool,
+    patience: float | None,
+    accept_loss: bool,
+) -> None:
+    """Run until Ctrl-C, or with `once` until all that is in the log now is in the tables."""
+    if patience is not None and not once:
+        raise click.UsageError("--timeout goes with --once")
+    done = False
+    with stop_signals() as stop:
+        async with running(log, settings, stop, services, accept_loss=accept_loss) as pipeline:
+            if once:
+                done = await _wait(log, pipeline, settings, stop, patience)
+            else:
+                await watch_status(log, settings, stop)
+            if not settings.as_json:
+                click.echo("stopping …", err=True)
+    if once:
+        await _conclude(log, settings, done=done, interrupted=stop.is_set(), patience=patience)
+
+
+@asynccontextmanager
+async def running(
+    log: Everlog, settings: Settings, stop: asyncio.Event, services: list[Service], *, accept_loss: bool
+) -> AsyncIterator[Replicator]:
+    """The pipeline and the services at work; stopped in the opposite order."""
+    from everlog.pipeline.replicate import Replicator
+
+    if not settings.as_json:
+        click.echo("starting Spark …", err=True)
+    pipeline = Replicator(log.config, accept_loss=accept_loss)
+    async with AsyncExitStack() as stack:
+        # In a thread: the loop stays free, and Spark does not take over Ctrl-C as it does in the main thread.
+        await asyncio.to_thread(pipeline.start)
+        stack.push_async_callback(asyncio.to_thread, pipeline.stop)
+        for service in services:
+            service.start()
+            stack.push_async_callback(service.stop)
+        yield pipeline
+
+
+async def _wait(
+    log: Everlog,
+    pipeline: Replicator,
+    settings: Settings,
+    stop: asyncio.Event,
+    patience: float | None,
+) -> bool:
+    """Wait for the pipeline to reach what is in the log now, and show how far it is."""
+    reached = asyncio.create_task(asyncio.to_thread(pipeline.wait_until_replicated, patience))
+    over = asyncio.Event()
+    watching = asyncio.create_task(_watch_quietly(log, settings, over))
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([reached, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            await asyncio.to_thread(pipeline.stop)  # this also ends the wait
+            await reached
+            return False
+        return reached.result()
+    finally:
+        over.set()
+        stopped.cancel()
+        await watching
+
+
+async def _watch_quietly(log: Everlog, settings: Settings, over: asyncio.Event) -> None:
+    """With --json only the last document counts; people see what flows."""
+    if settings.as_json:
+        await over.wait()
+    else:
+        await watch_status(log, settings, over)
+
+
+async def _conclude(
+    log: Everlog,
+    settings: Settings,
+    *,
+    done: bool,
+    interrupted: bool,
+    patience: float | None,
+) -> None:
+    """Print what `--once` came to, and end with the code that says so."""
+    found = await log.status()
+    left_out = found.pipeline.left_out if found.pipeline is not None else {}
+    if settings.as_json:
+        click.echo(encode({"replicated": done and not left_out, **document(found)}))
+    else:
+        click.echo(f"summary: {plain_line(found)}")
+    if interrupted:
+        sys.exit(INTERRUPTED)
+    if not done:
+        reason = found.pipeline.last_error if found.pipeline is not None else None
+        raise ReplicationFailed(f"not all is replicated after {patience:g} s" + (f": {reason}" if reason else ""))
+    if left_out:
+        click.echo(f"error: {len(left_out)} topics were left out: {', '.join(sorted(left_out))}", err=True)
+        sys.exit(FAILED)
+
+
+def program() -> str:
+    """How a person calls this program from where they are."""
+    script = Path(sys.argv[0])
+    if script.name != "everlog":
+        return "everlog"
+    found = shutil.which("everlog")
+    if found is not None and Path(found).resolve() == script.resolve():
+        return "everlog"
+    try:
+        return str(script.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(script.absolute())
+
+
+def show_hints(settings: Settings, *, sample: bool) -> None:
+    """Commands to try next, as they can be typed here."""
+    everlog, where = program(), settings.arguments()
+    topic, journal_id = ("orders", "order-1") if sample else ("my-topic", "my-journal")
+    lines = [
+        f'journal append {topic} {journal_id}{where} --json-payload \'{{"type": "returned"}}\' --tag eu',
+        f"journal read {topic} {journal_id}{where}",
+    ]
+    if sample:
+        lines += [f"journal keys carts{where}", f"snapshot load accounts account-1{where}"]
+    lines.append(f"status --watch{where}")
+    click.echo("try, in another terminal:")
+    for line in lines:
+        click.echo(f"  {everlog} {line}")
+    click.echo("")

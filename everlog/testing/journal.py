@@ -1,0 +1,425 @@
+"""What every journal must do, on whatever log and store: the public outcomes, however far replication is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from everlog.client import Everlog
+from everlog.errors import Conflict, InvalidInput, JournalHalted, JournalNotFound
+from everlog.journal.events import Event, EventRecord
+from everlog.journal.journal import Journal
+from everlog.journal.values import MAX_SEQ_NR
+from everlog.log.base import NewRecord
+from everlog.testing.replication import apply_range, replicate
+
+Settle = Callable[[Everlog], Awaitable[object]]
+Step = Callable[[Journal], Awaitable[object]]
+
+
+async def _nothing(log: Everlog) -> None:
+    """The store is empty: everything comes from the log."""
+
+
+async def _content_ahead_of_pointer(log: Everlog) -> None:
+    """A pipeline died between its writes and its publishing."""
+    await replicate(log, leave=2)
+    await replicate(log, leave=1, publish=False)
+
+
+async def _replayed(log: Everlog) -> None:
+    """Everything was replicated, then applied once more from the beginning: as a tail that comes twice."""
+    await replicate(log)
+    for topic in await log.parts.store.pinned():
+        found = await log.parts.log.topic(topic.name)
+        assert found is not None
+        for partition in range(topic.partitions):
+            bounds = await log.parts.log.bounds(found, partition)
+            await apply_range(log, topic, found, partition, after=bounds.start - 1, before=bounds.end)
+
+
+# How far replication is when a journal is looked at.
+CONDITIONS: dict[str, Settle] = {
+    "store empty": _nothing,
+    "all replicated": replicate,
+    "replicated one by one": lambda log: replicate(log, batch=1),
+    "one behind": lambda log: replicate(log, leave=1),
+    "two behind": lambda log: replicate(log, leave=2),
+    "three behind": lambda log: replicate(log, leave=3),
+    "content ahead of pointer": _content_ahead_of_pointer,
+    "replayed": _replayed,
+}
+TRIMMED = "replicated and trimmed"
+ALL_CONDITIONS = [*CONDITIONS, TRIMMED]
+CONTRACT_CONDITIONS = ["store empty", "all replicated", "one behind", "content ahead of pointer", TRIMMED]
+
+
+def events(first: int, last: int) -> list[Event]:
+    return [Event({"n": seq_nr}, seq_nr=seq_nr) for seq_nr in range(first, last + 1)]
+
+
+def append(first: int, last: int) -> Step:
+    return lambda journal: journal.append("k", events(first, last))
+
+
+def delete(to: int) -> Step:
+    return lambda journal: journal.delete("k", to=to)
+
+
+def purge(journal: Journal) -> Awaitable[object]:
+    return journal.purge("k")
+
+
+def mark(journal: Journal) -> Awaitable[object]:
+    return journal.mark("k", "x")
+
+
+# What was done, what a read from 1 gives, what the pointer says.
+OUTCOMES: dict[str, tuple[list[Step], list[int], int | None]] = {
+    "nothing": ([], [], None),
+    "append 1..5": ([append(1, 5)], [1, 2, 3, 4, 5], 5),
+    "then delete 2": ([append(1, 5), delete(2)], [3, 4, 5], 5),
+    "then delete all": ([append(1, 5), delete(2), delete(MAX_SEQ_NR)], [], 5),
+    "then purge": ([append(1, 5), delete(2), delete(MAX_SEQ_NR), purge], [], None),
+    "deletes between appends": (
+        [append(1, 1), delete(3), append(2, 3), delete(2), append(4, 4)],
+        [3, 4],
+        4,
+    ),
+    "append 5..7 first": ([append(5, 7)], [5, 6, 7], 7),
+    "two in one append": ([append(1, 2)], [1, 2], 2),
+    "marks all over": ([mark, append(1, 2), mark, delete(1), mark], [2], 2),
+    "purge, then a new life": ([append(1, 3), purge, append(1, 1)], [1], 1),
+    "a gap": ([append(1, 1), append(3, 3)], [1, 3], 3),
+    "deletes that go down": ([append(1, 6), delete(4), delete(3)], [5, 6], 6),
+}
+
+
+async def read(journal: Journal, journal_id: str = "k", **options: Any) -> list[int]:
+    return [event.seq_nr async for event in journal.read(journal_id, **options)]
+
+
+async def read_events(journal: Journal, journal_id: str = "k") -> list[EventRecord]:
+    return [event async for event in journal.read(journal_id)]
+
+
+async def keys(journal: Journal) -> list[str]:
+    found = journal.keys()
+    return sorted([key async for key in found])
+
+
+async def read_until_halted(journal: Journal, journal_id: str = "k") -> tuple[list[int], JournalHalted]:
+    """What a read gives before it says that the journal is halted."""
+    found: list[int] = []
+    source = journal.read(journal_id)
+    while True:
+        try:
+            found.append((await anext(source)).seq_nr)
+        except JournalHalted as halted:
+            return found, halted
+
+
+async def produce(log: Everlog, journal_id: str, action: bytes, value: bytes | None = None, topic: str = "t") -> int:
+    """Put a record into the log as somebody else might."""
+    ref = await log.journal(topic).ref(journal_id, create=True)
+    assert ref is not None
+    record = NewRecord(ref.partition, log.parts.clock.now_ms(), ref.key, action, value)
+    return (await log.parts.log.append(ref.log_topic, record)).offset
+
+
+BROKEN = b'{"append":{"range":"none"}}'
+
+
+class JournalConformance:
+    """Subclass it and provide the fixture `everlog`: open, empty, with small segments and pages if it can be.
+
+    Override `trim` if records that are replicated can be removed from the log.
+    """
+
+    pytestmark = pytest.mark.asyncio
+
+    async def trim(self, everlog: Everlog) -> None:
+        """Remove all replicated records from the log."""
+        pytest.skip("this log cannot be trimmed")
+
+    async def settle(self, everlog: Everlog, condition: str) -> None:
+        if condition == TRIMMED:
+            await replicate(everlog)
+            await self.trim(everlog)
+        else:
+            await CONDITIONS[condition](everlog)
+
+    @pytest.mark.parametrize("condition", ALL_CONDITIONS)
+    @pytest.mark.parametrize("history", OUTCOMES)
+    async def test_outcomes(self, everlog: Everlog, history: str, condition: str) -> None:
+        """Reads and pointers are the same however far replication is, after every step and at the end."""
+        steps, expected, pointer = OUTCOMES[history]
+        for when in ("at the end", "after every step"):
+            journal = everlog.journal(when.replace(" ", "-"))
+            for step in steps:
+                await step(journal)
+                if when == "after every step":
+                    await self.settle(everlog, condition)
+            await self.settle(everlog, condition)
+            assert await read(journal) == expected
+            assert await read(journal, reverse=True) == expected[::-1]
+            assert await journal.pointer("k") == pointer
+            assert await keys(journal) == ([] if pointer is None else ["k"])
+            for first in range(1, 8):
+                for last in range(first, 8):
+                    wanted = [n for n in expected if first <= n <= last]
+                    assert await read(journal, from_seq=first, to_seq=last) == wanted
+                    assert await read(journal, from_seq=first, to_seq=last, reverse=True) == wanted[::-1]
+
+    async def test_delete_of_nothing_writes_nothing(self, everlog: Everlog) -> None:
+        journal = everlog.journal("t")
+        await journal.append("other", Event(1))
+        before = await everlog.status()
+        assert await journal.delete("k") is None
+        assert [p.end for p in (await everlog.status()).partitions] == [p.end for p in before.partitions]
+
+    @pytest.mark.parametrize("batched", [True, False], ids=["batched", "one by one"])
+    @pytest.mark.parametrize("first", [1, 5, 10])
+    @pytest.mark.parametrize("size", [0, 1, 2, 5, 10])
+    @pytest.mark.parametrize("condition", CONTRACT_CONDITIONS)
+    async def test_contract(self, everlog: Everlog, condition: str, size: int, first: int, batched: bool) -> None:
+        """Append, append more, delete to each seqNr, delete then append, delete twice, read from each, pointer."""
+        journal = everlog.journal("t")
+        numbers = list(range(first, first + size))
+
+        async def add(journal_id: str, wanted: Sequence[int]) -> None:
+            for part in [wanted] if batched and wanted else [[number] for number in wanted]:
+                await journal.append(journal_id, [Event(number, seq_nr=number) for number in part])
+
+        async def check(journal_id: str, wanted: list[int], pointer: int | None) -> None:
+            await self.settle(everlog, condition)
+            assert await read(journal, journal_id) == wanted
+            assert await journal.pointer(journal_id) == pointer
+
+        last = numbers[-1] if numbers else None
+        await add("read", numbers)
+        await check("read", numbers, last)
+        for number in range(1, first + size + 1):
+            assert await read(journal, "read", from_seq=number) == [n for n in numbers if n >= number]
+        following = first + size
+        for to in [*numbers, following]:
+            journal_id = f"delete-{to}"
+            await add(journal_id, numbers)
+            await journal.delete(journal_id, to=to)
+            await check(journal_id, [n for n in numbers if n > to], last)
+            await journal.delete(journal_id, to=to)
+            await add(journal_id, [following])
+            await check(journal_id, [n for n in [*numbers, following] if n > to or n == following], following)
+            await add(journal_id, [following + 1])
+            await check(journal_id, [*[n for n in numbers if n > to], following, following + 1], following + 1)
+
+    async def test_a_token_is_seen_at_once_by_another_reader(self, everlog: Everlog) -> None:
+        journal = everlog.journal("t")
+        for number in range(1, 6):
+            token = await journal.append("k", Event(number))
+            assert token.range == (number, number)
+            assert await read(journal, after=token) == list(range(1, number + 1))
+            assert await read(journal, after=str(token)) == list(range(1, number + 1))
+            if number == 3:
+                await replicate(everlog)
+
+    @pytest.mark.parametrize("condition", ALL_CONDITIONS)
+    async def test_the_first_of_two_expected_appends_wins(self, everlog: Everlog, condition: str) -> None:
+        journal = everlog.journal("t")
+        await journal.append("k", events(1, 3))
+        await self.settle(everlog, condition)
+        results = await asyncio.gather(
+            *(journal.append("k", Event(at), expected=3) for at in range(5)), return_exceptions=True
+        )
+        lost = [result for result in results if isinstance(result, Conflict)]
+        assert len(lost) == 4
+        assert {(conflict.expected, conflict.actual) for conflict in lost} == {(3, 4)}
+        await self.settle(everlog, condition)
+        assert await read(journal) == [1, 2, 3, 4]
+        with pytest.raises(Conflict):
+            await journal.append("k", events(4, 5))
+        assert await journal.pointer("k") == 4
+
+    async def test_appends_without_numbers_all_count(self, everlog: Everlog) -> None:
+        journal = everlog.journal("t")
+        tokens = await asyncio.gather(*(journal.append("k", [Event(at), Event(at)]) for at in range(20)))
+        assert sorted(token.range.first for token in tokens) == list(range(1, 41, 2))
+        await replicate(everlog)
+        assert await read(journal) == list(range(1, 41))
+
+    @pytest.mark.parametrize("condition", ALL_CONDITIONS)
+    async def test_everything_given_comes_back(self, everlog: Everlog, condition: str) -> None:
+        """Text, JSON, binary and none, alone and mixed; tags, metadata, headers; a hundred events in one append."""
+        journal = everlog.journal("t")
+        payloads: list[Any] = ["text", {"k": [1, None]}, b"\x00\xff", None, ""]
+        await journal.append(
+            "k",
+            [Event(payload, tags={"a", f"t{at}"}) for at, payload in enumerate(payloads)],
+            metadata={"m": 1},
+            header_metadata={"h": 2},
+            headers={"name": "ü"},
+        )
+        await journal.append("k", [Event(n) for n in range(100)])
+        await self.settle(everlog, condition)
+        found = await read_events(journal)
+        assert [event.payload for event in found] == [*payloads, *range(100)]
+        assert [event.tags for event in found[:5]] == [frozenset({"a", f"t{at}"}) for at in range(5)]
+        assert {str(event.metadata) for event in found[:5]} == {
+            str({"header": {"data": {"h": 2}}, "payload": {"data": {"m": 1}}})
+        }
+        assert found[0].headers == {"name": "ü"}
+        assert found[5].headers == {}
+
+    @pytest.mark.parametrize("condition", ["store empty", "all replicated", "one behind"])
+    async def test_snapshots_belong_to_a_life(self, everlog: Everlog, condition: str) -> None:
+        journal = everlog.journal("t")
+        with pytest.raises(JournalNotFound):
+            await journal.snapshots.save("k", seq_nr=1, payload="s")
+        await journal.append("k", events(1, 5))
+        await journal.snapshots.save("k", seq_nr=3, payload={"sum": 6}, metadata={"by": "me"})
+        await journal.delete("k", to=4)
+        await self.settle(everlog, condition)
+        recovered = await journal.recover("k")
+        assert recovered.snapshot is not None
+        assert (recovered.snapshot.payload, recovered.snapshot.metadata) == ({"sum": 6}, {"by": "me"})
+        assert [event.seq_nr async for event in recovered.events] == [5]
+        with pytest.raises(InvalidInput):
+            await journal.snapshots.save("k", seq_nr=6, payload="beyond")
+        await journal.purge("k")
+        await journal.append("k", events(1, 5))
+        await self.settle(everlog, condition)
+        assert await journal.snapshots.load("k") is None
+        recovered = await journal.recover("k")
+        assert recovered.seq_nr == 5
+        assert [event.seq_nr async for event in recovered.events] == [1, 2, 3, 4, 5]
+
+    async def test_keys_are_listed_once(self, everlog: Everlog) -> None:
+        journal = everlog.journal("t")
+        for at in range(5):
+            await journal.append(f"stored-{at}", Event(at))
+        await replicate(everlog)
+        await journal.append("stored-1", Event(2))
+        await journal.append("tail", Event(1))
+        await journal.purge("stored-2")
+        await journal.mark("marked")
+        assert await keys(journal) == ["stored-0", "stored-1", "stored-3", "stored-4", "tail"]
+
+    async def test_marks_alone_move_the_pointer(self, everlog: Everlog) -> None:
+        journal = everlog.journal("t")
+        positions = [await journal.mark("k", f"m{at}") for at in range(3)]
+        await replicate(everlog)
+        store, last = everlog.parts.store, positions[-1]
+        assert await store.pointer(journal.log_name, last.partition) == last.offset == 2
+        assert await store.head(journal.log_name, "k") is None
+        assert [page async for page in store.ids(journal.log_name)] == []
+
+    @pytest.mark.parametrize("condition", ALL_CONDITIONS)
+    async def test_a_broken_record_halts_its_journal_only(self, everlog: Everlog, condition: str) -> None:
+        """It waits with all its bytes and its reason; others go on; what precedes it can be read."""
+        journal = everlog.journal("t")
+        await journal.append("k", events(1, 2))
+        await journal.append("other", events(1, 1))
+        offset = await produce(everlog, "k", BROKEN, b"\xff\x00")
+        await produce(everlog, "k", b'{"delete":{"to":1}}')
+        await journal.append("other", events(2, 2))
+        await self.settle(everlog, condition)
+        found, halted = await read_until_halted(journal)
+        assert found == [1, 2]
+        assert halted.offset == offset
+        assert await read(journal, to_seq=2) == [1, 2], "what precedes the record is not in doubt"
+        assert await read(journal, "other") == [1, 2]
+        waiting = [item async for item in everlog.quarantine.list("t")]
+        assert [(item.id, item.offset, item.kind) for item in waiting] == [
+            ("k", offset, "halted"),
+            ("k", waiting[1].offset, "halted"),
+        ]
+        assert (waiting[0].action, waiting[0].value, waiting[0].topic) == (BROKEN, b"\xff\x00", "t")
+        assert waiting[0].reason
+        assert await everlog.quarantine.show("t", waiting[0].partition, offset) == waiting[0]
+        await self.check_appends_behind_a_halt(everlog)
+
+    async def check_appends_behind_a_halt(self, everlog: Everlog) -> None:
+        """A writer that knows of the halt sends nothing; one that learns of it too late can repeat its append."""
+        journal = everlog.journal("t")
+        with pytest.raises(JournalHalted) as late:
+            await journal.append("k", Event("late"))
+        with pytest.raises(JournalHalted) as known:
+            await journal.append("k", Event("never"))
+        assert known.value.append_id is None
+        await everlog.quarantine.skip("t", "k")
+        await journal.append("k", Event("late"), append_id=late.value.append_id)
+        assert [event.payload for event in await read_events(journal)] == [{"n": 2}, "late"]
+
+    @pytest.mark.parametrize("condition", ALL_CONDITIONS)
+    async def test_skip_goes_on_without_the_record(self, everlog: Everlog, condition: str) -> None:
+        journal = everlog.journal("t")
+        await journal.append("k", events(1, 2))
+        await produce(everlog, "k", BROKEN)
+        await produce(everlog, "k", b'{"delete":{"to":1}}')
+        second = await produce(everlog, "k", b"{")
+        await self.settle(everlog, condition)
+        await everlog.quarantine.retry("t", "k")
+        await self.settle(everlog, condition)
+        with pytest.raises(JournalHalted):
+            await read(journal)
+        await everlog.quarantine.skip("t", "k")
+        await self.settle(everlog, condition)
+        with pytest.raises(JournalHalted) as halted:
+            await read(journal)
+        assert halted.value.offset == second
+        assert [item.offset async for item in everlog.quarantine.list()] == [second]
+        assert await everlog.quarantine.skip("t", "k", second) is not None
+        await self.settle(everlog, condition)
+        assert await read(journal) == [2]
+        assert [item async for item in everlog.quarantine.list()] == []
+        await journal.append("k", Event(3), expected=2)
+        await self.settle(everlog, condition)
+        assert await read(journal) == [2, 3]
+
+    @pytest.mark.parametrize("condition", ALL_CONDITIONS)
+    async def test_a_purge_ends_a_halt(self, everlog: Everlog, condition: str) -> None:
+        journal = everlog.journal("t")
+        await journal.append("k", events(1, 2))
+        await produce(everlog, "k", BROKEN)
+        await self.settle(everlog, condition)
+        await journal.purge("k")
+        await self.settle(everlog, condition)
+        assert await journal.pointer("k") is None
+        assert [item async for item in everlog.quarantine.list()] == []
+        await journal.append("k", Event(1), expected=0)
+        await self.settle(everlog, condition)
+        assert await read(journal) == [1]
+
+    async def test_only_a_halted_journal_is_resumed(self, everlog: Everlog) -> None:
+        journal = everlog.journal("t")
+        await journal.append("k", events(1, 1))
+        for call in (everlog.quarantine.retry, everlog.quarantine.skip):
+            with pytest.raises(InvalidInput):
+                await call("t", "k")
+            with pytest.raises(JournalNotFound):
+                await call("t", "absent")
+            with pytest.raises(JournalNotFound):
+                await call("no-such-topic", "k")
+        with pytest.raises(InvalidInput):
+            await everlog.quarantine.show("t", 0, 99)
+        broken = await produce(everlog, "k", BROKEN)
+        with pytest.raises(InvalidInput):
+            await everlog.quarantine.skip("t", "k", broken + 1)
+
+    async def test_journals_work_while_nothing_is_replicated(self, everlog: Everlog) -> None:
+        """As long as the log holds it, a stopped pipeline changes nothing for readers and writers."""
+        journal = everlog.journal("t")
+        for at in range(10):
+            for journal_id in ("a", "b", "c"):
+                await journal.append(journal_id, [Event(at), Event(at)], expected=2 * at)
+        await journal.delete("a", to=7)
+        await journal.purge("b")
+        await journal.append("b", Event("new"), expected=0)
+        assert await read(journal, "a") == list(range(8, 21))
+        assert await read(journal, "b") == [1]
+        assert await read(journal, "c") == list(range(1, 21))
+        assert [await journal.pointer(key) for key in ("a", "b", "c", "d")] == [20, 1, 20, None]
+        assert await keys(journal) == ["a", "b", "c"]

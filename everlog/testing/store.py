@@ -1,0 +1,245 @@
+"""What every store must do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+
+import msgspec
+import pytest
+
+from everlog.journal.duration import ExpireAfter
+from everlog.journal.events import EventRecord
+from everlog.journal.fold import Change, Quarantined, Rejected
+from everlog.journal.head import Deletion, Head, Topic
+from everlog.log.base import LogTopic, Record
+from everlog.store.base import KeyChange, RowCursor, Snapshot, Store
+
+NAME = "journal-a"
+LOG_TOPIC = LogTopic(NAME, "topic-id", 2)
+BASE = 1_700_000_000_000_000
+LIFE = "11111111-1111-5111-8111-111111111111"
+OTHER_LIFE = "22222222-2222-5222-8222-222222222222"
+
+
+def make_head(offset: int, seq_nr: int = 1, **columns: object) -> Head:
+    plain = Head(partition=0, offset=offset, segment_size=3, seq_nr=seq_nr, record_id=LIFE, created=1, updated=2)
+    return msgspec.structs.replace(plain, **columns)
+
+
+def make_row(seq_nr: int, offset: int | None = None, *, life: str = LIFE, timestamp: int = 5) -> EventRecord:
+    return EventRecord(seq_nr, timestamp, 0, seq_nr if offset is None else offset, "text", f"e{seq_nr}", record_id=life)
+
+
+def make_change(
+    journal_id: str, head: Head | None, rows: Sequence[EventRecord] = (), garbage: Sequence[Deletion] = ()
+) -> KeyChange:
+    return KeyChange(journal_id, Change(head, changed=head is not None, rows=list(rows)), tuple(garbage))
+
+
+async def pin(store: Store) -> Topic:
+    return await store.pin(LOG_TOPIC, segment_size=3, base=BASE)
+
+
+async def write(store: Store, *changes: KeyChange) -> None:
+    """A task's writes in their order."""
+    async with store.task(await pin(store), 0) as task:
+        for step in (task.write_rows, task.write_heads, task.delete_garbage):
+            assert await step(changes) == {}
+
+
+async def seq_nrs(store: Store, journal_id: str = "k", *, first: int = 1, last: int = 1000) -> list[int]:
+    rows = await store.rows(NAME, journal_id, segment_size=3, first=first, last=last, reverse=False, limit=1000)
+    return [row.seq_nr for row in rows]
+
+
+class StoreConformance:
+    """Subclass it and provide the fixture `store`: an open, empty store."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_what_is_pinned_first_stays(self, store: Store) -> None:
+        pinned = await pin(store)
+        assert pinned == Topic(NAME, "topic-id", 2, 3, BASE)
+        assert await store.pin(LogTopic(NAME, "another", 9), segment_size=7, base=BASE + 1) == pinned
+        other = await store.pin(LogTopic("journal-b", "b", 1), segment_size=5, base=BASE)
+        assert sorted(await store.pinned()) == [pinned, other]
+
+    async def test_a_pointer_never_moves_back(self, store: Store) -> None:
+        assert await store.pointer(NAME, 0) == -1
+        assert await store.pointers(NAME) == {}
+        await store.publish({(NAME, 0): 5, (NAME, 1): 0}, 1)
+        await store.publish({(NAME, 0): 4, (NAME, 1): 7}, 2)
+        assert await store.pointers(NAME) == {0: 5, 1: 7}
+        assert await store.pointer(NAME, 0) == 5
+        assert await store.pointer("journal-b", 0) == -1
+        async with store.task(await pin(store), 1) as task:
+            assert await task.pointer() == 7
+
+    async def test_a_head_comes_back_whole(self, store: Store) -> None:
+        head = make_head(
+            7,
+            5,
+            delete_to=2,
+            expire_after=ExpireAfter.of(timedelta(days=30, seconds=1.5)),
+            expire_on=date(2030, 2, 28),
+            origin="host",
+            halted_at=6,
+        )
+        garbage = (Deletion(7, 0, 1, 2), Deletion(6, purge=True, record_id=LIFE, quarantine=3))
+        await write(store, make_change("k", head, garbage=garbage))
+        expected = msgspec.structs.replace(head, garbage=garbage)
+        assert await store.head(NAME, "k") == expected
+        assert await store.head(NAME, "other") is None
+        assert await store.head("journal-b", "k") is None
+        async with store.task(await pin(store), 0) as task:
+            assert await task.heads(["k", "other"]) == {"k": expected}
+
+    async def test_an_old_head_does_not_replace_a_newer_one(self, store: Store) -> None:
+        newer = make_head(9, 4, expire_on=date(2030, 1, 1), expire_after=ExpireAfter.of(timedelta(days=1)))
+        await write(store, make_change("k", newer))
+        await write(store, make_change("k", make_head(8, 3)))
+        assert await store.head(NAME, "k") == newer
+        cleared = make_head(10, 5)
+        await write(store, make_change("k", cleared))
+        assert await store.head(NAME, "k") == cleared, "columns without a value are cleared, not kept"
+
+    async def test_rows_come_in_order_page_by_page_both_ways(self, store: Store) -> None:
+        present = [1, 2, 3, 5, 9, 10, 11, 20]
+        await write(store, make_change("k", make_head(20, 20), [make_row(n) for n in reversed(present)]))
+        await write(store, make_change("other", make_head(20, 20), [make_row(4), make_row(6)]))
+        for limit in (1, 2, 3, 100):
+            for reverse in (False, True):
+                found: list[int] = []
+                cursor: RowCursor | None = None
+                while True:
+                    rows = await store.rows(
+                        NAME, "k", segment_size=3, first=2, last=11, reverse=reverse, limit=limit, after=cursor
+                    )
+                    found += [row.seq_nr for row in rows]
+                    if len(rows) < limit:
+                        break
+                    cursor = RowCursor(rows[-1].seq_nr, rows[-1].timestamp)
+                expected = [n for n in present if 2 <= n <= 11]
+                assert found == (expected[::-1] if reverse else expected)
+
+    async def test_a_row_comes_back_whole(self, store: Store) -> None:
+        plain = EventRecord(
+            1, 5, 0, 0, "json", '{"a":1}', '["x"]', "host", "1.0", LIFE, "1.abc", '{"header":{}}', '{"h":"v"}'
+        )
+        rows = [plain, make_row(2), msgspec.structs.replace(make_row(3), payload_type="binary", data=b"\x00\xff")]
+        rows.append(msgspec.structs.replace(make_row(4), payload_type=None, data=None))
+        await write(store, make_change("k", make_head(4, 4), rows))
+        found = await store.rows(NAME, "k", segment_size=3, first=1, last=9, reverse=False, limit=10)
+        assert found == rows
+
+    async def test_writing_rows_again_changes_nothing(self, store: Store) -> None:
+        change = make_change("k", make_head(3, 3), [make_row(n) for n in (1, 2, 3)])
+        await write(store, change)
+        await write(store, change)
+        assert await seq_nrs(store) == [1, 2, 3]
+
+    async def test_a_deletion_removes_older_rows_only(self, store: Store) -> None:
+        rows = [make_row(n, offset=n) for n in range(1, 8)]
+        await write(store, make_change("k", make_head(7, 7), rows))
+        await write(store, make_change("k", make_head(8, 7, delete_to=4), garbage=[Deletion(8, 0, 1, 4)]))
+        assert await seq_nrs(store) == [5, 6, 7]
+        # Rows of a later append at the same numbers, as after a purge: a late repeat must not touch them.
+        await write(store, make_change("k", make_head(10, 2), [make_row(1, 10), make_row(2, 10)]))
+        await write(store, make_change("k", None, garbage=[Deletion(8, 0, 1, 4)]))
+        assert await seq_nrs(store, last=4) == [1, 2]
+
+    async def test_a_purge_removes_the_rows_and_snapshots_of_its_life(self, store: Store) -> None:
+        await write(store, make_change("k", make_head(7, 7), [make_row(n, offset=n) for n in range(1, 8)]))
+        await store.put_snapshot(NAME, "k", Snapshot(5, 1, "text", "old", LIFE), slots=10)
+        await store.put_snapshot(NAME, "k", Snapshot(1, 1, "text", "new", OTHER_LIFE), slots=10)
+        purged = Head(partition=0, offset=8, segment_size=3, updated=1, purged=True)
+        await write(store, make_change("k", purged, garbage=[Deletion(8, 0, 3, purge=True, record_id=LIFE)]))
+        assert await seq_nrs(store) == []
+        assert [s.data for s in (await store.snapshots(NAME, "k")).values()] == ["new"]
+        head = await store.head(NAME, "k")
+        assert head is not None
+        assert head.purged
+        assert head.offset == 8
+
+    async def test_ids_are_those_of_existing_journals(self, store: Store) -> None:
+        await write(store, *(make_change(f"k{at}", make_head(at)) for at in range(25)))
+        await write(store, make_change("gone", Head(partition=0, offset=1, segment_size=3, purged=True)))
+        found = [journal_id async for page in store.ids(NAME, page=10) for journal_id in page]
+        assert sorted(found) == sorted(f"k{at}" for at in range(25))
+        assert [page async for page in store.ids("journal-b")] == []
+
+    async def test_expired_are_those_of_that_day_or_earlier(self, store: Store) -> None:
+        after = ExpireAfter.of(timedelta(days=1))
+        days = {"early": 1, "today": 2, "late": 3}
+        heads = [
+            make_change(name, make_head(1, expire_on=date(2030, 1, day), expire_after=after))
+            for name, day in days.items()
+        ]
+        await write(store, *heads, make_change("never", make_head(1)))
+        for page in (1, 10):
+            found = [name async for names in store.expired(NAME, date(2030, 1, 2), page=page) for name in names]
+            assert sorted(found) == ["early", "today"]
+
+    async def test_markers_go_when_they_are_old_and_replicated(self, store: Store) -> None:
+        def marker(offset: int, updated: int) -> Head:
+            return Head(partition=0, offset=offset, segment_size=3, updated=updated, purged=True)
+
+        await write(
+            store,
+            make_change("old", marker(3, 100)),
+            make_change("young", marker(4, 200)),
+            make_change("ahead", marker(9, 100)),
+            make_change("alive", make_head(2, updated=100)),
+        )
+        await store.publish({(NAME, 0): 8}, 1)
+        assert await store.drop_markers(NAME, 150) == 1
+        left = [name for name in ("old", "young", "ahead", "alive") if await store.head(NAME, name) is not None]
+        assert left == ["young", "ahead", "alive"]
+
+    async def test_quarantined_records_come_back_and_go(self, store: Store) -> None:
+        records = [Record(0, at, 1, b"k", b"?", b"\xff", (("h", b"1"),)) for at in range(5)]
+        change = make_change("k", make_head(5, halted_at=0))
+        change.change.quarantined = [Quarantined(record, f"reason {record.offset}") for record in records]
+        await write(store, change)
+        async with store.task(await pin(store), 0) as task:
+            await task.write_misplaced([Quarantined(Record(0, 9, 1, b"\xff", b"?", None), "no text")])
+            assert await task.waiting("k") == change.change.quarantined
+        assert await store.waiting(NAME, "k") == change.change.quarantined
+        assert await store.waiting(NAME, "other") == []
+        listed = [row async for page in store.quarantine(NAME, page=2) for row in page]
+        assert [row.record for row in listed[:5]] == records
+        assert [(row.topic, row.id, row.kind) for row in listed[4:]] == [
+            (NAME, "k", "halted"),
+            (NAME, None, "misplaced"),
+        ]
+        assert await store.count_quarantined() == 6
+        await write(store, make_change("k", make_head(6), garbage=[Deletion(6, quarantine=2)]))
+        assert [found.record.offset for found in await store.waiting(NAME, "k")] == [3, 4]
+
+    async def test_rejected_appends_are_listed_newest_first(self, store: Store) -> None:
+        change = make_change("k", make_head(5))
+        change.change.rejected = [Rejected(at, at * 10, "conflict", 1, 2, 0, 5, f"1.{at}") for at in range(4)]
+        await write(store, change)
+        assert [lost.rejected.offset for lost in await store.rejected(NAME, limit=3)] == [3, 2, 1]
+        assert await store.rejected("journal-b") == []
+
+    async def test_snapshots_are_a_ring(self, store: Store) -> None:
+        for seq_nr in (1, 2, 3):
+            await store.put_snapshot(NAME, "k", Snapshot(seq_nr, seq_nr, "json", "{}", LIFE), slots=3)
+        await store.put_snapshot(NAME, "k", Snapshot(2, 9, "binary", b"\xff", LIFE, "o", "v", '{"m":1}'), slots=3)
+        found = await store.snapshots(NAME, "k")
+        assert {slot: snapshot.seq_nr for slot, snapshot in found.items()} == {0: 1, 1: 2, 2: 3}
+        assert found[1] == Snapshot(2, 9, "binary", b"\xff", LIFE, "o", "v", '{"m":1}')
+        await store.put_snapshot(NAME, "k", Snapshot(4, 4, None, None, LIFE), slots=3)
+        assert sorted(s.seq_nr for s in (await store.snapshots(NAME, "k")).values()) == [2, 3, 4]
+        assert await store.delete_snapshots(NAME, "k", [2, 4, 8]) == 2
+        assert [s.seq_nr for s in (await store.snapshots(NAME, "k")).values()] == [3]
+        assert await store.snapshots(NAME, "other") == {}
+
+    async def test_the_last_status_of_each_service_is_kept(self, store: Store) -> None:
+        now_ms = int(datetime(2030, 1, 1, tzinfo=UTC).timestamp() * 1000)
+        await store.save_status("a", b'{"n":1}', now_ms)
+        await store.save_status("b", b"{}", now_ms)
+        await store.save_status("a", b'{"n":2}', now_ms + 1)
+        assert await store.statuses() == {"a": b'{"n":2}', "b": b"{}"}

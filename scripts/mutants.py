@@ -1,0 +1,492 @@
+"""Break the rules one by one and expect a failing test for each: `make mutants`.
+
+A mutant is one changed line in a copy of the package. The quick tests of that part run against the copy; if they
+still pass, the mutant survives and the rule is not tested. `--list` shows the mutants, a name runs only that one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_SECONDS = 300
+
+FOLD = "everlog/journal/fold.py"
+REDUCE = "everlog/journal/reduce.py"
+READING = "everlog/journal/reading.py"
+APPLY = "everlog/pipeline/apply.py"
+TASK = "everlog/store/sqlite/task.py"
+STATEMENTS = "everlog/store/sqlite/statements.sql"
+
+# The quickest first: pytest stops at the first failure.
+TESTS = {
+    FOLD: ("test_fold.py", "test_halt.py", "test_small_scopes.py"),
+    REDUCE: ("test_reduce.py",),
+    READING: ("test_reading.py", "test_state_machine.py"),
+    APPLY: ("test_apply.py", "test_small_scopes.py"),
+    TASK: ("test_apply.py", "test_state_machine.py"),
+    STATEMENTS: ("test_apply.py", "test_reading.py", "test_state_machine.py"),
+}
+
+
+class Mutant(NamedTuple):
+    """One line changed, and the rule that this breaks."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    rule: str
+
+
+MUTANTS = (
+    Mutant(
+        "guard",
+        FOLD,
+        "if entry.record.offset > folding.offset:",
+        "if entry.record.offset >= folding.offset:",
+        "records at or below the head's offset are skipped",
+    ),
+    Mutant(
+        "fork",
+        FOLD,
+        "        if first <= seq_nr:\n",
+        "        if first < seq_nr:\n",
+        "an append that does not start above the seqNr loses",
+    ),
+    Mutant(
+        "expected-seq-nr",
+        FOLD,
+        "if expected.seq_nr != seq_nr or expected.record_id != record_id:",
+        "if expected.seq_nr < seq_nr or expected.record_id != record_id:",
+        "an expectation holds exactly",
+    ),
+    Mutant(
+        "expected-life",
+        FOLD,
+        "if expected.seq_nr != seq_nr or expected.record_id != record_id:",
+        "if expected.seq_nr != seq_nr:",
+        "an expectation holds for its own life only",
+    ),
+    Mutant(
+        "expected-of-a-purged-journal",
+        FOLD,
+        "record_id = None if head is None or head.purged else head.record_id",
+        "record_id = None if head is None else head.record_id or expected.record_id",
+        "a purged journal has no life to expect",
+    ),
+    Mutant(
+        "range-ends",
+        FOLD,
+        "if events[0].seq_nr != first or events[-1].seq_nr != last:",
+        "if events[0].seq_nr != first:",
+        "events match the range of their append",
+    ),
+    Mutant(
+        "ascending",
+        FOLD,
+        "any(a.seq_nr >= b.seq_nr for a, b in",
+        "any(a.seq_nr > b.seq_nr for a, b in",
+        "the events of an append ascend strictly",
+    ),
+    Mutant(
+        "delete-back",
+        FOLD,
+        "delete_to = max(head.delete_to, min(action.to, seq_nr))",
+        "delete_to = min(action.to, seq_nr)",
+        "deleteTo never moves back",
+    ),
+    Mutant(
+        "delete-beyond",
+        FOLD,
+        "delete_to = max(head.delete_to, min(action.to, seq_nr))",
+        "delete_to = max(head.delete_to, action.to)",
+        "deleteTo never passes the seqNr",
+    ),
+    Mutant(
+        "delete-own-batch",
+        FOLD,
+        "self.rows = [row for row in self.rows if row.seq_nr > delete_to]",
+        "self.rows = list(self.rows)",
+        "a delete takes rows of its own batch with it",
+    ),
+    Mutant(
+        "delete-segments",
+        FOLD,
+        "first=segment_of(head.delete_to + 1, head.segment_size),",
+        "first=segment_of(delete_to, head.segment_size),",
+        "a delete clears every segment since the last one",
+    ),
+    Mutant(
+        "delete-if-exists",
+        FOLD,
+        "            if not action.if_exists:\n",
+        "            if action.if_exists:\n",
+        "ifExists leaves an absent journal absent, a plain delete creates it",
+    ),
+    Mutant(
+        "first-delete-to",
+        FOLD,
+        "delete_to=action.range.first - 1,",
+        "delete_to=0,",
+        "a journal that begins at n has deleteTo n-1",
+    ),
+    Mutant(
+        "purge-marker",
+        FOLD,
+        "                purged=True,\n",
+        "                purged=True,\n                seq_nr=head.seq_nr,\n",
+        "a purge marker keeps nothing of its life",
+    ),
+    Mutant(
+        "purge-own-batch",
+        FOLD,
+        "        self.rows = []\n        self.purged_at",
+        "        self.purged_at",
+        "a purge takes rows of its own batch with it",
+    ),
+    Mutant(
+        "purge-segments",
+        FOLD,
+        "first=max(0, segment_of(max(min(head.delete_to, head.seq_nr), 1), head.segment_size) - 1),",
+        "first=max(0, segment_of(max(head.delete_to, 1), head.segment_size)),",
+        "a purge clears one segment more on either side",
+    ),
+    Mutant(
+        "life",
+        FOLD,
+        "            record_id=self.topic.life(record.partition, record.offset),\n            origin=action.origin,\n",
+        "            record_id=self.topic.life(record.partition, 0),\n            origin=action.origin,\n",
+        "every life has its own record_id",
+    ),
+    Mutant(
+        "late-record-id",
+        FOLD,
+        "if head.record_id is None and head.seq_nr == head.delete_to:",
+        "if head.record_id is None:",
+        "a taken-over head gets a record_id only when it holds no events",
+    ),
+    Mutant(
+        "expiry-date",
+        FOLD,
+        "head.expire_on <= action.expire_on",
+        "head.expire_on == action.expire_on",
+        "a missed day of expiry is caught up",
+    ),
+    Mutant(
+        "expiry-extended",
+        FOLD,
+        "if action.expire_on is None or (head.expire_on is not None and head.expire_on <= action.expire_on):",
+        "if action.expire_on is None or head.expire_on is not None:",
+        "an append that extends the life wins over the purge for expiry",
+    ),
+    Mutant(
+        "expiry-removed",
+        FOLD,
+        "expire_after=after,",
+        "expire_after=after or head.expire_after,",
+        "an append without expireAfter ends the expiry",
+    ),
+    Mutant(
+        "halt",
+        FOLD,
+        "        elif entry.error is not None:\n            self._halt(entry)\n",
+        "        elif entry.error is not None and self.head is not None:\n            self._halt(entry)\n",
+        "a record that cannot be decoded halts an absent journal too",
+    ),
+    Mutant(
+        "halted-purge",
+        FOLD,
+        "            self._release(record.offset, record.offset)\n",
+        "            pass\n",
+        "a purge ends a halt and empties the quarantine",
+    ),
+    Mutant(
+        "resume-skip",
+        FOLD,
+        "if found.record.offset in action.skip:",
+        "if entry.error is not None and action.skip:",
+        "a resume skips what it names and nothing else",
+    ),
+    Mutant(
+        "resume-stuck",
+        FOLD,
+        "taken = found.record.offset - 1",
+        "taken = found.record.offset",
+        "a resume that gets stuck leaves the bad record waiting",
+    ),
+    Mutant(
+        "reduce-purge",
+        REDUCE,
+        "            if action.expire_on is None:\n                steps.append",
+        "            if action.expire_on is not None:\n                steps.append",
+        "only an unconditional purge makes older appends needless",
+    ),
+    Mutant(
+        "reduce-delete",
+        REDUCE,
+        "elif covered is None or covered < action.range.last:",
+        "elif covered is None or covered < action.range.first:",
+        "a partly deleted append survives whole",
+    ),
+    Mutant(
+        "reduce-larger-delete",
+        REDUCE,
+        "if action.to >= following.to:",
+        "if action.to < following.to:",
+        "of two deletes the larger one counts",
+    ),
+    Mutant(
+        "reduce-halted",
+        REDUCE,
+        "if halted or not removing or not appends:",
+        "if not removing or not appends:",
+        "around a halt nothing is left out",
+    ),
+    Mutant(
+        "read-deleted",
+        READING,
+        "first, last = max(span.first, state.delete_to + 1), min(span.last, stored.seq_nr)",
+        "first, last = max(span.first, stored.delete_to + 1), min(span.last, stored.seq_nr)",
+        "a delete in the tail hides stored rows",
+    ),
+    Mutant(
+        "read-stored-bound",
+        READING,
+        "first, last = max(span.first, state.delete_to + 1), min(span.last, stored.seq_nr)",
+        "first, last = max(span.first, state.delete_to + 1), span.last",
+        "rows are read only up to the stored head's seqNr",
+    ),
+    Mutant(
+        "read-purged",
+        READING,
+        "if stored is None or stored.purged or view.purged_at is not None:",
+        "if stored is None or stored.purged:",
+        "a purge in the tail hides stored rows",
+    ),
+    Mutant(
+        "read-recheck",
+        READING,
+        "return (head.record_id, head.purged, head.delete_to, head.halted_at if waited else None)",
+        "return (head.record_id, head.purged, head.halted_at if waited else None)",
+        "a read is checked against deletes that overtook it",
+    ),
+    Mutant(
+        "read-recheck-life",
+        READING,
+        "return (head.record_id, head.purged, head.delete_to, head.halted_at if waited else None)",
+        "return (head.delete_to, head.halted_at if waited else None)",
+        "a read is checked against purges that overtook it",
+    ),
+    Mutant(
+        "read-tail-purged",
+        READING,
+        "if first <= row.seq_nr <= last and row.offset > oldest]",
+        "if first <= row.seq_nr <= last]",
+        "events of the tail before its purge are gone",
+    ),
+    Mutant(
+        "read-correlate",
+        READING,
+        "return [row for row in rows if row.record_id == record_id]",
+        "return rows",
+        "rows of another life are dropped",
+    ),
+    Mutant(
+        "read-truncated",
+        READING,
+        "if bounds.start > pointer + 1:\n        raise LogTruncated(",
+        "if bounds.start > bounds.end:\n        raise LogTruncated(",
+        "a log that lost records is never an empty tail",
+    ),
+    Mutant(
+        "apply-garbage",
+        APPLY,
+        "left: tuple[Deletion, ...] = head.garbage if head is not None and head.offset > pointer else ()",
+        "left: tuple[Deletion, ...] = ()",
+        "deletions of an unpublished batch are repeated",
+    ),
+    Mutant(
+        "apply-partition",
+        APPLY,
+        "if partition_of(key, partitions) != record.partition:",
+        "if record.partition >= partitions:",
+        "a record in the wrong partition touches no journal",
+    ),
+    Mutant(
+        "apply-failed",
+        APPLY,
+        "changes = [key for key in changes if key.id not in failed]",
+        "changes = list(changes)",
+        "a journal that failed is left out of what follows",
+    ),
+    Mutant(
+        "task-delete-bound",
+        TASK,
+        "to = MAX_SEQ_NR if deletion.to is None else deletion.to",
+        "to = MAX_SEQ_NR",
+        "a delete removes rows up to its seqNr only",
+    ),
+    Mutant(
+        "task-snapshots",
+        TASK,
+        "        if deletion.purge:\n",
+        "        if deletion.purge and deletion.record_id is None:\n",
+        "a purge removes the snapshots of its life",
+    ),
+    Mutant(
+        "task-quarantine",
+        TASK,
+        "        if deletion.quarantine is not None:\n",
+        "        if deletion.quarantine is None:\n",
+        "what a resume took up waits no longer",
+    ),
+    Mutant(
+        "store-snapshots-of-a-life",
+        STATEMENTS,
+        "DELETE FROM snapshot_buffer WHERE id = ? AND topic = ? AND record_id IS ?",
+        "DELETE FROM snapshot_buffer WHERE id = ? AND topic = ? AND ? IS NOT NULL",
+        "a purge leaves the snapshots of the next life alone",
+    ),
+    Mutant(
+        "store-head-forward",
+        STATEMENTS,
+        "    garbage = excluded.garbage\nWHERE offset < excluded.offset",
+        "    garbage = excluded.garbage",
+        "a head is never replaced by an older one",
+    ),
+    Mutant(
+        "store-pointer-forward",
+        STATEMENTS,
+        "updated = excluded.updated WHERE offset < excluded.offset\n\n-- name: head",
+        "updated = excluded.updated\n\n-- name: head",
+        "a pointer never moves back",
+    ),
+    Mutant(
+        "store-newer-rows",
+        STATEMENTS,
+        "AND seq_nr <= ? AND offset < ?",
+        "AND seq_nr <= ? AND ? >= 0",
+        "a deletion touches nothing newer than itself",
+    ),
+)
+
+
+class Outcome(NamedTuple):
+    """What became of a mutant."""
+
+    mutant: Mutant
+    verdict: str
+    killer: str
+    seconds: float
+
+    @property
+    def killed(self) -> bool:
+        return self.verdict == "killed"
+
+
+def copy_checkout(folder: Path) -> None:
+    """The package and its tests, without what running them left behind."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("everlog", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+
+
+def run_tests(folder: Path, names: tuple[str, ...]) -> tuple[str, str]:
+    """What pytest says about the copy: passed, killed or broken, and the test that failed."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+    command += [f"tests/unit/{name}" for name in names]
+    # The folder comes first, so that the copy is imported and not the checkout.
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "killed", "(it never ended)"
+    failed = [line.split(" - ")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    if done.returncode == 0:
+        return "passed", ""
+    if done.returncode == 1 and failed:
+        return "killed", failed[0].removeprefix("FAILED tests/unit/")
+    return "broken", (done.stdout + done.stderr).strip()[-2000:]
+
+
+def try_mutant(mutant: Mutant) -> Outcome:
+    """Apply one change to a fresh copy and run the tests of its part."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="everlog-mutant-") as name:
+        folder = Path(name)
+        copy_checkout(folder)
+        target = folder / mutant.file
+        text = target.read_text()
+        if text.count(mutant.old) != 1:
+            return Outcome(mutant, "not found", f"its line stands {text.count(mutant.old)} times in the file", 0.0)
+        target.write_text(text.replace(mutant.old, mutant.new))
+        verdict, killer = run_tests(folder, TESTS[mutant.file])
+    verdict = "SURVIVED" if verdict == "passed" else verdict
+    return Outcome(mutant, verdict, killer, time.monotonic() - started)
+
+
+def try_unchanged() -> Outcome:
+    """The tests must pass without a change, or a failure would mean nothing."""
+    nothing = Mutant("(unchanged)", "", "", "", "all tests pass on an unchanged copy")
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="everlog-mutant-") as name:
+        copy_checkout(Path(name))
+        every = tuple(dict.fromkeys(test for tests in TESTS.values() for test in tests))
+        verdict, killer = run_tests(Path(name), every)
+    return Outcome(nothing, verdict, killer, time.monotonic() - started)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Break the rules one by one and expect a failing test for each.")
+    parser.add_argument("names", nargs="*", help="mutants to try; all of them by default")
+    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1), help="how many at a time")
+    parser.add_argument("--list", action="store_true", help="show the mutants and try none")
+    arguments = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    unknown = set(arguments.names) - {mutant.name for mutant in MUTANTS}
+    if unknown:
+        console.print(f"no such mutant: {', '.join(sorted(unknown))}")
+        return 2
+    chosen = [mutant for mutant in MUTANTS if not arguments.names or mutant.name in arguments.names]
+    if arguments.list:
+        for mutant in chosen:
+            console.print(f"{mutant.name:30} {mutant.rule}")
+        return 0
+    unchanged = try_unchanged()
+    console.print(f"unchanged: {unchanged.verdict} in {unchanged.seconds:.0f} s {unchanged.killer}")
+    if unchanged.verdict != "passed":
+        return 1
+    outcomes = []
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for outcome in pool.map(try_mutant, chosen):
+            console.print(f"{outcome.verdict:10} {outcome.mutant.name} ({outcome.seconds:.0f} s)", highlight=False)
+            outcomes.append(outcome)
+    table = Table("mutant", "rule", "verdict", "by", title="Mutants")
+    for outcome in outcomes:
+        table.add_row(outcome.mutant.name, outcome.mutant.rule, outcome.verdict, outcome.killer)
+    console.print(table)
+    left = [outcome.mutant.name for outcome in outcomes if not outcome.killed]
+    console.print(
+        f"{len(outcomes) - len(left)} of {len(outcomes)} killed" + (f"; left: {', '.join(left)}" if left else "")
+    )
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""The protocol with one rule left out, each in a double or in a pipeline of its own; the product has no switches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from everlog.journal.head import Head, Topic
+from everlog.journal.reading import Reader, View
+from everlog.log.base import Record
+from everlog.store.base import KeyChange
+from tests.unit.models.doubles import Statement, StoreDouble, TaskDouble, call
+from tests.unit.models.processes import Pipeline
+from tests.unit.models.tables import head_columns
+from tests.unit.models.world import World
+
+
+class PartialHeads(TaskDouble):
+    """Writes only the columns that differ from the head that was read, as kafka-journal does."""
+
+    def __init__(self, store: StoreDouble) -> None:
+        super().__init__(store)
+        self.before: dict[str, Head] = {}
+
+    async def heads(self, ids: Sequence[str]) -> dict[str, Head]:
+        self.before |= await super().heads(ids)
+        return {journal_id: self.before[journal_id] for journal_id in ids if journal_id in self.before}
+
+    def head_statement(self, journal_id: str, head: Head) -> Statement:
+        label, _ = super().head_statement(journal_id, head)
+        columns, before = head_columns(head), self.before.get(journal_id)
+        old = dict.fromkeys(columns) if before is None else head_columns(before)
+        changed = {name: value for name, value in columns.items() if value != old[name]}
+        return f"{label}, in part", call(self.tables.put_head, journal_id, head.offset, changed)
+
+
+class NoMarkers(TaskDouble):
+    """A purge deletes the head row."""
+
+    def head_statement(self, journal_id: str, head: Head) -> Statement:
+        if not head.purged or head.halted_at is not None:
+            return super().head_statement(journal_id, head)
+        return f"delete the head of {journal_id}, at {head.offset}", call(self.tables.delete_head, journal_id, head.offset)
+
+
+class GarbageWithRows(TaskDouble):
+    """Deletions do not wait for the head."""
+
+    async def write_rows(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        await self.carry_out(
+            [
+                statement
+                for key in changes
+                for statement in (*self.row_statements(key), *self.garbage_statements(key))
+            ]
+        )
+        return {}
+
+    async def delete_garbage(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        return {}
+
+
+class HeadsBeforeRows(TaskDouble):
+    """The head does not wait for its rows."""
+
+    async def write_rows(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        return await super().write_heads(changes)
+
+    async def write_heads(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        return await super().write_rows(changes)
+
+
+class NoGarbage(TaskDouble):
+    """Deletions are carried out, but the head does not remember them."""
+
+    def head_statement(self, journal_id: str, head: Head) -> Statement:
+        return super().head_statement(journal_id, msgspec.structs.replace(head, garbage=()))
+
+
+class GarbageOnlyWithChanges(TaskDouble):
+    """Deletions are not repeated if the batch changes nothing."""
+
+    async def delete_garbage(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        return await super().delete_garbage([key for key in changes if key.change.changed])
+
+
+def store_with(task: type[TaskDouble]) -> type[StoreDouble]:
+    """A store whose tasks break a rule."""
+    return type(f"StoreWith{task.__name__}", (StoreDouble,), {"task_class": task})
+
+
+class NoRecheck(Reader):
+    """Does not look at the head again after the rows."""
+
+    async def _recheck(self, view: View) -> None:
+        pass
+
+
+class PublishFirst(Pipeline):
+    """Says that a batch is in the tables before it is."""
+
+    async def replicate(self, records: list[Record], last: int) -> None:
+        await self.publish(last)
+        await self.apply(self.world.store, records)
+
+
+class CachedHeads(Pipeline):
+    """Keeps heads between batches. Drops them if somebody else has published what this one is about to do."""
+
+    drops = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.cache: dict[str, Head] = {}
+
+    async def replicate(self, records: list[Record], last: int) -> None:
+        store = self.world.store
+        pointer = await store.pointer("", 0)
+        if self.drops and pointer >= records[0].offset:
+            self.cache.clear()
+        cached = CachingStore(self)
+        await self.apply(cached, [record for record in records if record.offset > pointer])
+        # Only now is everything durable.
+        self.cache |= cached.seen
+        await self.publish(last)
+
+
+class CachedHeadsKept(CachedHeads):
+    """Filters by the pointer and yet goes on from its own heads."""
+
+    drops = False
+
+
+class CachingTask(TaskDouble):
+    """Takes some heads from a cache, and notes what it leaves behind."""
+
+    def __init__(self, store: CachingStore) -> None:
+        super().__init__(store.pipeline.world.store)
+        self.cache, self.seen = store.pipeline.cache, store.seen
+
+    async def heads(self, ids: Sequence[str]) -> dict[str, Head]:
+        known = {journal_id: self.cache[journal_id] for journal_id in ids if journal_id in self.cache}
+        if self.random.random() < 0.3:
+            known = {}
+        found = known | await super().heads([journal_id for journal_id in ids if journal_id not in known])
+        self.seen |= found
+        return found
+
+    async def write_heads(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        self.seen |= {key.id: head for key in changes if (head := key.head) is not None}
+        return await super().write_heads(changes)
+
+
+class CachingStore(StoreDouble):
+    """The world's store, with a pipeline's cache before it."""
+
+    def __init__(self, pipeline: CachedHeads) -> None:
+        super().__init__(pipeline.world.tables, pipeline.world.random)
+        self.pipeline = pipeline
+        self.seen: dict[str, Head] = {}
+
+    def task(self, topic: Topic, partition: int) -> CachingTask:
+        return CachingTask(self)

@@ -1,0 +1,148 @@
+"""What all processes of a run share, and the records that a random producer writes into the log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from everlog.journal.actions import Action, Append, Delete, Expected, Mark, Purge, Range, Resume, encode_action
+from everlog.journal.codec import EventData, PayloadMetadata, encode_value
+from everlog.journal.duration import ExpireAfter
+from everlog.journal.head import Topic
+from everlog.journal.reading import Ref
+from everlog.log.base import Ack, LogTopic, NewRecord, Record
+from tests.unit.models.doubles import LogDouble, StoreDouble
+from tests.unit.models.oracle import Journals
+from tests.unit.models.tables import Tables
+
+START_MS = 1_700_000_000_000
+TOPIC = Topic(name="journal-model", id="topic-id", partitions=1, segment_size=2, base=START_MS * 1000)
+LOG_TOPIC = LogTopic(TOPIC.name, TOPIC.id, 1)
+
+
+def life(offset: int) -> str:
+    """The record_id of the life that starts there."""
+    return TOPIC.life(0, offset)
+
+
+def ref_of(journal_id: str) -> Ref:
+    return Ref(LOG_TOPIC, TOPIC, journal_id, journal_id.encode())
+
+
+class ModelLog(LogDouble):
+    """A log that tells the oracle about every record."""
+
+    def __init__(self, journals: Journals, trace: list[str], random: Random) -> None:
+        super().__init__(LOG_TOPIC, random)
+        self.journals = journals
+        self.trace = trace
+
+    def put(self, new: NewRecord) -> Ack:
+        ack = super().put(new)
+        record = self.records[-1]
+        self.journals.take(record)
+        self.trace.append(f"log {ack.offset}: {record.key!r} {told(record)}")
+        return ack
+
+
+@dataclass
+class World:
+    """The log, the store, what they must hold, and what went wrong."""
+
+    random: Random
+    ids: list[str]
+    store_class: type[StoreDouble] = StoreDouble
+    halts: bool = False
+    trace: list[str] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    overtaken: int = 0
+    now_ms: int = START_MS
+
+    def __post_init__(self) -> None:
+        self.journals = Journals(self.ids, life)
+        self.log = ModelLog(self.journals, self.trace, self.random)
+        self.tables = Tables(TOPIC.base)
+        self.store = self.store_class(self.tables, self.random)
+
+    def find(self, kind: str, **facts: Any) -> None:
+        text = f"{kind}: " + ", ".join(f"{name} {value}" for name, value in facts.items())
+        self.findings.append(text)
+        self.trace.append(f"FINDING {text}")
+
+    def tick(self) -> int:
+        """The next record's time. Clocks are coarse: several records may have the same."""
+        self.now_ms += self.random.choice([0, 0, 1])
+        return self.now_ms
+
+    def produce(self) -> None:
+        """One more record, as some writer somewhere may send it."""
+        journal_id = self.random.choice(self.ids)
+        action, value = self._bad() if self.halts and self.random.random() < 0.25 else self._action(journal_id)
+        self.log.put(NewRecord(0, self.tick(), journal_id.encode(), action, value))
+
+    def _bad(self) -> tuple[bytes, bytes | None]:
+        """A record that cannot be decoded."""
+        if self.random.random() < 0.5:
+            return b'{"append":', None
+        header, value = self._append(1, [1, 2], None, None)
+        assert value is not None
+        return header, value[: len(value) // 2]
+
+    def _action(self, journal_id: str) -> tuple[bytes, bytes | None]:
+        random, oracle = self.random, self.journals.now[journal_id]
+        chance, seq_nr = random.random(), oracle.seq_nr
+        if oracle.halted_at is not None and chance < 0.3:
+            skip = random.choice([(oracle.halted_at,), (oracle.halted_at,), tuple(found.offset for found in oracle.waiting), ()])
+            return _encoded(Resume(skip=skip))
+        if chance < 0.04:
+            return _encoded(Mark(id="mark"))
+        if chance < 0.64 or (chance < 0.8 and not oracle.exists and random.random() < 0.8):
+            return self._random_append(seq_nr, oracle.record_id)
+        if chance < 0.8:
+            return _encoded(Delete(to=random.randint(1, max(1, seq_nr) + 1), if_exists=random.random() < 0.4))
+        if chance < 0.86:
+            day = datetime.fromtimestamp(self.now_ms / 1000, UTC) + timedelta(days=random.randint(0, 3))
+            return _encoded(Purge(expire_on=day.date()))
+        return _encoded(Purge())
+
+    def _random_append(self, seq_nr: int, record_id: str | None) -> tuple[bytes, bytes | None]:
+        """Mostly right; else with a gap, a fork, an expectation that fails, or a range that is not true."""
+        random = self.random
+        first = seq_nr + 1 if random.random() < 0.85 else max(1, seq_nr + random.choice([0, 2, 3]))
+        numbers = list(range(first, first + random.choice([1, 1, 2, 3])))
+        if len(numbers) > 1 and random.random() < 0.1:
+            numbers[-1] += 2
+        expected = random.choice([None, None, seq_nr, max(0, seq_nr - 1)])
+        expectation = None if expected is None else Expected(expected, record_id if random.random() < 0.95 else life(0))
+        header, value = self._append(first, numbers, expectation, random.choice([None, None, 1, 2]))
+        if random.random() < 0.03:
+            header, _ = self._append(first, [*numbers, numbers[-1] + 1], expectation, None)
+        return header, value
+
+    def _append(
+        self, first: int, numbers: list[int], expected: Expected | None, days: int | None
+    ) -> tuple[bytes, bytes | None]:
+        events = [EventData(number, (), "text", f"event {number}") for number in numbers]
+        after = None if days is None else ExpireAfter.of(timedelta(days=days))
+        payload_type, value = encode_value(events, PayloadMetadata(after))
+        action = Append(
+            range=Range(first, numbers[-1]), payload_type=payload_type, metadata={}, expected=expected
+        )
+        return encode_action(action), value
+
+
+def _encoded(action: Action) -> tuple[bytes, None]:
+    return encode_action(action), None
+
+
+def told(record: Record) -> str:
+    """A record in a few words, for the schedule."""
+    assert record.action is not None
+    try:
+        numbers = [] if record.value is None else [event["seqNr"] for event in json.loads(record.value)["events"]]
+    except ValueError:
+        return f"{record.action.decode()} with a value that is cut off"
+    return record.action.decode() + (f" {numbers}" if numbers else "")

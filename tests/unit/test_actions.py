@@ -1,0 +1,207 @@
+"""The header `journal.action` and the record around it: spec sections 1.3 and 1.4."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from everlog.errors import MalformedRecord
+from everlog.journal.actions import (
+    Append,
+    Delete,
+    Expected,
+    Mark,
+    Purge,
+    Range,
+    Resume,
+    decode_action,
+    encode_action,
+)
+from everlog.journal.fold import decode
+from everlog.journal.values import MAX_SEQ_NR
+from everlog.log.base import Record
+from tests.support import append_record, broken_record, foreign_record, produce_raw, replicate
+
+
+@pytest.mark.parametrize(
+    ("action", "header"),
+    [
+        (
+            Append(range=Range(3, 5), origin="h1", version="1.0", payload_type="json", metadata={"data": {"k": "v"}}),
+            b'{"append":{"range":{"from":3,"to":5},"origin":"h1","version":"1.0","payloadType":"json",'
+            b'"metadata":{"data":{"k":"v"}}}}',
+        ),
+        (
+            Append(range=Range(1, 1), payload_type="binary", metadata={}),
+            b'{"append":{"range":{"from":1,"to":1},"payloadType":"binary","metadata":{}}}',
+        ),
+        (Delete(to=3, origin="h1", version="1.0"), b'{"delete":{"to":3,"origin":"h1","version":"1.0"}}'),
+        (Purge(), b'{"purge":{}}'),
+        (Mark(id="5e1f"), b'{"mark":{"id":"5e1f"}}'),
+        # Everlog's own additions are optional fields of the same objects.
+        (Delete(to=3, if_exists=True), b'{"delete":{"to":3,"ifExists":true}}'),
+        (Purge(expire_on=date(2024, 2, 29)), b'{"purge":{"expireOn":"2024-02-29"}}'),
+        (Resume(skip=(4, 7)), b'{"resume":{"skip":[4,7]}}'),
+        (
+            Append(range=Range(2, 2), payload_type="json", metadata={}, expected=Expected(1, "life"), id="2.x"),
+            b'{"append":{"range":{"from":2,"to":2},"payloadType":"json","metadata":{},'
+            b'"expected":{"seqNr":1,"recordId":"life"},"id":"2.x"}}',
+        ),
+    ],
+)
+def test_headers_to_the_byte(action, header) -> None:
+    assert encode_action(action) == header
+    assert decode_action(header) == action
+
+
+@pytest.mark.case("kafka-journal", 4)
+@pytest.mark.parametrize("metadata", ["", ',"metadata":null', ',"metadata":17', ',"metadata":[]', ',"metadata":"x"'])
+def test_an_append_without_metadata_has_empty_metadata(metadata) -> None:
+    """Older writers leave the metadata out, or write something that is no object: no error, no metadata."""
+    header = b'{"append":{"range":{"from":1,"to":5},"payloadType":"json"%s}}' % metadata.encode()
+    action = decode_action(header)
+    assert isinstance(action, Append)
+    assert action.range == Range(1, 5)
+    assert action.header_data is None
+
+
+@pytest.mark.case("kafka-journal", 5)
+@pytest.mark.parametrize("header", [b"{}", b'{"new":{}}', b'{"append":null}', b'{"appendix":{"range":1}}'])
+def test_a_header_with_none_of_the_names_is_no_action(header) -> None:
+    """Somebody's newer action is not ours to fail on."""
+    assert decode_action(header) is None
+
+
+def test_the_names_are_tried_in_order() -> None:
+    """Append, mark, delete, purge: the first that is there counts, whatever the others hold."""
+    append = '"append":{"range":{"from":1,"to":2},"payloadType":"json"}'
+    assert isinstance(decode_action(b'{"purge":{},"delete":{"to":1},"mark":{"id":"m"},%s}' % append.encode()), Append)
+    assert isinstance(decode_action(b'{"purge":{},"delete":{"to":1},"mark":{"id":"m"}}'), Mark)
+    assert isinstance(decode_action(b'{"purge":{},"delete":{"to":1}}'), Delete)
+    assert isinstance(decode_action(b'{"resume":{},"purge":{}}'), Purge)
+    # What stands behind the first name may be broken.
+    assert isinstance(decode_action(b'{"delete":17,"mark":{"id":"m"}}'), Mark)
+    with pytest.raises(MalformedRecord):
+        decode_action(b'{"mark":17,"delete":{"to":1}}')
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"null",
+        b"17",
+        b"[]",
+        b"{",
+        b'{"append":{}}',
+        b'{"append":[]}',
+        b'{"append":{"range":{"from":1},"payloadType":"json"}}',
+        b'{"append":{"range":{"from":1,"to":2}}}',
+        b'{"append":{"range":{"from":1,"to":2},"payloadType":"xml"}}',
+        b'{"append":{"range":{"from":0,"to":2},"payloadType":"json"}}',
+        b'{"append":{"range":{"from":5,"to":3},"payloadType":"json"}}',
+        b'{"append":{"range":{"from":1,"to":9223372036854775808},"payloadType":"json"}}',
+        b'{"delete":{}}',
+        b'{"delete":{"to":0}}',
+        b'{"delete":{"to":"3"}}',
+        b'{"mark":{}}',
+        b'{"mark":{"id":"\xff"}}',
+        b'{"purge":{"expireOn":"yesterday"}}',
+        b'{"resume":{"skip":4}}',
+    ],
+)
+def test_a_header_that_is_there_but_malformed_is_an_error(header) -> None:
+    with pytest.raises(MalformedRecord):
+        decode_action(header)
+
+
+@pytest.mark.parametrize("seq_nr", [-1, MAX_SEQ_NR + 1, 10**30])
+def test_an_expectation_beyond_every_seq_nr_is_malformed(seq_nr) -> None:
+    """No table could hold such a number: unnoticed, it would stop the pipeline and not just its journal."""
+    append = {"range": {"from": 1, "to": 1}, "payloadType": "json", "expected": {"seqNr": seq_nr}}
+    with pytest.raises(MalformedRecord):
+        decode_action(json.dumps({"append": append}).encode())
+
+
+def test_a_bottomless_header_is_malformed() -> None:
+    """Nesting that no stack survives is an error of that record, and of nothing else."""
+    deep = b"[" * 100_000 + b"]" * 100_000
+    header = b'{"append":{"range":{"from":1,"to":1},"payloadType":"json","metadata":{"data":' + deep + b"}}}"
+    with pytest.raises(MalformedRecord):
+        decode_action(header)
+
+
+@given(st.binary())
+def test_noise_gives_an_action_nothing_or_the_named_error(header) -> None:
+    try:
+        action = decode_action(header)
+    except MalformedRecord:
+        return
+    assert action is None or decode_action(encode_action(action)) == action
+
+
+texts = st.none() | st.text()
+actions = st.one_of(
+    st.builds(
+        Append,
+        range=st.tuples(st.integers(1, 2**62), st.integers(0, 2**62)).map(lambda r: Range(r[0], r[0] + r[1])),
+        origin=texts,
+        version=texts,
+        payload_type=st.sampled_from(["json", "binary"]),
+        metadata=st.just({}) | st.dictionaries(st.text(), st.integers(-5, 5), max_size=2),
+        expected=st.none() | st.builds(Expected, st.integers(0, MAX_SEQ_NR), texts),
+        id=texts,
+    ),
+    st.builds(Delete, st.integers(1, MAX_SEQ_NR), texts, texts, st.booleans()),
+    st.builds(Purge, texts, texts, st.none() | st.dates()),
+    st.builds(Mark, st.text(), texts, texts),
+    st.builds(Resume, st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple), texts, texts),
+)
+
+
+@given(actions)
+def test_actions_round_trip(action) -> None:
+    header = encode_action(action)
+    assert decode_action(header) == action
+    (body,) = json.loads(header).values()
+    assert None not in body.values(), "absent fields are left out"
+
+
+@pytest.mark.case("kafka-journal", 5)
+def test_records_that_are_not_for_us_mean_nothing() -> None:
+    """Without key, without action, with a foreign action, or an append without value: neither action nor error."""
+    append = append_record(0, 1)
+    for record in (
+        foreign_record(0),
+        msgspec.structs.replace(append, key=None),
+        msgspec.structs.replace(append, value=None),
+        msgspec.structs.replace(append, action=b'{"new":{}}'),
+    ):
+        entry = decode(record)
+        assert entry.action is None
+        assert entry.error is None
+    assert decode(append).action is not None
+    assert "cannot" in (decode(msgspec.structs.replace(append, value=b"{")).error or "")
+    assert decode(broken_record(0)).error is not None
+
+
+@pytest.mark.case("kafka-journal", 5)
+async def test_the_pointer_passes_records_that_are_not_for_us(small_log) -> None:
+    """They change no table but pointer2, which moves past them."""
+    strangers = [
+        Record(0, 0, 0, None, b'{"purge":{}}', None),
+        Record(0, 0, 0, b"k", None, b"value"),
+        Record(0, 0, 0, b"k", b'{"new":{}}', None),
+        Record(0, 0, 0, b"k", b'{"append":{"range":{"from":1,"to":1},"payloadType":"json"}}', None),
+    ]
+    for record in strangers:
+        await produce_raw(small_log, "orders", record)
+    (applied,) = await replicate(small_log)
+    assert (applied.records, applied.journals, applied.quarantined) == (4, 0, 0)
+    assert await small_log.parts.store.pointers("journal-orders") == {0: 3}
+    assert await small_log.parts.store.head("journal-orders", "k") is None
