@@ -13,7 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -46,6 +46,12 @@ def pack_headers(headers: Headers) -> bytes | None:
 
 def unpack_headers(packed: bytes | None) -> Headers:
     return _unpack(packed) if packed else ()
+
+
+def record_from(row: tuple[Any, ...]) -> Record:
+    """A record from partition, offset, timestamp, key, action, value, headers."""
+    partition, offset, timestamp, key, action, value, headers = row[:7]
+    return Record(partition, offset, timestamp, key, action, value, unpack_headers(headers))
 
 
 class SqliteLog(Log):
@@ -195,7 +201,7 @@ class SqliteLog(Log):
         parameters = (self._numbers[topic.name], partition, key, after, before, limit)
         with translated(self.path):
             rows = self._reader.execute(SQL["tail"], parameters).fetchall()
-        return [Record(*row[:6], headers=unpack_headers(row[6])) for row in rows]
+        return [record_from(row) for row in rows]
 
     async def tail_keys(self, topic: LogTopic, partition: int, *, after: int, before: int) -> list[bytes]:
         parameters = (self._numbers[topic.name], partition, after, before)

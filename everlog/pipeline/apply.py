@@ -81,9 +81,7 @@ async def apply(store: Store, topic: Topic, partition: int, grouped: Grouped) ->
         folded: list[KeyChange] = []
         for journal_id, entries in grouped.journals.items():
             try:
-                changes.append(
-                    await _fold_journal(task, topic, journal_id, entries, heads.get(journal_id), pointer)
-                )
+                folded.append(await _fold_journal(task, topic, journal_id, entries, heads.get(journal_id), pointer))
             except EverlogError as error:
                 done.failed[journal_id] = str(error)
         if grouped.misplaced:
@@ -112,9 +110,7 @@ async def _fold_journal(
     return KeyChange(journal_id, change, (*left, *change.deletions))
 
 
-async def _waiting(
-    task: StoreTask, journal_id: str, head: Head | None
-) -> tuple[Head | None, list[Quarantined]]:
+async def _waiting(task: StoreTask, journal_id: str, head: Head | None) -> tuple[Head | None, list[Quarantined]]:
     """What waits, and the head that it belongs to: another pipeline may work on the same journal."""
     while head is not None and head.halted_at is not None:
         waiting = await task.waiting(journal_id)

@@ -79,7 +79,9 @@ def _store(config: Config) -> Store:
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[Record]:
-    columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "timestamp", "key", "action", "value")]
+    columns = [
+        batch.column(name).to_pylist() for name in ("partition", "offset", "timestamp", "key", "action", "value")
+    ]
     headers = batch.column("headers")
     if headers.null_count == batch.num_rows:
         return map(Record, *columns)

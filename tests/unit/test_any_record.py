@@ -99,7 +99,7 @@ async def events(orders, journal_id) -> tuple[list[object], bool]:
     found: list[object] = []
     try:
         async for event in orders.read(journal_id):
-            found.append((event, repr(event.payload), event.tags, repr(event.metadata), event.headers))
+            found.append((event, repr(event.payload), event.tags, repr(event.metadata), event.headers))  # noqa: PERF401
     except JournalHalted:
         return found, True
     return found, False

@@ -333,6 +333,19 @@ async def test_a_purge_takes_the_snapshots_of_its_life_only(small_log) -> None:
     assert (await orders.snapshots.load("k")).payload == "new"
 
 
+@pytest.mark.parametrize("batch", [1, 2, 9])
+async def test_a_purge_spares_the_rows_of_the_next_life(small_log, batch) -> None:
+    """Deletions come after the rows of their batch, and touch only what is older than the purge."""
+    orders = small_log.journal("orders")
+    await orders.append("k", [Event("old")] * 4)
+    await orders.purge("k")
+    await orders.append("k", [Event("new")] * 2)
+    await replicate(small_log, batch=batch)
+    assert [row.payload for row in await rows_of(small_log, "k")] == ["new", "new"]
+    await replicate(small_log, start=0, publish=False)
+    assert [row.payload for row in await rows_of(small_log, "k")] == ["new", "new"]
+
+
 @pytest.mark.case("kafka-journal", 50)
 async def test_expired_journals_are_found_on_their_day_and_after(small_log) -> None:
     """Two journals in two head segments; searched a day late, both are still found, and a younger one is not."""

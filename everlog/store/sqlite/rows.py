@@ -12,8 +12,7 @@ from everlog.journal.events import EventRecord
 from everlog.journal.fold import Quarantined, Rejected
 from everlog.journal.head import Deletion, Head
 from everlog.journal.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
-from everlog.log.base import Record
-from everlog.log.sqlite import pack_headers, unpack_headers
+from everlog.log.sqlite import pack_headers
 
 _encode = msgspec.json.Encoder().encode
 _duration = msgspec.json.Decoder(StoredDuration).decode
@@ -113,11 +112,6 @@ def waiting_values(topic: str, journal_id: str | None, kind: str, found: Quarant
         record.value,
         pack_headers(record.headers),
     )
-
-
-def record_from(row: tuple[Any, ...]) -> Record:
-    """A record from partition, offset, timestamp, key, action, value, headers."""
-    return Record(*row[:6], headers=unpack_headers(row[6]))
 
 
 def rejected_values(topic: str, partition: int, journal_id: str, lost: Rejected) -> tuple[Any, ...]:

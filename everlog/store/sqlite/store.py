@@ -21,9 +21,10 @@ from everlog.journal.fold import Quarantined, Rejected
 from everlog.journal.head import Head, Topic
 from everlog.journal.values import segment_of
 from everlog.log.base import LogTopic
+from everlog.log.sqlite import record_from
 from everlog.sqlite import Trace, connect, migrate, transaction, translated
 from everlog.store.base import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
-from everlog.store.sqlite.rows import head_from, record_from, segments_for
+from everlog.store.sqlite.rows import head_from, segments_for
 from everlog.store.sqlite.task import SQL, SqliteTask
 
 FILE = "store.db"
@@ -142,16 +143,12 @@ class SqliteStore(Store):
         return await self._write(lambda c: c.execute(SQL["drop_markers"], (topic, before_ms)).rowcount)
 
     async def waiting(self, topic: str, journal_id: str) -> list[Quarantined]:
-        return [
-            Quarantined(record_from(row), str(row[7])) for row in self._read("waiting", topic, journal_id)
-        ]
+        return [Quarantined(record_from(row), str(row[7])) for row in self._read("waiting", topic, journal_id)]
 
-    async def quarantine(
-        self, topic: str | None = None, *, page: int = 100
-    ) -> AsyncIterator[list[WaitingRecord]]:
+    async def quarantine(self, topic: str | None = None, *, page: int = 100) -> AsyncIterator[list[WaitingRecord]]:
         cursor: tuple[object, ...] = ("", -1, -1)
         while rows := self._read("quarantine", *cursor, topic, topic, page):
-            yield [WaitingRecord(*row[:4], record_from(row[4:])) for row in rows]  # type: ignore[arg-type]
+            yield [WaitingRecord._make((*row[:4], record_from(row[4:]))) for row in rows]
             cursor = (rows[-1][0], rows[-1][4], rows[-1][5])
 
     async def count_quarantined(self) -> int:
@@ -192,11 +189,7 @@ class SqliteStore(Store):
 
     async def delete_snapshots(self, topic: str, journal_id: str, seq_nrs: Sequence[int]) -> int:
         values = [(journal_id, topic, seq_nr) for seq_nr in seq_nrs]
-        return (
-            await self._write(lambda c: c.executemany(SQL["delete_snapshot"], values).rowcount)
-            if values
-            else 0
-        )
+        return await self._write(lambda c: c.executemany(SQL["delete_snapshot"], values).rowcount) if values else 0
 
     async def save_status(self, name: str, status: bytes, now_ms: int) -> None:
         await self._write(lambda c: c.execute(SQL["save_status"], (name, status.decode(), now_ms)))

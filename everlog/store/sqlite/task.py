@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from everlog.journal.fold import Quarantined
 from everlog.journal.head import Deletion, Head, Topic
 from everlog.journal.values import MAX_SEQ_NR
+from everlog.log.sqlite import record_from
 from everlog.sqlite import is_fatal, load_statements
 from everlog.store.base import KeyChange, StoreTask
 from everlog.store.sqlite.rows import (
     event_values,
     head_from,
     head_values,
-    record_from,
     rejected_values,
     segments_for,
     waiting_values,
@@ -80,9 +80,7 @@ class SqliteTask(StoreTask):
         return self._each_or_all(changes, self._upsert_heads)
 
     def _upsert_heads(self, changes: Sequence[KeyChange]) -> None:
-        values = [
-            head_values(self._topic.name, key.id, head) for key in changes if (head := key.head) is not None
-        ]
+        values = [head_values(self._topic.name, key.id, head) for key in changes if (head := key.head) is not None]
         self._connection.executemany(SQL["put_head"], values)
 
     async def delete_garbage(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
