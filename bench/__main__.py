@@ -75,22 +75,24 @@ def main(
 def run(settings: Settings, names: Sequence[str]) -> Report:
     """Measure, and save what is known after each; a measurement that fails does not take the others with it."""
     now = datetime.now(UTC)
-    console = Console(stderr=True)
+    notices = Console(stderr=True)
     path = RESULTS / f"{now:%Y%m%d-%H%M%S}.json"
     found = machine.describe() | {"commits_per_second": [machine.commits_per_second(settings.folder)]}
     report = Report(now.isoformat(timespec="seconds"), settings.as_json(), found)
     for name in names:
-        with console.status(f"measuring: {name}"):
-            try:
-                report.lines += MEASUREMENTS[name](settings)
-            except Exception as error:
-                traceback.print_exc()
-                report.failed[name] = f"{type(error).__name__}: {error}"
+        notices.print(f"measuring: {name}", highlight=False)
+        try:
+            report.lines += MEASUREMENTS[name](settings)
+        except Exception as error:
+            traceback.print_exc()
+            report.failed[name] = f"{type(error).__name__}: {error}"
         report.save(path)
     found["commits_per_second"].append(machine.commits_per_second(settings.folder))
     report.save(path)
-    Console(width=None if sys.stdout.isatty() else 140).print(f"written to {path}", highlight=False)
-    report.show(Console(width=None if sys.stdout.isatty() else 140))
+    # Into a file or a pipe, the table is as wide as it needs to be.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    report.show(console)
+    console.print(f"written to {path}", highlight=False)
     return report
 
 

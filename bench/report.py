@@ -120,12 +120,11 @@ class Report:
         console.print(self._table())
         for name, reason in self.failed.items():
             console.print(f"[red]{name} could not be measured:[/] {reason}", highlight=False)
-        missed = [target for target in self.targets if not target.met]
-        for target in missed:
-            console.print(
-                f"[red]missed[/]  {target.name}: {figure(target.value)}{target.unit}, wanted {target}", highlight=False
-            )
-        met = len(self.targets) - len(missed)
+        for target in self.targets:
+            verdict = "[green]met   [/]" if target.met else "[red]missed[/]"
+            value = f"{figure(target.value)}{target.unit}"
+            console.print(f"{verdict}  {target.name}: {value}, wanted {target}", highlight=False)
+        met = sum(target.met for target in self.targets)
         console.print(f"{met} of {len(self.targets)} targets met" + self._caution(), highlight=False)
 
     def _machine(self) -> str:

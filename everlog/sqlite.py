@@ -75,7 +75,7 @@ def connect(
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute(f"PRAGMA cache_size = -{cache_mib * 1024}")
             # Hot pages are rewritten by every batch: fewer checkpoints copy each of them less often.
-            connection.execute("PRAGMA wal_autocheckpoint = 8192")
+            connection.execute("PRAGMA wal_autocheckpoint = 16384")
         except BaseException:
             connection.close()
             raise

@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from everlog.client import Everlog, connect
 from tests.support import ManualClock, small_config
@@ -16,6 +16,8 @@ settings.register_profile(
     "everlog", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.register_profile("thorough", parent=settings.get_profile("everlog"), max_examples=2000)
+# For mutants: that a test fails is enough, the smallest example is not looked for.
+settings.register_profile("unshrunk", parent=settings.get_profile("everlog"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everlog"))
 
 

@@ -15,7 +15,7 @@ import click
 from everlog.cli.commands import Command
 from everlog.cli.exits import FAILED, INTERRUPTED
 from everlog.cli.output import encode
-from everlog.cli.sample import load_sample
+from everlog.cli.sample import holds_sample, load_sample
 from everlog.cli.settings import Settings, with_log
 from everlog.cli.status import document, plain_line, stop_signals, watch_status
 from everlog.client import Everlog
@@ -60,7 +60,7 @@ async def up(
         click.echo(f"Everlog in {log.config.folder}")
         if sample is not None:
             click.echo(f"loaded a sample: {sample.topics} topics, {sample.journals} journals, {sample.events} events")
-        show_hints(settings, sample=sample is not None or "orders" in await log.topics())
+        show_hints(settings, sample=await holds_sample(log))
     services: list[Service] = [Expiry(log.parts), Retention(log.parts)]
     await run_pipeline(log, settings, services, once=once, patience=patience, accept_loss=False)
 
@@ -95,21 +95,19 @@ async def run_pipeline(
     if patience is not None and not once:
         raise click.UsageError("--timeout goes with --once")
     done = False
-    with stop_signals() as stop:
-        async with running(log, settings, stop, services, accept_loss=accept_loss) as pipeline:
+    with stop_signals("" if settings.as_json else "stopping … (once more: at once)") as stop:
+        async with running(log, settings, services, accept_loss=accept_loss) as pipeline:
             if once:
                 done = await _wait(log, pipeline, settings, stop, patience)
             else:
                 await watch_status(log, settings, stop)
-            if not settings.as_json:
-                click.echo("stopping …", err=True)
     if once:
         await _conclude(log, settings, done=done, interrupted=stop.is_set(), patience=patience)
 
 
 @asynccontextmanager
 async def running(
-    log: Everlog, settings: Settings, stop: asyncio.Event, services: list[Service], *, accept_loss: bool
+    log: Everlog, settings: Settings, services: list[Service], *, accept_loss: bool
 ) -> AsyncIterator[Replicator]:
     """The pipeline and the services at work; stopped in the opposite order."""
     from everlog.pipeline.replicate import Replicator

@@ -71,6 +71,12 @@ async def _fill(
     return sum(await asyncio.gather(*(tell(number) for number in range(1, count + 1))))
 
 
+async def holds_sample(log: Everlog) -> bool:
+    """Whether the sample, or something that looks like it, is there."""
+    state = await log.journal("accounts").snapshots.load("account-1")
+    return state is not None and await log.journal("orders").pointer("order-1") is not None
+
+
 async def load_sample(log: Everlog) -> Sample | None:
     """Fill a new log; None, and nothing done, if it holds anything already."""
     if await log.topics():

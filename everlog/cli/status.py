@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from everlog.cli.commands import Command
+from everlog.cli.exits import INTERRUPTED
 from everlog.cli.output import encode, moment, plain
 from everlog.cli.settings import Settings, with_log
 from everlog.client import Everlog
@@ -177,17 +179,19 @@ def plain_line(found: Status) -> str:
 
 
 @contextmanager
-def stop_signals() -> Iterator[asyncio.Event]:
+def stop_signals(message: str = "") -> Iterator[asyncio.Event]:
     """An event that Ctrl-C and SIGTERM set; the second time they end the program at once."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     signals = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in signals}
 
     def on_signal() -> None:
+        if stop.is_set():
+            Console().show_cursor()
+            os._exit(INTERRUPTED)  # threads that wait for Spark would keep a proper end waiting too
         stop.set()
-        for number in signals:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.default_int_handler)
+        if message:
+            click.echo(message, err=True)
 
     for number in signals:
         loop.add_signal_handler(number, on_signal)

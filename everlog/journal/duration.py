@@ -73,8 +73,12 @@ class ExpireAfter(NamedTuple):
 
     def expire_on(self, timestamp_ms: int) -> date:
         """The UTC day on which a journal appended to at this time expires; far futures count as the last day."""
-        seconds = timestamp_ms // 1000 + self.nanos // 1_000_000_000
-        try:
-            return datetime.fromtimestamp(seconds, UTC).date()
-        except (OverflowError, ValueError, OSError):
-            return date.max
+        return utc_day(timestamp_ms // 1000 + self.nanos // 1_000_000_000)
+
+
+def utc_day(seconds: int) -> date:
+    """The UTC day of a time; a time that no calendar holds, which a record may well carry, counts as the last day."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).date()
+    except (OverflowError, ValueError, OSError):
+        return date.max

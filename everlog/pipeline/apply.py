@@ -20,42 +20,41 @@ from everlog.log.base import Record
 from everlog.store.base import KeyChange, Store, StoreTask
 
 
-@dataclass(slots=True)
 class Grouped:
     """The records of a batch, decoded, by journal."""
 
-    journals: dict[str, list[Entry]] = field(default_factory=dict)
-    misplaced: list[Quarantined] = field(default_factory=list)
-    records: int = 0
-    last_timestamp: int = 0
+    def __init__(self) -> None:
+        self.journals: dict[str, list[Entry]] = {}
+        self.misplaced: list[Quarantined] = []
+        self.records = 0
+        self._by_key: dict[bytes, list[Entry]] = {}
 
     def add(self, topic: Topic, records: Iterable[Record]) -> None:
-        journals, partitions = self.journals, topic.partitions
-        ids: dict[bytes, str] = {}
+        """More records of the same partition, in the log's order."""
         for record in records:
             self.records += 1
-            self.last_timestamp = record.timestamp
-            key = record.key
-            if record.action is None or key is None:
+            if record.action is None or record.key is None:
                 continue
-            journal_id = ids.get(key)
-            if journal_id is None:
-                try:
-                    journal_id = ids[key] = key.decode()
-                except UnicodeDecodeError:
-                    self.misplaced.append(Quarantined(record, "the key is not UTF-8 text"))
+            entries = self._by_key.get(record.key)
+            if entries is None:
+                reason = misplaced(record.key, record.partition, topic)
+                if reason is not None:
+                    self.misplaced.append(Quarantined(record, reason))
                     continue
-            if partition_of(key, partitions) != record.partition:
-                reason = f"the key belongs to partition {partition_of(key, partitions)}"
-                self.misplaced.append(Quarantined(record, reason))
-                continue
+                entries = self._by_key[record.key] = self.journals[record.key.decode()] = []
             entry = decode(record)
             if entry.action is not None or entry.error is not None:
-                entries = journals.get(journal_id)
-                if entries is None:
-                    journals[journal_id] = [entry]
-                else:
-                    entries.append(entry)
+                entries.append(entry)
+
+
+def misplaced(key: bytes, partition: int, topic: Topic) -> str | None:
+    """Why a record belongs to no journal, or None if it does belong to one."""
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return "the key is not UTF-8 text"
+    right = partition_of(key, topic.partitions)
+    return None if right == partition else f"the key belongs to partition {right}"
 
 
 @dataclass(slots=True)
@@ -67,19 +66,20 @@ class Applied:
     journals: int = 0
     rejected: int = 0
     quarantined: int = 0
-    last_timestamp: int = 0
     failed: dict[str, str] = field(default_factory=dict)
 
 
 async def apply(store: Store, topic: Topic, partition: int, grouped: Grouped) -> Applied:
     """Fold the grouped records into the tables."""
-    done = Applied(records=grouped.records, last_timestamp=grouped.last_timestamp)
+    done = Applied(records=grouped.records)
     async with store.task(topic, partition) as task:
         pointer = await task.pointer()
-        heads = await task.heads(list(grouped.journals))
+        # In the order of the tables' keys, neighbouring rows fall onto the same pages.
+        journals = sorted((journal_id, entries) for journal_id, entries in grouped.journals.items() if entries)
+        heads = await task.heads([journal_id for journal_id, _ in journals])
         failpoint("apply.loaded")
         folded: list[KeyChange] = []
-        for journal_id, entries in grouped.journals.items():
+        for journal_id, entries in journals:
             try:
                 folded.append(await _fold_journal(task, topic, journal_id, entries, heads.get(journal_id), pointer))
             except EverlogError as error:

@@ -17,7 +17,7 @@ class Backoff:
         self._first = first
         self._most = most
         self._tries = 0
-        self._chance = chance or random.Random()  # noqa: S311 - spreads retries, protects nothing
+        self._chance = chance or random.Random()
 
     def next(self) -> float:
         pause = min(self._most, self._first * 2.0 ** min(self._tries, 30))

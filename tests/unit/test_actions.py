@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everlog import Event
 from everlog.errors import MalformedRecord
 from everlog.journal.actions import (
     Append,
@@ -25,7 +26,7 @@ from everlog.journal.actions import (
 from everlog.journal.fold import decode
 from everlog.journal.values import MAX_SEQ_NR
 from everlog.log.base import Record
-from tests.support import append_record, broken_record, foreign_record, produce_raw, replicate
+from tests.support import START_MS, append_record, broken_record, foreign_record, produce_raw, replicate
 
 
 @pytest.mark.parametrize(
@@ -188,6 +189,61 @@ def test_records_that_are_not_for_us_mean_nothing() -> None:
     assert decode(append).action is not None
     assert "cannot" in (decode(msgspec.structs.replace(append, value=b"{")).error or "")
     assert decode(broken_record(0)).error is not None
+
+
+async def produced(log) -> Record:
+    """The newest record of the journal `k`, as the log holds it."""
+    ref = await log.journal("orders").ref("k")
+    records = await log.parts.log.tail(ref.log_topic, ref.partition, b"k", after=-1, before=2**62, limit=100)
+    return records[-1]
+
+
+@pytest.mark.case("kafka-journal", 1)
+async def test_an_append_of_text_json_and_nothing_is_one_json_record(small_log) -> None:
+    """Header with payloadType json and the range 1 to 3, key in UTF-8, value with `metadata: {}`."""
+    await small_log.journal("orders").append("k", [Event("a", tags={"t"}), Event({"b": 1}), Event()])
+    record = await produced(small_log)
+    action = json.loads(record.action)["append"]
+    assert (action["payloadType"], action["range"], action["metadata"]) == ("json", {"from": 1, "to": 3}, {})
+    assert json.loads(record.value) == {
+        "events": [
+            {"seqNr": 1, "tags": ["t"], "payloadType": "text", "payload": "a"},
+            {"seqNr": 2, "tags": [], "payloadType": "json", "payload": {"b": 1}},
+            {"seqNr": 3, "tags": []},
+        ],
+        "metadata": {},
+    }
+    assert record.timestamp == START_MS
+
+
+@pytest.mark.case("kafka-journal", 2)
+async def test_an_append_with_bytes_is_one_binary_record(small_log) -> None:
+    """The golden bytes, made by the API: seqNr 7, tag a, payload CAFE."""
+    await small_log.journal("orders").append(
+        "k", [Event(b"\xca\xfe", tags={"a"}, seq_nr=7)], headers={"h": "1"}, header_metadata={"m": 2}
+    )
+    record = await produced(small_log)
+    action = json.loads(record.action)["append"]
+    assert (action["payloadType"], action["metadata"]) == ("binary", {"data": {"m": 2}})
+    assert record.value.hex() == "01000000010000001800000000000000070000000500000001610100000002cafe7b7d"
+    assert record.headers == (("h", b"1"),)
+
+
+async def test_the_other_actions_have_no_value(small_log) -> None:
+    orders = small_log.journal("orders")
+    await orders.append("k", [Event(1), Event(2)])
+    await orders.delete("k", to=9)
+    deleted = await produced(small_log)
+    await orders.mark("k", "m1")
+    marked = await produced(small_log)
+    await orders.purge("k")
+    purged = await produced(small_log)
+    # A delete says no more than there is, and does nothing where nothing is.
+    assert decode_action(deleted.action).to == 2
+    assert decode_action(deleted.action).if_exists
+    assert decode_action(marked.action).id == "m1"
+    assert isinstance(decode_action(purged.action), Purge)
+    assert [record.value for record in (deleted, marked, purged)] == [None] * 3
 
 
 @pytest.mark.case("kafka-journal", 5)

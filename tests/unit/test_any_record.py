@@ -13,7 +13,19 @@ import everlog
 from everlog import Event, JournalHalted
 from everlog.journal.values import partition_of
 from everlog.log.base import Record
-from tests.support import START_MS, ManualClock, produce_raw, replicate, small_config
+from tests.support import (
+    START_MS,
+    ManualClock,
+    append_record,
+    broken_record,
+    delete_record,
+    mark_record,
+    produce_raw,
+    purge_record,
+    replicate,
+    resume_record,
+    small_config,
+)
 
 PLACE = partition_of(b"k", 2)
 
@@ -70,13 +82,23 @@ raw = st.builds(
     values.map(lambda value: json.dumps(value).encode()) | st.none() | st.binary(max_size=20),
     st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=2).map(tuple),
 )
+place = {"partition": PLACE}
+sound = st.one_of(
+    st.tuples(st.integers(1, 6), st.integers(0, 2)).map(lambda n: append_record(0, n[0], n[0] + n[1], **place)),
+    st.tuples(st.integers(1, 6), st.booleans()).map(lambda n: delete_record(0, n[0], if_exists=n[1], **place)),
+    st.lists(st.integers(0, 12), max_size=6).map(lambda skip: resume_record(0, skip, **place)),
+    st.sampled_from([purge_record(0, **place), mark_record(0, **place), broken_record(0, **place)]),
+)
 
 
 @pytest.mark.case("kafka-journal", 54)
-@settings(max_examples=60)
-@given(st.lists(raw, min_size=1, max_size=8), st.integers(1, 4))
+@settings(max_examples=100)
+@given(st.lists(sound | raw, min_size=1, max_size=12), st.integers(1, 4))
 def test_nothing_stops_the_pipeline(tmp_path_factory, records, batch) -> None:
-    """Bad headers, bad values, absurd numbers, keys and times: at worst their own journal halts."""
+    """Bad headers, bad values, absurd numbers, keys and times: at worst their own journal halts.
+
+    And a read gives the same before, during and after: readers and pipeline take every record in the same way.
+    """
     asyncio.run(check(tmp_path_factory.mktemp("any"), records, batch))
 
 
@@ -88,7 +110,11 @@ async def check(folder, records, batch) -> None:
             await produce_raw(log, "orders", record)
         await orders.append("fine", [Event(2)])
         before = await events(orders, "k")
-        await replicate(log, batch=batch)
+        await replicate(log, batch=batch, rounds=2)
+        assert await events(orders, "k") == before
+        await replicate(log, batch=batch, publish=False)
+        assert await events(orders, "k") == before
+        await replicate(log)
         assert [event.payload async for event in orders.read("fine")] == [1, 2]
         assert await events(orders, "k") == before
         assert (await log.parts.store.pointers("journal-orders"))[PLACE] >= len(records) - 1

@@ -363,6 +363,18 @@ async def test_expired_journals_are_found_on_their_day_and_after(small_log) -> N
     assert [exists(await head_of(small_log, key)) for key in ("a", "b", "c")] == [False, False, True]
 
 
+@pytest.mark.parametrize("timestamp", [2**62, -(2**62), -1, 0])
+async def test_a_time_that_no_calendar_holds_stops_nothing(small_log, timestamp) -> None:
+    """Producers of others set the time of their records; the pipeline must get past any of them."""
+    record = append_record(0, 1, expire_after="1 day", partition=partition_of(b"k", 2), timestamp=timestamp)
+    await produce_raw(small_log, "orders", record)
+    await replicate(small_log)
+    assert (await head_of(small_log, "k")).created == timestamp
+    for reverse in (False, True):
+        read = small_log.journal("orders").read("k", reverse=reverse)
+        assert [event.timestamp async for event in read] == [timestamp]
+
+
 async def test_an_old_head_never_replaces_a_newer_one(small_log) -> None:
     """The statement itself guards: a late writer with an older offset changes nothing."""
     orders = small_log.journal("orders")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any
 
 import msgspec
 
-from everlog.journal.duration import ExpireAfter, StoredDuration
+from everlog.journal.duration import ExpireAfter, StoredDuration, utc_day
 from everlog.journal.events import EventRecord
 from everlog.journal.fold import Quarantined, Rejected
 from everlog.journal.head import Deletion, Head
@@ -60,7 +60,7 @@ def head_values(topic: str, journal_id: str, head: Head) -> tuple[Any, ...]:
         head.seq_nr or None,
         head.delete_to or None,
         head.created,
-        None if head.created is None else datetime.fromtimestamp(head.created / 1000, UTC).date().isoformat(),
+        None if head.created is None else utc_day(head.created // 1000).isoformat(),
         head.updated,
         None if after is None else _encode(after.stored()).decode(),
         None if head.expire_on is None else head.expire_on.isoformat(),

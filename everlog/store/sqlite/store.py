@@ -115,10 +115,10 @@ class SqliteStore(Store):
         after: RowCursor | None = None,
     ) -> list[EventRecord]:
         if reverse:
-            start = (last, 2**62) if after is None else after
+            start = (last, 2**63 - 1) if after is None else after
             end_segment = segment_of(first, segment_size)
         else:
-            start = (first, -1) if after is None else after
+            start = (first, -(2**63)) if after is None else after
             end_segment = segment_of(last, segment_size)
         place = (segment_of(start[0], segment_size), *start)
         parameters = (journal_id, topic, *place, end_segment, first, last, segment_size, limit)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any, NoReturn, TypeVar
 
@@ -16,7 +17,7 @@ from everlog.store.base import KeyChange, RowCursor, Store, StoreTask
 from tests.unit.models.scheduler import Step
 from tests.unit.models.tables import Tables, head_columns
 
-Statement = tuple[str, Any]
+Statement = tuple[str, Callable[[], None]]
 T = TypeVar("T")
 
 
@@ -82,25 +83,24 @@ class TaskDouble(StoreTask):
             write()
 
     def row_statements(self, key: KeyChange) -> list[Statement]:
-        change, statements = key.change, []
+        change = key.change
+        statements: list[Statement] = [
+            (f"set {found.record.offset} of {key.id} aside", partial(self.tables.put_waiting, key.id, found))
+            for found in change.quarantined
+        ]
         for row in change.rows:
             assert change.head is not None
             segment = segment_of(row.seq_nr, change.head.segment_size)
+            write = partial(self.tables.put_event, key.id, segment, row)
+            statements.append((f"write row {row.seq_nr}@{row.offset} of {key.id}", write))
             self.store.won.add((key.id, row.offset))
-            statements.append(
-                (f"write row {row.seq_nr}@{row.offset} of {key.id}", call(self.tables.put_event, key.id, segment, row))
-            )
-        for found in change.quarantined:
-            statements.append(
-                (f"set {found.record.offset} of {key.id} aside", call(self.tables.put_waiting, key.id, found))
-            )
         self.store.lost.update((key.id, lost.offset) for lost in change.rejected)
         return statements
 
     def head_statement(self, journal_id: str, head: Head) -> Statement:
         return (
             f"write head {describe(head)} of {journal_id}",
-            call(self.tables.put_head, journal_id, head.offset, head_columns(head)),
+            partial(self.tables.put_head, journal_id, head.offset, head_columns(head)),
         )
 
     def garbage_statements(self, key: KeyChange) -> list[Statement]:
@@ -108,11 +108,11 @@ class TaskDouble(StoreTask):
         for deletion in key.garbage:
             for segment in range(deletion.first, deletion.last + 1):
                 label = f"delete rows of {key.id} in segment {segment} to {deletion.to}, at {deletion.offset}"
-                write = call(self.tables.delete_events, key.id, segment, deletion.to, deletion.offset)
+                write = partial(self.tables.delete_events, key.id, segment, deletion.to, deletion.offset)
                 statements.append((label, write))
             if deletion.quarantine is not None:
                 label = f"delete what waits of {key.id} to {deletion.quarantine}, at {deletion.offset}"
-                write = call(self.tables.delete_waiting, key.id, deletion.quarantine, deletion.offset)
+                write = partial(self.tables.delete_waiting, key.id, deletion.quarantine, deletion.offset)
                 statements.append((label, write))
         return statements
 
@@ -230,7 +230,3 @@ def describe(head: Head) -> str:
 def _behind(event: EventRecord, cursor: RowCursor, reverse: bool) -> bool:
     place = (event.seq_nr, event.timestamp)
     return place < cursor if reverse else place > cursor
-
-
-def call(function: Any, *arguments: Any) -> Any:
-    return lambda: function(*arguments)

@@ -73,8 +73,8 @@ async def read(world: World, reader_class: type[Reader]) -> None:
         for state in world.journals.after[journal_id][began:]
     }
     if answer not in right:
-        span = f"from {first}{', backwards' if reverse else ''}, while the log grew from {began} to {len(world.log.records)}"
-        world.find("read", journal=journal_id, got=answer, right=right, span=span)
+        grown = f"{began}-{len(world.log.records)}"
+        world.find("read", journal=journal_id, got=answer, right=right, first=first, reverse=reverse, log=grown)
 
 
 async def look(world: World, reader_class: type[Reader]) -> None:
@@ -110,7 +110,7 @@ class ModelClock:
 class ModelWriter(Writer):
     """The real one, but for the time-out around the log, which needs an event loop: here, answers get lost."""
 
-    def __init__(self, world: World, reader: Reader) -> None:
+    def __init__(self, world: World, name: str, reader: Reader) -> None:
         clock, page = ModelClock(world), world.random.choice(PAGES)
         super().__init__(
             world.log,
@@ -123,6 +123,7 @@ class ModelWriter(Writer):
             page_size=page,
         )
         self.world = world
+        self.name = name
         self.clock = clock
         self.sent: list[int] = []
 

@@ -23,7 +23,7 @@ class Setup:
     pipelines: int = 1
     from_start: bool = True
     halts: bool = False
-    clients: int = 1
+    clients: int = 2
     store: type[StoreDouble] = StoreDouble
     pipeline: type[Pipeline] = Pipeline
     reader: type[Reader] = Reader
@@ -41,10 +41,11 @@ class Simulation:
         self.drivers = [setup.pipeline(self.world) for _ in range(setup.pipelines)]
         self.pipelines = [self._start_pipeline(number, 0) for number in range(setup.pipelines)]
         self.readers: list[Process] = []
+        self.started = 0
+        # Each client has a writer of its own, as each is a process of its own.
+        readers = [setup.reader(self.world.log, self.world.store) for _ in range(setup.clients)]
+        self.writers = [ModelWriter(self.world, f"client {number}", reader) for number, reader in enumerate(readers)]
         self.clients: list[Process] = []
-        self.writers = [
-            ModelWriter(self.world, setup.reader(self.world.log, self.world.store)) for _ in range(setup.clients)
-        ]
         self.weights = [self.random.random() + 0.05 for _ in range(setup.pipelines)]
         self.pointer = -1
 
@@ -74,7 +75,7 @@ class Simulation:
                 world.produce()
             elif chance < 0.18 and len(self.readers) < 3:
                 self._start_reader()
-            elif chance < 0.21 and len(self.clients) < len(self.writers) and len(world.log.records) < self.length:
+            elif chance < 0.21 and len(world.log.records) < self.length:
                 self._start_client()
             elif chance < 0.22:
                 world.log.trim(random.randint(0, world.tables.pointer() + 1))
@@ -90,13 +91,16 @@ class Simulation:
 
     def _start_reader(self) -> None:
         kind = read if self.random.random() < 0.8 else look
+        self.started += 1
         coroutine = kind(self.world, self.setup.reader)
-        self.readers.append(Process(f"reader {self.world.trace.__len__()}", coroutine, self.world.trace))
+        self.readers.append(Process(f"reader {self.started}", coroutine, self.world.trace))
 
     def _start_client(self) -> None:
-        # Each has a writer of its own, as each is a process of its own.
-        writer = self.writers[len(self.clients)]
-        self.clients.append(Process(f"client {len(self.clients)}", write(self.world, writer), self.world.trace))
+        busy = {client.name for client in self.clients}
+        for writer in self.writers:
+            if writer.name not in busy:
+                self.clients.append(Process(writer.name, write(self.world, writer), self.world.trace))
+                return
 
     def _turn(self, processes: list[Process]) -> None:
         process = self.random.choice(processes)

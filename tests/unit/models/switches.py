@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -10,7 +11,7 @@ from everlog.journal.head import Head, Topic
 from everlog.journal.reading import Reader, View
 from everlog.log.base import Record
 from everlog.store.base import KeyChange
-from tests.unit.models.doubles import Statement, StoreDouble, TaskDouble, call
+from tests.unit.models.doubles import Statement, StoreDouble, TaskDouble
 from tests.unit.models.processes import Pipeline
 from tests.unit.models.tables import head_columns
 from tests.unit.models.world import World
@@ -32,7 +33,7 @@ class PartialHeads(TaskDouble):
         columns, before = head_columns(head), self.before.get(journal_id)
         old = dict.fromkeys(columns) if before is None else head_columns(before)
         changed = {name: value for name, value in columns.items() if value != old[name]}
-        return f"{label}, in part", call(self.tables.put_head, journal_id, head.offset, changed)
+        return f"{label}, in part", partial(self.tables.put_head, journal_id, head.offset, changed)
 
 
 class NoMarkers(TaskDouble):
@@ -41,7 +42,8 @@ class NoMarkers(TaskDouble):
     def head_statement(self, journal_id: str, head: Head) -> Statement:
         if not head.purged or head.halted_at is not None:
             return super().head_statement(journal_id, head)
-        return f"delete the head of {journal_id}, at {head.offset}", call(self.tables.delete_head, journal_id, head.offset)
+        write = partial(self.tables.delete_head, journal_id, head.offset)
+        return f"delete the head of {journal_id}, at {head.offset}", write
 
 
 class GarbageWithRows(TaskDouble):
@@ -49,11 +51,7 @@ class GarbageWithRows(TaskDouble):
 
     async def write_rows(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
         await self.carry_out(
-            [
-                statement
-                for key in changes
-                for statement in (*self.row_statements(key), *self.garbage_statements(key))
-            ]
+            [statement for key in changes for statement in (*self.row_statements(key), *self.garbage_statements(key))]
         )
         return {}
 

@@ -126,7 +126,11 @@ class Tables:
         self._heads[journal_id].delete(self.base + offset)
 
     def put_event(self, journal_id: str, segment: int, event: EventRecord) -> None:
-        rows, place, timestamp = self._events[journal_id, segment], (event.seq_nr, event.timestamp), self.base + event.offset
+        rows, place, timestamp = (
+            self._events[journal_id, segment],
+            (event.seq_nr, event.timestamp),
+            self.base + event.offset,
+        )
         # All columns are written at once, so that one cell stands for them.
         if place not in rows or timestamp > rows[place][0]:
             rows[place] = (timestamp, event)
