@@ -18,7 +18,6 @@ from everlog.journal.actions import Append, Expected, Range, encode_action
 from everlog.journal.codec import EventData, encode_value
 from everlog.journal.events import encode_payload
 from everlog.journal.reading import Ref
-from everlog.journal.writing import new_append_id
 from everlog.log.sqlite import SQL, SqliteLog
 from everlog.sqlite import connect, transaction
 
@@ -94,7 +93,7 @@ class Filler:
             payload_type=payload_type,
             metadata={},
             expected=Expected(writer.seq_nr, writer.life),
-            id=new_append_id(first),
+            id=f"{first}.filled-{partition}-{offset:x}",
         )
         if writer.life is None:
             writer.life = writer.ref.topic.life(partition, offset)

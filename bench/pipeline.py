@@ -212,8 +212,8 @@ def latency(settings: Settings) -> list[Line]:
     target = Target("latency: p50", times["p50"], 700, "under", " ms")
     return [
         Line(
-            "append to store",
-            "Everlog",
+            "latency",
+            "Everlog: acknowledged → in the store",
             milliseconds=times,
             target=target,
             details={"samples": len(found)},

@@ -300,9 +300,16 @@ MUTANTS = (
     Mutant(
         "read-correlate",
         READING,
-        "return [row for row in rows if row.record_id == record_id]",
+        "return [row for row in rows if row.record_id == stored.record_id]",
         "return rows",
         "rows of another life are dropped",
+    ),
+    Mutant(
+        "read-next-life",
+        READING,
+        "if any(row.offset > stored.offset and row.partition == stored.partition for row in strays):",
+        "if not strays:",
+        "rows of the next life, whose head is yet to come, start a read over",
     ),
     Mutant(
         "read-truncated",
@@ -321,8 +328,8 @@ MUTANTS = (
     Mutant(
         "apply-partition",
         APPLY,
-        "if partition_of(key, partitions) != record.partition:",
-        "if record.partition >= partitions:",
+        "return None if right == partition else",
+        "return None if right <= topic.partitions else",
         "a record in the wrong partition touches no journal",
     ),
     Mutant(

@@ -281,4 +281,9 @@ async def append_lines(journal: Journal, name: str, *, keep_going: bool) -> Summ
                 progress.update(task, completed=source.bytes_read, appended=counts.appended, failed=counts.failed)
                 yield found
 
-        return await work.run(watched())
+        try:
+            return await work.run(watched())
+        except asyncio.CancelledError:
+            # What was on its way may be in the log as well: nobody waited for the answer.
+            print(f"interrupted: at least {work.summary.appended:,} lines were appended", file=sys.stderr)
+            raise

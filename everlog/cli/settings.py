@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +59,10 @@ class Settings:
     def print_statement(self, statement: str, seconds: float) -> None:
         """What `--trace` shows."""
         if self.log_format == "json":
-            document = {"statement": statement, "ms": round(seconds * 1000, 3)}
-            click.echo(msgspec.json.encode(document).decode(), err=True)
+            line = msgspec.json.encode({"statement": statement, "ms": round(seconds * 1000, 3)}).decode()
         else:
-            click.echo(f"{seconds * 1000:9.3f} ms  {statement}", err=True)
+            line = f"{seconds * 1000:9.3f} ms  {statement}"
+        print(line, file=sys.stderr)  # a live display stands in for it and makes room
 
     def arguments(self) -> str:
         """The options that lead another command to the same log."""

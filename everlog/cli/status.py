@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -191,7 +192,7 @@ def stop_signals(message: str = "") -> Iterator[asyncio.Event]:
             os._exit(INTERRUPTED)  # threads that wait for Spark would keep a proper end waiting too
         stop.set()
         if message:
-            click.echo(message, err=True)
+            print(message, file=sys.stderr)  # a live display stands in for it and makes room
 
     for number in signals:
         loop.add_signal_handler(number, on_signal)

@@ -224,7 +224,7 @@ class Journal:
         """The journal's place, or None while its topic does not exist."""
         key = check_id(journal_id)
         opened = self._opened or await self._open(create=create)
-        return None if opened is None else Ref(opened.log_topic, opened.topic, journal_id, key)
+        return None if opened is None else Ref(opened.log_topic, opened.topic, journal_id, key, self.topic)
 
     async def _open(self, *, create: bool) -> Ref | None:
         """Find or create the topic, and pin what must never change about it."""
@@ -241,7 +241,7 @@ class Journal:
                 f"the topic {self.log_name} was made again, its tables are filled from another one: "
                 "restore the old log, or use a new topic name"
             )
-        self._opened = Ref(found, topic, "", b"")
+        self._opened = Ref(found, topic, "", b"", self.topic)
         return self._opened
 
     def _position(self, after: After) -> Position | None:

@@ -26,19 +26,20 @@ MAX_TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """One journal, and where it lives."""
+    """One journal, and where it lives. `name` is the topic's short name, for people."""
 
     log_topic: LogTopic
     topic: Topic
     id: str
     key: bytes
+    name: str = ""
 
     @property
     def partition(self) -> int:
         return partition_of(self.key, self.topic.partitions)
 
     def __str__(self) -> str:
-        return f"{self.topic.name}:{self.id}"
+        return f"{self.name or self.topic.name}:{self.id}"
 
 
 @dataclass(slots=True)
@@ -176,7 +177,7 @@ class Reader:
         if not view.waited and view.purged_at is None:
             stored = await self._store.waiting(ref.topic.name, ref.id)
             found |= {waiting.record.offset: waiting for waiting in stored}
-        return [found[offset] for offset in sorted(found)]
+        return [found[offset] for offset in sorted(found) if offset >= view.state.halted_at]
 
     async def _recheck(self, view: View) -> None:
         """The store must still hold the same life, or rows may be missing from what was read."""

@@ -7,6 +7,7 @@ producing. A head read after producing could already contain later records, so i
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -118,6 +119,8 @@ class Writer:
         self._timeout = append_timeout
         self._known_journals = known_journals
         self._page_size = page_size
+        self._name = secrets.token_urlsafe(9)
+        self._numbers = itertools.count()
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -143,7 +146,7 @@ class Writer:
         """Append and wait for the verdict."""
         check_draft(draft)
         if not verdict and draft.numbered and draft.expected is None:
-            sent = await self._send(ref, draft, 0, None, new_append_id(draft.events[0].seq_nr or 1))
+            sent = await self._send(ref, draft, 0, None, self._new_append_id(draft.events[0].seq_nr or 1))
             return Appended(sent.ack.offset, sent.range)
         if not draft.anywhere:
             return await self._append_once(ref, draft, append_id, verdict)
@@ -171,14 +174,15 @@ class Writer:
             known = await self._load(ref)
             if known.head is not None and known.head.delete_to >= first_of(append_id):
                 raise OutcomeUnknown(str(ref), append_id, "what stood at its place was deleted since")
-        if not fresh and self._objection(ref, draft, known) is not None:
-            known = await self._load(ref)
         objection = self._objection(ref, draft, known)
+        if objection is not None and not fresh:
+            known = await self._load(ref)
+            objection = self._objection(ref, draft, known)
         if objection is not None:
             raise objection
         first = seq_nr_of(known.head) + 1 if not draft.numbered else draft.events[0].seq_nr or 1
         if append_id is None or first_of(append_id) != first:
-            append_id = new_append_id(first)
+            append_id = self._new_append_id(first)
         expected = None if draft.expected is None and draft.numbered else _expectation(known)
         sent = await self._send(ref, draft, first, expected, append_id)
         if not verdict:
@@ -198,6 +202,10 @@ class Writer:
     async def _load(self, ref: Ref) -> Known:
         view = await self._reader.view(ref)
         return self._remember(ref, Known(view.state, view.end - 1))
+
+    def _new_append_id(self, first: int) -> str:
+        """A fresh id; it says where the append would be found."""
+        return f"{first}.{self._name}-{next(self._numbers):x}"
 
     def forget(self, ref: Ref) -> None:
         """What was known is surely outdated: the next append looks again, rather than lose first."""
@@ -351,11 +359,6 @@ def check_draft(draft: Draft) -> None:
             raise InvalidInput(
                 f"headers map text to text and their names do not start with 'journal.': {name!r}"
             )
-
-
-def new_append_id(first: int) -> str:
-    """A fresh id; it says where the append would be found."""
-    return f"{first}.{secrets.token_urlsafe(12)}"
 
 
 def first_of(append_id: str) -> int:

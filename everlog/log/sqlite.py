@@ -156,6 +156,10 @@ class SqliteLog(Log):
                 _answer(group, _verdict(self.path, error))
             except EverlogError as error:
                 _answer(group, error)
+            except Exception as error:
+                # It was rolled back. Whatever it is, it must not end this thread and leave all later appends waiting.
+                logger.exception("a group of %d appends failed", len(group))
+                _answer(group, StorageFailed(f"{self.path}: {error!r}"))
             else:
                 _answer(group, acks)
             if stop:

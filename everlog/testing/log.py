@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from everlog.errors import EverlogError
 from everlog.log.base import Bounds, Log, LogTopic, NewRecord, Record
 
 
@@ -138,6 +139,12 @@ class LogConformance:
         for at in (100, 50, 200):
             await log.append(topic, new_record(at=at))
         assert [await log.timestamp_at(topic, 0, offset) for offset in range(4)] == [100, 50, 200, None]
+
+    async def test_a_wrong_partition_is_an_error_and_harms_nobody(self, log: Log) -> None:
+        topic = await log.create_topic("journal-a")
+        with pytest.raises(EverlogError):
+            await log.append(topic, new_record(partition=topic.partitions))
+        assert (await log.append(topic, new_record())).offset == 0
 
     async def test_a_closed_log_can_be_closed_again(self, log: Log) -> None:
         topic = await log.create_topic("journal-a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -162,7 +163,9 @@ def test_lines_are_appended_as_they_come_and_an_interrupt_ends_the_wait(cli):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
-        assert b"Traceback" not in process.stderr.read()
+        assert process.stderr is not None
+        # The record may be in the log a moment before the append knows that it won.
+        assert re.fullmatch("interrupted: at least [01] lines were appended", process.stderr.read().decode().strip())
 
 
 def cli_keys(cli: Cli) -> set[str]:

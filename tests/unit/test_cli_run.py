@@ -10,6 +10,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 from types import SimpleNamespace
@@ -211,3 +212,23 @@ def test_a_missing_extra_is_named(cli, pipelines, monkeypatch):
     assert (error["type"], error["extra"]) == ("MissingExtra", "spark")
     assert "everlog[spark]" in error["message"]
     assert "up" in main.commands
+
+
+def test_the_second_signal_ends_the_program_at_once():
+    """Even if something in a thread never ends."""
+    program = """
+import asyncio, os, signal, threading
+from everlog.cli.status import stop_signals
+
+async def main():
+    with stop_signals("stopping") as stop:
+        asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+        os.kill(os.getpid(), signal.SIGINT)
+        await stop.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "stopping\n")

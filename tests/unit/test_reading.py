@@ -136,13 +136,13 @@ async def test_a_smaller_delete_after_a_larger_one(small_log, between) -> None:
         await replicate(small_log)
 
 
-def put_row(log, seq_nr, *, record_id=None, timestamp=1) -> None:
+def put_row(log, seq_nr, *, record_id=None, timestamp=1, offset=0) -> None:
     """A row that no fold has written, next to those of `k`."""
     connection = log.parts.store._connect_writer()
     connection.execute(
         "INSERT INTO journal (id, topic, segment, seq_nr, timestamp, partition, offset, meta_record_id)"
-        " SELECT id, topic, (? - 1) / 3, ?, ?, partition, 0, coalesce(?, record_id) FROM metajournal WHERE id = 'k'",
-        (seq_nr, seq_nr, timestamp, record_id),
+        " SELECT id, topic, (? - 1) / 3, ?, ?, partition, ?, coalesce(?, record_id) FROM metajournal WHERE id = 'k'",
+        (seq_nr, seq_nr, timestamp, offset, record_id),
     )
 
 
@@ -174,6 +174,22 @@ async def test_rows_of_another_life(small_log, tmp_path, clock, caplog) -> None:
         async with everlog.connect(lenient, clock=clock) as log:
             assert await numbers(log) == [1, 2, 2]
         assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_rows_of_the_next_life_start_a_read_over(small_log, monkeypatch) -> None:
+    """Rows are written before their head, and may have taken the place of rows of the life that is being read."""
+    await append(small_log, 2)
+    await replicate(small_log)
+
+    async def written_ahead(n) -> None:
+        if n == 1:
+            put_row(small_log, 2, record_id="next life", offset=99)
+        if n == 3:
+            small_log.parts.store._connect_writer().execute("DELETE FROM journal WHERE offset = 99")
+
+    calls = watch(monkeypatch, small_log.parts.store, "rows", written_ahead)
+    assert await numbers(small_log) == [1, 2]
+    assert len(calls) == 3
 
 
 async def test_rows_above_the_stored_head_are_not_read_twice(small_log) -> None:

@@ -183,7 +183,9 @@ class StoreDouble(Store):
 
 @double
 class LogDouble(Log):
-    """One partition in memory. Whether it can tell the key's previous record is left to chance."""
+    """One partition in memory. Often it cannot tell the key's previous record."""
+
+    forgets = 0.5
 
     def __init__(self, topic: LogTopic, random: Random) -> None:
         self.log_topic = topic
@@ -196,7 +198,7 @@ class LogDouble(Log):
         offset = len(self.records)
         same = [record.offset for record in self.records if record.key == new.key]
         self.records.append(Record(0, offset, new.timestamp, new.key, new.action, new.value, new.headers))
-        return Ack(offset, None if self.random.random() < 0.5 else max(same, default=-1))
+        return Ack(offset, None if self.random.random() < self.forgets else max(same, default=-1))
 
     def trim(self, start: int) -> None:
         self.start = max(self.start, start)

@@ -110,6 +110,9 @@ class ModelClock:
 class ModelWriter(Writer):
     """The real one, but for the time-out around the log, which needs an event loop: here, answers get lost."""
 
+    loses_record = 0.05
+    loses_answer = 0.05
+
     def __init__(self, world: World, name: str, reader: Reader) -> None:
         clock, page = ModelClock(world), world.random.choice(PAGES)
         super().__init__(
@@ -131,11 +134,11 @@ class ModelWriter(Writer):
         self, ref: Ref, action: Action, value: bytes | None = None, headers: Headers = (), append_id: str = ""
     ) -> tuple[Ack, Record]:
         fate = self.world.random.random()
-        if fate < 0.05:
+        if fate < self.loses_record:
             raise OutcomeUnknown(str(ref), append_id, "the record is lost")
         new = NewRecord(ref.partition, self.clock.now_ms(), ref.key, encode_action(action), value, headers)
         ack = await self._log.append(ref.log_topic, new)
-        if fate < 0.1:
+        if fate < self.loses_record + self.loses_answer:
             raise OutcomeUnknown(str(ref), append_id, "the answer is lost")
         self.sent.append(ack.offset)
         return ack, self.world.log.records[ack.offset]

@@ -19,7 +19,7 @@ class Step:
 
 
 class Process:
-    """A coroutine that is driven by hand. `pending` is the label of the step that comes next."""
+    """A coroutine that is driven by hand. `pending` is the label of the step that comes next; `result` its value."""
 
     def __init__(self, name: str, coroutine: Coroutine[Any, Any, Any], trace: list[str]) -> None:
         self.name = name
@@ -27,6 +27,7 @@ class Process:
         self.trace = trace
         self.pending = "start"
         self.finished = False
+        self.result: Any = None
 
     def step(self) -> str:
         """Do the pending step and run up to the next one; returns what was done."""
@@ -38,8 +39,8 @@ class Process:
             self.trace.append(line)
         try:
             self.pending = self.coroutine.send(None)
-        except StopIteration:
-            self.finished = True
+        except StopIteration as end:
+            self.finished, self.result = True, end.value
         except BaseException:
             self.finished = True
             raise
@@ -51,6 +52,11 @@ class Process:
             if self.finished or self.step() == "idle":
                 return
         raise AssertionError(f"{self.name} does not come to an end")
+
+    def until(self, label: str) -> None:
+        """Run alone up to a step whose label starts so, without doing it."""
+        while not self.pending.startswith(label):
+            self.step()
 
     def kill(self) -> None:
         """Die here: the pending step is never done."""

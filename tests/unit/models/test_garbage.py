@@ -25,9 +25,7 @@ def replicate(world: World, first: int, last: int) -> None:
 def die_before(world: World, first: int, last: int, label: str) -> None:
     """One batch that dies before the step with this label."""
     process = Process("dying", Pipeline(world).replicate(world.log.records[first : last + 1], last), world.trace)
-    while not process.pending.startswith(label):
-        assert not process.finished, f"no step {label!r}"
-        process.step()
+    process.until(label)
     process.kill()
 
 
@@ -82,8 +80,7 @@ def test_garbage_covers_rows_of_appends_that_the_batch_itself_folded_away(world)
     When the sleeper wakes up, its rows are hidden by deletions that happened before they came."""
     world.say("a", append([1, 2]))
     sleeper = Process("sleeper", Pipeline(world).replicate(world.log.records[0:1], 0), world.trace)
-    while not sleeper.pending.startswith("write row"):
-        sleeper.step()
+    sleeper.until("write row")
     world.say("a", plain(Purge()))
     replicate(world, 0, 1)
     sleeper.finish()
