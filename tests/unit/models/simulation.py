@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from random import Random
 
@@ -56,6 +57,7 @@ class Simulation:
             self._check()
         except Exception as error:  # whatever a process raises is a finding
             self.world.find("error", error=repr(error))
+            self.world.trace.append(traceback.format_exc())
         finally:
             for process in (*self.pipelines, *self.readers, *self.clients):
                 process.coroutine.close()

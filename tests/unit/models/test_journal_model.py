@@ -33,10 +33,10 @@ SETUPS = {
     "two pipelines and halts": Setup(pipelines=2, halts=True),
     "three pipelines and halts": Setup(pipelines=3, halts=True),
 }
-BLOCK = 50
-SEEDS = 250
-SEEDS_WITH_CACHE = 100
-SEEDS_IN_A_SOAK = 10_000
+BLOCK = 100
+SEEDS = 500
+SEEDS_WITH_CACHE = 200
+SEEDS_IN_A_SOAK = 50_000
 SEEDS_UNTIL_A_FINDING = 2_000
 
 
