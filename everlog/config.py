@@ -123,10 +123,6 @@ def prepare_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (PermissionError, FileExistsError, NotADirectoryError, OSError) as error:
-        raise NotWritable(
-            f"the folder {folder} cannot be made: {error.strerror}: choose another one"
-        ) from error
+        raise NotWritable(f"the folder {folder} cannot be made: {error.strerror}: choose another one") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise NotWritable(
-            f"the folder {folder} is not writable for this user: change its owner or choose another one"
-        )
+        raise NotWritable(f"the folder {folder} is not writable for this user: change its owner or choose another one")

@@ -62,9 +62,14 @@ class Connection(sqlite3.Connection):
 
 
 def connect(
-    path: Path, *, synchronous: str = "FULL", cache_mib: int = 16, trace: Trace | None = None
+    path: Path, *, synchronous: str = "FULL", cache_mib: int = 16, wal_pages: int = 1000, trace: Trace | None = None
 ) -> Connection:
-    """Open a file in WAL mode; transactions are explicit."""
+    """Open a file in WAL mode; transactions are explicit.
+
+    `wal_pages`: how long the WAL gets before it is copied into the file and written from its beginning again. A
+    short one is soon written over rather than extended, which makes small commits quick; a long one copies pages
+    that every commit touches less often.
+    """
     with translated(path):
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=Connection
@@ -74,8 +79,7 @@ def connect(
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute(f"PRAGMA cache_size = -{cache_mib * 1024}")
-            # Hot pages are rewritten by every batch: fewer checkpoints copy each of them less often.
-            connection.execute("PRAGMA wal_autocheckpoint = 16384")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {wal_pages}")
         except BaseException:
             connection.close()
             raise
@@ -99,9 +103,7 @@ def explain(path: Path, error: sqlite3.Error) -> EverlogError:
     if name.startswith("SQLITE_FULL"):
         return DiskFull(f"no space left for {path}: free some space and try again; nothing was stored")
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
-        return NotWritable(
-            f"{path} cannot be opened for writing ({text}): check the folder's owner and permissions"
-        )
+        return NotWritable(f"{path} cannot be opened for writing ({text}): check the folder's owner and permissions")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return Busy(f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: try again")
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):

@@ -96,9 +96,7 @@ def _wire_event(event: EventData) -> dict[str, Any]:
         wire["payloadType"] = event.payload_type
         data = event.data or ""
         wire["payload"] = (
-            msgspec.Raw(data.encode() if isinstance(data, str) else data)
-            if (event.payload_type == "json")
-            else data
+            msgspec.Raw(data.encode() if isinstance(data, str) else data) if (event.payload_type == "json") else data
         )
     return wire
 
@@ -214,11 +212,7 @@ def encode_tags(tags: Sequence[str]) -> str:
 
 def encode_headers(headers: Sequence[tuple[str, bytes]]) -> str:
     """User headers as the JSON map of the `headers` column; of a repeated name the last one counts."""
-    return (
-        _encode_json({name: value.decode(errors="replace") for name, value in headers}).decode()
-        if headers
-        else ""
-    )
+    return _encode_json({name: value.decode(errors="replace") for name, value in headers}).decode() if headers else ""
 
 
 def check_json_metadata(what: str, value: Any) -> Any:

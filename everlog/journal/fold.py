@@ -218,9 +218,7 @@ class _Folding:
         head = self.head
         if head is not None and not head.purged:
             if head.record_id is None and head.seq_nr == head.delete_to:
-                return msgspec.structs.replace(
-                    head, record_id=self.topic.life(record.partition, record.offset)
-                )
+                return msgspec.structs.replace(head, record_id=self.topic.life(record.partition, record.offset))
             return head
         return Head(
             partition=record.partition,

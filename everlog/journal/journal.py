@@ -59,9 +59,7 @@ class Journal:
 
     def __init__(self, topic: str, parts: Parts) -> None:
         if not _TOPIC.fullmatch(topic):
-            raise InvalidInput(
-                f"a topic's name is letters, digits, '.', '_' and '-', at most 200; not {topic!r}"
-            )
+            raise InvalidInput(f"a topic's name is letters, digits, '.', '_' and '-', at most 200; not {topic!r}")
         self.topic = topic
         self.log_name = parts.config.journal.topic_prefix + topic
         self.parts = parts
@@ -111,9 +109,7 @@ class Journal:
         after: After = None,
     ) -> AsyncIterator[EventRecord]:
         """The journal's events, page by page as they are asked for."""
-        pages = self.read_pages(
-            journal_id, from_seq=from_seq, to_seq=to_seq, limit=limit, reverse=reverse, after=after
-        )
+        pages = self.read_pages(journal_id, from_seq=from_seq, to_seq=to_seq, limit=limit, reverse=reverse, after=after)
         async for page in pages:
             for event in page:
                 yield event
@@ -214,9 +210,7 @@ class Journal:
             bounds = await self.parts.log.bounds(ref.log_topic, partition)
             pointer = await self.parts.store.pointer(self.log_name, partition)
             if bounds.end > pointer + 1:
-                keys = await self.parts.log.tail_keys(
-                    ref.log_topic, partition, after=pointer, before=bounds.end
-                )
+                keys = await self.parts.log.tail_keys(ref.log_topic, partition, after=pointer, before=bounds.end)
                 found.update(key.decode() for key in keys if key and _is_text(key))
         return found
 
@@ -249,9 +243,7 @@ class Journal:
             return None
         position = Position.parse(after) if isinstance(after, str) else after
         if position.topic != self.topic:
-            raise InvalidPosition(
-                f"{position} is a position of the topic {position.topic!r}, not of {self.topic!r}"
-            )
+            raise InvalidPosition(f"{position} is a position of the topic {position.topic!r}, not of {self.topic!r}")
         return position
 
 

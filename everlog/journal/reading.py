@@ -114,9 +114,7 @@ class Reader:
     async def _view(self, ref: Ref, after: Position | None) -> View:
         bounds = await self._log.bounds(ref.log_topic, ref.partition)
         if after is not None and after.partition == ref.partition and after.offset >= bounds.end:
-            raise InvalidPosition(
-                f"{after} is beyond the end of the log ({bounds.end}): is it from another log?"
-            )
+            raise InvalidPosition(f"{after} is beyond the end of the log ({bounds.end}): is it from another log?")
         pointer = await self._store.pointer(ref.topic.name, ref.partition)
         if pointer >= bounds.end:
             # The pipeline may just have moved on; an end that stays behind the pointer is a lost log. The start
@@ -185,9 +183,7 @@ class Reader:
         if _identity(now, view.waited) != _identity(view.stored, view.waited):
             raise _Moved
 
-    async def read(
-        self, ref: Ref, span: Span, after: Position | None = None
-    ) -> AsyncIterator[list[EventRecord]]:
+    async def read(self, ref: Ref, span: Span, after: Position | None = None) -> AsyncIterator[list[EventRecord]]:
         """Pages of events. What was yielded once is not repeated: a read that is overtaken then says so."""
         for _ in range(MAX_TRIES):
             yielded = 0
@@ -202,9 +198,7 @@ class Reader:
                         return
             except _Moved:
                 if yielded:
-                    raise Overtaken(
-                        f"{ref} was deleted from or purged while it was being read: read again"
-                    ) from None
+                    raise Overtaken(f"{ref} was deleted from or purged while it was being read: read again") from None
                 continue
             _raise_if_halted(view, span)
             return
@@ -279,9 +273,7 @@ class Reader:
         log.error("%s: dropped %d rows of another life", ref, len(strays))
         return [row for row in rows if row.record_id == stored.record_id]
 
-    def _check_order(
-        self, ref: Ref, page: list[EventRecord], previous: int | None, *, reverse: bool
-    ) -> int | None:
+    def _check_order(self, ref: Ref, page: list[EventRecord], previous: int | None, *, reverse: bool) -> int | None:
         """Each seqNr once, in order: the pair of the check in the fold."""
         if self._unique:
             for row in page:

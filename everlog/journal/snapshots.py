@@ -62,17 +62,11 @@ class Snapshots:
         if not exists(head):
             raise JournalNotFound(f"there is no journal {journal_id!r}: append to it before you snapshot it")
         if SeqNr(seq_nr) > seq_nr_of(head):
-            raise InvalidInput(
-                f"a snapshot at seqNr {seq_nr} is beyond the journal, which is at {seq_nr_of(head)}"
-            )
+            raise InvalidInput(f"a snapshot at seqNr {seq_nr} is beyond the journal, which is at {seq_nr_of(head)}")
         payload_type, data = encode_payload(payload)
         assert head is not None
         parts = self._journal.parts
-        encoded = (
-            ""
-            if metadata is None
-            else msgspec.json.encode(check_json_metadata("metadata", metadata)).decode()
-        )
+        encoded = "" if metadata is None else msgspec.json.encode(check_json_metadata("metadata", metadata)).decode()
         snapshot = Snapshot(
             seq_nr=seq_nr,
             timestamp=parts.clock.now_ms(),
@@ -100,9 +94,7 @@ class Snapshots:
         fitting = [
             snapshot
             for snapshot in stored.values()
-            if snapshot.record_id == head.record_id
-            and snapshot.seq_nr <= head.seq_nr
-            and criteria.fits(snapshot)
+            if snapshot.record_id == head.record_id and snapshot.seq_nr <= head.seq_nr and criteria.fits(snapshot)
         ]
         return sorted(fitting, key=lambda snapshot: (snapshot.seq_nr, snapshot.timestamp))
 

@@ -147,9 +147,7 @@ def partition_of(key: bytes, partitions: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
-def segments_of_partition(
-    partition: int, partitions: int, segments: int = HEAD_SEGMENTS
-) -> range | tuple[int, ...]:
+def segments_of_partition(partition: int, partitions: int, segments: int = HEAD_SEGMENTS) -> range | tuple[int, ...]:
     """Which head segments one of several workers takes, so that together they take each exactly once.
 
     >>> list(segments_of_partition(0, 20, 100))

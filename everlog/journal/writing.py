@@ -133,14 +133,10 @@ class Writer:
             async with asyncio.timeout(self._timeout):
                 ack = await self._log.append(ref.log_topic, new)
         except TimeoutError as error:
-            raise OutcomeUnknown(
-                str(ref), append_id, f"no answer from the log in {self._timeout:g} s"
-            ) from error
+            raise OutcomeUnknown(str(ref), append_id, f"no answer from the log in {self._timeout:g} s") from error
         except Unacknowledged as error:
             raise OutcomeUnknown(str(ref), append_id, str(error)) from error
-        return ack, Record(
-            new.partition, ack.offset, new.timestamp, new.key, new.action, new.value, new.headers
-        )
+        return ack, Record(new.partition, ack.offset, new.timestamp, new.key, new.action, new.value, new.headers)
 
     async def append(self, ref: Ref, draft: Draft, *, verdict: bool, append_id: str | None) -> Appended:
         """Append and wait for the verdict."""
@@ -234,9 +230,7 @@ class Writer:
             return InvalidRange(f"{ref}: no seqNr is left after {seq_nr}")
         return None
 
-    async def _send(
-        self, ref: Ref, draft: Draft, first: int, expected: Expected | None, append_id: str
-    ) -> Sent:
+    async def _send(self, ref: Ref, draft: Draft, first: int, expected: Expected | None, append_id: str) -> Sent:
         events = tuple(
             EventData(event.seq_nr or first + at, tuple(sorted(event.tags)), *encode_payload(event.payload))
             for at, event in enumerate(draft.events)
@@ -341,12 +335,8 @@ def check_draft(draft: Draft) -> None:
         raise InvalidInput("give every event of an append a seq_nr, or none of them")
     if any(a >= b for a, b in zip(given, given[1:], strict=False)):
         raise InvalidRange(f"the seqNrs of an append must ascend: {given[:10]}")
-    if draft.expected is not None and (
-        isinstance(draft.expected, bool) or not 0 <= draft.expected <= MAX_SEQ_NR
-    ):
-        raise InvalidInput(
-            f"expected is the seqNr that the journal has now, 0 if it is absent; not {draft.expected!r}"
-        )
+    if draft.expected is not None and (isinstance(draft.expected, bool) or not 0 <= draft.expected <= MAX_SEQ_NR):
+        raise InvalidInput(f"expected is the seqNr that the journal has now, 0 if it is absent; not {draft.expected!r}")
     if draft.expected is not None and given and given[0] <= draft.expected:
         raise InvalidRange(f"the first seqNr {given[0]} must be above expected={draft.expected}")
     if draft.expire_after is not None and draft.expire_after <= timedelta(0):
@@ -356,9 +346,7 @@ def check_draft(draft: Draft) -> None:
             check_json_metadata(what, value)
     for name, text in (draft.headers or {}).items():
         if not isinstance(name, str) or not isinstance(text, str) or name.startswith("journal."):
-            raise InvalidInput(
-                f"headers map text to text and their names do not start with 'journal.': {name!r}"
-            )
+            raise InvalidInput(f"headers map text to text and their names do not start with 'journal.': {name!r}")
 
 
 def first_of(append_id: str) -> int:

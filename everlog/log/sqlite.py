@@ -148,9 +148,7 @@ class SqliteLog(Log):
                     break
                 group.append(following)
             try:
-                connection = connection or connect(
-                    self.path, synchronous=self._synchronous, trace=self._trace
-                )
+                connection = connection or connect(self.path, synchronous=self._synchronous, trace=self._trace)
                 acks = self._commit(connection, group)
             except sqlite3.Error as error:
                 _answer(group, _verdict(self.path, error))
@@ -187,9 +185,7 @@ class SqliteLog(Log):
                 last[key] = offset
                 acks.append(Ack(offset, previous))
                 headers = pack_headers(record.headers)
-                rows.append(
-                    (*place, offset, record.timestamp, record.key, record.action, record.value, headers)
-                )
+                rows.append((*place, offset, record.timestamp, record.key, record.action, record.value, headers))
             connection.executemany(SQL["append"], rows)
             connection.executemany(SQL["advance"], [(found.end, *place) for place, found in bounds.items()])
         return acks

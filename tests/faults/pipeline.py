@@ -13,7 +13,7 @@ from everlog.failpoints import ROOT_VARIABLE
 
 def main(folder: str, batch: int) -> None:
     os.environ[ROOT_VARIABLE] = str(os.getpid())
-    from everlog.pipeline.replicate import Replicator  # noqa: PLC0415
+    from everlog.pipeline.replicate import Replicator
 
     config = load_config(folder)
     pipeline = msgspec.structs.replace(config.pipeline, max_batch_records=batch)

@@ -54,7 +54,9 @@ def run(folder: Path, *, die_at: str | None = None, batch: int = 100_000) -> int
     command = [sys.executable, "-m", "tests.faults.pipeline", str(folder), str(batch)]
     # Output goes to a file: orphans of a killed pipeline would keep a pipe open.
     with (folder / "pipeline.out").open("ab") as output:
-        return subprocess.run(command, env=environment, stdout=output, stderr=output, timeout=180, check=False).returncode
+        return subprocess.run(
+            command, env=environment, stdout=output, stderr=output, timeout=180, check=False
+        ).returncode
 
 
 async def uninterrupted(folder: Path, tmp_path: Path) -> dict[str, list[tuple[object, ...]]]:

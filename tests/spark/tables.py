@@ -25,7 +25,7 @@ def tables(folder: str | Path) -> dict[str, list[tuple[Any, ...]]]:
         found = {
             name: [
                 tuple(row[column] for column in row.keys() if column != "garbage")  # noqa: SIM118
-                for row in connection.execute(f"SELECT * FROM {name} ORDER BY {order}")  # noqa: S608
+                for row in connection.execute(f"SELECT * FROM {name} ORDER BY {order}")
             ]
             for name, order in TABLES.items()
         }

@@ -132,8 +132,11 @@ async def test_a_failing_journal_holds_back_only_the_pointer(tmp_path: Path, pip
         with pipeline(config) as running:
             await journal.append("first", Event(0))
             assert running.wait_until_replicated(WAIT)
-            refuse(tmp_path, "CREATE TRIGGER refuse BEFORE INSERT ON journal WHEN new.id = 'bad' "
-                             "BEGIN SELECT raise(ABORT, 'refused by the test'); END")
+            refuse(
+                tmp_path,
+                "CREATE TRIGGER refuse BEFORE INSERT ON journal WHEN new.id = 'bad' "
+                "BEGIN SELECT raise(ABORT, 'refused by the test'); END",
+            )
             bad = await journal.append("bad", Event(1))
             good = await journal.append("good", Event(2))
             await wait_for(lambda: "refused by the test" in (running.status.last_error or ""))

@@ -28,6 +28,7 @@ from everlog.store.sqlite.rows import head_from, segments_for
 from everlog.store.sqlite.task import SQL, SqliteTask
 
 FILE = "store.db"
+WAL_PAGES = 16_384
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
@@ -52,7 +53,7 @@ class SqliteStore(Store):
 
     def _connect_writer(self) -> sqlite3.Connection:
         if self._writer is None:
-            self._writer = connect(self.path, synchronous=self._synchronous, cache_mib=64, trace=self._trace)
+            self._writer = connect(self.path, synchronous=self._synchronous, cache_mib=64, wal_pages=WAL_PAGES, trace=self._trace)
         return self._writer
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
