@@ -18,7 +18,8 @@ from everlog.journal.actions import Append, Expected, Range, encode_action
 from everlog.journal.codec import EventData, encode_value
 from everlog.journal.events import encode_payload
 from everlog.journal.reading import Ref
-from everlog.log.sqlite import SQL, SqliteLog
+from everlog.log.appending import SQL
+from everlog.log.sqlite import SqliteLog
 from everlog.sqlite import connect, transaction
 
 PER_TRANSACTION = 10_000
@@ -69,8 +70,6 @@ class Filler:
             while group := list(itertools.islice(rows, PER_TRANSACTION)):
                 with transaction(connection):
                     connection.executemany(SQL["append"], group)
-                    ends = [(end, number, partition) for partition, end in self._ends.items()]
-                    connection.executemany(SQL["advance"], ends)
         finally:
             connection.close()
 

@@ -113,6 +113,7 @@ def open_parts(config: Config, *, clock: Clock | None = None, trace: Trace | Non
         config.folder,
         partitions=config.log.partitions,
         synchronous=config.log.synchronous,
+        append_timeout=config.journal.append_timeout,
         clock=clock,
         trace=trace,
     )
@@ -136,7 +137,6 @@ def make_parts(config: Config, log: Log, store: Store, clock: Clock) -> Parts:
         clock,
         origin,
         max_append_bytes=journal.max_append_bytes,
-        append_timeout=journal.append_timeout,
         known_journals=journal.known_journals,
         page_size=journal.page_size,
     )

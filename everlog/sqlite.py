@@ -62,17 +62,28 @@ class Connection(sqlite3.Connection):
 
 
 def connect(
-    path: Path, *, synchronous: str = "FULL", cache_mib: int = 16, wal_pages: int = 1000, trace: Trace | None = None
+    path: Path,
+    *,
+    synchronous: str = "FULL",
+    cache_mib: int = 16,
+    wal_pages: int = 1000,
+    patient: bool = True,
+    trace: Trace | None = None,
 ) -> Connection:
     """Open a file in WAL mode; transactions are explicit.
 
+    `patient`: whether to wait for a file that another process writes, or to fail at once.
     `wal_pages`: how long the WAL gets before it is copied into the file and written from its beginning again. A
     short one is soon written over rather than extended, which makes small commits quick; a long one copies pages
     that every commit touches less often.
     """
     with translated(path):
         connection = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=Connection
+            path,
+            timeout=BUSY_SECONDS if patient else 0,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=Connection,
         )
         assert isinstance(connection, Connection)
         try:

@@ -22,8 +22,9 @@ from everlog.journal.codec import EventData, PayloadMetadata, encode_value
 from everlog.journal.duration import ExpireAfter
 from everlog.journal.fold import Change, Entry, decode
 from everlog.journal.head import Topic
+from everlog.log.appending import SQL, unpack_headers
 from everlog.log.base import NewRecord, Record
-from everlog.log.sqlite import SQL, SqliteLog, unpack_headers
+from everlog.log.sqlite import SqliteLog
 from everlog.pipeline.apply import Applied, Grouped, apply
 from everlog.sqlite import connect as connect_file
 

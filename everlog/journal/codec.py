@@ -48,10 +48,10 @@ class AppendValue(NamedTuple):
     metadata: PayloadMetadata
 
 
-class _WireEvent(msgspec.Struct):
-    seqNr: int
+class _WireEvent(msgspec.Struct, rename="camel"):
+    seq_nr: int
     tags: tuple[str, ...] = ()
-    payloadType: Literal["json", "text"] | None = None
+    payload_type: Literal["json", "text"] | None = None
     payload: msgspec.Raw = msgspec.Raw()
 
 
@@ -108,16 +108,16 @@ def _decode_json(value: bytes) -> AppendValue:
 
 
 def _event(wire: _WireEvent) -> EventData:
-    if not 1 <= wire.seqNr <= MAX_SEQ_NR:
-        raise MalformedRecord(f"seqNr {wire.seqNr} is out of range")
-    raw, kind = bytes(wire.payload), wire.payloadType
+    if not 1 <= wire.seq_nr <= MAX_SEQ_NR:
+        raise MalformedRecord(f"seqNr {wire.seq_nr} is out of range")
+    raw, kind = bytes(wire.payload), wire.payload_type
     if raw == b"null" and kind is None:
         raw = b""
     if kind == "text":
-        return EventData(wire.seqNr, wire.tags, "text", _decode_text(raw))
+        return EventData(wire.seq_nr, wire.tags, "text", _decode_text(raw))
     if not raw:
-        return EventData(wire.seqNr, wire.tags)
-    return EventData(wire.seqNr, wire.tags, "json", raw.decode())
+        return EventData(wire.seq_nr, wire.tags)
+    return EventData(wire.seq_nr, wire.tags, "json", raw.decode())
 
 
 def _metadata(found: Any) -> PayloadMetadata:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -195,7 +196,7 @@ class _Folding:
             return "fork"
         if events[0].seq_nr != first or events[-1].seq_nr != last:
             return "malformed range"
-        if len(events) > 1 and any(a.seq_nr >= b.seq_nr for a, b in zip(events, events[1:], strict=False)):
+        if len(events) > 1 and any(a.seq_nr >= b.seq_nr for a, b in pairwise(events)):
             return "malformed range"
         return None
 

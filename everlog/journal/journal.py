@@ -93,8 +93,7 @@ class Journal:
             header_metadata=header_metadata,
             headers=headers,
         )
-        ref = await self.ref(journal_id, create=True)
-        assert ref is not None
+        ref = await self._ref_to_write(journal_id)
         appended = await self.parts.writer.append(ref, draft, verdict=verdict, append_id=append_id)
         return Token(self.topic, ref.partition, appended.offset, range=appended.range)
 
@@ -160,8 +159,7 @@ class Journal:
 
     async def purge(self, journal_id: str) -> Position:
         """Remove the journal and its snapshots; a later append starts a new life at seqNr 1."""
-        ref = await self.ref(journal_id, create=True)
-        assert ref is not None
+        ref = await self._ref_to_write(journal_id)
         origin = self.parts.origin
         position = await self._produce(ref, Purge(origin=origin.host, version=origin.version))
         self.parts.writer.forget(ref)
@@ -169,8 +167,7 @@ class Journal:
 
     async def mark(self, journal_id: str, mark_id: str | None = None) -> Position:
         """Write a record that changes nothing, for those who watch the log."""
-        ref = await self.ref(journal_id, create=True)
-        assert ref is not None
+        ref = await self._ref_to_write(journal_id)
         origin = self.parts.origin
         action = Mark(id=mark_id or self.parts.clock.new_id(), origin=origin.host, version=origin.version)
         return await self._produce(ref, action)
@@ -219,6 +216,12 @@ class Journal:
         key = check_id(journal_id)
         opened = self._opened or await self._open(create=create)
         return None if opened is None else Ref(opened.log_topic, opened.topic, journal_id, key, self.topic)
+
+    async def _ref_to_write(self, journal_id: str) -> Ref:
+        """The journal's place; its topic is created if need be."""
+        ref = await self.ref(journal_id, create=True)
+        assert ref is not None
+        return ref
 
     async def _open(self, *, create: bool) -> Ref | None:
         """Find or create the topic, and pin what must never change about it."""

@@ -10,6 +10,8 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from everlog.errors import IntegrityViolated, InvalidPosition, JournalHalted, LogTruncated, Overtaken
 from everlog.journal.actions import Resume
 from everlog.journal.events import EventRecord
@@ -24,8 +26,7 @@ log = logging.getLogger("everlog.journal")
 MAX_TRIES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(msgspec.Struct, frozen=True):
     """One journal, and where it lives. `name` is the topic's short name, for people."""
 
     log_topic: LogTopic

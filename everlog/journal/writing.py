@@ -6,15 +6,15 @@ producing. A head read after producing could already contain later records, so i
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
+
+import msgspec
 
 from everlog.clock import Clock
 from everlog.errors import (
@@ -30,12 +30,13 @@ from everlog.errors import (
     Unacknowledged,
 )
 from everlog.journal.actions import Action, Append, Expected, Range, encode_action
-from everlog.journal.codec import EventData, PayloadMetadata, check_json_metadata, encode_value
+from everlog.journal.codec import AppendValue, EventData, PayloadMetadata, check_json_metadata, encode_value
 from everlog.journal.duration import ExpireAfter
 from everlog.journal.events import Event, encode_payload
-from everlog.journal.fold import Change, Quarantined, Rejected, decode, fold
+from everlog.journal.fold import Change, Entry, Quarantined, Rejected, decode, fold
 from everlog.journal.head import Head, seq_nr_of
 from everlog.journal.reading import Reader, Ref, Span
+from everlog.journal.turns import Turns
 from everlog.journal.values import MAX_SEQ_NR, SeqRange
 from everlog.log.base import Ack, Headers, Log, NewRecord, Record
 
@@ -56,8 +57,7 @@ class Known(NamedTuple):
     upto: int
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True):
     """What the user wants appended."""
 
     events: Sequence[Event]
@@ -85,10 +85,10 @@ class Appended(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A record that the log has acknowledged."""
+    """An append that the log has acknowledged, and what it says."""
 
     ack: Ack
-    record: Record
+    entry: Entry
     range: SeqRange
 
 
@@ -107,7 +107,6 @@ class Writer:
         origin: Origin,
         *,
         max_append_bytes: int,
-        append_timeout: float,
         known_journals: int,
         page_size: int,
     ) -> None:
@@ -116,13 +115,12 @@ class Writer:
         self._clock = clock
         self._origin = origin
         self._max_append_bytes = max_append_bytes
-        self._timeout = append_timeout
         self._known_journals = known_journals
         self._page_size = page_size
         self._name = secrets.token_urlsafe(9)
         self._numbers = itertools.count()
         self._known: OrderedDict[str, Known] = OrderedDict()
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns = Turns()
 
     async def produce(
         self, ref: Ref, action: Action, value: bytes | None = None, headers: Headers = (), append_id: str = ""
@@ -130,10 +128,7 @@ class Writer:
         """One record into the log; a time-out is an unknown outcome, never a failure."""
         new = NewRecord(ref.partition, self._clock.now_ms(), ref.key, encode_action(action), value, headers)
         try:
-            async with asyncio.timeout(self._timeout):
-                ack = await self._log.append(ref.log_topic, new)
-        except TimeoutError as error:
-            raise OutcomeUnknown(str(ref), append_id, f"no answer from the log in {self._timeout:g} s") from error
+            ack = await self._log.append(ref.log_topic, new)
         except Unacknowledged as error:
             raise OutcomeUnknown(str(ref), append_id, str(error)) from error
         return ack, Record(new.partition, ack.offset, new.timestamp, new.key, new.action, new.value, new.headers)
@@ -146,16 +141,16 @@ class Writer:
             return Appended(sent.ack.offset, sent.range)
         if not draft.anywhere:
             return await self._append_once(ref, draft, append_id, verdict)
-        lock = self._locks.get(ref.id)
-        if lock is None:
-            lock = self._locks[ref.id] = asyncio.Lock()
-        async with lock:
+        await self._turns.take(str(ref))
+        try:
             for _ in range(MAX_RETRIES):
                 try:
                     return await self._append_once(ref, draft, append_id, verdict)
                 except Conflict:
                     append_id = None
             return await self._append_once(ref, draft, append_id, verdict)
+        finally:
+            self._turns.end(str(ref))
 
     async def _append_once(self, ref: Ref, draft: Draft, append_id: str | None, verdict: bool) -> Appended:
         known = self._known.get(str(ref))
@@ -232,12 +227,15 @@ class Writer:
 
     async def _send(self, ref: Ref, draft: Draft, first: int, expected: Expected | None, append_id: str) -> Sent:
         events = tuple(
-            EventData(event.seq_nr or first + at, tuple(sorted(event.tags)), *encode_payload(event.payload))
-            for at, event in enumerate(draft.events)
+            [
+                EventData(event.seq_nr or first + at, tuple(sorted(event.tags)), *encode_payload(event.payload))
+                for at, event in enumerate(draft.events)
+            ]
         )
         after = None if draft.expire_after is None else ExpireAfter.of(draft.expire_after)
-        payload_type, value = encode_value(events, PayloadMetadata(after, draft.metadata))
-        span = SeqRange(events[0].seq_nr, events[-1].seq_nr)
+        metadata = PayloadMetadata(after, draft.metadata)
+        payload_type, value = encode_value(events, metadata)
+        span = SeqRange._make((events[0].seq_nr, events[-1].seq_nr))
         action = Append(
             range=Range(*span),
             origin=self._origin.host,
@@ -247,11 +245,15 @@ class Writer:
             expected=expected,
             id=append_id,
         )
-        headers = tuple((name, text.encode()) for name, text in (draft.headers or {}).items())
-        size = len(value) + sum(len(name) + len(text) for name, text in headers)
+        headers: Headers = ()
+        size = len(value)
+        if draft.headers:
+            headers = tuple((name, text.encode()) for name, text in draft.headers.items())
+            size += sum(len(name) + len(text) for name, text in headers)
         if size > self._max_append_bytes:
             raise AppendTooLarge(size, self._max_append_bytes)
-        return Sent(*await self.produce(ref, action, value, headers, append_id), span)
+        ack, record = await self.produce(ref, action, value, headers, append_id)
+        return Sent(ack, Entry(record, action, AppendValue(events, metadata)), span)
 
     async def _verdict(self, ref: Ref, known: Known, sent: Sent, append_id: str) -> Rejected | None:
         """Fold up to the own record onto what was known before; None means that it won."""
@@ -271,7 +273,7 @@ class Writer:
         """The fold of what came after `known`, up to the record that was sent."""
         head, after, (offset, previous) = known.head, known.upto, sent.ack
         if previous is not None and previous <= after:
-            return fold(head, [decode(sent.record)], ref.topic)
+            return fold(head, [sent.entry], ref.topic, rowless=(offset,))
         # A journal that was not halted before has nothing in quarantine but what these pages set aside.
         waiting: list[Quarantined] = []
         while True:
@@ -329,11 +331,10 @@ def check_draft(draft: Draft) -> None:
     """Everything that can be wrong with an append before anything is sent."""
     if not draft.events:
         raise EmptyAppend("an append needs at least one event")
-    numbers = [event.seq_nr for event in draft.events]
-    given = [number for number in numbers if number is not None]
-    if given and len(given) < len(numbers):
+    given = [event.seq_nr for event in draft.events if event.seq_nr is not None]
+    if given and len(given) < len(draft.events):
         raise InvalidInput("give every event of an append a seq_nr, or none of them")
-    if any(a >= b for a, b in zip(given, given[1:], strict=False)):
+    if len(given) > 1 and any(a >= b for a, b in pairwise(given)):
         raise InvalidRange(f"the seqNrs of an append must ascend: {given[:10]}")
     if draft.expected is not None and (isinstance(draft.expected, bool) or not 0 <= draft.expected <= MAX_SEQ_NR):
         raise InvalidInput(f"expected is the seqNr that the journal has now, 0 if it is absent; not {draft.expected!r}")
@@ -341,10 +342,11 @@ def check_draft(draft: Draft) -> None:
         raise InvalidRange(f"the first seqNr {given[0]} must be above expected={draft.expected}")
     if draft.expire_after is not None and draft.expire_after <= timedelta(0):
         raise InvalidInput("expire_after must be positive")
-    for what, value in (("metadata", draft.metadata), ("header metadata", draft.header_metadata)):
-        if value is not None:
-            check_json_metadata(what, value)
-    for name, text in (draft.headers or {}).items():
+    if draft.metadata is not None:
+        check_json_metadata("metadata", draft.metadata)
+    if draft.header_metadata is not None:
+        check_json_metadata("header metadata", draft.header_metadata)
+    for name, text in draft.headers.items() if draft.headers else ():
         if not isinstance(name, str) or not isinstance(text, str) or name.startswith("journal."):
             raise InvalidInput(f"headers map text to text and their names do not start with 'journal.': {name!r}")
 

@@ -82,7 +82,7 @@ class Log(ABC):
     async def append(self, topic: LogTopic, record: NewRecord) -> Ack:
         """Store one record durably.
 
-        Raises Unacknowledged if nobody can say whether it was stored; any other error means that it was not.
+        Raises Unacknowledged if nobody can say in time whether it was stored; any other error means that it was not.
         """
 
     @abstractmethod

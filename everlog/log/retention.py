@@ -10,8 +10,9 @@ import asyncio
 import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
+from everlog.log.appending import SQL
 from everlog.log.base import LogTopic
-from everlog.log.sqlite import SQL, SqliteLog
+from everlog.log.sqlite import SqliteLog
 from everlog.service import Service
 from everlog.sqlite import connect, transaction, translated
 

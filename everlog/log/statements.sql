@@ -11,10 +11,13 @@ INSERT INTO topic (name, id, partitions, created) VALUES (?, ?, ?, ?) ON CONFLIC
 INSERT INTO partition (topic, partition) VALUES (?, ?) ON CONFLICT DO NOTHING
 
 -- name: bounds
-SELECT start_offset, end_offset FROM partition WHERE topic = ? AND partition = ?
+SELECT p.start_offset, max(p.end_offset, coalesce((
+    SELECT max(r.offset) + 1 FROM record r WHERE r.topic = p.topic AND r.partition = p.partition), 0))
+FROM partition p WHERE p.topic = ? AND p.partition = ?
 
 -- name: all_bounds
-SELECT t.name, p.partition, p.start_offset, p.end_offset
+SELECT t.name, p.partition, p.start_offset, max(p.end_offset, coalesce((
+    SELECT max(r.offset) + 1 FROM record r WHERE r.topic = p.topic AND r.partition = p.partition), 0))
 FROM topic t JOIN partition p ON p.topic = t.nr ORDER BY t.name, p.partition
 
 -- name: append
@@ -22,9 +25,6 @@ INSERT INTO record (topic, partition, offset, timestamp, key, action, value, hea
 
 -- name: previous
 SELECT max(offset) FROM record WHERE topic = ? AND partition = ? AND key = ?
-
--- name: advance
-UPDATE partition SET end_offset = ? WHERE topic = ? AND partition = ?
 
 -- name: tail
 SELECT partition, offset, timestamp, key, action, value, headers FROM record
@@ -54,4 +54,5 @@ SELECT timestamp FROM record WHERE topic = ? AND partition = ? AND offset >= ? O
 DELETE FROM record WHERE topic = ? AND partition = ? AND offset < ?
 
 -- name: set_start
-UPDATE partition SET start_offset = max(start_offset, ?) WHERE topic = ? AND partition = ?
+UPDATE partition SET start_offset = max(start_offset, ?1), end_offset = max(end_offset, ?1)
+WHERE topic = ?2 AND partition = ?3

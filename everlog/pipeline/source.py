@@ -16,7 +16,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from everlog.log.sqlite import FILE, SQL, unpack_headers
+from everlog.log.appending import SQL, unpack_headers
+from everlog.log.sqlite import FILE
 from everlog.pipeline.worker import settle_process
 from everlog.sqlite import connect
 

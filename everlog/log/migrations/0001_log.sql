@@ -7,7 +7,7 @@ CREATE TABLE topic (
     created    INTEGER NOT NULL
 );
 
--- What each partition holds: offsets from start_offset up to but not including end_offset.
+-- Where each partition starts. It ends behind its last record; end_offset counts only when all were removed.
 CREATE TABLE partition (
     topic        INTEGER NOT NULL,
     partition    INTEGER NOT NULL,

@@ -12,7 +12,7 @@ from everlog.journal.events import EventRecord
 from everlog.journal.fold import Quarantined, Rejected
 from everlog.journal.head import Deletion, Head
 from everlog.journal.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
-from everlog.log.sqlite import pack_headers
+from everlog.log.appending import pack_headers
 
 _encode = msgspec.json.Encoder().encode
 _duration = msgspec.json.Decoder(StoredDuration).decode

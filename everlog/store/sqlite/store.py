@@ -53,7 +53,9 @@ class SqliteStore(Store):
 
     def _connect_writer(self) -> sqlite3.Connection:
         if self._writer is None:
-            self._writer = connect(self.path, synchronous=self._synchronous, cache_mib=64, wal_pages=WAL_PAGES, trace=self._trace)
+            self._writer = connect(
+                self.path, synchronous=self._synchronous, cache_mib=64, wal_pages=WAL_PAGES, trace=self._trace
+            )
         return self._writer
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -68,6 +70,10 @@ class SqliteStore(Store):
         async with self._writing:
             return await asyncio.to_thread(run)
 
+    async def _change(self, name: str, rows: Sequence[tuple[object, ...]]) -> int:
+        """One statement for many rows; returns how many it changed. No cursor leaves: it would keep the file open."""
+        return await self._write(lambda connection: connection.executemany(SQL[name], rows).rowcount)
+
     def _read(self, name: str, *parameters: object) -> list[tuple[object, ...]]:
         with translated(self.path):
             return self._reader.execute(SQL[name], parameters).fetchall()
@@ -77,8 +83,7 @@ class SqliteStore(Store):
         found = self._read("setting", key)
         if not found:
             values = Topic(topic.name, topic.id, topic.partitions, segment_size, base)
-            parameters = (key, _encode(values).decode(), base // 1000)
-            await self._write(lambda connection: connection.execute(SQL["pin"], parameters))
+            await self._change("pin", [(key, _encode(values).decode(), base // 1000)])
             found = self._read("setting", key)
         return _topic(str(found[0][0]))
 
@@ -96,7 +101,7 @@ class SqliteStore(Store):
 
     async def publish(self, pointers: Mapping[tuple[str, int], int], now_ms: int) -> None:
         values = [(*place, offset, now_ms, now_ms) for place, offset in pointers.items()]
-        await self._write(lambda connection: connection.executemany(SQL["publish"], values))
+        await self._change("publish", values)
 
     async def head(self, topic: str, journal_id: str) -> Head | None:
         with translated(self.path):
@@ -141,7 +146,7 @@ class SqliteStore(Store):
             cursor = rows[-1]
 
     async def drop_markers(self, topic: str, before_ms: int) -> int:
-        return await self._write(lambda c: c.execute(SQL["drop_markers"], (topic, before_ms)).rowcount)
+        return await self._change("drop_markers", [(topic, before_ms)])
 
     async def waiting(self, topic: str, journal_id: str) -> list[Quarantined]:
         return [Quarantined(record_from(row), str(row[7])) for row in self._read("waiting", topic, journal_id)]
@@ -190,10 +195,10 @@ class SqliteStore(Store):
 
     async def delete_snapshots(self, topic: str, journal_id: str, seq_nrs: Sequence[int]) -> int:
         values = [(journal_id, topic, seq_nr) for seq_nr in seq_nrs]
-        return await self._write(lambda c: c.executemany(SQL["delete_snapshot"], values).rowcount) if values else 0
+        return await self._change("delete_snapshot", values) if values else 0
 
     async def save_status(self, name: str, status: bytes, now_ms: int) -> None:
-        await self._write(lambda c: c.execute(SQL["save_status"], (name, status.decode(), now_ms)))
+        await self._change("save_status", [(name, status.decode(), now_ms)])
 
     async def statuses(self) -> dict[str, bytes]:
         return {str(name): str(value).encode() for name, value in self._read("statuses")}

@@ -121,7 +121,6 @@ class ModelWriter(Writer):
             clock,
             Origin("model", "1"),
             max_append_bytes=1_000_000,
-            append_timeout=1,
             known_journals=world.random.choice([1, 10]),
             page_size=page,
         )
