@@ -67,6 +67,7 @@ def connect(
     synchronous: str = "FULL",
     cache_mib: int = 16,
     wal_pages: int = 1000,
+    page_size: int = 4096,
     patient: bool = True,
     trace: Trace | None = None,
 ) -> Connection:
@@ -87,6 +88,7 @@ def connect(
         )
         assert isinstance(connection, Connection)
         try:
+            connection.execute(f"PRAGMA page_size = {page_size}")  # counts for a new file only
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute(f"PRAGMA cache_size = -{cache_mib * 1024}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
@@ -24,8 +25,9 @@ def segments_for(journal_id: str) -> tuple[int, int]:
     return head_segment(journal_id), head_segment(journal_id, LEGACY_HEAD_SEGMENTS)
 
 
-def head_from(row: tuple[Any, ...], journal_id: str) -> Head:
-    """A head from the columns of the statement `head`."""
+def head_from(rows: Sequence[tuple[Any, ...]], journal_id: str) -> Head:
+    """A head from the rows of the statement `head`: of two, in the old and in the new segment, the newer counts."""
+    row = rows[0] if len(rows) == 1 else max(rows, key=lambda row: row[1])
     expire_after, expire_on, garbage, segment = row[7], row[8], row[13], row[14]
     return Head(
         partition=row[0],

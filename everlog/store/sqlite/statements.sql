@@ -20,7 +20,11 @@ ON CONFLICT DO UPDATE SET offset = excluded.offset, updated = excluded.updated W
 -- name: head
 SELECT partition, offset, segment_size, seq_nr, delete_to, created, updated, expire_after, expire_on, record_id,
        origin, purged, halted_at, garbage, segment
-FROM metajournal WHERE topic = ? AND id = ? AND segment IN (?, ?) ORDER BY offset DESC LIMIT 1
+FROM metajournal WHERE topic = ?1 AND segment = ?3 AND id = ?2
+UNION ALL
+SELECT partition, offset, segment_size, seq_nr, delete_to, created, updated, expire_after, expire_on, record_id,
+       origin, purged, halted_at, garbage, segment
+FROM metajournal WHERE topic = ?1 AND segment = ?4 AND id = ?2 AND ?4 <> ?3
 
 -- name: put_head
 INSERT INTO metajournal (topic, segment, id, partition, offset, segment_size, seq_nr, delete_to, created,

@@ -28,7 +28,9 @@ from everlog.store.sqlite.rows import head_from, segments_for
 from everlog.store.sqlite.task import SQL, SqliteTask
 
 FILE = "store.db"
-WAL_PAGES = 16_384
+# Batches touch the end of many journals: larger pages hold more of each, and a long WAL copies them less often.
+PAGE_SIZE = 8192
+WAL_PAGES = 8_192
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
@@ -42,7 +44,7 @@ class SqliteStore(Store):
         self.path = folder / FILE
         self._synchronous = synchronous
         self._trace = trace
-        self._reader = connect(self.path, synchronous=synchronous, trace=trace)
+        self._reader = connect(self.path, synchronous=synchronous, page_size=PAGE_SIZE, trace=trace)
         self._writer: sqlite3.Connection | None = None
         self._writing = asyncio.Lock()
         try:
@@ -105,8 +107,8 @@ class SqliteStore(Store):
 
     async def head(self, topic: str, journal_id: str) -> Head | None:
         with translated(self.path):
-            row = self._reader.execute(SQL["head"], (topic, journal_id, *segments_for(journal_id))).fetchone()
-        return None if row is None else head_from(row, journal_id)
+            rows = self._reader.execute(SQL["head"], (topic, journal_id, *segments_for(journal_id))).fetchall()
+        return head_from(rows, journal_id) if rows else None
 
     async def rows(
         self,

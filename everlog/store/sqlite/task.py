@@ -41,9 +41,9 @@ class SqliteTask(StoreTask):
         execute, sql, name = self._connection.execute, SQL["head"], self._topic.name
         found = {}
         for journal_id in ids:
-            row = execute(sql, (name, journal_id, *segments_for(journal_id))).fetchone()
-            if row is not None:
-                found[journal_id] = head_from(row, journal_id)
+            rows = execute(sql, (name, journal_id, *segments_for(journal_id))).fetchall()
+            if rows:
+                found[journal_id] = head_from(rows, journal_id)
         return found
 
     async def waiting(self, journal_id: str) -> list[Quarantined]:
