@@ -53,7 +53,7 @@ class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[pipeline]`: how the log is folded into the tables."""
 
-    max_batch_records: Positive = 100_000
+    max_batch_records: Positive = 200_000
     poll_interval: Seconds = 0.01
     retry_first: Seconds = 0.5
     retry_most: Seconds = 30.0

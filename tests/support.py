@@ -22,10 +22,11 @@ from everlog.journal.codec import EventData, PayloadMetadata, encode_value
 from everlog.journal.duration import ExpireAfter
 from everlog.journal.fold import Change, Entry, decode
 from everlog.journal.head import Topic
-from everlog.log.appending import SQL, unpack_headers
+from everlog.log.appending import SQL
 from everlog.log.base import NewRecord, Record
 from everlog.log.sqlite import SqliteLog
 from everlog.pipeline.apply import Applied, Grouped, apply
+from everlog.pipeline.blocks import decode_block, encode_block
 from everlog.sqlite import connect as connect_file
 
 START_MS = 1_700_000_000_000  # 14 November 2023, 22:13:20 UTC
@@ -201,7 +202,7 @@ async def replicate(
                         continue
                     rows = connection.execute(SQL["range"], (nr, partition, first, end)).fetchall()
                     grouped = Grouped()
-                    grouped.add(topic, [Record(partition, *row[:5], unpack_headers(row[5])) for row in rows])
+                    grouped.add(topic, decode_block(encode_block(rows)))
                     applied = await apply(store, topic, partition, grouped)
                     done.append(applied)
                     positions[place] = end

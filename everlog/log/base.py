@@ -14,7 +14,7 @@ import msgspec
 Headers = tuple[tuple[str, bytes], ...]
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One record as the log holds it. `action` is the header `journal.action`, `headers` are the others."""
 
     partition: int

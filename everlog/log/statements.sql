@@ -34,7 +34,7 @@ WHERE topic = ? AND partition = ? AND key = ? AND offset > ? AND offset < ? ORDE
 SELECT DISTINCT key FROM record WHERE topic = ? AND partition = ? AND offset > ? AND offset < ? AND key IS NOT NULL
 
 -- name: range
-SELECT offset, timestamp, key, action, value, headers FROM record
+SELECT partition, offset, timestamp, key, action, value, headers FROM record
 WHERE topic = ? AND partition = ? AND offset >= ? AND offset < ? ORDER BY offset
 
 -- name: size_of

@@ -68,6 +68,15 @@ class Applied:
     quarantined: int = 0
     failed: dict[str, str] = field(default_factory=dict)
 
+    def add(self, other: Applied) -> None:
+        """Count another part of the same batch."""
+        self.records += other.records
+        self.events += other.events
+        self.journals += other.journals
+        self.rejected += other.rejected
+        self.quarantined += other.quarantined
+        self.failed |= other.failed
+
 
 async def apply(store: Store, topic: Topic, partition: int, grouped: Grouped) -> Applied:
     """Fold the grouped records into the tables."""

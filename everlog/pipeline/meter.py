@@ -45,13 +45,9 @@ class Meter:
 
     def batch(self, reports: Sequence[Applied], seconds: float) -> None:
         with self._lock:
-            totals = self._totals
             self._last_records = sum(report.records for report in reports)
-            totals.records += self._last_records
             for report in reports:
-                totals.events += report.events
-                totals.rejected += report.rejected
-                totals.quarantined += report.quarantined
+                self._totals.add(report)
             self._recent.append((self._clock.monotonic(), self._last_records))
             self._durations.append(seconds)
             self.batches += 1

@@ -1,6 +1,7 @@
 """The SQLite log as a Spark stream source: Arrow batches, read limits, one log partition per task.
 
-An offset of the stream is `{"journal-orders/0": 17, …}`: per log partition, the next offset to read.
+An offset of the stream is `{"journal-orders/0": 17, …}`: per log partition, the next offset to read. A row of the
+stream is a block of records: Spark then moves bytes, and does not take every record apart and put it together again.
 """
 
 from __future__ import annotations
@@ -16,29 +17,21 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from everlog.log.appending import SQL, unpack_headers
+from everlog.log.appending import SQL
 from everlog.log.sqlite import FILE
+from everlog.pipeline.blocks import blocks, encode_block
 from everlog.pipeline.worker import settle_process
 from everlog.sqlite import connect
 
 FORMAT = "everlog-log"
-SCHEMA = (
-    "topic string not null, partition int not null, offset bigint not null, timestamp bigint not null, "
-    "key binary, action binary, value binary, headers array<struct<key: string, value: binary>>"
-)
+SCHEMA = "topic string not null, partition int not null, block binary not null"
 ARROW = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
         pa.field("partition", pa.int32(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp", pa.int64(), nullable=False),
-        pa.field("key", pa.binary()),
-        pa.field("action", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        pa.field("block", pa.binary(), nullable=False),
     ]
 )
-CHUNK = 1_000
 
 Offsets = dict[str, int]
 
@@ -125,14 +118,15 @@ class LogReader(DataSourceStreamReader):
         connection = _log(self.path)
         (number, *_) = connection.execute(SQL["topic"], (partition.topic,)).fetchone()
         bounds = (number, partition.partition, partition.start, partition.end)
-        cursor = connection.execute(SQL["range"], bounds)
         expected = partition.start
-        while rows := cursor.fetchmany(CHUNK):
+        for rows in blocks(connection.execute(SQL["range"], bounds)):
             # A hole means that the log was trimmed under us: fail, rather than publish past it.
-            if rows[0][0] != expected or rows[-1][0] != expected + len(rows) - 1:
+            if rows[0][1] != expected or rows[-1][1] != expected + len(rows) - 1:
                 raise RuntimeError(f"{partition.topic}/{partition.partition}: the log has a hole at {expected}")
             expected += len(rows)
-            yield _arrow(partition, rows)
+            values = ([partition.topic], [partition.partition], [encode_block(rows)])
+            arrays = [pa.array(value, field.type) for value, field in zip(values, ARROW, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=ARROW)
         if expected != partition.end:
             raise RuntimeError(f"{partition.topic}/{partition.partition}: the log ends at {expected}")
 
@@ -142,30 +136,6 @@ def _log(path: str) -> sqlite3.Connection:
     if connection is None:
         connection = _connections[path] = connect(Path(path) / FILE)
     return connection
-
-
-def _arrow(place: Slice, rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
-    count = len(rows)
-    offset, timestamp, key, action, value, headers = zip(*rows, strict=True)
-    kind = ARROW.field("headers").type
-    if any(headers):
-        listed = [[{"key": k, "value": v} for k, v in unpack_headers(packed)] for packed in headers]
-        packed_headers = pa.array(listed, kind)
-    else:
-        packed_headers = pa.nulls(count, kind)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.repeat(pa.scalar(place.topic, pa.string()), count),
-            pa.repeat(pa.scalar(place.partition, pa.int32()), count),
-            pa.array(offset, pa.int64()),
-            pa.array(timestamp, pa.int64()),
-            pa.array(key, pa.binary()),
-            pa.array(action, pa.binary()),
-            pa.array(value, pa.binary()),
-            packed_headers,
-        ],
-        schema=ARROW,
-    )
 
 
 class LogSource(DataSource):

@@ -14,13 +14,15 @@ import pyarrow as pa
 from everlog.config import Config
 from everlog.errors import EverlogError
 from everlog.journal.head import Topic
-from everlog.log.base import Headers, Record
 from everlog.pipeline.apply import Applied, Grouped, apply
+from everlog.pipeline.blocks import decode_block
 from everlog.store.base import Store
 from everlog.store.sqlite.store import SqliteStore
 
 logger = logging.getLogger("everlog.pipeline")
 
+# A task that gathered so much applies it before it reads on.
+MAX_GATHERED_BYTES = 64 * 1024 * 1024
 REPORT_SCHEMA = "topic string, partition int, report binary"
 _REPORT = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("report", pa.binary())])
 
@@ -36,57 +38,52 @@ class Job:
     topics: Mapping[str, Topic]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Gather the records of the task's one log partition, then apply them."""
+        """Gather the records of the task's one log partition, and apply them."""
         settle_process()
-        grouped = Grouped()
-        topic, partition = "", -1
+        grouped, size, place = Grouped(), 0, ("", -1)
+        done = Applied()
         for batch in batches:
-            if not batch.num_rows:
-                continue
-            topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
-            grouped.add(self.topics[topic], _records(batch))
-        if partition < 0:
+            for topic, partition, block in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                place = (topic, partition)
+                grouped.add(self.topics[topic], decode_block(block))
+                size += len(block)
+                if size >= MAX_GATHERED_BYTES and not done.failed:
+                    self._apply(*place, grouped, done)
+                    grouped, size = Grouped(), 0
+        if place[1] < 0:
             return
-        report = self._apply(topic, partition, grouped)
-        values = [pa.array([topic]), pa.array([partition], pa.int32()), pa.array([report], pa.binary())]
-        yield pa.RecordBatch.from_arrays(values, schema=_REPORT)
+        if not done.failed:
+            self._apply(*place, grouped, done)
+        values = ([place[0]], [place[1]], [msgspec.json.encode(done)])
+        arrays = [pa.array(value, field.type) for value, field in zip(values, _REPORT, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
 
-    def _apply(self, topic: str, partition: int, grouped: Grouped) -> bytes:
+    def _apply(self, topic: str, partition: int, grouped: Grouped, done: Applied) -> None:
         """A failure is reported, not raised: the other partitions of the batch shall be written all the same."""
         try:
-            done = asyncio.run(apply(_store(self.config), self.topics[topic], partition, grouped))
+            done.add(asyncio.run(apply(_store(self.config), self.topics[topic], partition, grouped)))
         except EverlogError as error:
             logger.exception("%s/%d could not be applied", topic, partition)
-            done = Applied(failed={"": str(error)})
-        return msgspec.json.encode(done)
+            done.failed[""] = str(error)
 
 
 def settle_process() -> None:
-    """Once per worker: Spark collects garbage after every task, so keep what the imports made out of its way."""
+    """Once per worker: no garbage collection of our own, nothing here makes cycles. Spark collects after every task;
+    what the imports made is kept out of its way."""
     global _settled  # noqa: PLW0603
     if not _settled:
         gc.collect()
         gc.freeze()
+        gc.disable()
         _settled = True
 
 
 def _store(config: Config) -> Store:
-    """One open store per worker process, kept over batches."""
+    """One open store per worker process, kept over batches.
+
+    Its commits do not wait for the disk: the driver's commit of pointer2 does, and that makes all before it durable.
+    """
     store = _stores.get(config.data)
     if store is None:
-        store = _stores[config.data] = SqliteStore(config.folder, synchronous=config.store.synchronous)
+        store = _stores[config.data] = SqliteStore(config.folder, synchronous="NORMAL")
     return store
-
-
-def _records(batch: pa.RecordBatch) -> Iterator[Record]:
-    columns = [
-        batch.column(name).to_pylist() for name in ("partition", "offset", "timestamp", "key", "action", "value")
-    ]
-    headers = batch.column("headers")
-    if headers.null_count == batch.num_rows:
-        return map(Record, *columns)
-    return map(Record, *columns, map(_headers, headers.to_pylist()))
-
-
-def _headers(found: list[dict[str, object]] | None) -> Headers:
-    return tuple((header["key"], header["value"]) for header in found or ())  # type: ignore[misc]

@@ -1,4 +1,7 @@
-"""A process that appends until it is killed, and writes down what it did: python -m tests.faults.appender FOLDER NAME."""
+"""A process that appends until it is killed, and writes down what it did.
+
+Usage: python -m tests.faults.appender FOLDER NAME
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,13 +41,17 @@ def kill_one(folder: Path, name: str, chance: random.Random) -> int:
 async def final_values(folder: Path) -> dict[str, list[str]]:
     async with everlog.connect(folder) as log:
         journal = log.journal("faults")
-        return {key: [event.payload async for event in journal.read(key)] async for key in journal.keys()}
+        return {key: [event.payload async for event in journal.read(key)] async for key in journal.keys()}  # noqa: SIM118
+
+
+def whole_history(folder: Path) -> list[dict[str, Any]]:
+    return [operation for path in sorted(folder.glob("history-*.jsonl")) for operation in load(path)]
 
 
 async def run(folder: Path, kills: int) -> None:
     chance = random.Random(kills)
     operations = sum(kill_one(folder, f"{number}-", chance) for number in range(kills))
-    history = [operation for path in sorted(folder.glob("history-*.jsonl")) for operation in load(path)]
+    history = whole_history(folder)
     assert len(history) == operations > kills
     findings = check(history, await final_values(folder))
     assert not findings, findings

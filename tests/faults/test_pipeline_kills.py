@@ -1,4 +1,4 @@
-"""Kill -9 of the whole pipeline at every labelled point: it repairs itself, and the tables are as if nothing happened."""
+"""Kill -9 of the whole pipeline at every labelled point: it repairs itself, the tables are as if nothing happened."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -161,11 +162,10 @@ def refuse(folder: Path, statement: str) -> None:
         connection.close()
 
 
-async def wait_for(condition: object, timeout: float = WAIT) -> None:
+async def wait_for(condition: Callable[[], object]) -> None:
     """Ask again and again; the pipeline has no hook for its errors."""
-    assert callable(condition)
     event = threading.Event()
-    for _ in range(int(timeout / 0.05)):
+    for _ in range(WAIT * 20):
         if condition():
             return
         event.wait(0.05)

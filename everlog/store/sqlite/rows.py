@@ -75,8 +75,7 @@ def head_values(topic: str, journal_id: str, head: Head) -> tuple[Any, ...]:
 
 
 def event_values(topic: str, journal_id: str, segment_size: int, row: EventRecord) -> tuple[Any, ...]:
-    """The columns of the statement `put_row`."""
-    binary = row.payload_type == "binary"
+    """The columns of the statements `put_row` and `put_binary_row`."""
     return (
         journal_id,
         topic,
@@ -91,8 +90,7 @@ def event_values(topic: str, journal_id: str, segment_size: int, row: EventRecor
         row.tags_json,
         row.metadata_json,
         row.payload_type,
-        None if binary else row.data,
-        row.data if binary else None,
+        row.data,
         row.headers_json,
         row.append_id,
     )

@@ -40,8 +40,18 @@ WHERE offset < excluded.offset
 
 -- name: put_row
 INSERT INTO journal (id, topic, segment, seq_nr, timestamp, partition, offset, origin, version, meta_record_id,
-    tags, metadata, payload_type, payload_txt, payload_bin, headers, append_id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    tags, metadata, payload_type, payload_txt, headers, append_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET partition = excluded.partition, offset = excluded.offset, origin = excluded.origin,
+    version = excluded.version, meta_record_id = excluded.meta_record_id, tags = excluded.tags,
+    metadata = excluded.metadata, payload_type = excluded.payload_type, payload_txt = excluded.payload_txt,
+    payload_bin = excluded.payload_bin, headers = excluded.headers, append_id = excluded.append_id
+WHERE offset < excluded.offset
+
+-- name: put_binary_row
+INSERT INTO journal (id, topic, segment, seq_nr, timestamp, partition, offset, origin, version, meta_record_id,
+    tags, metadata, payload_type, payload_bin, headers, append_id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET partition = excluded.partition, offset = excluded.offset, origin = excluded.origin,
     version = excluded.version, meta_record_id = excluded.meta_record_id, tags = excluded.tags,
     metadata = excluded.metadata, payload_type = excluded.payload_type, payload_txt = excluded.payload_txt,

@@ -55,16 +55,19 @@ class SqliteTask(StoreTask):
 
     def _insert_rows(self, changes: Sequence[KeyChange]) -> None:
         name = self._topic.name
-        rows, rejected, waiting = [], [], []
+        rows: dict[bool, list[tuple[object, ...]]] = {False: [], True: []}
+        rejected, waiting = [], []
         for key in changes:
             change = key.change
             if change.rows:
                 assert change.head is not None
                 size = change.head.segment_size
-                rows += [event_values(name, key.id, size, row) for row in change.rows]
+                for row in change.rows:
+                    rows[row.payload_type == "binary"].append(event_values(name, key.id, size, row))
             rejected += [rejected_values(name, self._partition, key.id, lost) for lost in change.rejected]
             waiting += [waiting_values(name, key.id, "halted", found) for found in change.quarantined]
-        self._connection.executemany(SQL["put_row"], rows)
+        self._connection.executemany(SQL["put_row"], rows[False])
+        self._connection.executemany(SQL["put_binary_row"], rows[True])
         if rejected:
             self._connection.executemany(SQL["put_rejected"], rejected)
             place = (name, self._partition)
