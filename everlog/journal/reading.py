@@ -7,8 +7,10 @@ is read before the head, and the pointer before both, nothing can fall between t
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import msgspec
 
@@ -276,15 +278,15 @@ class Reader:
 
     def _check_order(self, ref: Ref, page: list[EventRecord], previous: int | None, *, reverse: bool) -> int | None:
         """Each seqNr once, in order: the pair of the check in the fold."""
-        if self._unique:
-            for row in page:
-                if previous is not None and (row.seq_nr >= previous if reverse else row.seq_nr <= previous):
-                    raise IntegrityViolated(
-                        f"{ref}: seqNr {row.seq_nr} is stored twice or out of order (after {previous}): "
-                        "another writer filled these tables; set [journal] unique_seq_nrs = false to read both"
-                    )
-                previous = row.seq_nr
-        return previous
+        numbers = [row.seq_nr for row in page] if previous is None else [previous, *[row.seq_nr for row in page]]
+        if self._unique and not all(map(operator.gt if reverse else operator.lt, numbers, numbers[1:])):
+            pairs = pairwise(numbers)
+            before, found = next((a, b) for a, b in pairs if (b >= a if reverse else b <= a))
+            raise IntegrityViolated(
+                f"{ref}: seqNr {found} is stored twice or out of order (after {before}): another writer filled these "
+                "tables; set [journal] unique_seq_nrs = false to read both"
+            )
+        return numbers[-1] if numbers else previous
 
 
 def check_truncation(topic: str, partition: int, bounds: Bounds, pointer: int) -> None:
