@@ -17,21 +17,21 @@ from everlog.journal.values import MAX_SEQ_NR
 ACTION_HEADER = "journal.action"
 
 
-class Range(msgspec.Struct, frozen=True, rename={"first": "from", "last": "to"}):
+class Range(msgspec.Struct, frozen=True, gc=False, rename={"first": "from", "last": "to"}):
     """First and last seqNr of an append, as the header says them."""
 
     first: int
     last: int
 
 
-class Expected(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Expected(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Where the writer saw the journal: its seqNr (0: absent) and which life it was."""
 
     seq_nr: int
     record_id: str | None = None
 
 
-class Append(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel", omit_defaults=True):
     """Add the events of this record. Writers always give `metadata`, `{}` when they have none."""
 
     range: Range
@@ -48,7 +48,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
         return self.metadata.get("data") if isinstance(self.metadata, dict) else None
 
 
-class Delete(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Delete(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Events up to `to` are gone."""
 
     to: int
@@ -57,7 +57,7 @@ class Delete(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     if_exists: bool = False
 
 
-class Purge(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Purge(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """The journal is gone; with `expire_on`, only if it has expired by that day."""
 
     origin: str | None = None
@@ -65,7 +65,7 @@ class Purge(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     expire_on: date | None = None
 
 
-class Mark(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Mark(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Nothing; somebody watches for it."""
 
     id: str
@@ -73,7 +73,7 @@ class Mark(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     version: str | None = None
 
 
-class Resume(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class Resume(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """Take the journal's quarantined records again, without those at the offsets `skip`."""
 
     skip: tuple[int, ...] = ()
@@ -84,7 +84,7 @@ class Resume(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 Action = Append | Delete | Purge | Mark | Resume
 
 
-class _Header(msgspec.Struct, omit_defaults=True):
+class _Header(msgspec.Struct, gc=False, omit_defaults=True):
     append: Append | None = None
     mark: Mark | None = None
     delete: Delete | None = None

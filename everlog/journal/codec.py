@@ -48,14 +48,14 @@ class AppendValue(NamedTuple):
     metadata: PayloadMetadata
 
 
-class _WireEvent(msgspec.Struct, rename="camel"):
+class _WireEvent(msgspec.Struct, gc=False, rename="camel"):
     seq_nr: int
     tags: tuple[str, ...] = ()
     payload_type: Literal["json", "text"] | None = None
     payload: msgspec.Raw = msgspec.Raw()
 
 
-class _WireValue(msgspec.Struct):
+class _WireValue(msgspec.Struct, gc=False):
     events: tuple[_WireEvent, ...]
     metadata: Any = None
 

@@ -32,7 +32,7 @@ from everlog.log.base import Record
 Reason = Literal["conflict", "fork", "malformed range"]
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """A record with what it says: an action, or why it cannot be understood."""
 
     record: Record
@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class Rejected(msgspec.Struct, frozen=True):
+class Rejected(msgspec.Struct, frozen=True, gc=False):
     """An append that lost, for display."""
 
     offset: int
@@ -54,7 +54,7 @@ class Rejected(msgspec.Struct, frozen=True):
     append_id: str | None
 
 
-class Quarantined(msgspec.Struct, frozen=True):
+class Quarantined(msgspec.Struct, frozen=True, gc=False):
     """A record that waits, with the reason."""
 
     record: Record

@@ -27,7 +27,7 @@ class Topic(NamedTuple):
         return str(uuid.uuid5(_LIVES, f"{self.name}/{partition}/{offset}"))
 
 
-class Deletion(msgspec.Struct, frozen=True, array_like=True):
+class Deletion(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Rows to remove from the tables because of the Delete, Purge or Resume at `offset`.
 
     Event rows of segments `first` to `last` up to seqNr `to` (None: all of them) that are older than
@@ -44,7 +44,7 @@ class Deletion(msgspec.Struct, frozen=True, array_like=True):
     quarantine: int | None = None
 
 
-class Head(msgspec.Struct, frozen=True):
+class Head(msgspec.Struct, frozen=True, gc=False):
     """The exact fold of a prefix of the log, for one journal.
 
     `offset` is that of the last record that counted. A purged journal keeps a head with `purged` set: it

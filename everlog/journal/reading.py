@@ -28,7 +28,7 @@ log = logging.getLogger("everlog.journal")
 MAX_TRIES = 10
 
 
-class Ref(msgspec.Struct, frozen=True):
+class Ref(msgspec.Struct, frozen=True, gc=False):
     """One journal, and where it lives. `name` is the topic's short name, for people."""
 
     log_topic: LogTopic
