@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import resources
 from pathlib import Path
 
@@ -163,6 +164,7 @@ def migrate(connection: sqlite3.Connection, path: Path, package: str) -> None:
         )
 
 
+@cache
 def _migrations(package: str) -> list[str]:
     folder = resources.files(package).joinpath("migrations")
     names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".sql"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,13 +51,24 @@ def open_session(config: Config, *, output: Path | None = None) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        with _stderr_in(output):
+        with _stderr_in(output), _own_interrupts():
             return builder.getOrCreate()
     except Exception as error:
         raise ReplicationFailed(
             f"Spark did not start ({error}): it needs a JDK 17 or 21 on the PATH or in JAVA_HOME"
             + (f"; its output is in {output}" if output else "")
         ) from error
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Spark takes over Ctrl-C in the main thread: give it back, whoever starts a pipeline also stops it."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -150,7 +150,7 @@ texts = st.none() | st.text()
 actions = st.one_of(
     st.builds(
         Append,
-        range=st.tuples(st.integers(1, 2**62), st.integers(0, 2**62)).map(lambda r: Range(r[0], r[0] + r[1])),
+        range=st.tuples(st.integers(1, 2**62), st.integers(0, 2**62 - 1)).map(lambda r: Range(r[0], r[0] + r[1])),
         origin=texts,
         version=texts,
         payload_type=st.sampled_from(["json", "binary"]),
