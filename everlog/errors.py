@@ -100,7 +100,7 @@ class OutcomeUnknown(EverlogError):
     def __init__(self, key: str, append_id: str, reason: str) -> None:
         super().__init__(
             f"{key}: {reason}; the append may or may not be in the log: "
-            f"repeat it with append_id={append_id!r}, it is then stored once"
+            f"repeat it with append_id={append_id!r}, it is then stored once (unless the journal is purged meanwhile)"
         )
         self.key = key
         self.append_id = append_id

@@ -25,7 +25,7 @@ logger = logging.getLogger("everlog.log")
 
 MAX_WAITING = 20_000
 # Commits that take longer than this on average would hold up the event loop.
-QUICK_SECONDS = 0.002
+QUICK_SECONDS = 0.005
 
 
 class Request(NamedTuple):
