@@ -103,6 +103,8 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def payload(self) -> Any:
+        if self.payload_type == "json" and self.data:  # the usual case, without a further call
+            return _from_json(self.data)
         return decode_payload(self.payload_type, self.data)
 
     @property

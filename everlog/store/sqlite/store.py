@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import date
+from itertools import starmap
 from pathlib import Path
 from typing import TypeVar
 
@@ -133,7 +134,7 @@ class SqliteStore(Store):
         await asyncio.sleep(0)  # a page takes about a millisecond: let others run between pages
         with translated(self.path):
             cursor = self._reader.execute(SQL["rows_reverse" if reverse else "rows"], parameters)
-            return [EventRecord(*row) for row in cursor.fetchall()]
+            return list(starmap(EventRecord, cursor.fetchall()))
 
     async def ids(self, topic: str, *, page: int = 1000) -> AsyncIterator[list[str]]:
         segment, journal_id = -1, ""
