@@ -81,11 +81,7 @@ def connect(
     """
     with translated(path):
         connection = sqlite3.connect(
-            path,
-            timeout=BUSY_SECONDS if patient else 0,
-            isolation_level=None,
-            check_same_thread=False,
-            factory=Connection,
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=Connection
         )
         assert isinstance(connection, Connection)
         try:
@@ -94,6 +90,8 @@ def connect(
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute(f"PRAGMA cache_size = -{cache_mib * 1024}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {wal_pages}")
+            if not patient:
+                connection.execute("PRAGMA busy_timeout = 0")  # opening itself may still have to wait
         except BaseException:
             connection.close()
             raise
