@@ -108,9 +108,14 @@ def translated(path: Path) -> Iterator[None]:
         raise explain(path, error) from error
 
 
+def error_name(error: sqlite3.Error) -> str:
+    """SQLite's own name of an error, such as SQLITE_FULL; empty if it is the module's, not SQLite's."""
+    return getattr(error, "sqlite_errorname", None) or ""
+
+
 def explain(path: Path, error: sqlite3.Error) -> EverlogError:
     """The error of ours that says what this one means."""
-    name = getattr(error, "sqlite_errorname", "") or ""
+    name = error_name(error)
     text = str(error)
     if name.startswith("SQLITE_FULL"):
         return DiskFull(f"no space left for {path}: free some space and try again; nothing was stored")
@@ -125,7 +130,7 @@ def explain(path: Path, error: sqlite3.Error) -> EverlogError:
 
 def is_fatal(error: sqlite3.Error) -> bool:
     """Whether the whole file is in trouble, not just the row that was being written."""
-    name = getattr(error, "sqlite_errorname", "") or ""
+    name = error_name(error)
     return not name.startswith(("SQLITE_CONSTRAINT", "SQLITE_TOOBIG", "SQLITE_MISMATCH", "SQLITE_RANGE"))
 
 

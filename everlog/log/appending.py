@@ -26,15 +26,15 @@ class Appender:
         self._last: dict[tuple[int, int, bytes | None], int] = {}
 
     def __call__(self, group: Sequence[tuple[int, NewRecord]]) -> list[Ack]:
-        """Store the records and say where they went. A failure leaves nothing remembered."""
+        """Store the records and say where they went. If they are rolled back, `forget` must follow."""
         self._notice_others()
-        try:
-            rows = [self._place(topic, record) for topic, record in group]
-            self._connection.executemany(SQL["append"], [row for row, _ in rows])
-        except BaseException:
-            self._version = -1
-            raise
+        rows = [self._place(topic, record) for topic, record in group]
+        self._connection.executemany(SQL["append"], [row for row, _ in rows])
         return [ack for _, ack in rows]
+
+    def forget(self) -> None:
+        """What was stored last did not come to stay: look at the file again."""
+        self._version = -1
 
     def _notice_others(self) -> None:
         """SQLite's data version changes when another connection has written."""
@@ -58,7 +58,7 @@ class Appender:
             if previous is None:
                 previous = start - 1  # what was trimmed may have been this key's
         self._last[key] = offset
-        headers = pack_headers(record.headers) if record.headers else None
+        headers = pack_headers(record.headers)
         row = (topic, record.partition, offset, record.timestamp, record.key, record.action, record.value, headers)
         return row, Ack(offset, previous)
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from everlog.errors import EverlogError, StorageFailed, Unacknowledged
+from everlog.log.appending import Appender
 from everlog.log.base import Ack, NewRecord
-from everlog.sqlite import Connection, explain
+from everlog.sqlite import Connection, error_name, explain
 
 logger = logging.getLogger("everlog.log")
 
@@ -37,14 +38,13 @@ class Request(NamedTuple):
 
 
 Answers = list[tuple[Request, Ack | EverlogError]]
-Storing = Callable[[Sequence[tuple[int, NewRecord]]], list[Ack]]
 
 
 class Writing(NamedTuple):
     """A connection, and what stores records through it inside a transaction."""
 
     connection: Connection
-    store: Storing
+    store: Appender
 
 
 class Committer:
@@ -104,7 +104,7 @@ class Committer:
         try:
             self._here.connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            if (getattr(error, "sqlite_errorname", "") or "").startswith("SQLITE_BUSY"):
+            if error_name(error).startswith("SQLITE_BUSY"):
                 return False
             raise explain(self._path, error) from error
         return True
@@ -120,6 +120,7 @@ class Committer:
         except Exception as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            store.forget()
             verdict = _verdict(self._path, error)
             return [(request, verdict) for request in group]
         self._pace += (time.perf_counter() - committing - self._pace) / 8
@@ -195,6 +196,6 @@ def _verdict(path: Path, error: Exception) -> EverlogError:
     if not isinstance(error, sqlite3.Error):
         logger.error("a group of appends failed", exc_info=error)
         return StorageFailed(f"{path}: {error!r}")
-    if (getattr(error, "sqlite_errorname", "") or "").startswith("SQLITE_IOERR"):
+    if error_name(error).startswith("SQLITE_IOERR"):
         return Unacknowledged(f"{path}: {error}")
     return explain(path, error)

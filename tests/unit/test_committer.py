@@ -10,8 +10,9 @@ import pytest
 import everlog
 from everlog import Event
 from everlog.config import Config, JournalConfig
-from everlog.errors import OutcomeUnknown
+from everlog.errors import OutcomeUnknown, StorageFailed
 from everlog.log import committer as module
+from everlog.sqlite import Connection
 
 
 async def test_what_is_ready_together_is_one_transaction(tmp_path) -> None:
@@ -81,3 +82,28 @@ async def test_appends_of_another_process_are_noticed(tmp_path) -> None:
             log = (here, there)[number % 2]
             await log.journal("orders").append("k", Event(number))
         assert [event.payload async for event in here.journal("orders").read("k")] == list(range(6))
+
+
+@pytest.mark.parametrize("quick", [True, False])
+async def test_a_failed_commit_leaves_no_hole_in_the_log(tmp_path, monkeypatch, quick) -> None:
+    """Rolled back is as if never stored: the next append gets the offset that the failed one would have had."""
+    if not quick:
+        monkeypatch.setattr(module, "QUICK_SECONDS", 0.0)
+    failing = []
+    execute = Connection.execute
+
+    def execute_or_fail(self, sql, parameters=(), /):
+        if failing and sql == "COMMIT":
+            raise failing.pop()
+        return execute(self, sql, parameters)
+
+    async with everlog.connect(tmp_path) as log:
+        orders = log.journal("orders")
+        before = await orders.append("k", Event("before"))
+        monkeypatch.setattr(Connection, "execute", execute_or_fail)
+        failing.append(sqlite3.OperationalError("no space, says the test"))
+        with pytest.raises(StorageFailed):
+            await orders.append("k", Event("lost"))
+        after = await orders.append("k", Event("after"))
+        assert after.offset == before.offset + 1
+        assert [event.payload async for event in orders.read("k")] == ["before", "after"]
