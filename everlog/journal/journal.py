@@ -10,10 +10,11 @@ from typing import Any
 
 from everlog.clock import Clock
 from everlog.config import Config
-from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, TopicReplaced
+from everlog.errors import InvalidInput, InvalidPosition, InvalidRange
 from everlog.journal.actions import Delete, Mark, Purge
 from everlog.journal.events import Event, EventRecord
 from everlog.journal.head import Head, exists
+from everlog.journal.pinning import pin_topic
 from everlog.journal.reading import Reader, Ref, Span
 from everlog.journal.snapshots import Recovered, Snapshots
 from everlog.journal.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
@@ -231,13 +232,7 @@ class Journal:
         found = await log.create_topic(self.log_name) if create else await log.topic(self.log_name)
         if found is None:
             return None
-        size = self.parts.config.journal.segment_size
-        topic = await store.pin(found, segment_size=size, base=self.parts.clock.now_ms() * 1000)
-        if topic.id != found.id or topic.partitions > found.partitions:
-            raise TopicReplaced(
-                f"the topic {self.log_name} was made again, its tables are filled from another one: "
-                "restore the old log, or use a new topic name"
-            )
+        topic = await pin_topic(store, found, self.parts.config, self.parts.clock)
         self._opened = Ref(found, topic, "", b"", self.topic)
         return self._opened
 

@@ -25,6 +25,7 @@ from everlog.config import Config
 from everlog.errors import EverlogError, ReplicationFailed
 from everlog.failpoints import failpoint
 from everlog.journal.head import Topic
+from everlog.journal.pinning import pin_topic
 from everlog.log.base import Log
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.backoff import Backoff
@@ -205,11 +206,7 @@ class Replicator:
 
     async def _pin(self, name: str) -> Topic:
         found = await self._log.create_topic(name)
-        size = self._config.journal.segment_size
-        topic = await self._store.pin(found, segment_size=size, base=self._clock.now_ms() * 1000)
-        if topic.id != found.id:
-            raise ReplicationFailed(f"the topic {name} was made again: it is left out from the next start on")
-        return topic
+        return await pin_topic(self._store, found, self._config, self._clock)
 
     def _supervise(self) -> None:
         """Watch the query; start another one when it fails, after a pause that grows."""

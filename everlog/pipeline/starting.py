@@ -8,8 +8,9 @@ import msgspec
 
 from everlog.clock import Clock
 from everlog.config import Config
-from everlog.errors import LogTruncated
+from everlog.errors import LogTruncated, TopicReplaced
 from everlog.journal.head import Topic
+from everlog.journal.pinning import pin_topic
 from everlog.journal.reading import check_truncation
 from everlog.log.base import Log, LogTopic
 from everlog.pipeline.source import Offsets, place_name
@@ -30,15 +31,11 @@ async def find_start(log: Log, store: Store, config: Config, clock: Clock, *, ac
     start = Start()
     present = {topic.name: topic for topic in await log.topics() if topic.name.startswith(config.journal.topic_prefix)}
     for name, found in present.items():
-        size = config.journal.segment_size
-        topic = await store.pin(found, segment_size=size, base=clock.now_ms() * 1000)
-        if topic.id != found.id or topic.partitions > found.partitions:
-            start.left_out[name] = "it was made again; its tables are filled from another topic of this name"
-            continue
         try:
+            topic = await pin_topic(store, found, config, clock)
             start.offsets |= await _offsets(log, store, found, topic, clock, accept_loss=accept_loss)
             start.topics[name] = topic
-        except LogTruncated as error:
+        except (LogTruncated, TopicReplaced) as error:
             start.left_out[name] = str(error)
     for topic in await store.pinned():
         if topic.name not in present and topic.name.startswith(config.journal.topic_prefix):
