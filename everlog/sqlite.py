@@ -17,6 +17,7 @@ from everlog.errors import Busy, DiskFull, EverlogError, NewerVersion, NotWritab
 log = logging.getLogger("everlog.sqlite")
 
 BUSY_SECONDS = 60.0
+OPEN_AGAIN_SECONDS = 0.005
 _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 Trace = Callable[[str, float], None]
@@ -86,7 +87,7 @@ def connect(
         assert isinstance(connection, Connection)
         try:
             connection.execute(f"PRAGMA page_size = {page_size}")  # counts for a new file only
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_wal(connection)
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute(f"PRAGMA cache_size = -{cache_mib * 1024}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {wal_pages}")
@@ -97,6 +98,19 @@ def connect(
             raise
         connection.trace = trace
         return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch a new file to WAL mode. SQLite does not wait for another opener that does the same, so we do."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not error_name(error).startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                raise
+            time.sleep(OPEN_AGAIN_SECONDS)
 
 
 @contextmanager
