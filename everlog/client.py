@@ -9,20 +9,19 @@ from datetime import date
 from types import TracebackType
 from typing import Self
 
+from everlog.backends import open_parts
 from everlog.clock import Clock, SystemClock
-from everlog.config import Config, load_config, prepare_folder
+from everlog.config import Config, load_config
 from everlog.journal.journal import Journal, Parts
 from everlog.journal.quarantine import Quarantine
 from everlog.journal.reading import Reader
 from everlog.journal.writing import Origin, Writer
 from everlog.log.base import Log
 from everlog.log.retention import trim
-from everlog.log.sqlite import SqliteLog
 from everlog.pipeline.expire import ExpireReport, expire
 from everlog.pipeline.status import Status, read_status
 from everlog.sqlite import Trace
 from everlog.store.base import Store
-from everlog.store.sqlite.store import SqliteStore
 from everlog.version import __version__
 
 
@@ -38,7 +37,7 @@ class Everlog:
 
     async def __aenter__(self) -> Self:
         if self._parts is None:
-            log, store = open_parts(self.config, clock=self._clock, trace=self._trace)
+            log, store = await open_parts(self.config, clock=self._clock, trace=self._trace)
             self._parts = make_parts(self.config, log, store, self._clock)
         return self
 
@@ -104,20 +103,6 @@ def connect(
     >>> log = connect("everlog-data")
     """
     return Everlog(target if isinstance(target, Config) else load_config(target), clock=clock, trace=trace)
-
-
-def open_parts(config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> tuple[Log, Store]:
-    """The log and the store that a configuration names."""
-    prepare_folder(config.folder)
-    log = SqliteLog(
-        config.folder,
-        partitions=config.log.partitions,
-        synchronous=config.log.synchronous,
-        append_timeout=config.journal.append_timeout,
-        clock=clock,
-        trace=trace,
-    )
-    return log, SqliteStore(config.folder, synchronous=config.store.synchronous, trace=trace)
 
 
 def make_parts(config: Config, log: Log, store: Store, clock: Clock) -> Parts:

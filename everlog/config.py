@@ -22,7 +22,7 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[log]`: the embedded log."""
+    """`[log]`: topics of the log, embedded or on Kafka; `synchronous` is for the embedded one."""
 
     partitions: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 4
     synchronous: Literal["FULL", "NORMAL"] = "FULL"
@@ -69,8 +69,55 @@ class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     conf: dict[str, str] = {}
 
 
+class KafkaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[kafka]`: the log on Kafka. Without a `password` here, EVERLOG_KAFKA_PASSWORD is asked."""
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    replication_factor: Positive | None = None
+    min_insync_replicas: Positive | None = None
+    max_record_bytes: Positive = 4 * 1024 * 1024
+    linger_ms: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    request_timeout: Seconds = 10.0
+    tail_records: Positive = 200_000
+    tail_bytes: Positive = 64 * 1024 * 1024
+    tls: bool = False
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    username: str | None = None
+    password: str | None = None
+    conf: dict[str, str] = {}
+
+
+class CassandraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[cassandra]`: the store on Cassandra. Without a `password` here, EVERLOG_CASSANDRA_PASSWORD is asked."""
+
+    contact_points: list[str] = ["127.0.0.1:9042"]
+    local_datacenter: str | None = None
+    keyspace: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z][a-zA-Z0-9_]{0,47}$")] = "everlog"
+    replication_strategy: Literal["SimpleStrategy", "NetworkTopologyStrategy"] = "SimpleStrategy"
+    replication_factor: Positive = 1
+    create_schema: bool = True
+    consistency: Literal["ONE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"] = "LOCAL_QUORUM"
+    reconnect_on_init: bool = False
+    connect_timeout: Seconds = 5.0
+    request_timeout: Seconds = 10.0
+    retries: Positive = 5
+    max_requests: Annotated[int, msgspec.Meta(ge=1, le=2048)] = 256
+    tls: bool = False
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    username: str | None = None
+    password: str | None = None
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All settings. `data` is the folder of the embedded log and store."""
+    """All settings. `data` is the folder of the embedded log and store.
+
+    With `[kafka]` and `[cassandra]`, log and store are there; `data` then only keeps Spark's output.
+    """
 
     data: str = "everlog-data"
     log: LogConfig = LogConfig()
@@ -78,6 +125,18 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal: JournalConfig = JournalConfig()
     pipeline: PipelineConfig = PipelineConfig()
     spark: SparkConfig = SparkConfig()
+    kafka: KafkaConfig | None = None
+    cassandra: CassandraConfig | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kafka is None) != (self.cassandra is None):
+            missing = "[kafka]" if self.kafka is None else "[cassandra]"
+            raise ValueError(f"{missing} is missing: log and store move to a cluster together")
+
+    @property
+    def embedded(self) -> bool:
+        """Whether log and store are files of the folder."""
+        return self.kafka is None
 
     @property
     def folder(self) -> Path:

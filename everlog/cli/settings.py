@@ -49,7 +49,7 @@ class Settings:
     def open(self, *, create: bool = False) -> Everlog:
         """The log to work on. Only a command that writes may begin a new folder: a typo must not."""
         config = self.load()
-        if not create and not (config.folder / LOG_FILE).exists():
+        if config.embedded and not create and not (config.folder / LOG_FILE).exists():
             raise NotFound(
                 f"there is no log in {config.folder}: name its folder with --data, "
                 "or begin one with 'everlog up' or 'everlog journal append'"

@@ -205,10 +205,10 @@ class Journal:
         if ref is None:
             return found
         for partition in range(ref.topic.partitions):
-            bounds = await self.parts.log.bounds(ref.log_topic, partition)
+            end = await self.parts.log.end(ref.log_topic, partition)
             pointer = await self.parts.store.pointer(self.log_name, partition)
-            if bounds.end > pointer + 1:
-                keys = await self.parts.log.tail_keys(ref.log_topic, partition, after=pointer, before=bounds.end)
+            if end > pointer + 1:
+                keys = await self.parts.log.tail_keys(ref.log_topic, partition, after=pointer, before=end)
                 found.update(key.decode() for key in keys if key and _is_text(key))
         return found
 

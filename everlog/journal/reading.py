@@ -20,7 +20,7 @@ from everlog.journal.events import EventRecord
 from everlog.journal.fold import Change, Entry, Quarantined, decode, fold
 from everlog.journal.head import Head, Topic, exists
 from everlog.journal.values import MAX_SEQ_NR, Position, partition_of
-from everlog.log.base import Bounds, Log, LogTopic
+from everlog.log.base import Bounds, Log, LogTopic, Trimmed
 from everlog.store.base import RowCursor, Store
 
 log = logging.getLogger("everlog.journal")
@@ -115,29 +115,42 @@ class Reader:
         raise Overtaken(f"{ref}: the log was trimmed under the read {MAX_TRIES} times: read again")
 
     async def _view(self, ref: Ref, after: Position | None) -> View:
-        bounds = await self._log.bounds(ref.log_topic, ref.partition)
-        if after is not None and after.partition == ref.partition and after.offset >= bounds.end:
-            raise InvalidPosition(f"{after} is beyond the end of the log ({bounds.end}): is it from another log?")
+        reach = after.offset + 1 if after is not None and after.partition == ref.partition else 0
+        end = await self._log.end(ref.log_topic, ref.partition, reach=reach)
+        if end < reach:
+            raise InvalidPosition(f"{after} is beyond the end of the log ({end}): is it from another log?")
         pointer = await self._store.pointer(ref.topic.name, ref.partition)
-        if pointer >= bounds.end:
-            # The pipeline may just have moved on; an end that stays behind the pointer is a lost log. The start
-            # must be from before the pointer: since then the log may have been trimmed behind a newer one.
-            bounds = Bounds(bounds.start, (await self._log.bounds(ref.log_topic, ref.partition)).end)
-        check_truncation(ref.topic.name, ref.partition, bounds, pointer)
-        entries = await self._tail(ref, pointer, bounds.end) if bounds.end > pointer + 1 else []
+        if pointer >= end:
+            # The pipeline may just have moved on; an end that stays behind the pointer is a lost log.
+            end = await self._log.end(ref.log_topic, ref.partition, reach=pointer + 1)
+            check_truncation(ref.topic.name, ref.partition, Bounds(0, end), pointer)
+        entries = await self._unreplicated(ref, pointer, end) if end > pointer + 1 else []
         stored = await self._store.head(ref.topic.name, ref.id)
-        view = View(ref, bounds.end, pointer, stored, stored)
+        view = View(ref, end, pointer, stored, stored)
         if entries:
             await self._fold_tail(view, entries)
         return view
 
+    async def _unreplicated(self, ref: Ref, pointer: int, end: int) -> list[Entry]:
+        """The first page of the key's tail. What is gone from the log must be replicated, or else it is lost."""
+        try:
+            return await self._page(ref, pointer, end)
+        except Trimmed as trimmed:
+            if await self._store.pointer(ref.topic.name, ref.partition) == pointer:
+                check_truncation(ref.topic.name, ref.partition, Bounds(trimmed.start, end), pointer)
+            raise _Moved from None
+
     async def _tail(self, ref: Ref, after: int, end: int) -> list[Entry]:
-        """A page of the key's tail; if the log was trimmed meanwhile, what we have does not fit together."""
+        """A later page; if the log was trimmed meanwhile, what we have does not fit together."""
+        try:
+            return await self._page(ref, after, end)
+        except Trimmed:
+            raise _Moved from None
+
+    async def _page(self, ref: Ref, after: int, end: int) -> list[Entry]:
         records = await self._log.tail(
             ref.log_topic, ref.partition, ref.key, after=after, before=end, limit=self._page_size
         )
-        if (await self._log.bounds(ref.log_topic, ref.partition)).start > after + 1:
-            raise _Moved
         return [decode(record) for record in records]
 
     async def _fold_tail(self, view: View, entries: list[Entry]) -> None:

@@ -38,7 +38,7 @@ from everlog.journal.head import Head, seq_nr_of
 from everlog.journal.reading import Reader, Ref, Span
 from everlog.journal.turns import Turns
 from everlog.journal.values import MAX_SEQ_NR, SeqRange
-from everlog.log.base import Ack, Headers, Log, NewRecord, Record
+from everlog.log.base import Ack, Headers, Log, NewRecord, Record, Trimmed
 
 MAX_RETRIES = 100
 
@@ -90,10 +90,6 @@ class Sent(NamedTuple):
     ack: Ack
     entry: Entry
     range: SeqRange
-
-
-class _Trimmed(Exception):
-    """The log no longer holds all that came after a known state."""
 
 
 class Writer:
@@ -154,6 +150,8 @@ class Writer:
 
     async def _append_once(self, ref: Ref, draft: Draft, append_id: str | None, verdict: bool) -> Appended:
         known = self._known.get(str(ref))
+        if known is not None and known.upto + 1 < self._log.floor(ref.log_topic, ref.partition):
+            known = None  # looking at the journal again costs less than reading the log from there
         fresh = known is None
         if known is None:
             known = await self._load(ref)
@@ -181,7 +179,7 @@ class Writer:
             return Appended(sent.ack.offset, sent.range)
         try:
             lost = await self._verdict(ref, known, sent, append_id)
-        except _Trimmed:
+        except Trimmed:
             return await self._look_up(ref, known, sent, append_id)
         if lost is None:
             return Appended(sent.ack.offset, sent.range)
@@ -280,8 +278,6 @@ class Writer:
             records = await self._log.tail(
                 ref.log_topic, ref.partition, ref.key, after=after, before=offset + 1, limit=self._page_size
             )
-            if (await self._log.bounds(ref.log_topic, ref.partition)).start > after + 1:
-                raise _Trimmed
             change = fold(head, [decode(record) for record in records], ref.topic, quarantined=waiting)
             if len(records) < self._page_size or records[-1].offset == offset:
                 return change

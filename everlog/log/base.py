@@ -1,6 +1,6 @@
 """What a log is: topics of a fixed number of partitions, each an ordered list of records.
 
-Implemented by `everlog.log.sqlite` (one file). Everything above uses only what stands here.
+Implemented by `everlog.log.sqlite` (one file) and `everlog.log.kafka`. Everything above uses only what stands here.
 """
 
 from __future__ import annotations
@@ -63,6 +63,14 @@ class Ack(NamedTuple):
     previous: int | None = None
 
 
+class Trimmed(Exception):
+    """The log no longer holds all that was asked for: its partition starts at `start` by now."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__(f"the log starts at {start}")
+        self.start = start
+
+
 class Log(ABC):
     """An ordered, durable log. Topic names are the log's own (`journal-orders`)."""
 
@@ -90,10 +98,24 @@ class Log(ABC):
         """Where the partition starts and ends now."""
 
     @abstractmethod
+    async def end(self, topic: LogTopic, partition: int, *, reach: int = 0) -> int:
+        """Where the partition ends now: above every record that was acknowledged before this call.
+
+        `reach` is an end that somebody has seen already; a log that does not know of it yet may wait for it.
+        """
+
+    def floor(self, topic: LogTopic, partition: int) -> int:
+        """From which offset on `tail` is cheap, for those who may choose where to start; 0 if it always is."""
+        return 0
+
+    @abstractmethod
     async def tail(
         self, topic: LogTopic, partition: int, key: bytes, *, after: int, before: int, limit: int
     ) -> list[Record]:
-        """One key's records with `after < offset < before`, oldest first, at most `limit` of them."""
+        """One key's records with `after < offset < before`, oldest first, at most `limit` of them.
+
+        Raises Trimmed if the log does not hold everything above `after` any more.
+        """
 
     @abstractmethod
     async def tail_keys(self, topic: LogTopic, partition: int, *, after: int, before: int) -> Sequence[bytes]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from everlog.clock import Clock, SystemClock
 from everlog.log.appending import SQL, Appender, unpack_headers
-from everlog.log.base import Ack, Bounds, Log, LogTopic, NewRecord, Record
+from everlog.log.base import Ack, Bounds, Log, LogTopic, NewRecord, Record, Trimmed
 from everlog.log.committer import Committer, Writing
 from everlog.sqlite import Trace, connect, migrate, transaction, translated
 
@@ -102,12 +102,18 @@ class SqliteLog(Log):
             row = self._reader.execute(SQL["bounds"], (self._numbers[topic.name], partition)).fetchone()
         return Bounds(0, 0) if row is None else Bounds(*row)
 
+    async def end(self, topic: LogTopic, partition: int, *, reach: int = 0) -> int:
+        return (await self.bounds(topic, partition)).end
+
     async def tail(
         self, topic: LogTopic, partition: int, key: bytes, *, after: int, before: int, limit: int
     ) -> list[Record]:
         parameters = (self._numbers[topic.name], partition, key, after, before, limit)
         with translated(self.path):
             rows = self._reader.execute(SQL["tail"], parameters).fetchall()
+        start = (await self.bounds(topic, partition)).start  # read last: nothing was removed before it moved
+        if start > after + 1:
+            raise Trimmed(start)
         return [record_from(row) for row in rows]
 
     async def tail_keys(self, topic: LogTopic, partition: int, *, after: int, before: int) -> list[bytes]:

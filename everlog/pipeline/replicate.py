@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from everlog.client import open_parts
+from everlog.backends import open_parts
 from everlog.clock import Clock, SystemClock
 from everlog.config import Config
 from everlog.errors import EverlogError, ReplicationFailed
 from everlog.failpoints import failpoint
 from everlog.journal.head import Topic
 from everlog.journal.pinning import pin_topic
-from everlog.log.base import Log
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.backoff import Backoff
 from everlog.pipeline.meter import Meter
@@ -36,7 +35,6 @@ from everlog.pipeline.source import FORMAT, LogSource, Offsets, parse_place, pla
 from everlog.pipeline.starting import Start, find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.pipeline.worker import REPORT_SCHEMA, Job
-from everlog.store.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +84,7 @@ class Replicator:
         """Start Spark and the query; returns once it runs."""
         self._portal = Portal()
         try:
-            self._log, self._store = self._portal.call(self._open())
+            self._log, self._store = self._portal.call(open_parts(self._config, clock=self._clock))
             self._meter.enter("starting")
             self._save_status()
             if self._session is None:
@@ -98,9 +96,6 @@ class Replicator:
             raise
         self._supervisor = threading.Thread(target=self._supervise, name="everlog-pipeline", daemon=True)
         self._supervisor.start()
-
-    async def _open(self) -> tuple[Log, Store]:
-        return open_parts(self._config, clock=self._clock)
 
     def stop(self) -> None:
         """Finish or give up the batch under way, and let go of everything."""

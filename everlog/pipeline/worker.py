@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
+from everlog.backends import open_store
 from everlog.config import Config
 from everlog.errors import EverlogError
 from everlog.journal.head import Topic
 from everlog.pipeline.apply import Applied, Grouped, apply
 from everlog.pipeline.blocks import decode_block
 from everlog.store.base import Store
-from everlog.store.sqlite.store import SqliteStore
 
 logger = logging.getLogger("everlog.pipeline")
 
@@ -26,7 +26,8 @@ MAX_GATHERED_BYTES = 64 * 1024 * 1024
 REPORT_SCHEMA = "topic string, partition int, report binary"
 _REPORT = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("report", pa.binary())])
 
-_stores: dict[str, Store] = {}
+_stores: dict[bytes, Store] = {}
+_runner: asyncio.Runner | None = None
 _settled = False
 
 
@@ -61,10 +62,13 @@ class Job:
     def _apply(self, topic: str, partition: int, grouped: Grouped, done: Applied) -> None:
         """A failure is reported, not raised: the other partitions of the batch shall be written all the same."""
         try:
-            done.add(asyncio.run(apply(_store(self.config), self.topics[topic], partition, grouped)))
+            done.add(_process().run(self._fold_in(self.topics[topic], partition, grouped)))
         except EverlogError as error:
             logger.exception("%s/%d could not be applied", topic, partition)
             done.failed[""] = str(error)
+
+    async def _fold_in(self, topic: Topic, partition: int, grouped: Grouped) -> Applied:
+        return await apply(await _store(self.config), topic, partition, grouped)
 
 
 def settle_process() -> None:
@@ -78,12 +82,18 @@ def settle_process() -> None:
         _settled = True
 
 
-def _store(config: Config) -> Store:
-    """One open store per worker process, kept over batches.
+def _process() -> asyncio.Runner:
+    """One event loop per worker process, kept over batches: a store's connections belong to it."""
+    global _runner  # noqa: PLW0603
+    if _runner is None:
+        _runner = asyncio.Runner()
+    return _runner
 
-    Its commits do not wait for the disk: the driver's commit of pointer2 does, and that makes all before it durable.
-    """
-    store = _stores.get(config.data)
+
+async def _store(config: Config) -> Store:
+    """One open store per worker process, kept over batches."""
+    name = msgspec.json.encode(config)
+    store = _stores.get(name)
     if store is None:
-        store = _stores[config.data] = SqliteStore(config.folder, synchronous="NORMAL")
+        store = _stores[name] = await open_store(config, in_task=True)
     return store

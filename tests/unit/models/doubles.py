@@ -12,7 +12,7 @@ from everlog.journal.events import EventRecord
 from everlog.journal.fold import Quarantined
 from everlog.journal.head import Head, Topic
 from everlog.journal.values import segment_of
-from everlog.log.base import Ack, Bounds, Log, LogTopic, NewRecord, Record
+from everlog.log.base import Ack, Bounds, Log, LogTopic, NewRecord, Record, Trimmed
 from everlog.store.base import KeyChange, RowCursor, Store, StoreTask
 from tests.unit.models.scheduler import Step
 from tests.unit.models.tables import Tables, head_columns
@@ -211,11 +211,18 @@ class LogDouble(Log):
         await Step("read the log's bounds")
         return Bounds(self.start, len(self.records))
 
+    async def end(self, topic: LogTopic, partition: int, *, reach: int = 0) -> int:
+        await Step("read the log's end")
+        return len(self.records)
+
     async def tail(
         self, topic: LogTopic, partition: int, key: bytes, *, after: int, before: int, limit: int
     ) -> list[Record]:
         await Step(f"read the tail of {key!r} after {after}")
         found = self.records[max(after + 1, self.start) : before]
+        await Step("read the log's start")
+        if self.start > after + 1:
+            raise Trimmed(self.start)
         return [record for record in found if record.key == key][:limit]
 
     async def close(self) -> None:
