@@ -62,9 +62,9 @@ class Everlog:
 
     async def topics(self) -> list[str]:
         """The names of all journal topics."""
-        prefix = self.config.journal.topic_prefix
+        journal = self.config.journal
         names = [topic.name for topic in await self.parts.log.topics()]
-        return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        return [journal.short(name) for name in names if journal.includes(name)]
 
     @property
     def quarantine(self) -> Quarantine:

@@ -40,6 +40,7 @@ class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[journal]`: what appends and reads do."""
 
     topic_prefix: str = "journal-"
+    topics: tuple[str, ...] = ()
     segment_size: Annotated[int, msgspec.Meta(ge=MIN_SEGMENT_SIZE, le=2**31 - 1)] = DEFAULT_SEGMENT_SIZE
     max_append_bytes: Positive = 1024 * 1024
     append_timeout: Seconds = 30.0
@@ -48,6 +49,18 @@ class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     known_journals: Positive = 10_000
     unique_seq_nrs: bool = True
     correlate_events: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.topic_prefix and not self.topics:
+            raise ValueError("an empty topic_prefix needs `topics`, a list of the log's topics that are journals")
+
+    def includes(self, log_name: str) -> bool:
+        """Whether a topic of the log holds journals."""
+        return log_name.startswith(self.topic_prefix) and (not self.topics or log_name in self.topics)
+
+    def short(self, log_name: str) -> str:
+        """The name that people use for a topic of the log."""
+        return log_name.removeprefix(self.topic_prefix)
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,7 +106,7 @@ class KafkaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CassandraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[cassandra]`: the store on Cassandra. Without a `password` here, EVERLOG_CASSANDRA_PASSWORD is asked."""
 
-    contact_points: list[str] = ["127.0.0.1:9042"]
+    contact_points: tuple[str, ...] = ("127.0.0.1:9042",)
     local_datacenter: str | None = None
     keyspace: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z][a-zA-Z0-9_]{0,47}$")] = "everlog"
     replication_strategy: Literal["SimpleStrategy", "NetworkTopologyStrategy"] = "SimpleStrategy"

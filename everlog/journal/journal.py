@@ -63,6 +63,8 @@ class Journal:
             raise InvalidInput(f"a topic's name is letters, digits, '.', '_' and '-', at most 200; not {topic!r}")
         self.topic = topic
         self.log_name = parts.config.journal.topic_prefix + topic
+        if not parts.config.journal.includes(self.log_name):
+            raise InvalidInput(f"{self.log_name!r} is not one of [journal] topics: add it there")
         self.parts = parts
         self.snapshots = Snapshots(self)
         self._opened: Ref | None = None
@@ -107,10 +109,15 @@ class Journal:
         limit: int | None = None,
         reverse: bool = False,
         after: After = None,
+        strict: bool = False,
     ) -> AsyncIterator[EventRecord]:
-        """The journal's events, page by page as they are asked for."""
-        pages = self.read_pages(journal_id, from_seq=from_seq, to_seq=to_seq, limit=limit, reverse=reverse, after=after)
-        async for page in pages:
+        """The journal's events, page by page as they are asked for.
+
+        `after`: only once this position is reached. `strict`: as of a record that this call writes into the log, so
+        that the answer is right even if a server that was deposed a moment ago says where the log ends.
+        """
+        span = {"from_seq": from_seq, "to_seq": to_seq}
+        async for page in self.read_pages(journal_id, **span, limit=limit, reverse=reverse, after=after, strict=strict):
             for event in page:
                 yield event
 
@@ -123,6 +130,7 @@ class Journal:
         limit: int | None = None,
         reverse: bool = False,
         after: After = None,
+        strict: bool = False,
     ) -> AsyncIterator[list[EventRecord]]:
         """Like `read`, a list of events at a time."""
         span = SeqRange(from_seq, to_seq)
@@ -133,19 +141,22 @@ class Journal:
             self._position(after)
             return
         wanted = Span(first=span.first, last=span.last, limit=limit, reverse=reverse)
-        async for page in self.parts.reader.read(ref, wanted, self._position(after)):
+        position = await self._from_where(journal_id, after, strict)
+        async for page in self.parts.reader.read(ref, wanted, position):
             yield page
 
-    async def pointer(self, journal_id: str, *, after: After = None) -> int | None:
+    async def pointer(self, journal_id: str, *, after: After = None, strict: bool = False) -> int | None:
         """The journal's highest seqNr, also when its events are deleted; None if it does not exist."""
-        head = await self.head(journal_id, after=after)
+        head = await self.head(journal_id, after=after, strict=strict)
         return head.seq_nr if head is not None and exists(head) else None
 
-    async def head(self, journal_id: str, *, after: After = None) -> Head | None:
+    async def head(self, journal_id: str, *, after: After = None, strict: bool = False) -> Head | None:
         """Everything known about the journal, as of now."""
         ref = await self.ref(journal_id)
-        position = self._position(after)
-        return None if ref is None else (await self.parts.reader.view(ref, position)).state
+        if ref is None:
+            self._position(after)
+            return None
+        return (await self.parts.reader.view(ref, await self._from_where(journal_id, after, strict))).state
 
     async def delete(self, journal_id: str, *, to: int = MAX_SEQ_NR) -> Position | None:
         """Delete events up to `to`; None, and nothing written, if there is no journal."""
@@ -235,6 +246,15 @@ class Journal:
         topic = await pin_topic(store, found, self.parts.config, self.parts.clock)
         self._opened = Ref(found, topic, "", b"", self.topic)
         return self._opened
+
+    async def _from_where(self, journal_id: str, after: After, strict: bool) -> Position | None:
+        """The position that a read must have reached; a strict one goes beyond a mark of its own."""
+        position = self._position(after)
+        if not strict:
+            return position
+        mark = await self.mark(journal_id)
+        beyond = position is not None and position.partition == mark.partition and position.offset > mark.offset
+        return position if beyond else mark
 
     def _position(self, after: After) -> Position | None:
         if after is None:

@@ -50,7 +50,6 @@ class Quarantine:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._prefix = parts.config.journal.topic_prefix
 
     async def list(self, topic: str | None = None) -> AsyncIterator[WaitingItem]:
         """What waits now: stored records, and those that the tail of the log adds or has released again."""
@@ -91,7 +90,8 @@ class Quarantine:
 
     async def _topics(self, topic: str | None) -> Sequence[str]:
         names = [found.name for found in await self._parts.log.topics()]
-        short = [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
+        journal = self._parts.config.journal
+        short = [journal.short(name) for name in names if journal.includes(name)]
         return [name for name in short if topic is None or name == topic]
 
     async def _halted(self, topic: str, journal_id: str) -> tuple[Ref, int]:

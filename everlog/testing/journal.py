@@ -226,6 +226,20 @@ class JournalConformance:
             if number == 3:
                 await replicate(everlog)
 
+    async def test_a_strict_read_goes_beyond_a_mark_of_its_own(self, everlog: Everlog) -> None:
+        """It sees what a plain read sees, and leaves one record behind that changes nothing."""
+        journal = everlog.journal("t")
+        token = await journal.append("k", events(1, 3))
+        ref = await journal.ref("k")
+        assert ref is not None
+        for strict in (False, True):
+            end = await everlog.parts.log.end(ref.log_topic, token.partition)
+            found = [event.seq_nr async for event in journal.read("k", strict=strict, after=token)]
+            assert found == [1, 2, 3]
+            assert await everlog.parts.log.end(ref.log_topic, token.partition) == end + strict
+        assert await journal.pointer("k", strict=True) == 3
+        assert await journal.pointer("other", strict=True) is None
+
     @pytest.mark.parametrize("condition", ALL_CONDITIONS)
     async def test_the_first_of_two_expected_appends_wins(self, everlog: Everlog, condition: str) -> None:
         journal = everlog.journal("t")

@@ -135,6 +135,16 @@ async def test_a_wrong_topic_is_refused(small_log, topic):
         small_log.journal(topic)
 
 
+async def test_a_topic_that_is_not_listed_is_refused(tmp_path):
+    """With a list of topics, as after a take-over, no other one is created by a typo."""
+    config = small_config(tmp_path, topic_prefix="", topics=("orders",))
+    async with connect(config) as log:
+        await log.journal("orders").append("k", Event(1))
+        with pytest.raises(InvalidInput, match="topics"):
+            log.journal("oders")
+        assert await log.topics() == ["orders"]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -144,6 +154,11 @@ async def test_a_wrong_topic_is_refused(small_log, topic):
         ("[log]\npartitions = 'four'", "partitions"),
         ("[log\n", "TOML"),
         ("[pipeline]\nmarker_days = 1", "marker_days"),
+        ("[kafka]", r"\[cassandra\] is missing"),
+        ("[cassandra]", r"\[kafka\] is missing"),
+        ("[kafka]\n[cassandra]\nkeyspace = 'a-b'", "keyspace"),
+        ("[kafka]\n[cassandra]\nconsistency = 'ANY'", "consistency"),
+        ("[journal]\ntopic_prefix = ''", "topics"),
     ],
 )
 def test_a_wrong_setting_is_refused(tmp_path, text, words):

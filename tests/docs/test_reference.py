@@ -12,7 +12,7 @@ import pytest
 from everlog.cli.commands import Command
 from everlog.cli.exits import EXIT_CODES
 from everlog.cli.main import main
-from everlog.config import Config
+from everlog.config import CassandraConfig, Config, KafkaConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 _HEADING = re.compile(r"^##+ (.+)$", re.MULTILINE)
@@ -73,8 +73,9 @@ def test_exit_codes_are_documented_as_they_are():
 def settings() -> list[tuple[str, str, object]]:
     """Section, name and default of every setting."""
     found: list[tuple[str, str, object]] = []
+    cluster = Config(kafka=KafkaConfig(), cassandra=CassandraConfig())
     for field in msgspec.structs.fields(Config):
-        value = getattr(Config(), field.name)
+        value = getattr(cluster, field.name)
         if isinstance(value, msgspec.Struct):
             parts = msgspec.structs.fields(value)
             found += [(f"`[{field.name}]`", part.name, getattr(value, part.name)) for part in parts]
@@ -106,5 +107,6 @@ def test_the_example_configuration_is_valid(tmp_path):
     import tomllib
 
     page = (DOCS / "configuration.md").read_text()
-    (text,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert msgspec.convert(tomllib.loads(text), Config).log.partitions == 8
+    embedded, cluster = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert msgspec.convert(tomllib.loads(embedded), Config).log.partitions == 8
+    assert not msgspec.convert(tomllib.loads(cluster), Config).embedded
