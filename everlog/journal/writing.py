@@ -278,7 +278,9 @@ class Writer:
             records = await self._log.tail(
                 ref.log_topic, ref.partition, ref.key, after=after, before=offset + 1, limit=self._page_size
             )
-            change = fold(head, [decode(record) for record in records], ref.topic, quarantined=waiting)
+            entries = [sent.entry if record.offset == offset else decode(record) for record in records]
+            rowless = {record.offset for record in records}  # only heads are of interest here
+            change = fold(head, entries, ref.topic, quarantined=waiting, rowless=rowless)
             if len(records) < self._page_size or records[-1].offset == offset:
                 return change
             head, waiting, after = change.head, change.waiting, records[-1].offset
