@@ -1,30 +1,34 @@
 # The commands of a checkout. Each does its own set-up first; when nothing changed, that costs nothing.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
-.PHONY: help run test unit faults soak check format bench mutants setup setup-bench lock clean
+.PHONY: help run test unit faults soak check format bench bench-cluster mutants setup setup-bench lock clean
 
 BIN := .venv/bin
 # Spark needs a JDK, which need not be the one on PATH.
 WITH_JAVA := JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
+# Maven brings Kafka and Cassandra, and Cassandra runs on Java 17 or 11 only. Tests that lack them say so themselves.
+WITH_SERVERS := $(WITH_JAVA) \
+	EVERLOG_MVN="$$(scripts/maven.sh || true)" \
+	EVERLOG_CASSANDRA_JAVA_HOME="$${EVERLOG_CASSANDRA_JAVA_HOME:-$$(scripts/java.sh 17 11 || true)}"
 
 help: ## show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 # `exec`: Ctrl-C goes to Everlog alone, with no shell between.
 run: setup ## start Everlog in ./everlog-data; ARGS=--once: replicate everything, print a summary, exit
 	@$(WITH_JAVA) exec $(BIN)/everlog up --data ./everlog-data $(ARGS)
 
 test: setup ## run every test, with a sample of the fault matrices; ARGS: more options for pytest
-	@$(WITH_JAVA) $(BIN)/python -m pytest -m "not faults and not soak" $(ARGS)
+	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "not faults and not soak" $(ARGS)
 
 unit: setup ## run the quick tests: pure ones, and conformance of the embedded backends
 	@$(BIN)/python -m pytest tests/unit tests/conformance -m "not spark and not faults and not soak" $(ARGS)
 
 faults: setup ## run the fault matrices whole
-	@$(WITH_JAVA) $(BIN)/python -m pytest -m "faults and not soak" $(ARGS)
+	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "faults and not soak" $(ARGS)
 
 soak: setup ## run the tests that take hours
-	@$(WITH_JAVA) $(BIN)/python -m pytest -m soak $(ARGS)
+	@$(WITH_SERVERS) $(BIN)/python -m pytest -m soak $(ARGS)
 
 check: setup-bench ## lint, check the format, check the types
 	@$(BIN)/ruff check
@@ -38,6 +42,9 @@ format: setup ## format the code, fix what can be fixed
 bench: setup-bench ## measure, beside what one would use instead
 	@$(WITH_JAVA) $(BIN)/python -m bench $(ARGS)
 
+bench-cluster: setup-bench ## measure on a real Kafka, Spark and Cassandra, beside their clients alone
+	@$(WITH_SERVERS) $(BIN)/python -m bench.cluster $(ARGS)
+
 mutants: setup ## break the rules of the fold one by one and expect a failing test for each
 	@$(WITH_JAVA) $(BIN)/python scripts/mutants.py $(ARGS)
 
@@ -47,8 +54,9 @@ setup: ## make .venv from the locked requirements
 setup-bench: # the same, and what the benchmarks compare with
 	@scripts/setup.sh bench
 
-lock: ## lock the requirements anew; ARGS=--upgrade: at their newest versions
+lock: ## lock the requirements and the jars anew; ARGS=--upgrade: the requirements at their newest versions
 	@scripts/lock.sh $(ARGS)
+	@scripts/lock-jars.sh
 
 clean: ## remove the environment and all that building and running left behind, but not ./everlog-data
 	rm -rf .venv .setup.lock .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist spark-warehouse artifacts

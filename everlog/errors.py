@@ -7,6 +7,7 @@
     │   ├── InvalidRange
     │   ├── EmptyAppend
     │   ├── AppendTooLarge
+    │   ├── RecordTooLarge
     │   ├── InvalidPosition
     │   └── InvalidConfig
     ├── Conflict                  another append won; read again and decide again
@@ -18,14 +19,25 @@
     ├── ForeignWriter             somebody else writes into these tables
     ├── LogTruncated              records that were not replicated yet are gone from the log
     ├── TopicReplaced             the log's topic is not the one these tables were filled from
-    ├── StorageFailed             the files cannot be used
+    ├── StorageFailed             the files or servers cannot be used
     │   ├── DiskFull
     │   ├── NotWritable
     │   ├── NewerVersion
+    │   ├── Unreachable
+    │   ├── AccessDenied
+    │   ├── Refused
+    │   ├── TooFewReplicas
+    │   ├── TopicMissing
+    │   ├── UnsuitableTopic
     │   ├── Unacknowledged
     │   └── Busy
     ├── ReplicationFailed         the pipeline gave up on a batch; it will try again
     ├── MalformedRecord           a log record that breaks the wire format
+    ├── ClusterFailed             the local cluster cannot be started
+    │   ├── MissingProgram
+    │   ├── DownloadFailed
+    │   ├── PortTaken
+    │   └── ServerFailed
     └── MissingExtra              an optional dependency is not installed
 
 The message says what happened and what to do; the facts are attributes.
@@ -70,6 +82,10 @@ class AppendTooLarge(InvalidInput):
         )
         self.size = size
         self.limit = limit
+
+
+class RecordTooLarge(InvalidInput):
+    """The log does not take a record of this size; nothing was stored."""
 
 
 class InvalidPosition(InvalidInput):
@@ -175,6 +191,34 @@ class NewerVersion(StorageFailed):
     """The data was written by a newer Everlog; upgrade this one."""
 
 
+class Unreachable(StorageFailed):
+    """No server answers, or not in time; try again. A write may or may not have happened: repeat it."""
+
+    retriable = True
+
+
+class AccessDenied(StorageFailed):
+    """The server does not know these credentials, or they lack a right."""
+
+
+class Refused(StorageFailed):
+    """The server refuses this one statement for good, for example because a row is too large."""
+
+
+class TooFewReplicas(StorageFailed):
+    """The log does not store anything now, because too few copies of it are up; nothing was stored."""
+
+    retriable = True
+
+
+class TopicMissing(StorageFailed):
+    """The topic is not in the log any more."""
+
+
+class UnsuitableTopic(StorageFailed):
+    """A topic of the log has settings under which records would be lost."""
+
+
 class Unacknowledged(StorageFailed):
     """The log cannot say whether it stored the record; an append turns this into OutcomeUnknown."""
 
@@ -182,7 +226,7 @@ class Unacknowledged(StorageFailed):
 
 
 class Busy(StorageFailed):
-    """Another process held the file for too long; try again."""
+    """Another process held the file, or the way to the log was full, for too long; try again."""
 
     retriable = True
 
@@ -195,6 +239,40 @@ class ReplicationFailed(EverlogError):
 
 class MalformedRecord(EverlogError):
     """A log record breaks the wire format."""
+
+
+class ClusterFailed(EverlogError):
+    """The local cluster, or something that it needs, is not to be had."""
+
+
+class MissingProgram(ClusterFailed):
+    """A program that this needs is not installed, or not in the version that it needs."""
+
+
+class DownloadFailed(ClusterFailed):
+    """The jars did not come, or are not the ones that were expected."""
+
+    retriable = True
+
+
+class PortTaken(ClusterFailed):
+    """An address of the cluster cannot be listened at."""
+
+    def __init__(self, server: str, address: str, message: str) -> None:
+        super().__init__(f"{server} cannot listen at {address}: {message}")
+        self.server = server
+        self.address = address
+
+
+class ServerFailed(ClusterFailed):
+    """A server ended, or did not answer in time; `lines` are the last ones that it wrote."""
+
+    def __init__(self, server: str, what: str, log: str, lines: list[str]) -> None:
+        last = "; it wrote last: " + " | ".join(lines) if lines else ""
+        super().__init__(f"{server} {what}: see {log}{last}")
+        self.server = server
+        self.log = log
+        self.lines = lines
 
 
 class MissingExtra(EverlogError):

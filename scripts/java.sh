@@ -1,15 +1,17 @@
 #!/bin/sh
-# Prints the home folder of a JDK 17 or 21: JAVA_HOME, else the one on PATH, else an installed one, else from apt.
+# Prints the home folder of a Java of the given versions (17 or 21, which Spark runs on, if none is given): JAVA_HOME,
+# else the one on PATH, else an installed one, else from apt.
 set -eu
 . "$(dirname "$0")/apt.sh"
+versions=${*:-17 21}
 
-# Prints the home of the given `java` if Spark can run on it. The JVM itself is asked: `java` may be a link or a shim.
+# Prints the home of the given `java` if it is of one of these versions. The JVM itself is asked: `java` may be a link or a shim.
 usable_home() {
     [ -x "$1" ] || return 1
     settings=$("$1" -XshowSettings:properties -version 2>&1) || return 1
     version=$(echo "$settings" | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1)
-    case $version in
-        17 | 21) ;;
+    case " $versions " in
+        *" $version "*) ;;
         *) return 1 ;;
     esac
     home=$(echo "$settings" | sed -n 's/^ *java\.home = //p')
@@ -24,5 +26,7 @@ find_home() {
 }
 
 if find_home; then exit 0; fi
-if apt_install openjdk-17-jre-headless openjdk-21-jre-headless && find_home; then exit 0; fi
-fail "Everlog needs Java 17 or 21: install openjdk-17-jre-headless (or -21-), or set JAVA_HOME to a JDK of that version."
+# shellcheck disable=SC2046 # one word per package
+if apt_install $(printf 'openjdk-%s-jre-headless ' $versions) && find_home; then exit 0; fi
+choice=$(echo "$versions" | sed 's/ / or /')
+fail "Everlog needs Java $choice: install openjdk-17-jre-headless, or set JAVA_HOME to a Java of that version."

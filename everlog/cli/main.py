@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from everlog.cli.cluster import cluster
 from everlog.cli.commands import Root
 from everlog.cli.expire import expire
 from everlog.cli.journal import journal
@@ -14,7 +15,7 @@ from everlog.cli.status import status
 from everlog.version import __version__
 
 _SECTIONS = {
-    "Run": ["up", "replicate", "status"],
+    "Run": ["up", "replicate", "status", "cluster"],
     "Work with journals": ["journal", "snapshot"],
     "Look after them": ["quarantine", "expire"],
 }
@@ -37,5 +38,5 @@ def main() -> None:
     """
 
 
-for _command in (up, replicate, status, journal, snapshot, quarantine, expire):
+for _command in (up, replicate, status, journal, snapshot, quarantine, expire, cluster):
     main.add_command(_command)

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from everlog.config import Config, JournalConfig, load_config
+from tests.cluster.servers import running
 
 MakeConfig = Callable[..., Config]
 
@@ -21,15 +22,12 @@ MakeConfig = Callable[..., Config]
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory) -> Iterator[Config]:
     """The configuration of a running broker and node."""
-    running = os.environ.get("EVERLOG_TEST_CLUSTER")
-    if running:
-        yield load_config(running)
+    named = os.environ.get("EVERLOG_TEST_CLUSTER")
+    if named:
+        yield load_config(named)
         return
-    from everlog.cluster.local import LocalCluster
-
-    local = LocalCluster(tmp_path_factory.mktemp("cluster"))
-    yield local.up()
-    local.down()
+    with running(tmp_path_factory.mktemp("cluster")) as local:
+        yield load_config(local.config_file)
 
 
 @pytest.fixture
