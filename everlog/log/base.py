@@ -84,7 +84,7 @@ class Log(ABC):
 
     @abstractmethod
     async def topics(self) -> list[LogTopic]:
-        """All topics, by name."""
+        """All topics, by name; in a log that is shared with others, at least those that may hold journals."""
 
     @abstractmethod
     async def append(self, topic: LogTopic, record: NewRecord) -> Ack:

@@ -1,0 +1,45 @@
+"""Making the library's clients, and stopping their threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from everlog.errors import InvalidConfig
+from everlog.log.kafka.errors import kafka_error
+from everlog.log.kafka.settings import Settings
+
+Client = TypeVar("Client")
+
+
+def make_client(kind: Callable[[Settings], Client], settings: Settings) -> Client:
+    """A client; InvalidConfig if the library does not take the settings."""
+    try:
+        return kind(settings)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise InvalidConfig(
+            f"Kafka's client does not take the settings: {kafka_error(error).str()}: check [kafka] and its conf"
+        ) from error
+
+
+class Watch:
+    """Keeps what a client says about its connections."""
+
+    def __init__(self) -> None:
+        self.last: KafkaError | None = None
+        self.denied: KafkaError | None = None
+
+    def take(self, error: KafkaError, *, denied: bool) -> None:
+        """An error that concerns no single request; `denied` if it will not go away by itself."""
+        self.last = error
+        if denied:
+            self.denied = error
+
+
+async def join(thread: threading.Thread) -> None:
+    """Wait for a thread that was told to stop."""
+    await asyncio.to_thread(thread.join)

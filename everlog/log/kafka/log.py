@@ -1,0 +1,120 @@
+"""The log on Kafka: topics there are topics here, and so are partitions and offsets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from everlog.clock import Clock
+from everlog.config import Config
+from everlog.errors import InvalidInput
+from everlog.log.base import Ack, Bounds, Log, LogTopic, NewRecord, Record
+from everlog.log.kafka.fetching import Fetcher
+from everlog.log.kafka.offsets import RETRY_FIRST, RETRY_MOST, Offsets
+from everlog.log.kafka.producing import Producing
+from everlog.log.kafka.settings import consumer_settings, producer_settings
+from everlog.log.kafka.tail import Budget
+from everlog.log.kafka.tails import Fetchers, Source, Tail
+from everlog.log.kafka.topics import Topics
+from everlog.sqlite import Trace
+
+
+class KafkaLog(Log):
+    """A log on a Kafka cluster; it belongs to the event loop in which it was opened."""
+
+    def __init__(self, config: Config, topics: Topics, *, trace: Trace | None = None) -> None:
+        kafka = config.kafka
+        assert kafka is not None
+        loop = asyncio.get_running_loop()
+        consuming = consumer_settings(kafka)
+        self._timeout = kafka.request_timeout
+        self._topics = topics
+        self._tails: dict[LogTopic, list[Tail]] = {}
+        self._offsets = Offsets(consuming, loop, timeout=kafka.request_timeout, trace=trace)
+        self._fetchers = Fetchers(lambda: Fetcher(consuming, loop, trace))
+        self._source = Source(
+            servers=kafka.bootstrap_servers,
+            timeout=kafka.request_timeout,
+            budget=Budget(kafka.tail_records, kafka.tail_bytes),
+            offsets=self._offsets,
+            topics=topics,
+            fetchers=self._fetchers,
+        )
+        self._producing = Producing(
+            producer_settings(config),
+            loop,
+            timeout=config.journal.append_timeout,
+            reason=topics.too_few_replicas,
+            trace=trace,
+        )
+        self._closed = False
+
+    @classmethod
+    async def open(cls, config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> KafkaLog:
+        """Connect; Unreachable or AccessDenied if that is not possible."""
+        topics = Topics(config, trace=trace)
+        await topics.connect()
+        return cls(config, topics, trace=trace)
+
+    def _tail(self, topic: LogTopic, partition: int) -> Tail:
+        tails = self._tails.get(topic)
+        if tails is None:
+            tails = [Tail(self._source, topic, number) for number in range(topic.partitions)]
+            self._tails[topic] = tails
+        if not 0 <= partition < topic.partitions:
+            raise InvalidInput(f"{topic.name} has the partitions 0 to {topic.partitions - 1}, not {partition}")
+        return tails[partition]
+
+    async def topic(self, name: str) -> LogTopic | None:
+        return await self._topics.describe(name)
+
+    async def create_topic(self, name: str) -> LogTopic:
+        return await self._topics.create(name)
+
+    async def topics(self) -> list[LogTopic]:
+        return await self._topics.all()
+
+    async def append(self, topic: LogTopic, record: NewRecord) -> Ack:
+        return await self._producing.append(self._tail(topic, record.partition), record)
+
+    async def bounds(self, topic: LogTopic, partition: int) -> Bounds:
+        return await self._tail(topic, partition).bounds()
+
+    async def end(self, topic: LogTopic, partition: int, *, reach: int = 0) -> int:
+        tail = self._tail(topic, partition)
+        end = await tail.end()
+        if end >= reach:
+            return end
+        # A leader that was elected a moment ago may be behind what somebody has seen already.
+        loop = asyncio.get_running_loop()
+        deadline, pause = loop.time() + self._timeout, RETRY_FIRST
+        while end < reach and loop.time() < deadline:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_MOST)
+            end = await tail.end()
+        return end
+
+    def floor(self, topic: LogTopic, partition: int) -> int:
+        return self._tail(topic, partition).floor()
+
+    async def tail(
+        self, topic: LogTopic, partition: int, key: bytes, *, after: int, before: int, limit: int
+    ) -> list[Record]:
+        return await self._tail(topic, partition).find(key, after, before, limit) if before > after + 1 else []
+
+    async def tail_keys(self, topic: LogTopic, partition: int, *, after: int, before: int) -> list[bytes]:
+        return await self._tail(topic, partition).keys(after, before) if before > after + 1 else []
+
+    async def timestamp_at(self, topic: LogTopic, partition: int, offset: int) -> int | None:
+        found = await self._tail(topic, partition).first(offset)
+        return None if found is None else found.timestamp
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for tails in self._tails.values():
+            for tail in tails:
+                tail.close()
+        await self._producing.close()
+        await self._fetchers.close()
+        await self._offsets.close()

@@ -1,0 +1,281 @@
+"""Appending: an idempotent producer, and a thread that gathers its answers for the event loop.
+
+All answers that are there at once reach the event loop in one call: what an append costs counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
+
+from everlog.errors import Busy, EverlogError, StorageFailed, Unacknowledged
+from everlog.log.base import Ack, NewRecord
+from everlog.log.kafka.clients import join, make_client
+from everlog.log.kafka.errors import LOST, explain, explain_delivery, kafka_error
+from everlog.log.kafka.records import headers_of
+from everlog.log.kafka.settings import Settings
+from everlog.log.kafka.tails import Tail
+from everlog.sqlite import Trace
+
+logger = logging.getLogger("everlog.log.kafka")
+
+POLL_SECONDS = 0.1
+# A record without an offset in its answer is stored, but nobody knows where.
+_NO_OFFSET = -1
+
+Reason = Callable[[str], Awaitable[str | None]]
+"""Why a topic takes no records, if that can be seen."""
+
+
+class _Sending:
+    """A record on its way, and who waits for it. Called by the library, in the line's thread, with the answer."""
+
+    __slots__ = ("future", "line", "lost", "record", "started", "tail")
+
+    def __init__(self, line: _Line, future: asyncio.Future[Ack], tail: Tail, record: NewRecord) -> None:
+        self.line = line
+        self.future = future
+        self.tail = tail
+        self.record = record
+        self.lost = line.lost
+        self.started = 0.0
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        kind, timestamp = message.timestamp()
+        if kind != TIMESTAMP_LOG_APPEND_TIME:
+            timestamp = self.record.timestamp
+        self.line.answers.append((self, error, message.offset(), timestamp))
+
+
+_Answers = list[tuple[_Sending, KafkaError | None, int | None, int]]
+
+
+class _Line:
+    """One producer with its thread. `lost` counts lost connections; `dead` is set when it takes no more records."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        settle: Callable[[_Line, _Answers], None],
+        *,
+        timeout: float,
+    ) -> None:
+        self.answers: _Answers = []
+        self.lost = 0
+        self.dead = False
+        self.waiting: set[_Sending] = set()
+        self._loop = loop
+        self._settle = settle
+        self._timeout = timeout
+        self._stopping = False
+        self.producer = make_client(Producer, {**settings, "error_cb": self.notice})
+        self._thread = threading.Thread(target=self._run, name="everlog-kafka-produce", daemon=True)
+        self._thread.start()
+
+    def notice(self, error: KafkaError) -> None:
+        """Something happened that concerns no single record."""
+        if error.code() in LOST:
+            self.lost += 1
+        if error.fatal():
+            logger.error("Kafka's producer gave up (%s); another one takes over", error.str())
+            self.dead = True
+
+    def _run(self) -> None:
+        """The thread: all answers come here, so that none falls between two lists."""
+        try:
+            while not self._stopping:
+                self.producer.poll(POLL_SECONDS)
+                if self.answers:
+                    self._hand_over()
+            self.producer.flush(self._timeout)
+        except Exception:
+            logger.exception("the thread that waits for Kafka's answers has ended")
+            self.dead = True
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        answers, self.answers = self.answers, []
+        try:
+            self._loop.call_soon_threadsafe(self._settle, self, answers)
+        except RuntimeError:
+            logger.warning("%d appends were decided, but nobody waits for them any more", len(answers))
+            self._stopping = True
+
+    async def close(self) -> None:
+        """Send what was accepted, for a bounded time, and stop the thread."""
+        self._stopping = True
+        await join(self._thread)
+
+
+class Producing:
+    """Appends records for one event loop. `reason` is asked when records are not acknowledged in time."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        timeout: float,
+        reason: Reason,
+        trace: Trace | None = None,
+    ) -> None:
+        self._settings = settings
+        self._servers = str(settings["bootstrap.servers"])
+        self._loop = loop
+        self._timeout = timeout
+        self._reason = reason
+        self._trace = trace
+        self._room = asyncio.Event()
+        self._closed = False
+        self._retired: set[asyncio.Task[None]] = set()
+        self._asking: set[asyncio.Task[None]] = set()
+        self._line = self._open()
+
+    def _open(self) -> _Line:
+        return _Line(self._settings, self._loop, self._settle, timeout=self._timeout)
+
+    async def append(self, tail: Tail, record: NewRecord) -> Ack:
+        """Store one record durably."""
+        future = self._send(tail, record)
+        if future is None:
+            future = await self._send_with_room(tail, record)
+        return await future
+
+    def _send(self, tail: Tail, record: NewRecord) -> asyncio.Future[Ack] | None:
+        """Hand a record to the library; None if it has no room for it."""
+        if self._closed:
+            raise StorageFailed("the log is closed")
+        line = self._line
+        if line.dead:
+            line = self._replace()
+        sending = _Sending(line, self._loop.create_future(), tail, record)
+        if self._trace is not None:
+            sending.started = time.perf_counter()
+        place = tail.place
+        try:
+            line.producer.produce(
+                place.topic,
+                record.value,
+                record.key,
+                place.partition,
+                sending,
+                timestamp=record.timestamp,
+                headers=headers_of(record.action, record.headers),
+            )
+        except BufferError:
+            return None
+        except KafkaException as error:
+            found = kafka_error(error)
+            if found.code() == KafkaError._FATAL:
+                line.dead = True
+                return self._send(tail, record)
+            raise explain(found, f"an append to {place}", self._servers) from error
+        line.waiting.add(sending)
+        return sending.future
+
+    async def _send_with_room(self, tail: Tail, record: NewRecord) -> asyncio.Future[Ack]:
+        """Wait until something was acknowledged, then try again; for a bounded while."""
+        deadline = self._loop.time() + self._timeout
+        while True:
+            self._room.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._room.wait()
+            except TimeoutError:
+                raise Busy(
+                    f"{self._timeout:g} s passed and too many appends still wait for Kafka: this one was not sent; "
+                    "append less at once, or see what slows the brokers down"
+                ) from None
+            future = self._send(tail, record)
+            if future is not None:
+                return future
+
+    def _replace(self) -> _Line:
+        """A producer that has failed for good makes way for another; what it still has is answered by it."""
+        old, self._line = self._line, self._open()
+        task = self._loop.create_task(self._retire(old))
+        self._retired.add(task)
+        task.add_done_callback(self._retired.discard)
+        return self._line
+
+    async def _retire(self, line: _Line) -> None:
+        await line.close()
+        self._abandon(line)
+
+    def _settle(self, line: _Line, answers: _Answers) -> None:
+        """In the event loop: every index learns of its new records before anybody goes on."""
+        self._room.set()
+        discard = line.waiting.discard
+        unknown: list[tuple[_Sending, KafkaError]] = []
+        for sending, error, offset, timestamp in answers:
+            discard(sending)
+            if error is not None:
+                unknown.append((sending, error))
+                continue
+            if offset is None or offset <= _NO_OFFSET:
+                _fail(sending, Unacknowledged(f"an append to {sending.tail.place} was stored, but nobody said where"))
+                continue
+            before = sending.tail.acknowledge(sending.record, offset, timestamp)
+            future = sending.future
+            if not future.done():
+                future.set_result(Ack(offset, before))
+            if self._trace is not None:
+                self._trace(f"produce {sending.tail.place}, offset {offset}", time.perf_counter() - sending.started)
+        if unknown:
+            self._explain(line, unknown)
+        if line.dead and line is self._line and not self._closed:
+            self._replace()
+
+    def _explain(self, line: _Line, failed: list[tuple[_Sending, KafkaError]]) -> None:
+        """Say what became of records without an acknowledgement."""
+        silent: dict[str, list[tuple[_Sending, EverlogError]]] = {}
+        for sending, error in failed:
+            place = sending.tail.place
+            if error.fatal() or error.code() == KafkaError._FATAL:
+                line.dead = True
+            answer = explain_delivery(
+                error, f"an append to {place}", self._servers, lost=sending.lost != line.lost or line.dead
+            )
+            if isinstance(answer, Unacknowledged):
+                silent.setdefault(place.topic, []).append((sending, answer))
+            else:
+                _fail(sending, answer)
+        for topic, waiting in silent.items():
+            task = self._loop.create_task(self._ask_why(topic, waiting))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def _ask_why(self, topic: str, silent: list[tuple[_Sending, EverlogError]]) -> None:
+        """Records that were not acknowledged in time: add what is the matter with the topic, if that can be seen."""
+        why: str | None = None
+        try:
+            why = await self._reason(topic)
+        except EverlogError as error:
+            logger.debug("why %s takes no records cannot be seen: %s", topic, error)
+        finally:
+            for sending, answer in silent:
+                _fail(sending, answer if why is None else Unacknowledged(f"{answer}; {why}"))
+
+    def _abandon(self, line: _Line) -> None:
+        for sending in line.waiting:
+            _fail(sending, Unacknowledged(f"an append to {sending.tail.place}: the log was closed before the answer"))
+        line.waiting.clear()
+
+    async def close(self) -> None:
+        """Finish what was accepted, for a bounded time."""
+        self._closed = True
+        self._room.set()
+        await self._line.close()
+        await asyncio.gather(*self._retired, *self._asking)
+        self._abandon(self._line)
+
+
+def _fail(sending: _Sending, error: EverlogError) -> None:
+    if not sending.future.done():
+        sending.future.set_exception(error)

@@ -1,0 +1,49 @@
+"""Between the library's messages and our records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import Message
+
+from everlog.log.base import Headers, Record
+
+ACTION = "journal.action"
+
+
+def headers_of(action: bytes | None, headers: Headers) -> list[tuple[str, str | bytes | None]] | None:
+    """The headers of a message: the action first."""
+    if action is None:
+        return list(headers) if headers else None
+    return [(ACTION, action), *headers] if headers else [(ACTION, action)]
+
+
+def record_of(message: Message) -> Record:
+    """The record that a message holds."""
+    found: Any = message.headers()
+    action, headers = split_headers(found) if found else (None, ())
+    return Record(
+        message.partition(),  # type: ignore[arg-type]
+        message.offset(),  # type: ignore[arg-type]
+        message.timestamp()[1],
+        message.key(),
+        action,
+        message.value(),
+        headers,
+    )
+
+
+def split_headers(found: list[tuple[str, bytes | None]]) -> tuple[bytes | None, Headers]:
+    """The first action, and the other headers; a header without a value counts as empty.
+
+    >>> split_headers([("journal.action", b"{}"), ("a", None), ("journal.action", b"x")])
+    (b'{}', (('a', b''),))
+    """
+    action: bytes | None = None
+    headers: list[tuple[str, bytes]] = []
+    for name, value in found:
+        if name != ACTION:
+            headers.append((name, value or b""))
+        elif action is None:
+            action = value or b""
+    return action, tuple(headers)

@@ -1,0 +1,99 @@
+"""What Everlog asks of Kafka's client library: every setting, and why it is not the library's own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from everlog.config import Config, KafkaConfig
+
+PASSWORD_VARIABLE = "EVERLOG_KAFKA_PASSWORD"  # noqa: S105
+CLIENT_ID = "everlog"
+# Consumers here are told what to read; the name of a group is needed by the library, and nothing is kept under it.
+GROUP = "everlog"
+
+# Appends that wait for an answer; beyond these bounds the next append waits for room.
+MAX_QUEUED_RECORDS = 20_000
+MAX_QUEUED_KIB = 64 * 1024
+# What a consumer may hold before it is asked for it.
+MAX_FETCHED_KIB = 16 * 1024
+
+Settings = dict[str, Any]
+
+
+def client_settings(kafka: KafkaConfig) -> Settings:
+    """What every client needs: where the servers are, and who asks."""
+    return {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "client.id": CLIENT_ID,
+        # What goes wrong reaches us as an error; the library need not write about it, too.
+        "log_level": 0,
+        "topic.metadata.propagation.max.ms": _ms(kafka.request_timeout),
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+        **_security(kafka),
+    }
+
+
+def _security(kafka: KafkaConfig) -> Settings:
+    protocol = ("SASL_" if kafka.username is not None else "") + ("SSL" if kafka.tls else "PLAINTEXT")
+    found: Settings = {"security.protocol": protocol}
+    if kafka.username is not None:
+        found["sasl.mechanism"] = kafka.mechanism
+        found["sasl.username"] = kafka.username
+        found["sasl.password"] = kafka.password or os.environ.get(PASSWORD_VARIABLE, "")
+    files = {
+        "ssl.ca.location": kafka.ca_file,
+        "ssl.certificate.location": kafka.cert_file,
+        "ssl.key.location": kafka.key_file,
+    }
+    return found | {name: file for name, file in files.items() if file is not None}
+
+
+def admin_settings(kafka: KafkaConfig) -> Settings:
+    """For topics."""
+    return client_settings(kafka) | kafka.conf
+
+
+def producer_settings(config: Config) -> Settings:
+    """One record is stored once, in order, on all replicas that are in sync, or its outcome is unknown."""
+    kafka = config.kafka
+    assert kafka is not None
+    return {
+        **client_settings(kafka),
+        "enable.idempotence": True,
+        "acks": "all",
+        "compression.type": "lz4",
+        "linger.ms": kafka.linger_ms,
+        "message.timeout.ms": _ms(config.journal.append_timeout),
+        "message.max.bytes": kafka.max_record_bytes,
+        "queue.buffering.max.messages": MAX_QUEUED_RECORDS,
+        "queue.buffering.max.kbytes": max(MAX_QUEUED_KIB, 2 * kafka.max_record_bytes // 1024),
+        **kafka.conf,
+    }
+
+
+def consumer_settings(kafka: KafkaConfig) -> Settings:
+    """A consumer that reads what it is told to, in no group, and never decides by itself where to go on."""
+    return {
+        **client_settings(kafka),
+        "group.id": GROUP,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        # As Spark's reader does; the library's own default differs.
+        "isolation.level": "read_uncommitted",
+        "enable.partition.eof": True,
+        # A new place to read from has to wait until the request before it is answered.
+        "fetch.wait.max.ms": 10,
+        "fetch.min.bytes": 1,
+        "fetch.error.backoff.ms": 50,
+        "fetch.queue.backoff.ms": 10,
+        "queued.max.messages.kbytes": MAX_FETCHED_KIB,
+        "max.poll.interval.ms": 86_400_000,
+        **kafka.conf,
+    }
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

@@ -1,0 +1,292 @@
+"""The tails of partitions: what was fetched is kept in an index, what is missing is fetched when somebody asks.
+
+A request that starts below the index extends it downwards if that fits into the bounds; otherwise it streams the
+partition by itself and leaves the index alone. Records that this process has appended itself enter the index with
+their acknowledgement if they are the next ones, so that a lone writer never reads its own records back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from everlog.errors import StorageFailed, TopicReplaced
+from everlog.log.base import Bounds, LogTopic, NewRecord, Record, Trimmed
+from everlog.log.kafka.errors import Place
+from everlog.log.kafka.fetching import Fetcher
+from everlog.log.kafka.following import Following, Sink
+from everlog.log.kafka.offsets import Offsets
+from everlog.log.kafka.tail import Budget, TailIndex, cost
+from everlog.log.kafka.topics import Topics
+
+MAX_STREAMS = 2
+# After so many tries to cover a range while others push it out of the index, a request streams.
+MAX_TRIES = 3
+# An index that has not grown for longer may be far behind the log.
+FRESH_SECONDS = 2.0
+# Above every offset.
+NOWHERE = 2**63 - 1
+
+
+class Fetchers:
+    """One fetcher for all indexes, and a few more for streams; each is made when it is first needed."""
+
+    def __init__(self, make: Callable[[], Fetcher]) -> None:
+        self._make = make
+        self._shared: Fetcher | None = None
+        self._free: list[Fetcher] = []
+        self._all: list[Fetcher] = []
+        self._closed = False
+        self._turn = asyncio.Semaphore(MAX_STREAMS)
+
+    @property
+    def shared(self) -> Fetcher:
+        if self._shared is None:
+            self._shared = self._new()
+        return self._shared
+
+    def _new(self) -> Fetcher:
+        if self._closed:
+            raise StorageFailed("the log is closed")
+        fetcher = self._make()
+        self._all.append(fetcher)
+        return fetcher
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[Fetcher]:
+        """A fetcher for oneself."""
+        async with self._turn:
+            fetcher = self._free.pop() if self._free else self._new()
+            try:
+                yield fetcher
+            finally:
+                self._free.append(fetcher)
+
+    async def close(self) -> None:
+        """Stop their threads."""
+        self._closed = True
+        for fetcher in self._all:
+            await fetcher.close()
+
+
+@dataclass(slots=True)
+class Source:
+    """What all partitions share."""
+
+    servers: str
+    timeout: float
+    budget: Budget
+    offsets: Offsets
+    topics: Topics
+    fetchers: Fetchers
+
+
+class Tail:
+    """One partition, for the event loop. `acked` is the highest offset that was acknowledged to this process."""
+
+    def __init__(self, source: Source, topic: LogTopic, partition: int) -> None:
+        self.place = Place(topic.name, partition)
+        self.servers = source.servers
+        self.timeout = source.timeout
+        self.acked = -1
+        self.index: TailIndex | None = None
+        self._topic = topic
+        self._source = source
+        self._following: Following | None = None
+        self._extending: asyncio.Future[None] | None = None
+        self._too_large = -1
+        self._loop = asyncio.get_running_loop()
+        self._grown = -FRESH_SECONDS
+
+    # What is known of the partition.
+
+    async def end(self) -> int:
+        """Where it ends now: above all that was acknowledged here."""
+        return max(await self._source.offsets.end(self.place), self.acked + 1)
+
+    async def bounds(self) -> Bounds:
+        """Where it starts and ends now."""
+        start, end = await self._source.offsets.bounds(self.place)
+        return Bounds(start, max(end, self.acked + 1))
+
+    async def check(self) -> None:
+        """Raise an error if the topic was deleted or made again."""
+        found = await self._source.topics.describe(self.place.topic)
+        if found is None or found.id != self._topic.id:
+            raise TopicReplaced(
+                f"the topic {self.place.topic} was {'deleted' if found is None else 'made again'} while it was in "
+                "use: restore the old one, or use a new topic name"
+            )
+
+    def acknowledge(self, sent: NewRecord, offset: int, timestamp: int) -> int | None:
+        """A record of our own is in the log. From where on its key has no other one, if that is known."""
+        if offset > self.acked:  # noqa: PLR1730 (half the time of max, at every append)
+            self.acked = offset
+        index = self.index
+        if index is None:
+            return None
+        if offset != index.upper:
+            return None if sent.key is None else index.previous(sent.key, offset)
+        record = Record(sent.partition, offset, timestamp, sent.key, sent.action, sent.value, sent.headers)
+        before = index.add(record)
+        self._grown = self._loop.time()
+        if self._following is not None:
+            self._following.advance(index.upper)
+        return before
+
+    def floor(self) -> int:
+        """From where on a tail costs little: what is in the index, if that was near the log's end a moment ago.
+
+        Otherwise others may have filled the log meanwhile, so that only its end is near.
+        """
+        if self.index is None or self._loop.time() - self._grown > FRESH_SECONDS:
+            return NOWHERE
+        return self.index.lower
+
+    # What is asked for.
+
+    async def find(self, key: bytes, after: int, before: int, limit: int) -> list[Record]:
+        """One key's records with `after < offset < before`, at most `limit`."""
+        index = self.index
+        if index is not None and index.lower <= after + 1 and before <= index.upper:
+            return index.find(key, after, before, limit)
+        covered = await self._cover(after + 1, before)
+        if covered is not None:
+            index, upto = covered
+            return index.find(key, after, upto, limit)
+        return await self._stream(after + 1, before, limit, key=key)
+
+    async def keys(self, after: int, before: int) -> list[bytes]:
+        """The distinct keys of the records with `after < offset < before`."""
+        covered = await self._cover(after + 1, before)
+        if covered is not None:
+            index, upto = covered
+            return index.keys(after, upto)
+        found: dict[bytes, None] = {}
+
+        def collect(records: Sequence[Record], position: int) -> None:
+            found.update(dict.fromkeys(record.key for record in records if record.key is not None))
+
+        async with self._reading(after + 1, before, collect) as following:
+            await following.reach(before)
+        return list(found)
+
+    async def first(self, offset: int) -> Record | None:
+        """The first record at or after this offset."""
+        index = self.index
+        known = None if index is None or not index.lower <= offset < index.upper else index.at(offset)
+        if known is not None:
+            return known
+        end = await self.end()
+        while offset < end:
+            try:
+                found = await self._stream(offset, end, 1)
+            except Trimmed as trimmed:
+                offset = trimmed.start
+            else:
+                return found[0] if found else None
+        return None
+
+    async def _cover(self, first: int, before: int) -> tuple[TailIndex, int] | None:
+        """The index and up to where it holds what was asked for: `before`, or the log's end. None: stream it."""
+        for _ in range(MAX_TRIES):
+            index = self._usable()
+            if index is not None and first < index.lower:
+                if not await self._extend_down(index, first):
+                    return None
+                continue
+            if not self._source.budget.fits(before - first):
+                return None
+            following = self._follow(first)
+            upto = await following.reach(before)
+            index = self.index
+            if index is not None and index.lower <= first and upto <= index.upper:
+                return index, upto
+        return None
+
+    def _usable(self) -> TailIndex | None:
+        """The index, unless it holds what is not in the log any more."""
+        following = self._following
+        if following is not None and following.stopped:
+            self._following = None
+            if following.beyond and self.index is not None:
+                self._source.budget.close(self.index)
+                self.index = None
+        return self.index
+
+    def _follow(self, first: int) -> Following:
+        """Somebody who reads on from the index's upper bound; the index is begun anew if it ends below `first`."""
+        if self._following is not None:
+            return self._following
+        if self.index is None:
+            self.index = self._source.budget.open(first)
+        elif first > self.index.upper:
+            self.index.restart(first)  # what lies between is of no interest to anybody
+        index = self.index
+
+        def take(records: Sequence[Record], position: int) -> None:
+            index.extend(records, position)
+            self._grown = self._loop.time()
+
+        self._following = Following(self, self._source.fetchers.shared, index.upper, take)
+        return self._following
+
+    async def _extend_down(self, index: TailIndex, first: int) -> bool:
+        """Fetch what lies below the index, once for all who ask; False if it is too much."""
+        if self._extending is not None:
+            await asyncio.wait([self._extending])
+            return True
+        lower, budget = index.lower, self._source.budget
+        if first <= self._too_large or not budget.fits(lower - first, beside=budget.records):
+            return False
+        self._extending = asyncio.get_running_loop().create_future()
+        try:
+            room = budget.max_bytes - budget.bytes
+            found = await self._stream(first, lower, lower - first, room=room)
+        finally:
+            self._extending.set_result(None)
+            self._extending = None
+        if sum(map(cost, found)) > room:
+            self._too_large = first
+            return False
+        if index is self.index and index.lower == lower:
+            index.prepend(found, first)
+        return True
+
+    async def _stream(
+        self, first: int, before: int, limit: int, *, key: bytes | None = None, room: int | None = None
+    ) -> list[Record]:
+        """Read the partition from `first` on, apart from the index, and keep the key's records (None: all).
+
+        With `room` it ends when the records are larger than that.
+        """
+        found: list[Record] = []
+        size = 0
+
+        def collect(records: Sequence[Record], position: int) -> None:
+            nonlocal size
+            found.extend(records)
+            if room is not None:
+                size += sum(map(cost, records))
+            if len(found) >= limit or (room is not None and size > room):
+                following.finish()
+
+        async with self._reading(first, before, collect, key) as following:
+            await following.reach(before)
+        return found[:limit]
+
+    @asynccontextmanager
+    async def _reading(self, first: int, before: int, sink: Sink, key: bytes | None = None) -> AsyncIterator[Following]:
+        async with self._source.fetchers.one() as fetcher:
+            following = Following(self, fetcher, first, sink, key=key, until=before)
+            try:
+                yield following
+            finally:
+                following.stop()
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        if self._following is not None:
+            self._following.stop(StorageFailed("the log is closed"))

@@ -1,0 +1,236 @@
+"""Topics on Kafka: found, made and checked through the administrator's client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
+
+from everlog.config import Config
+from everlog.errors import EverlogError, TooFewReplicas, Unreachable, UnsuitableTopic
+from everlog.log.base import LogTopic
+from everlog.log.kafka.clients import Watch, make_client
+from everlog.log.kafka.errors import explain, is_denied, is_missing, kafka_error
+from everlog.log.kafka.settings import admin_settings
+from everlog.sqlite import Trace
+
+logger = logging.getLogger("everlog.log.kafka")
+
+HOUR_MS = 3_600_000
+# What a record has beside the bytes that [kafka] max_record_bytes counts.
+ENVELOPE_BYTES = 64 * 1024
+# How many topics are asked about at once.
+CHUNK = 500
+# With no server there at all, waiting longer than this does not help.
+DOWN_SECONDS = 2.0
+PAUSE = 0.02
+
+
+class Topics:
+    """The topics of a cluster."""
+
+    def __init__(self, config: Config, *, trace: Trace | None = None) -> None:
+        assert config.kafka is not None
+        self._config = config
+        self._kafka = config.kafka
+        self._servers = config.kafka.bootstrap_servers
+        self._timeout = config.kafka.request_timeout
+        self._trace = trace
+        self._watch = Watch()
+        self._admin = make_client(
+            AdminClient, {**admin_settings(config.kafka), "error_cb": self._notice, "socket.timeout.ms": 10_000}
+        )
+        self._checked: set[LogTopic] = set()
+
+    def _notice(self, error: KafkaError) -> None:
+        self._watch.take(error, denied=is_denied(error))
+
+    async def connect(self) -> None:
+        """Wait for a server that answers; a named error if there is none, or if it does not let us in."""
+        started, watch = time.monotonic(), self._watch
+        while True:
+            try:
+                await asyncio.to_thread(self._admin.list_topics, timeout=min(0.5, self._timeout))
+                return
+            except KafkaException as error:
+                found = watch.denied or watch.last or kafka_error(error)
+            waited = time.monotonic() - started
+            down = found.code() in {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
+            if watch.denied is not None or waited >= (min(DOWN_SECONDS, self._timeout) if down else self._timeout):
+                raise self._cannot_connect(found)
+
+    def _cannot_connect(self, error: KafkaError) -> EverlogError:
+        if is_denied(error):
+            return explain(error, "Kafka refuses the connection", self._servers)
+        return Unreachable(
+            f"no Kafka broker answers at {self._servers}: {error.str()}: start it, or correct [kafka] "
+            "bootstrap_servers (and tls and username, if the broker wants them)"
+        )
+
+    async def names(self) -> list[str]:
+        """The names of all topics that may hold journals; a cluster may have many others."""
+        started = time.perf_counter()
+        try:
+            found = await asyncio.to_thread(self._admin.list_topics, timeout=self._timeout)
+        except KafkaException as error:
+            raise explain(self._watch.denied or kafka_error(error), "the list of topics", self._servers) from error
+        self._report("list topics", started)
+        return sorted(filter(self._config.journal.includes, found.topics))
+
+    async def all(self) -> list[LogTopic]:
+        """All topics that may hold journals, by name."""
+        names = await self.names()
+        found: list[LogTopic] = []
+        for at in range(0, len(names), CHUNK):
+            found += [_log_topic(topic) for topic in await self._describe(names[at : at + CHUNK])]
+        return found
+
+    async def describe(self, name: str) -> LogTopic | None:
+        """The topic, or None if it does not exist."""
+        found = await self._describe([name])
+        return _log_topic(found[0]) if found else None
+
+    async def _describe(self, names: Sequence[str]) -> list[TopicDescription]:
+        """Those of the topics that exist, in their order."""
+        started = time.perf_counter()
+        futures = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=self._timeout)
+        found: list[TopicDescription] = []
+        for name in names:
+            try:
+                found.append(await asyncio.wrap_future(futures[name]))
+            except KafkaException as error:
+                if not is_missing(kafka_error(error)):
+                    raise explain(kafka_error(error), f"the topic {name}", self._servers) from error
+        self._report(f"describe {names[0]}" if len(names) == 1 else f"describe {len(names)} topics", started)
+        return found
+
+    def _report(self, what: str, started: float) -> None:
+        if self._trace is not None:
+            self._trace(what, time.perf_counter() - started)
+
+    async def create(self, name: str) -> LogTopic:
+        """The topic, made if it does not exist; it is there for all, and fit to be a journal's, when this returns."""
+        deadline = time.monotonic() + self._timeout
+        made = False
+        while True:
+            found = await self._describe([name])
+            if found and all(partition.leader is not None for partition in found[0].partitions):
+                topic = _log_topic(found[0])
+                await self._check(topic, found[0])
+                return topic
+            if not found and not made:
+                await self._make(name)
+                made = True
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    f"the topic {name} has no leader after {self._timeout:g} s: are all brokers of "
+                    f"{self._servers} up? Try again"
+                )
+            await asyncio.sleep(PAUSE)
+
+    async def _make(self, name: str) -> None:
+        topic = NewTopic(
+            name,
+            num_partitions=self._config.log.partitions,
+            replication_factor=-1 if self._kafka.replication_factor is None else self._kafka.replication_factor,
+            config=topic_settings(self._config),
+        )
+        started = time.perf_counter()
+        (future,) = self._admin.create_topics([topic], request_timeout=self._timeout).values()
+        try:
+            await asyncio.wrap_future(future)
+            self._report(f"create {name}", started)
+        except KafkaException as error:
+            # Somebody else was quicker; that is all the same.
+            if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise explain(kafka_error(error), f"the new topic {name}", self._servers) from error
+
+    async def _check(self, topic: LogTopic, found: TopicDescription) -> None:
+        """Refuse a topic that would lose records, or that takes none. Looked at once."""
+        if topic in self._checked:
+            return
+        settings = await self.settings(topic.name)
+        if settings is not None:
+            if "compact" in settings.get("cleanup.policy", "delete"):
+                raise UnsuitableTopic(
+                    f"the topic {topic.name} has cleanup.policy={settings['cleanup.policy']}: it would keep only the "
+                    "last record of every journal; set cleanup.policy=delete, or use another topic"
+                )
+            check_replicas(topic.name, found, int(settings.get("min.insync.replicas", "1")))
+            self._check_size(topic.name, int(settings.get("max.message.bytes", "0")))
+        self._checked.add(topic)
+
+    def _check_size(self, name: str, limit: int) -> None:
+        if limit < self._config.journal.max_append_bytes + ENVELOPE_BYTES:
+            logger.warning(
+                "the topic %s takes records of at most %d bytes: larger appends will be refused; raise its "
+                "max.message.bytes, or lower [journal] max_append_bytes",
+                name,
+                limit,
+            )
+
+    async def settings(self, name: str) -> dict[str, str] | None:
+        """The topic's settings; None if we may not see them."""
+        started = time.perf_counter()
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        (future,) = self._admin.describe_configs([resource], request_timeout=self._timeout).values()
+        try:
+            found = await asyncio.wrap_future(future)
+            self._report(f"settings of {name}", started)
+        except KafkaException as error:
+            if is_denied(kafka_error(error)):
+                logger.warning("the settings of the topic %s cannot be checked: %s", name, kafka_error(error).str())
+                return None
+            raise explain(kafka_error(error), f"the settings of {name}", self._servers) from error
+        return {entry.name: entry.value for entry in found.values() if entry.value is not None}
+
+    async def too_few_replicas(self, name: str) -> str | None:
+        """Why the topic takes no records now, if it is for want of replicas."""
+        found, settings = await self._describe([name]), await self.settings(name)
+        try:
+            if found and settings is not None:
+                check_replicas(name, found[0], int(settings.get("min.insync.replicas", "1")))
+        except TooFewReplicas as error:
+            return str(error)
+        return None
+
+
+def check_replicas(name: str, found: TopicDescription, needed: int) -> None:
+    """Raise TooFewReplicas if some partition has fewer replicas in sync than the topic asks for.
+
+    A topic that asks for more than it has replicas means all of them.
+    """
+    for partition in found.partitions:
+        if len(partition.isr) < min(needed, len(partition.replicas)):
+            raise TooFewReplicas(
+                f"partition {partition.id} of the topic {name} has {len(partition.isr)} of {len(partition.replicas)} "
+                f"replicas in sync, and min.insync.replicas is {needed}: start the missing brokers"
+            )
+
+
+def topic_settings(config: Config) -> dict[str, str]:
+    """The settings of a topic that we make."""
+    kafka, log = config.kafka, config.log
+    assert kafka is not None
+    settings = {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "CreateTime",
+        "max.message.bytes": str(kafka.max_record_bytes + ENVELOPE_BYTES),
+    }
+    if kafka.min_insync_replicas is not None:
+        settings["min.insync.replicas"] = str(kafka.min_insync_replicas)
+    if log.retention_hours is not None:
+        settings["retention.ms"] = str(round(log.retention_hours * HOUR_MS))
+    if log.retention_bytes is not None:
+        settings["retention.bytes"] = str(log.retention_bytes)
+    return settings
+
+
+def _log_topic(found: TopicDescription) -> LogTopic:
+    # As Kafka's own tools write it.
+    topic_id = str(found.topic_id).replace("+", "-").replace("/", "_")
+    return LogTopic(found.name, topic_id, len(found.partitions))
