@@ -1,6 +1,7 @@
 """What a store is: the tables that the pipeline fills and every read starts from.
 
-Implemented by `everlog.store.sqlite` (one file). Everything above uses only what stands here.
+Implemented by `everlog.store.sqlite` (one file) and `everlog.store.cassandra`. Everything above uses only what
+stands here.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ class KeyChange:
     """What a task has to write for one journal.
 
     `garbage` is what must be deleted now: the fold's own deletions and those that an unfinished earlier batch
-    may have left. It is also stored in the head, so that it survives a crash between the two.
+    may have left. It is also stored in the head, so that it survives a crash between the two. `before` is the
+    journal's seqNr before the change; 0 if there was none, or if it is not known.
     """
 
     id: str
     change: Change
     garbage: tuple[Deletion, ...] = ()
+    before: int = 0
 
     @property
     def head(self) -> Head | None:
@@ -162,8 +165,13 @@ class Store(ABC):
         reverse: bool,
         limit: int,
         after: RowCursor | None = None,
+        life: str | None = None,
     ) -> list[EventRecord]:
-        """One page of event rows with `first <= seq_nr <= last`, each from its own segment."""
+        """One page of event rows with `first <= seq_nr <= last`, each from its own segment.
+
+        `life` is the record_id of the head that was read: a store that keeps notes on where a life has no rows may
+        leave these places out.
+        """
 
     @abstractmethod
     def ids(self, topic: str, *, page: int = 1000) -> AsyncIterator[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
@@ -12,6 +13,7 @@ from everlog.journal.duration import ExpireAfter
 from everlog.journal.events import EventRecord
 from everlog.journal.fold import Change, Quarantined, Rejected
 from everlog.journal.head import Deletion, Head, Topic
+from everlog.journal.values import MAX_SEQ_NR
 from everlog.log.base import LogTopic, Record
 from everlog.store.base import KeyChange, RowCursor, Snapshot, Store
 
@@ -32,9 +34,13 @@ def make_row(seq_nr: int, offset: int | None = None, *, life: str = LIFE, timest
 
 
 def make_change(
-    journal_id: str, head: Head | None, rows: Sequence[EventRecord] = (), garbage: Sequence[Deletion] = ()
+    journal_id: str,
+    head: Head | None,
+    rows: Sequence[EventRecord] = (),
+    garbage: Sequence[Deletion] = (),
+    before: int = 0,
 ) -> KeyChange:
-    return KeyChange(journal_id, Change(head, changed=head is not None, rows=list(rows)), tuple(garbage))
+    return KeyChange(journal_id, Change(head, changed=head is not None, rows=list(rows)), tuple(garbage), before)
 
 
 async def pin(store: Store) -> Topic:
@@ -48,9 +54,28 @@ async def write(store: Store, *changes: KeyChange) -> None:
             assert await step(changes) == {}
 
 
-async def seq_nrs(store: Store, journal_id: str = "k", *, first: int = 1, last: int = 1000) -> list[int]:
-    rows = await store.rows(NAME, journal_id, segment_size=3, first=first, last=last, reverse=False, limit=1000)
-    return [row.seq_nr for row in rows]
+async def seq_nrs(
+    store: Store, journal_id: str = "k", *, first: int = 1, last: int = 1000, limit: int = 1000, reverse: bool = False
+) -> list[int]:
+    """The seqNrs of all stored rows, read page by page."""
+    found: list[int] = []
+    cursor: RowCursor | None = None
+    while True:
+        rows = await store.rows(
+            NAME,
+            journal_id,
+            segment_size=3,
+            first=first,
+            last=last,
+            reverse=reverse,
+            limit=limit,
+            after=cursor,
+            life=LIFE,
+        )
+        found += [row.seq_nr for row in rows]
+        if len(rows) < limit:
+            return found
+        cursor = RowCursor(rows[-1].seq_nr, rows[-1].timestamp)
 
 
 class StoreConformance:
@@ -67,6 +92,8 @@ class StoreConformance:
 
     async def test_a_pointer_never_moves_back(self, store: Store) -> None:
         assert await store.pointer(NAME, 0) == -1
+        assert await store.pointers(NAME) == {}
+        await pin(store)
         assert await store.pointers(NAME) == {}
         await store.publish({(NAME, 0): 5, (NAME, 1): 0}, 1)
         await store.publish({(NAME, 0): 4, (NAME, 1): 7}, 2)
@@ -108,20 +135,39 @@ class StoreConformance:
         present = [1, 2, 3, 5, 9, 10, 11, 20]
         await write(store, make_change("k", make_head(20, 20), [make_row(n) for n in reversed(present)]))
         await write(store, make_change("other", make_head(20, 20), [make_row(4), make_row(6)]))
+        expected = [n for n in present if 2 <= n <= 11]
         for limit in (1, 2, 3, 100):
-            for reverse in (False, True):
-                found: list[int] = []
-                cursor: RowCursor | None = None
-                while True:
-                    rows = await store.rows(
-                        NAME, "k", segment_size=3, first=2, last=11, reverse=reverse, limit=limit, after=cursor
-                    )
-                    found += [row.seq_nr for row in rows]
-                    if len(rows) < limit:
-                        break
-                    cursor = RowCursor(rows[-1].seq_nr, rows[-1].timestamp)
-                expected = [n for n in present if 2 <= n <= 11]
-                assert found == (expected[::-1] if reverse else expected)
+            assert await seq_nrs(store, first=2, last=11, limit=limit) == expected
+            assert await seq_nrs(store, first=2, last=11, limit=limit, reverse=True) == expected[::-1]
+
+    async def test_events_may_be_any_distance_apart(self, store: Store) -> None:
+        early, late = [1, 2, 40, 10**6], [10**6 + 1, 10**12, 10**12 + 100, 2**62, MAX_SEQ_NR]
+        await write(store, make_change("k", make_head(10**6, 10**6), [make_row(n) for n in early]))
+        rows = [make_row(n, offset) for offset, n in enumerate(late, 10**6 + 1)]
+        await write(store, make_change("k", make_head(10**6 + 5, MAX_SEQ_NR), rows, before=10**6))
+        present = [*early, *late]
+        for limit in (1, 4, 100):
+            assert await seq_nrs(store, last=MAX_SEQ_NR, limit=limit) == present
+            assert await seq_nrs(store, last=MAX_SEQ_NR, limit=limit, reverse=True) == present[::-1]
+        for first, last in ((3, 39), (41, 2**61), (10**9, 2**62 - 1), (10**12 + 1, MAX_SEQ_NR)):
+            expected = [n for n in present if first <= n <= last]
+            assert await seq_nrs(store, first=first, last=last) == expected
+            assert await seq_nrs(store, first=first, last=last, reverse=True) == expected[::-1]
+
+    async def test_deletions_over_any_distance_end(self, store: Store) -> None:
+        far, farther = 10**15, 10**18
+        rows = [make_row(1, 1), make_row(far, 2), make_row(farther, 3)]
+        await write(store, make_change("k", make_head(3, farther), rows))
+        delete = Deletion(4, 0, (far - 1) // 3, far)
+        deleted = make_change("k", make_head(4, farther, delete_to=far), garbage=[delete])
+        await write(store, deleted)
+        assert await seq_nrs(store, last=farther) == [farther]
+        await write(store, deleted)
+        purge = Deletion(5, (far - 1) // 3 - 1, (farther - 1) // 3 + 1, purge=True, record_id=LIFE)
+        purged = Head(partition=0, offset=5, segment_size=3, updated=1, purged=True)
+        await write(store, make_change("k", purged, garbage=[delete, purge]))
+        await write(store, make_change("k", purged, garbage=[delete, purge]))
+        assert await seq_nrs(store, last=farther) == []
 
     async def test_a_row_comes_back_whole(self, store: Store) -> None:
         plain = EventRecord(
@@ -132,6 +178,49 @@ class StoreConformance:
         await write(store, make_change("k", make_head(4, 4), rows))
         found = await store.rows(NAME, "k", segment_size=3, first=1, last=9, reverse=False, limit=10)
         assert found == rows
+
+    async def test_any_text_and_any_bytes_come_back(self, store: Store) -> None:
+        texts = ["", "\x00", "a\x00b", "'; DROP", "ß€😀", "\n", "\ufeff"]
+        rows = [msgspec.structs.replace(make_row(n), data=text) for n, text in enumerate(texts, 1)]
+        rows.append(msgspec.structs.replace(make_row(9), payload_type="binary", data=bytes(range(256)) * 5))
+        rows.append(msgspec.structs.replace(make_row(10), payload_type="binary", data=b""))
+        rows.append(
+            msgspec.structs.replace(make_row(11), tags_json='["","a\\u0000b","z"]', headers_json='{"":"\\u0000"}')
+        )
+        for journal_id in ("k", "a\x00b", "ß€😀", "x" * 4096):
+            await write(store, make_change(journal_id, make_head(11, 11), rows))
+            found = await store.rows(NAME, journal_id, segment_size=3, first=1, last=99, reverse=False, limit=99)
+            assert found == rows
+            assert await store.head(NAME, journal_id) == make_head(11, 11)
+        assert await store.head(NAME, "a") is None
+
+    async def test_times_come_back_to_the_millisecond(self, store: Store) -> None:
+        seconds = range(1_700_000_000_000, 1_700_000_001_000, 37)
+        times = [0, 1, 999, 1000, *seconds, 4_102_444_799_999, 253_402_300_799_999, 2**50 + 1, 2**53 + 1, 2**62 + 1, -1]
+        rows = [make_row(n, timestamp=time) for n, time in enumerate(times, 1)]
+        await write(store, make_change("k", make_head(len(times), len(times)), rows))
+        found = await store.rows(NAME, "k", segment_size=3, first=1, last=99, reverse=False, limit=99)
+        assert [row.timestamp for row in found] == times
+        heads = {f"k{n}": make_head(n, created=time, updated=time) for n, time in enumerate(times)}
+        await write(store, *(make_change(journal_id, head) for journal_id, head in heads.items()))
+        async with store.task(await pin(store), 0) as task:
+            assert await task.heads(list(heads)) == heads
+
+    async def test_large_rows_come_back(self, store: Store) -> None:
+        rows = [msgspec.structs.replace(make_row(n), data=f"{n}" + "x" * 100_000) for n in range(1, 41)]
+        rows += [msgspec.structs.replace(make_row(41), data="y" * 4_000_000)]
+        await write(store, make_change("k", make_head(41, 41, segment_size=1000), rows))
+        for reverse in (False, True):
+            found = await store.rows(NAME, "k", segment_size=1000, first=1, last=99, reverse=reverse, limit=99)
+            assert found == (rows[::-1] if reverse else rows)
+
+    async def test_many_journals_are_written_at_once(self, store: Store) -> None:
+        heads = {f"k{n}": make_head(n, n + 1) for n in range(700)}
+        changes = [make_change(name, head, [make_row(n, head.offset) for n in (1, 4)]) for name, head in heads.items()]
+        await write(store, *changes)
+        async with store.task(await pin(store), 0) as task:
+            assert await task.heads([*heads, "absent"]) == heads
+        assert all([await seq_nrs(store, name) == [1, 4] for name in ("k0", "k350", "k699")])
 
     async def test_writing_rows_again_changes_nothing(self, store: Store) -> None:
         change = make_change("k", make_head(3, 3), [make_row(n) for n in (1, 2, 3)])
@@ -176,10 +265,22 @@ class StoreConformance:
             make_change(name, make_head(1, expire_on=date(2030, 1, day), expire_after=after))
             for name, day in days.items()
         ]
-        await write(store, *heads, make_change("never", make_head(1)))
+        halted = make_head(1, expire_on=date(2030, 1, 1), expire_after=after, halted_at=1)
+        await write(store, *heads, make_change("never", make_head(1)), make_change("halted", halted))
+
+        async def expired(day: int, page: int = 10) -> list[str]:
+            return sorted(
+                [name async for names in store.expired(NAME, date(2030, 1, day), page=page) for name in names]
+            )
+
         for page in (1, 10):
-            found = [name async for names in store.expired(NAME, date(2030, 1, 2), page=page) for name in names]
-            assert sorted(found) == ["early", "today"]
+            assert await expired(2, page) == ["early", "today"]
+        await write(store, make_change("early", make_head(2)))
+        assert await expired(3) == ["late", "today"], "days that were looked at before count too"
+        await write(store, make_change("behind", make_head(1, expire_on=date(2030, 1, 2), expire_after=after)))
+        assert await expired(3) == ["behind", "late", "today"], "so does a day that was over when the head was written"
+        await write(store, make_change("far behind", make_head(1, expire_on=date(2029, 1, 2), expire_after=after)))
+        assert await expired(15) == ["behind", "far behind", "late", "today"]
 
     async def test_markers_go_when_they_are_old_and_replicated(self, store: Store) -> None:
         def marker(offset: int, updated: int) -> Head:
@@ -207,12 +308,14 @@ class StoreConformance:
             assert await task.waiting("k") == change.change.quarantined
         assert await store.waiting(NAME, "k") == change.change.quarantined
         assert await store.waiting(NAME, "other") == []
-        listed = [row async for page in store.quarantine(NAME, page=2) for row in page]
-        assert [row.record for row in listed[:5]] == records
-        assert [(row.topic, row.id, row.kind) for row in listed[4:]] == [
-            (NAME, "k", "halted"),
-            (NAME, None, "misplaced"),
-        ]
+        for topic in (NAME, None):
+            listed = [row async for page in store.quarantine(topic, page=2) for row in page]
+            assert [row.record for row in listed if row.id == "k"] == records, "of one journal, oldest first"
+            assert sorted({(row.topic, row.id or "", row.kind) for row in listed}) == [
+                (NAME, "", "misplaced"),
+                (NAME, "k", "halted"),
+            ]
+        assert [page async for page in store.quarantine("journal-b")] == []
         assert await store.count_quarantined() == 6
         await write(store, make_change("k", make_head(6), garbage=[Deletion(6, quarantine=2)]))
         assert [found.record.offset for found in await store.waiting(NAME, "k")] == [3, 4]
@@ -236,6 +339,21 @@ class StoreConformance:
         assert await store.delete_snapshots(NAME, "k", [2, 4, 8]) == 2
         assert [s.seq_nr for s in (await store.snapshots(NAME, "k")).values()] == [3]
         assert await store.snapshots(NAME, "other") == {}
+
+    async def test_snapshots_saved_at_once_are_all_kept(self, store: Store) -> None:
+        snapshots = [Snapshot(n, n, "text", f"s{n}", LIFE) for n in range(1, 6)]
+        await asyncio.gather(*(store.put_snapshot(NAME, "k", one, slots=10) for one in snapshots))
+        assert sorted(s.seq_nr for s in (await store.snapshots(NAME, "k")).values()) == [1, 2, 3, 4, 5]
+
+    async def test_a_late_purge_leaves_a_snapshot_that_took_the_slot(self, store: Store) -> None:
+        purge = [Deletion(8, 0, 1, purge=True, record_id=LIFE)]
+        purged = Head(partition=0, offset=8, segment_size=3, updated=1, purged=True)
+        await store.put_snapshot(NAME, "k", Snapshot(1, 1, "text", "old", LIFE), slots=1)
+        await write(store, make_change("k", purged, garbage=purge))
+        assert await store.snapshots(NAME, "k") == {}
+        await store.put_snapshot(NAME, "k", Snapshot(1, 1, "text", "new", OTHER_LIFE), slots=1)
+        await write(store, make_change("k", purged, garbage=purge))
+        assert [s.data for s in (await store.snapshots(NAME, "k")).values()] == ["new"]
 
     async def test_the_last_status_of_each_service_is_kept(self, store: Store) -> None:
         now_ms = int(datetime(2030, 1, 1, tzinfo=UTC).timestamp() * 1000)

@@ -25,6 +25,7 @@ from everlog.log.base import LogTopic
 from everlog.log.sqlite import record_from
 from everlog.sqlite import Trace, connect, migrate, transaction, translated
 from everlog.store.base import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
+from everlog.store.ring import ring_slot
 from everlog.store.sqlite.rows import head_from, segments_for
 from everlog.store.sqlite.task import SQL, SqliteTask
 
@@ -122,6 +123,7 @@ class SqliteStore(Store):
         reverse: bool,
         limit: int,
         after: RowCursor | None = None,
+        life: str | None = None,
     ) -> list[EventRecord]:
         if reverse:
             start = (last, 2**63 - 1) if after is None else after
@@ -220,15 +222,3 @@ class SqliteStore(Store):
                 self._writer.close()
                 self._writer = None
             self._reader.close()
-
-
-def ring_slot(taken: Mapping[int, tuple[bool, int, int]], seq_nr: int, slots: int) -> int:
-    """Where a snapshot goes, given (of the same life, seqNr, timestamp) by slot.
-
-    Its own slot, the lowest free one, or the oldest; those of another life go first, however high their seqNrs.
-    """
-    for slot, (same_life, found, _) in taken.items():
-        if same_life and found == seq_nr:
-            return slot
-    free = next((slot for slot in range(slots) if slot not in taken), None)
-    return free if free is not None else min(taken, key=lambda slot: taken[slot])

@@ -1,0 +1,253 @@
+"""Between our values and the columns of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from everlog.errors import ForeignWriter, IntegrityViolated
+from everlog.journal.codec import encode_tags
+from everlog.journal.duration import ExpireAfter, StoredDuration, utc_day
+from everlog.journal.events import EventRecord
+from everlog.journal.fold import Quarantined, Rejected
+from everlog.journal.head import Deletion, Head, Topic
+from everlog.journal.values import (
+    DEFAULT_SEGMENT_SIZE,
+    HEAD_SEGMENTS,
+    LEGACY_HEAD_SEGMENTS,
+    MIN_SEGMENT_SIZE,
+    head_segment,
+    partition_of,
+)
+from everlog.log.appending import pack_headers
+from everlog.store.base import Snapshot
+
+Row = tuple[Any, ...]
+
+# Where the statement `head` has the segment.
+SEGMENT = 14
+NO_METADATA = '{"header":{},"payload":{}}'
+_EXACT = 2**50
+_YEAR_9999 = 253_370_764_800_000
+_DAY_ZERO = date(1970, 1, 1).toordinal()
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_garbage = msgspec.json.Decoder(tuple[Deletion, ...]).decode
+
+
+def timestamp(ms: int) -> float | Fraction:
+    """Milliseconds as the driver takes them: seconds, which it multiplies and then cuts.
+
+    Half a millisecond more keeps the cut from falling one short; beyond what a float holds, a fraction does.
+    """
+    return (ms + 0.5) / 1000 if 0 <= ms < _EXACT else Fraction(ms, 1000)
+
+
+def day_seconds(value: date) -> int:
+    """A date as the driver takes it: seconds."""
+    return (value.toordinal() - _DAY_ZERO) * 86_400
+
+
+def _day_of(ms: int) -> int:
+    """The UTC day of a time, as `day_seconds` gives it."""
+    return ms // 86_400_000 * 86_400 if 0 <= ms < _YEAR_9999 else day_seconds(utc_day(ms // 1000))
+
+
+def date_from(text: str) -> date:
+    """A date as the driver gives it; one that Python's calendar does not hold counts as the last."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return date.max
+
+
+def segments_for(journal_id: str) -> tuple[int, int]:
+    """Where a head is looked for: its segment, and the one that it had when there were only a hundred."""
+    return head_segment(journal_id), head_segment(journal_id, LEGACY_HEAD_SEGMENTS)
+
+
+def head_from(rows: Sequence[Row], topic: Topic, journal_id: str) -> Head:
+    """A head from the rows of the statement `head`: of two, in the old and in the new segment, the newer counts."""
+    heads = [_head(row, topic, journal_id) for row in rows]
+    return heads[0] if len(heads) == 1 else max(heads, key=lambda head: head.offset)
+
+
+def _head(row: Row, topic: Topic, journal_id: str) -> Head:
+    partition, offset, segment_size, seq_nr, delete_to, created, updated = row[:7]
+    expire_after, expire_on, record_id, origin, purged, halted_at, garbage, segment, written = row[7:]
+    if offset is None or partition is None:
+        raise IntegrityViolated(f"{topic.name}:{journal_id}: the row in metajournal has no offset: restore it")
+    if written != topic.base + offset:
+        if written >= topic.base:
+            raise ForeignWriter(
+                f"{topic.name}:{journal_id}: somebody else wrote this head after Everlog took over the topic (at "
+                f"{written}, not {topic.base + offset}): stop the other replicator, nobody else may write into "
+                "metajournal"
+            )
+        if partition != partition_of(journal_id.encode(), topic.partitions):
+            offset = -1  # written when the topic had another number of partitions: its offset says nothing here
+    return Head(
+        partition=partition,
+        offset=offset,
+        segment_size=segment_size if segment_size and segment_size >= MIN_SEGMENT_SIZE else DEFAULT_SEGMENT_SIZE,
+        seq_nr=seq_nr or 0,
+        delete_to=delete_to or 0,
+        created=created,
+        updated=updated,
+        expire_after=None if expire_after is None else ExpireAfter.from_stored(StoredDuration(*expire_after)),
+        expire_on=None if expire_on is None else date_from(expire_on),
+        record_id=record_id,
+        origin=origin,
+        purged=bool(purged),
+        halted_at=halted_at,
+        garbage=_garbage(garbage) if garbage else (),
+        legacy_segment=segment != head_segment(journal_id),
+    )
+
+
+def head_values(topic: Topic, journal_id: str, head: Head) -> list[Any]:
+    """The columns of the statement `put_head`: the whole row, with explicit nulls."""
+    segments = LEGACY_HEAD_SEGMENTS if head.legacy_segment else HEAD_SEGMENTS
+    created, updated, after = head.created, head.updated, head.expire_after
+    return [
+        topic.name,
+        head_segment(journal_id, segments),
+        journal_id,
+        head.partition,
+        head.offset,
+        head.segment_size,
+        head.seq_nr or None,
+        head.delete_to or None,
+        None if created is None else timestamp(created),
+        None if created is None else _day_of(created),
+        None if updated is None else timestamp(updated),
+        None if after is None else tuple(after.stored()),
+        None if head.expire_on is None else day_seconds(head.expire_on),
+        head.record_id,
+        head.origin,
+        head.purged,
+        head.halted_at,
+        _encode(head.garbage).decode() if head.garbage else None,
+        topic.base + head.offset,
+    ]
+
+
+def bind_row(prepared: Any, topic: Topic, journal_id: str, row: EventRecord, segment: int, *, whole: bool) -> Any:
+    """The statement `put_row` with an event. What it lacks is null if `whole`, else left out: nulls are tombstones."""
+    binary = row.payload_type == "binary"
+    statement = prepared.bind()
+    values = [
+        journal_id,
+        topic.name,
+        segment,
+        row.seq_nr,
+        timestamp(row.timestamp),
+        row.partition,
+        row.offset,
+        row.metadata_json or NO_METADATA,
+    ]
+    optional = (
+        row.origin,
+        row.version,
+        row.record_id,
+        row.append_id,
+        row.payload_type,
+        None if binary else row.data,
+        row.data if binary else None,
+        set(_decode(row.tags_json)) if row.tags_json else None,
+        _decode(row.headers_json) if row.headers_json else None,
+        topic.base + row.offset,
+    )
+    if whole:
+        statement.bind_list([*values, *optional])
+        return statement
+    statement.bind_list(values)
+    bind = statement.bind
+    for index, value in enumerate(optional, len(values)):
+        if value is not None:
+            bind(index, value)
+    return statement
+
+
+def event_from(row: Row) -> EventRecord:
+    """An event from a row of the statement `rows`."""
+    seq_nr, time, partition, offset, kind, text, data, tags, origin, version, life, append_id, metadata, headers = row
+    return EventRecord(
+        seq_nr,
+        time,
+        partition,
+        offset,
+        kind,
+        data if text is None else text,
+        encode_tags(tags) if tags else "",
+        origin,
+        version,
+        life,
+        append_id,
+        "" if metadata is None or metadata == NO_METADATA else metadata,
+        _encode(headers).decode() if headers else "",
+    )
+
+
+def waiting_values(topic: Topic, journal_id: str, kind: str, found: Quarantined) -> list[Any]:
+    """The columns of the statement `put_waiting`; a record that belongs to no journal has the id ""."""
+    record = found.record
+    return [
+        topic.name,
+        journal_id,
+        record.partition,
+        record.offset,
+        kind,
+        found.reason,
+        timestamp(record.timestamp),
+        record.key,
+        record.action,
+        record.value,
+        pack_headers(record.headers),
+        topic.base + record.offset,
+    ]
+
+
+def rejected_values(topic: Topic, partition: int, journal_id: str, lost: Rejected) -> list[Any]:
+    """The columns of the statement `put_rejected`."""
+    return [
+        topic.name,
+        partition,
+        lost.offset,
+        journal_id,
+        timestamp(lost.timestamp),
+        lost.reason,
+        lost.first,
+        lost.last,
+        lost.expected,
+        lost.actual,
+        lost.append_id,
+        topic.base + lost.offset,
+    ]
+
+
+def snapshot_values(snapshot: Snapshot) -> list[Any]:
+    """The columns of a snapshot behind its key."""
+    binary = snapshot.payload_type == "binary"
+    return [
+        snapshot.seq_nr,
+        timestamp(snapshot.timestamp),
+        snapshot.payload_type,
+        None if binary else snapshot.data,
+        snapshot.data if binary else None,
+        snapshot.record_id,
+        snapshot.origin,
+        snapshot.version,
+        snapshot.metadata_json,
+    ]
+
+
+def snapshot_from(row: Row) -> Snapshot:
+    """A snapshot from a row of the statement `snapshots`, without the slot."""
+    seq_nr, time, kind, text, data, record_id, origin, version, metadata = row
+    return Snapshot(seq_nr, time, kind, data if text is None else text, record_id, origin, version, metadata or "")

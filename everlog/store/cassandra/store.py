@@ -1,0 +1,208 @@
+"""The store on Cassandra: the tables of kafka-journal, written with times from the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import date
+from typing import Any, Self
+
+import msgspec
+
+from everlog.config import CassandraConfig
+from everlog.errors import Unreachable
+from everlog.journal.events import EventRecord
+from everlog.journal.fold import Quarantined, Rejected
+from everlog.journal.head import Head, Topic
+from everlog.log.base import LogTopic
+from everlog.log.sqlite import record_from
+from everlog.sqlite import Trace
+from everlog.store.base import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
+from everlog.store.cassandra.listing import Listing
+from everlog.store.cassandra.rows import head_from, timestamp
+from everlog.store.cassandra.schema import Schema, statements
+from everlog.store.cassandra.segments import PageReader, Segments
+from everlog.store.cassandra.session import Row, Session, connect
+from everlog.store.cassandra.snapshots import Ring
+from everlog.store.cassandra.task import CassandraTask, head_key
+
+MAX_TRIES = 20
+
+_encode = msgspec.json.Encoder().encode
+_topic = msgspec.json.Decoder(Topic).decode
+
+
+class CassandraStore(Store):
+    """Tables in one keyspace. Make it with `open`."""
+
+    def __init__(self, session: Session, *, legacy_heads: bool) -> None:
+        self._session = session
+        self._legacy = legacy_heads
+        self._cql = statements(session.config.keyspace)
+        self._listing = Listing(session, self._cql, legacy=legacy_heads)
+        self._ring = Ring(session, self._cql)
+        self._topics: dict[str, Topic] = {}
+        self._created: set[tuple[str, int]] = set()
+
+    @classmethod
+    async def open(cls, config: CassandraConfig, *, trace: Trace | None = None) -> Self:
+        """Connect, and create or migrate the tables if that is needed and allowed."""
+        session = await connect(config, trace)
+        try:
+            found = await Schema(session).prepare()
+        except BaseException:
+            await session.close()
+            raise
+        return cls(session, legacy_heads=found.legacy_heads)
+
+    async def _fetch(self, name: str, *values: Any, serial: bool = False) -> list[Row]:
+        return await self._session.fetch(self._cql[name], *values, serial=serial)
+
+    async def _pinned(self, name: str) -> Topic | None:
+        """What is pinned for a topic never changes, so it is read once."""
+        topic = self._topics.get(name)
+        if topic is None:
+            rows = await self._fetch("setting", f"topic:{name}")
+            if rows:
+                topic = self._topics[name] = _topic(rows[0][0])
+        return topic
+
+    async def pin(self, topic: LogTopic, *, segment_size: int, base: int) -> Topic:
+        found = await self._pinned(topic.name)
+        if found is not None:
+            return found
+        key = f"topic:{topic.name}"
+        value = _encode(Topic(topic.name, topic.id, topic.partitions, segment_size, base)).decode()
+        for _ in range(MAX_TRIES):
+            done = await self._session.write_if(self._cql["pin"], key, value, timestamp(base // 1000))
+            rows = await self._fetch("setting", key, serial=not done)
+            if rows:
+                pinned = self._topics[topic.name] = _topic(rows[0][0])
+                return pinned
+        raise Unreachable(f"Cassandra does not say whether the topic {topic.name} is pinned: try again")
+
+    async def pinned(self) -> list[Topic]:
+        rows = await self._fetch("settings")
+        return sorted(_topic(value) for key, value in rows if key.startswith("topic:"))
+
+    async def pointer(self, topic: str, partition: int) -> int:
+        rows = await self._fetch("pointer", topic, partition)
+        # A row may have its `created` a moment before its offset.
+        return -1 if not rows or rows[0][0] is None else int(rows[0][0])
+
+    async def pointers(self, topic: str) -> dict[int, int]:
+        pinned = await self._pinned(topic)
+        if pinned is None:
+            return {}
+        rows = await self._fetch("pointers", topic, list(range(pinned.partitions)))
+        return {partition: offset for partition, offset in rows if offset is not None}
+
+    async def publish(self, pointers: Mapping[tuple[str, int], int], now_ms: int) -> None:
+        await self._session.together([self._publish(*place, offset, now_ms) for place, offset in pointers.items()])
+
+    async def _publish(self, name: str, partition: int, offset: int, now_ms: int) -> None:
+        """`created` belongs to the first: of two that come at once, the earlier has the later write time."""
+        topic, place = await self._pinned(name), (name, partition)
+        assert topic is not None, f"{name} is not pinned"
+        if place not in self._created:
+            if (await self._fetch("pointer_created", *place) or [(None,)])[0][0] is None:
+                written = topic.base - (now_ms - topic.base // 1000)
+                await self._session.write(self._cql["create_pointer"], *place, timestamp(now_ms), written)
+            self._created.add(place)
+        await self._session.write(self._cql["publish"], *place, offset, timestamp(now_ms), topic.base + offset)
+
+    async def head(self, topic: str, journal_id: str) -> Head | None:
+        pinned = await self._pinned(topic)
+        if pinned is None:
+            return None
+        name = "head_anywhere" if self._legacy else "head"
+        rows = await self._fetch(name, *head_key(topic, journal_id, legacy=self._legacy))
+        return head_from(rows, pinned, journal_id) if rows else None
+
+    async def rows(
+        self,
+        topic: str,
+        journal_id: str,
+        *,
+        segment_size: int,
+        first: int,
+        last: int,
+        reverse: bool,
+        limit: int,
+        after: RowCursor | None = None,
+        life: str | None = None,
+    ) -> list[EventRecord]:
+        segments = Segments(self._session, self._cql, topic, journal_id, life)
+        page = PageReader(
+            self._session,
+            self._cql,
+            (journal_id, topic),
+            segments,
+            segment_size=segment_size,
+            first=first,
+            last=last,
+            reverse=reverse,
+            limit=limit,
+            after=after,
+        )
+        return await page.read()
+
+    async def ids(self, topic: str, *, page: int = 1000) -> AsyncIterator[list[str]]:
+        if await self._pinned(topic) is not None:
+            async for found in self._listing.ids(topic, page=page):
+                yield found
+
+    async def expired(self, topic: str, day: date, *, page: int = 1000) -> AsyncIterator[list[str]]:
+        async for found in self._listing.expired(topic, day, page=page):
+            yield found
+
+    async def drop_markers(self, topic: str, before_ms: int) -> int:
+        pinned = await self._pinned(topic)
+        if pinned is None:
+            return 0
+        return await self._listing.drop_markers(pinned, before_ms, await self.pointers(topic))
+
+    async def waiting(self, topic: str, journal_id: str) -> list[Quarantined]:
+        return [Quarantined(record_from(row), row[7]) for row in await self._fetch("waiting", topic, journal_id)]
+
+    async def quarantine(self, topic: str | None = None, *, page: int = 100) -> AsyncIterator[list[WaitingRecord]]:
+        name, values = ("quarantine", ()) if topic is None else ("quarantine_of", (topic,))
+        async for rows in self._session.pages(self._cql[name], *values, page=page):
+            yield [
+                WaitingRecord(found, journal_id or None, kind, reason, record_from(tuple(record)))
+                for found, journal_id, kind, reason, *record in rows
+            ]
+
+    async def count_quarantined(self) -> int:
+        return int((await self._fetch("count_quarantined"))[0][0])
+
+    async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:
+        pinned = await self._pinned(topic)
+        partitions = range(0 if pinned is None else pinned.partitions)
+        found = await asyncio.gather(*(self._fetch("rejected", topic, nr, limit) for nr in partitions))
+        lost = [RejectedAppend(row[0], row[1], Rejected(*row[2:])) for rows in found for row in rows]
+        lost.sort(key=lambda one: (-one.rejected.timestamp, one.partition, -one.rejected.offset))
+        return lost[:limit]
+
+    async def snapshots(self, topic: str, journal_id: str) -> dict[int, Snapshot]:
+        return await self._ring.load(topic, journal_id)
+
+    async def put_snapshot(self, topic: str, journal_id: str, snapshot: Snapshot, *, slots: int) -> None:
+        await self._ring.put(topic, journal_id, snapshot, slots=slots)
+
+    async def delete_snapshots(self, topic: str, journal_id: str, seq_nrs: Sequence[int]) -> int:
+        return await self._ring.delete(topic, journal_id, seq_nrs)
+
+    async def save_status(self, name: str, status: bytes, now_ms: int) -> None:
+        await self._session.write(self._cql["save_status"], name, status.decode(), timestamp(now_ms))
+
+    async def statuses(self) -> dict[str, bytes]:
+        return {name: value.encode() for name, value in sorted(await self._fetch("statuses"))}
+
+    @asynccontextmanager
+    async def task(self, topic: Topic, partition: int) -> AsyncIterator[StoreTask]:
+        yield CassandraTask(self._session, self._cql, topic, partition, legacy=self._legacy)
+
+    async def close(self) -> None:
+        await self._session.close()

@@ -1,0 +1,215 @@
+"""A micro-batch's writes for one log partition.
+
+Nothing here is a transaction. Every write carries the time `base + offset` of the record that caused it, so a repeated
+or late one changes nothing, and the order of the calls keeps what readers see whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+from everlog.errors import Refused
+from everlog.journal.fold import Quarantined
+from everlog.journal.head import Deletion, Head, Topic
+from everlog.log.sqlite import record_from
+from everlog.store.base import KeyChange, StoreTask
+from everlog.store.cassandra.batches import row_requests
+from everlog.store.cassandra.rows import SEGMENT, head_from, head_values, rejected_values, segments_for, waiting_values
+from everlog.store.cassandra.segments import MIN_GAP, Segments, gaps_of
+from everlog.store.cassandra.session import Request, Row, Session, rows_of
+
+# Heads are loaded some at a time: half the work of loading them one by one, for us and for the server.
+HEADS_AT_ONCE = 16
+MAX_REJECTED = 10_000
+CLEANERS = 64
+DELETES_AT_ONCE = 64
+
+
+class CassandraTask(StoreTask):
+    """Writes through a session; `legacy`: heads may also lie in one of a hundred segments."""
+
+    def __init__(self, session: Session, cql: Mapping[str, str], topic: Topic, partition: int, *, legacy: bool) -> None:
+        self._session = session
+        self._cql = cql
+        self._topic = topic
+        self._partition = partition
+        self._legacy = legacy
+
+    async def pointer(self) -> int:
+        rows = await self._session.fetch(self._cql["pointer"], self._topic.name, self._partition)
+        return -1 if not rows or rows[0][0] is None else int(rows[0][0])
+
+    async def heads(self, ids: Sequence[str]) -> dict[str, Head]:
+        found: dict[str, list[Row]] = {}
+        prepared, cql = await self._prepare("heads")
+
+        async def load(some: Sequence[str]) -> None:
+            segments = {segment for one in some for segment in self._places(one)}
+            values = [self._topic.name, list(segments), list(some)]
+            for journal_id, *row in rows_of(await self._session.attempt(prepared.bind(values), cql)):
+                # Every id is looked for in every segment: what lies in another one's is not its head.
+                if row[SEGMENT] in self._places(journal_id):
+                    found.setdefault(journal_id, []).append(tuple(row))
+
+        parts = [ids[start : start + HEADS_AT_ONCE] for start in range(0, len(ids), HEADS_AT_ONCE)]
+        await self._session.share(parts, load, len(parts))
+        return {journal_id: head_from(rows, self._topic, journal_id) for journal_id, rows in found.items()}
+
+    def _places(self, journal_id: str) -> tuple[int, ...]:
+        places = segments_for(journal_id)
+        return places if self._legacy else places[:1]
+
+    async def waiting(self, journal_id: str) -> list[Quarantined]:
+        rows = await self._session.fetch(self._cql["waiting"], self._topic.name, journal_id)
+        return [Quarantined(record_from(row), row[7]) for row in rows]
+
+    async def write_rows(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        failed = await self._write_events([key for key in changes if key.change.rows])
+        failed |= await self._write_waiting([key for key in changes if key.change.quarantined])
+        await self._write_rejected([key for key in changes if key.change.rejected])
+        return failed
+
+    async def _write_events(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        (put_row, row_cql), (put_gap, gap_cql) = await self._prepare("put_row"), await self._prepare("put_gap")
+        name, base = self._topic.name, self._topic.base
+        too_large: dict[str, Exception] = {}
+
+        def requests() -> Iterator[tuple[str, Request, str]]:
+            for key in changes:
+                try:
+                    for request in row_requests(put_row, self._topic, key):
+                        yield key.id, request, row_cql
+                except Refused as error:
+                    too_large[key.id] = error
+                for previous, segment, row in gaps_of(key):
+                    values = [key.id, name, row.record_id or "", segment, previous, base + row.offset]
+                    yield key.id, put_gap.bind(values), gap_cql
+
+        failed = await self._session.run_all(requests(), sum(len(key.change.rows) for key in changes))
+        return failed | too_large
+
+    async def _write_waiting(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        prepared, cql = await self._prepare("put_waiting")
+        requests = [
+            (key.id, prepared.bind(waiting_values(self._topic, key.id, "halted", found)), cql)
+            for key in changes
+            for found in key.change.quarantined
+        ]
+        return await self._session.run_all(requests, len(requests))
+
+    async def write_misplaced(self, records: Sequence[Quarantined]) -> None:
+        prepared, cql = await self._prepare("put_waiting")
+        requests = [("", prepared.bind(waiting_values(self._topic, "", "misplaced", found)), cql) for found in records]
+        for error in (await self._session.run_all(requests, len(requests))).values():
+            raise error
+
+    async def _write_rejected(self, changes: Sequence[KeyChange]) -> None:
+        """For display only: the newest are kept, and one that cannot be written fails nothing."""
+        prepared, cql = await self._prepare("put_rejected")
+        requests = [
+            (key.id, prepared.bind(rejected_values(self._topic, self._partition, key.id, lost)), cql)
+            for key in changes
+            for lost in key.change.rejected
+        ]
+        if not requests:
+            return
+        await self._session.run_all(requests, len(requests))
+        place = (self._topic.name, self._partition)
+        kept = await self._session.fetch(self._cql["rejected_offsets"], *place, MAX_REJECTED + 1)
+        if len(kept) > MAX_REJECTED:
+            offset = kept[-1][0]
+            await self._session.write(self._cql["trim_rejected"], self._topic.base + offset, *place, offset)
+
+    async def write_heads(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        prepared, cql = await self._prepare("put_head")
+        topic = self._topic
+        requests = (
+            (key.id, prepared.bind(head_values(topic, key.id, head)), cql)
+            for key in changes
+            if (head := key.head) is not None
+        )
+        return await self._session.run_all(requests, len(changes))
+
+    async def delete_garbage(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        source = iter([key for key in changes if key.garbage])
+        failed: dict[str, Exception] = {}
+
+        async def work() -> None:
+            for key in source:
+                try:
+                    await self._clean(key)
+                except Refused as error:
+                    failed[key.id] = error
+
+        await self._session.together([work() for _ in range(min(len(changes), CLEANERS))])
+        return failed
+
+    async def _clean(self, key: KeyChange) -> None:
+        """Carry out a journal's deletions, a bounded number of statements at a time."""
+        requests: list[tuple[str, Request, str]] = []
+        async for name, values in self._deletions(key):
+            prepared, cql = await self._prepare(name)
+            requests.append((key.id, prepared.bind(values), cql))
+            if len(requests) == DELETES_AT_ONCE:
+                await self._run(requests)
+                requests = []
+        await self._run(requests)
+
+    async def _run(self, requests: Sequence[tuple[str, Request, str]]) -> None:
+        for error in (await self._session.run_all(requests, len(requests))).values():
+            raise error
+
+    async def _deletions(self, key: KeyChange) -> AsyncIterator[tuple[str, list[Any]]]:
+        """The statements, by name, and their values. All are safe to repeat: each carries its own record's time."""
+        name, place = self._topic.name, [key.id, self._topic.name]
+        for deletion, life in zip(key.garbage, lives(key), strict=True):
+            time = self._topic.base + deletion.offset
+            async for run in self._segments(key.id, deletion, life):
+                for segment in run:
+                    if deletion.to is None:
+                        yield "delete_segment", [time, *place, segment]
+                    else:
+                        yield "delete_rows", [time, *place, segment, deletion.to]
+            if deletion.quarantine is not None:
+                yield "delete_waiting", [time, name, key.id, self._partition, deletion.quarantine]
+            if deletion.purge:
+                # Each slot at the time at which it was written: a newer snapshot in its place stays.
+                for slot, found, written in await self._session.fetch(self._cql["snapshot_lives"], *place):
+                    if found == deletion.record_id and written is not None:
+                        yield "delete_life_snapshot", [written, *place, slot]
+            elif deletion is key.garbage[0] and deletion.last - deletion.first > MIN_GAP:
+                # Notes on gaps below are of no use any more; those within are needed again if this is repeated.
+                yield "delete_gaps", [time, *place, life or "", deletion.first]
+
+    async def _segments(self, journal_id: str, deletion: Deletion, life: str | None) -> AsyncIterator[range]:
+        first, last = deletion.first, deletion.last
+        if last - first <= MIN_GAP:
+            yield range(first, last + 1)
+            return
+        async for run in Segments(self._session, self._cql, self._topic.name, journal_id, life).runs(first, last):
+            yield run
+
+    async def _prepare(self, name: str) -> _Prepared:
+        cql = self._cql[name]
+        return await self._session.prepare(cql), cql
+
+
+_Prepared = tuple[Any, str]
+
+
+def lives(key: KeyChange) -> list[str | None]:
+    """The record_id of the life that each of a change's deletions is about."""
+    head, found = key.change.head, list[str | None]()
+    life = None if head is None else head.record_id
+    for deletion in reversed(key.garbage):
+        if deletion.purge:
+            life = deletion.record_id
+        found.append(life)
+    return found[::-1]
+
+
+def head_key(topic: str, journal_id: str, *, legacy: bool) -> list[Any]:
+    """The values of the statement `head`, or of `head_anywhere`."""
+    new, old = segments_for(journal_id)
+    return [topic, new, old, journal_id] if legacy else [topic, new, journal_id]
