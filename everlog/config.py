@@ -75,10 +75,14 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[spark]`: the session; `conf` takes any `spark.*` setting."""
+    """`[spark]`: the session; `conf` takes any `spark.*` setting.
+
+    `jars`: Spark's connector to Kafka, files or folders; without any, Maven brings it.
+    """
 
     master: str = "local[*]"
     memory: str = "1g"
+    jars: list[str] = []
     conf: dict[str, str] = {}
 
 
@@ -101,6 +105,7 @@ class KafkaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     username: str | None = None
     password: str | None = None
     conf: dict[str, str] = {}
+    spark_options: dict[str, str] = {}
 
 
 class CassandraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,6 +159,18 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def folder(self) -> Path:
         return Path(self.data)
+
+    @property
+    def where(self) -> str:
+        """Where log and store are, for people: the folder, or the servers.
+
+        >>> Config(kafka=KafkaConfig(), cassandra=CassandraConfig()).where
+        'Kafka 127.0.0.1:9092, Cassandra 127.0.0.1:9042 (everlog)'
+        """
+        if self.kafka is None or self.cassandra is None:
+            return self.data
+        points = ",".join(self.cassandra.contact_points)
+        return f"Kafka {self.kafka.bootstrap_servers}, Cassandra {points} ({self.cassandra.keyspace})"
 
 
 def load_config(target: str | os.PathLike[str]) -> Config:

@@ -1,33 +1,22 @@
-"""What several tests share: a clock that stands still, records by hand, and a transport without Spark.
-
-`replicate` calls the pipeline's own `apply` and publishes as the driver does. Only what carries the records from the
-log to it, Spark, is left out.
-"""
+"""What several tests share: a clock that stands still, a small folder, records by hand."""
 
 from __future__ import annotations
 
 import itertools
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from everlog.client import Everlog
 from everlog.config import Config, JournalConfig, LogConfig, StoreConfig
-from everlog.errors import ReplicationFailed
 from everlog.journal.actions import Append, Delete, Expected, Mark, Purge, Range, Resume, encode_action
 from everlog.journal.codec import EventData, PayloadMetadata, encode_value
 from everlog.journal.duration import ExpireAfter
 from everlog.journal.fold import Change, Entry, decode
 from everlog.journal.head import Topic
-from everlog.log.appending import SQL
 from everlog.log.base import NewRecord, Record
-from everlog.log.sqlite import SqliteLog
-from everlog.pipeline.apply import Applied, Grouped, apply
-from everlog.pipeline.blocks import decode_block, encode_block
-from everlog.sqlite import connect as connect_file
 
 START_MS = 1_700_000_000_000  # 14 November 2023, 22:13:20 UTC
 KEY = b"k"
@@ -165,54 +154,3 @@ async def produce_raw(log: Everlog, topic: str, record: Record) -> int:
     assert ref is not None
     new = NewRecord(record.partition, record.timestamp, record.key, record.action, record.value, record.headers)
     return (await log.parts.log.append(ref.log_topic, new)).offset
-
-
-async def replicate(
-    log: Everlog,
-    *,
-    batch: int = 1000,
-    rounds: int | None = None,
-    publish: bool = True,
-    start: int | None = None,
-) -> list[Applied]:
-    """Fold the un-replicated records of all topics into the tables, in micro-batches of `batch` records per partition.
-
-    `rounds` stops after so many micro-batches. `publish=False` leaves out the publishing of every one of them, as if
-    the driver had died after the tasks. `start` replays from an earlier offset instead of the pointer.
-    """
-    store, clock = log.parts.store, log.parts.clock
-    source = log.parts.log
-    assert isinstance(source, SqliteLog)
-    positions: dict[tuple[str, int], int] = {}
-    done: list[Applied] = []
-    with closing(connect_file(source.path)) as connection:
-        while rounds is None or rounds > 0:
-            ends: dict[tuple[str, int], int] = {}
-            for topic in await store.pinned():
-                nr = connection.execute(SQL["topic"], (topic.name,)).fetchone()[0]
-                for partition in range(topic.partitions):
-                    place = (topic.name, partition)
-                    if place not in positions:
-                        pointer = await store.pointer(*place)
-                        positions[place] = pointer + 1 if start is None else min(start, pointer + 1)
-                    first = positions[place]
-                    (_, end) = connection.execute(SQL["bounds"], (nr, partition)).fetchone()
-                    end = min(end, first + batch)
-                    if end <= first:
-                        continue
-                    rows = connection.execute(SQL["range"], (nr, partition, first, end)).fetchall()
-                    grouped = Grouped()
-                    grouped.add(topic, decode_block(encode_block(rows)))
-                    applied = await apply(store, topic, partition, grouped)
-                    done.append(applied)
-                    positions[place] = end
-                    ends[place] = end - 1
-            if not ends:
-                break
-            failed = {key: reason for applied in done for key, reason in applied.failed.items()}
-            if failed:
-                raise ReplicationFailed(f"journals that could not be written: {failed}")
-            if publish:
-                await store.publish(ends, clock.now_ms())
-            rounds = None if rounds is None else rounds - 1
-    return done

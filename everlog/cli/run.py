@@ -47,7 +47,7 @@ async def up(
     patience: float | None,
     no_sample: bool,
 ) -> None:
-    """Run everything in one process: the pipeline, expiry, retention.
+    """Run everything in one process: the pipeline, expiry, and the retention of an embedded log.
 
     Makes the folder if needed, and loads a small sample into a new one. Ctrl-C ends it.
     """
@@ -55,13 +55,16 @@ async def up(
     from everlog.pipeline.expire import Expiry
 
     talk = not settings.as_json
-    sample = None if no_sample else await load_sample(log)
+    embedded = log.config.embedded
+    sample = await load_sample(log) if embedded and not no_sample else None
     if talk:
-        click.echo(f"Everlog in {log.config.folder}")
+        click.echo(f"Everlog in {log.config.where}")
         if sample is not None:
             click.echo(f"loaded a sample: {sample.topics} topics, {sample.journals} journals, {sample.events} events")
         show_hints(settings, sample=await holds_sample(log))
-    services: list[Service] = [Expiry(log.parts), Retention(log.parts)]
+    services: list[Service] = [Expiry(log.parts)]
+    if embedded:
+        services.append(Retention(log.parts))
     await run_pipeline(log, settings, services, once=once, patience=patience, accept_loss=False)
 
 
@@ -96,20 +99,23 @@ async def run_pipeline(
         raise click.UsageError("--timeout goes with --once")
     done = False
     with stop_signals("" if settings.as_json else "stopping … (once more: at once)") as stop:
-        async with running(log, settings, services, accept_loss=accept_loss) as pipeline:
+        async with running(log, settings, services, stop, accept_loss=accept_loss) as pipeline:
             if once:
                 done = await _wait(log, pipeline, settings, stop, patience)
             else:
                 await watch_status(log, settings, stop)
+            interrupted = stop.is_set()
+    if pipeline.failure is not None:
+        raise pipeline.failure
     if once:
-        await _conclude(log, settings, done=done, interrupted=stop.is_set(), patience=patience)
+        await _conclude(log, settings, done=done, interrupted=interrupted, patience=patience)
 
 
 @asynccontextmanager
 async def running(
-    log: Everlog, settings: Settings, services: list[Service], *, accept_loss: bool
+    log: Everlog, settings: Settings, services: list[Service], stop: asyncio.Event, *, accept_loss: bool
 ) -> AsyncIterator[Replicator]:
-    """The pipeline and the services at work; stopped in the opposite order."""
+    """The pipeline and the services at work; stopped in the opposite order. If it ends by itself, it sets `stop`."""
     from everlog.pipeline.replicate import Replicator
 
     if not settings.as_json:
@@ -118,11 +124,17 @@ async def running(
     async with AsyncExitStack() as stack:
         # In a thread: the loop stays free, and Spark does not take over Ctrl-C as it does in the main thread.
         await asyncio.to_thread(pipeline.start)
+        stack.push_async_callback(asyncio.wait, [asyncio.create_task(_end_with(pipeline, stop))])
         stack.push_async_callback(asyncio.to_thread, pipeline.stop)
         for service in services:
             service.start()
             stack.push_async_callback(service.stop)
         yield pipeline
+
+
+async def _end_with(pipeline: Replicator, stop: asyncio.Event) -> None:
+    await asyncio.to_thread(pipeline.join)
+    stop.set()
 
 
 async def _wait(

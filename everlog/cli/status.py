@@ -22,10 +22,12 @@ from everlog.cli.exits import INTERRUPTED
 from everlog.cli.output import encode, moment, plain
 from everlog.cli.settings import Settings, with_log
 from everlog.client import Everlog
+from everlog.errors import StorageFailed
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 
 LIVE_SECONDS = 0.5
 PLAIN_SECONDS = 3.0
+PATIENCE_SECONDS = 15.0
 
 
 @click.command(cls=Command, examples=["everlog status --watch", "everlog status --json | jq .lag"])
@@ -204,11 +206,16 @@ def stop_signals(message: str = "") -> Iterator[asyncio.Event]:
             signal.signal(number, before[number])
 
 
-async def _statuses(log: Everlog, stop: asyncio.Event, every: float) -> AsyncIterator[Status]:
-    """The status now and then every so many seconds, the last time when it is over."""
+async def _statuses(log: Everlog, stop: asyncio.Event, every: float) -> AsyncIterator[Status | str]:
+    """The status now and then every so many seconds, the last time when it is over; or why there is none."""
     while True:
         over = stop.is_set()
-        yield await log.status()
+        try:
+            yield await asyncio.wait_for(log.status(), PATIENCE_SECONDS)
+        except StorageFailed as error:
+            yield str(error)  # servers come back, and the pipeline waits for them
+        except TimeoutError:
+            yield f"no answer in {PATIENCE_SECONDS:g} s"
         if over:
             return
         try:
@@ -223,14 +230,19 @@ async def watch_status(log: Everlog, settings: Settings, stop: asyncio.Event, *,
     console = Console()
     if settings.as_json:
         async for found in _statuses(log, stop, PLAIN_SECONDS):
-            click.echo(encode(document(found)))
+            click.echo(encode({"error": found} if isinstance(found, str) else document(found)))
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             async for found in _statuses(log, stop, LIVE_SECONDS):
-                live.update(render(found, verbose=verbose), refresh=True)
+                live.update(_unknown(found) if isinstance(found, str) else render(found, verbose=verbose), refresh=True)
     else:
         last = ""
         async for found in _statuses(log, stop, PLAIN_SECONDS):
-            if (line := plain_line(found)) != last:
+            line = _unknown(found).plain if isinstance(found, str) else plain_line(found)
+            if line != last:
                 click.echo(line)
                 last = line
+
+
+def _unknown(reason: str) -> Text:
+    return Text(f"no status  {plain(reason)}", style="red")

@@ -251,6 +251,7 @@ class Reader:
                 reverse=span.reverse,
                 limit=limit,
                 after=cursor,
+                life=stored.record_id,
             )
             await self._recheck(view)
             kept = self._correlated(ref, rows, stored)

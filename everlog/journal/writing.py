@@ -178,6 +178,15 @@ class Writer:
             self.forget(ref)
             return Appended(sent.ack.offset, sent.range)
         try:
+            return await self._settle(ref, known, sent, append_id)
+        except StorageFailed as error:
+            # It is in the log; what became of it cannot be read now.
+            self.forget(ref)
+            raise OutcomeUnknown(str(ref), append_id, f"it cannot be read back: {error}") from error
+
+    async def _settle(self, ref: Ref, known: Known, sent: Sent, append_id: str) -> Appended:
+        """What became of an append that is in the log."""
+        try:
             lost = await self._verdict(ref, known, sent, append_id)
         except Trimmed:
             return await self._look_up(ref, known, sent, append_id)
@@ -186,6 +195,7 @@ class Writer:
         winner = await self._find(ref, append_id)
         if winner is not None:
             return winner
+        first = sent.range.first
         raise Conflict(str(ref), first - 1 if lost.expected is None else lost.expected, lost.actual)
 
     async def _load(self, ref: Ref) -> Known:
@@ -256,11 +266,7 @@ class Writer:
     async def _verdict(self, ref: Ref, known: Known, sent: Sent, append_id: str) -> Rejected | None:
         """Fold up to the own record onto what was known before; None means that it won."""
         offset = sent.ack.offset
-        try:
-            change = await self._fold_up_to(ref, known, sent)
-        except StorageFailed as error:
-            self.forget(ref)
-            raise OutcomeUnknown(str(ref), append_id, f"the log cannot be read back: {error}") from error
+        change = await self._fold_up_to(ref, known, sent)
         head = change.head
         self._remember(ref, Known(head, offset))
         if head is not None and head.halted_at is not None:

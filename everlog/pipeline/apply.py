@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from everlog.errors import EverlogError
+from everlog.errors import EverlogError, ForeignWriter, IntegrityViolated
 from everlog.failpoints import failpoint
 from everlog.journal.actions import Resume
 from everlog.journal.fold import Entry, Quarantined, decode, fold
-from everlog.journal.head import Deletion, Head, Topic
+from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
 from everlog.journal.reduce import rowless
 from everlog.journal.values import partition_of
 from everlog.log.base import Record
@@ -85,10 +85,12 @@ async def apply(store: Store, topic: Topic, partition: int, grouped: Grouped) ->
         pointer = await task.pointer()
         # In the order of the tables' keys, neighbouring rows fall onto the same pages.
         journals = sorted((journal_id, entries) for journal_id, entries in grouped.journals.items() if entries)
-        heads = await task.heads([journal_id for journal_id, _ in journals])
+        heads = await _load_heads(task, [journal_id for journal_id, _ in journals], done)
         failpoint("apply.loaded")
         folded: list[KeyChange] = []
         for journal_id, entries in journals:
+            if journal_id in done.failed:
+                continue
             try:
                 folded.append(await _fold_journal(task, topic, journal_id, entries, heads.get(journal_id), pointer))
             except EverlogError as error:
@@ -106,6 +108,21 @@ async def apply(store: Store, topic: Topic, partition: int, grouped: Grouped) ->
     return done
 
 
+async def _load_heads(task: StoreTask, ids: Sequence[str], done: Applied) -> dict[str, Head]:
+    """The stored heads. If one cannot be used, they are loaded one by one, so that only that journal fails."""
+    try:
+        return await task.heads(ids)
+    except (ForeignWriter, IntegrityViolated):
+        pass
+    heads: dict[str, Head] = {}
+    for journal_id in ids:
+        try:
+            heads |= await task.heads([journal_id])
+        except (ForeignWriter, IntegrityViolated) as error:
+            done.failed[journal_id] = str(error)
+    return heads
+
+
 async def _fold_journal(
     task: StoreTask, topic: Topic, journal_id: str, entries: Sequence[Entry], head: Head | None, pointer: int
 ) -> KeyChange:
@@ -116,7 +133,7 @@ async def _fold_journal(
         head, waiting = await _waiting(task, journal_id, head)
     change = fold(head, entries, topic, quarantined=waiting, rowless=rowless(entries, halted=halted))
     left: tuple[Deletion, ...] = head.garbage if head is not None and head.offset > pointer else ()
-    return KeyChange(journal_id, change, (*left, *change.deletions))
+    return KeyChange(journal_id, change, (*left, *change.deletions), seq_nr_of(head))
 
 
 async def _waiting(task: StoreTask, journal_id: str, head: Head | None) -> tuple[Head | None, list[Quarantined]]:

@@ -51,9 +51,9 @@ async def expire(parts: Parts, *, day: date | None = None, topics: Collection[st
 
 
 async def _topics(parts: Parts, wanted: Collection[str] | None) -> list[str]:
-    prefix = parts.config.journal.topic_prefix
+    journal = parts.config.journal
     names = [topic.name for topic in await parts.log.topics()]
-    known = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    known = [journal.short(name) for name in names if journal.includes(name)]
     unknown = sorted(set(wanted or ()) - set(known))
     if unknown:
         raise InvalidInput(f"there is no topic {unknown[0]!r}: known are {known}")

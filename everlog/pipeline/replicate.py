@@ -8,12 +8,13 @@ after it. A batch that fails publishes nothing and is tried again, with growing 
 
 from __future__ import annotations
 
-import json
+import asyncio
 import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +23,17 @@ import msgspec
 from everlog.backends import open_parts
 from everlog.clock import Clock, SystemClock
 from everlog.config import Config
-from everlog.errors import EverlogError, ReplicationFailed
+from everlog.errors import EverlogError, ReplicationFailed, TopicReplaced
 from everlog.failpoints import failpoint
 from everlog.journal.head import Topic
 from everlog.journal.pinning import pin_topic
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.backoff import Backoff
 from everlog.pipeline.meter import Meter
+from everlog.pipeline.places import Offsets, parse_place, place_name
 from everlog.pipeline.portal import Portal
 from everlog.pipeline.session import open_session
-from everlog.pipeline.source import FORMAT, LogSource, Offsets, parse_place, place_name
+from everlog.pipeline.sources import source_of
 from everlog.pipeline.starting import Start, find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.pipeline.worker import REPORT_SCHEMA, Job
@@ -44,7 +46,7 @@ logger = logging.getLogger("everlog.pipeline")
 
 HEARTBEAT_SECONDS = 5.0
 CHECK_SECONDS = 0.2
-PATIENCE_SECONDS = 1.0
+STATUS_SECONDS = 3.0
 SPARK_OUTPUT = "spark.log"
 
 _decode_report = msgspec.json.Decoder(Applied).decode
@@ -66,6 +68,7 @@ class Replicator:
         clock: Clock | None = None,
     ) -> None:
         self._config = config
+        self._source = source_of(config)
         self._accept_loss = accept_loss
         self._session = session
         self._own_session = session is None
@@ -75,10 +78,10 @@ class Replicator:
         self._progress = threading.Condition()
         self._supervisor: threading.Thread | None = None
         self._query: StreamingQuery | None = None
-        self._topics: dict[str, Topic] = {}
         self._ends: Offsets = {}
         self._checkpoint = Path()
         self._error: Exception | None = None
+        self.failure: ReplicationFailed | None = None
 
     def start(self) -> None:
         """Start Spark and the query; returns once it runs."""
@@ -89,7 +92,6 @@ class Replicator:
             self._save_status()
             if self._session is None:
                 self._session = open_session(self._config, output=self._config.folder / SPARK_OUTPUT)
-            self._session.dataSource.register(LogSource)
             self._begin()
         except BaseException:
             self._release()
@@ -114,22 +116,23 @@ class Replicator:
         return self._meter.status()
 
     def wait_until_replicated(self, timeout: float | None = None) -> bool:
-        """Wait until all that is in the log now is in the tables; False if the time ran out."""
+        """Wait until all that is in the log now is in the tables; False if it is stopped or the time runs out first."""
         ends = self._portal.call(self._log_ends())
         with self._progress:
-            return self._progress.wait_for(lambda: self._reached(ends), timeout)
+            self._progress.wait_for(lambda: self._stopping.is_set() or self._reached(ends), timeout)
+            return self._reached(ends)
 
     async def _log_ends(self) -> Offsets:
-        prefix, left_out = self._config.journal.topic_prefix, self._meter.left_out
+        journal, left_out = self._config.journal, self._meter.left_out
         return {
             place_name(topic.name, partition): (await self._log.bounds(topic, partition)).end
             for topic in await self._log.topics()
-            if topic.name.startswith(prefix) and topic.name not in left_out
+            if journal.includes(topic.name) and topic.name not in left_out
             for partition in range(topic.partitions)
         }
 
     def _reached(self, ends: Offsets) -> bool:
-        return self._stopping.is_set() or all(self._ends.get(place, 0) >= end for place, end in ends.items())
+        return all(self._ends.get(place, 0) >= end for place, end in ends.items())
 
     def _begin(self) -> None:
         """A new query on a fresh checkpoint, from pointer2."""
@@ -137,23 +140,12 @@ class Replicator:
             find_start(self._log, self._store, self._config, self._clock, accept_loss=self._accept_loss)
         )
         self._meter.left_out = start.left_out
-        self._topics = dict(start.topics)
         with self._progress:
             self._ends = dict(start.offsets)
             self._progress.notify_all()
         self._checkpoint = Path(tempfile.mkdtemp(prefix="everlog-checkpoint-"))
         assert self._session is not None
-        stream = (
-            self._session.readStream.format(FORMAT)
-            .option("path", str(self._config.folder))
-            .option("prefix", self._config.journal.topic_prefix)
-            .option("start", json.dumps(start.offsets))
-            .option("leftOut", json.dumps(sorted(start.left_out)))
-            .option("maxRecords", self._config.pipeline.max_batch_records)
-            .option("patience", PATIENCE_SECONDS)
-            .option("pollInterval", self._config.pipeline.poll_interval)
-            .load()
-        )
+        stream = self._source.stream(self._session, start)
         self._query = (
             stream.writeStream.foreachBatch(self._replicate)
             .option("checkpointLocation", self._checkpoint.as_uri())
@@ -175,9 +167,10 @@ class Replicator:
         """Apply everywhere, then publish."""
         failpoint("batch.started")
         started = self._clock.monotonic()
-        ends = batch_ends(self._checkpoint, number)
+        ends = self._source.ends(written_offset(self._checkpoint, number))
         moved = {place: end for place, end in ends.items() if end > self._ends.get(place, 0)}
-        job = Job(self._config, self._pinned(moved))
+        topics = self._portal.call(self._pinned({parse_place(place)[0] for place in moved}))
+        job = Job(self._config, topics, self._source.decoder)
         rows = batch.mapInArrow(job, REPORT_SCHEMA).collect()
         reports = {place_name(row.topic, row.partition): _decode_report(row.report) for row in rows}
         raise_failures(reports)
@@ -192,18 +185,26 @@ class Replicator:
         if self._meter.due():
             self._save_status()
 
-    def _pinned(self, moved: Offsets) -> dict[str, Topic]:
-        """The batch's topics; one that appeared meanwhile is pinned now."""
-        names = {parse_place(place)[0] for place in moved}
-        for name in names - self._topics.keys():
-            self._topics[name] = self._portal.call(self._pin(name))
-        return {name: self._topics[name] for name in names}
+    async def _pinned(self, names: Collection[str]) -> dict[str, Topic]:
+        """The batch's topics. One that appeared meanwhile is pinned now; one that was made again must not be folded."""
+        return dict(zip(names, await asyncio.gather(*map(self._pin, names)), strict=True))
 
     async def _pin(self, name: str) -> Topic:
-        found = await self._log.create_topic(name)
+        found = await self._log.topic(name)
+        if found is None:
+            raise TopicReplaced(f"the topic {name} was deleted while it was being replicated")
         return await pin_topic(self._store, found, self._config, self._clock)
 
     def _supervise(self) -> None:
+        """The supervisor's thread. What it cannot repair is that Spark itself is gone."""
+        try:
+            self._keep_going()
+            self._stop_query()
+        except Exception as error:
+            logger.exception("the pipeline cannot go on")
+            self._give_up(error)
+
+    def _keep_going(self) -> None:
         """Watch the query; start another one when it fails, after a pause that grows."""
         pause = Backoff(self._config.pipeline.retry_first, self._config.pipeline.retry_most)
         batches = self._meter.batches
@@ -223,19 +224,30 @@ class Replicator:
             self._drop_checkpoint()
             if not self._stopping.wait(pause.next()):
                 self._begin_again()
-        self._stop_query()
 
     def _begin_again(self) -> None:
         try:
             self._begin()
         except EverlogError as error:
             # The query is still the dead one: the next round finds it so and pauses longer.
-            self._meter.error(str(error))
+            self._error = error
 
     def _stop_query(self) -> None:
         if self._query is not None:
             self._query.stop()
             self._query = None
+        self._end()
+
+    def _give_up(self, error: Exception) -> None:
+        where = self._config.folder / SPARK_OUTPUT
+        self.failure = ReplicationFailed(
+            f"Spark is gone ({explain(error)}): see {where}, then start the pipeline again"
+        )
+        self._meter.error(str(self.failure))
+        self._stopping.set()
+        self._end()
+
+    def _end(self) -> None:
         self._drop_checkpoint()
         with self._progress:
             self._progress.notify_all()
@@ -246,20 +258,24 @@ class Replicator:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
     def _save_status(self) -> None:
+        """Say how it stands. A store that does not answer must not hold up what keeps the pipeline going."""
         status = self._meter.status()
+        saving = save_pipeline_status(self._store, status, status.updated_ms)
         try:
-            self._portal.call(save_pipeline_status(self._store, status, status.updated_ms))
-        except EverlogError as error:
-            logger.warning("the status could not be saved: %s", error)
+            self._portal.call(asyncio.wait_for(saving, STATUS_SECONDS))
+        except (EverlogError, TimeoutError) as error:
+            logger.warning("the status could not be saved: %s", str(error) or "no answer in time")
 
     def _release(self) -> None:
-        if hasattr(self, "_store"):
-            self._portal.call(self._store.close())
-            self._portal.call(self._log.close())
-        if self._own_session and self._session is not None:
-            self._session.stop()
-            self._session = None
-        self._portal.close()
+        with ExitStack() as stack:  # all of it, even if some of it fails
+            stack.callback(self._portal.close)
+            if self._own_session and self._session is not None:
+                if self.failure is None:  # else there is nothing left to stop
+                    stack.callback(self._session.stop)
+                self._session = None
+            if hasattr(self, "_store"):
+                stack.callback(lambda: self._portal.call(self._log.close()))
+                stack.callback(lambda: self._portal.call(self._store.close()))
 
 
 def raise_failures(reports: Mapping[str, Applied]) -> None:
@@ -273,11 +289,9 @@ def raise_failures(reports: Mapping[str, Applied]) -> None:
         raise ReplicationFailed(failed[0] + (f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""))
 
 
-def batch_ends(checkpoint: Path, number: int) -> Offsets:
-    """Where a batch ends: Spark writes that down before it runs the batch (version, metadata, then the offsets)."""
-    lines = (checkpoint / "offsets" / str(number)).read_text().splitlines()
-    ends: Offsets = json.loads(lines[2])
-    return ends
+def written_offset(checkpoint: Path, number: int) -> str:
+    """Where a batch ends, as its source says it: Spark writes that down first (version, metadata, then the offset)."""
+    return (checkpoint / "offsets" / str(number)).read_text().splitlines()[2]
 
 
 def explain(error: BaseException | None) -> str:

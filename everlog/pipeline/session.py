@@ -11,32 +11,39 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from everlog.config import Config
-from everlog.errors import MissingExtra, ReplicationFailed
+from everlog.errors import InvalidConfig, MissingExtra, ReplicationFailed
 
 try:
     from pyspark.sql import SparkSession
 except ImportError as error:  # pragma: no cover - needs an installation without the extra
     raise MissingExtra("spark") from error
 
-_LOCAL = {
+_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    # A second copy of a task would do its writes again, for nothing.
     "spark.speculation": "false",
+    # The workers keep their connections, and what they know, from batch to batch.
+    "spark.python.worker.reuse": "true",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
     # Small Arrow batches cost the JVM less than half per record than the default of 10,000.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
-    # The JVM only moves blocks of bytes: a plain collector and a light compiler start sooner and cost less.
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     # No forked helpers for every checkpoint file: about 100 ms less per batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+# The JVM only moves blocks of bytes: a plain collector and a light compiler start sooner and cost less.
+_EMBEDDED_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# Here it reads Kafka record by record: the better compiler halves that.
+_KAFKA_JVM = "-XX:+UseSerialGC"
 
 
 def open_session(config: Config, *, output: Path | None = None) -> SparkSession:
@@ -44,12 +51,10 @@ def open_session(config: Config, *, output: Path | None = None) -> SparkSession:
 
     `output` is where Spark's own words go, so that ours stay readable.
     """
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName("everlog").master(config.spark.master)
-    settings = _LOCAL | {"spark.driver.memory": config.spark.memory} | config.spark.conf
-    for name, value in settings.items():
+    for name, value in (session_settings(config) | config.spark.conf).items():
         builder = builder.config(name, value)
+    _set_environment(local=is_local(config))
     try:
         with _stderr_in(output), _own_interrupts():
             return builder.getOrCreate()
@@ -58,6 +63,51 @@ def open_session(config: Config, *, output: Path | None = None) -> SparkSession:
             f"Spark did not start ({error}): it needs a JDK 17 or 21 on the PATH or in JAVA_HOME"
             + (f"; its output is in {output}" if output else "")
         ) from error
+
+
+def session_settings(config: Config) -> dict[str, str]:
+    """What we set, by the log and by the master."""
+    settings = _SETTINGS | {"spark.driver.memory": config.spark.memory}
+    settings["spark.driver.extraJavaOptions"] = _EMBEDDED_JVM if config.embedded else _KAFKA_JVM
+    if is_local(config):
+        settings |= _LOCAL
+    jars = connector_jars(config)
+    if jars:
+        settings["spark.jars"] = ",".join(jars)
+    return settings
+
+
+def is_local(config: Config) -> bool:
+    """Whether Spark runs inside this process's own JVM."""
+    return config.spark.master.startswith("local")
+
+
+def connector_jars(config: Config) -> list[str]:
+    """Spark's connector to Kafka: what `[spark] jars` names, files or folders, else what Maven brings."""
+    if config.embedded and not config.spark.jars:
+        return []
+    paths = [Path(path) for path in config.spark.jars]
+    if not paths:
+        from everlog.cluster.jars import find_jars
+
+        paths = [find_jars("spark")]
+    found = [jar for path in paths for jar in (sorted(path.glob("*.jar")) if path.is_dir() else [path])]
+    missing = [str(jar) for jar in found if not jar.is_file()]
+    if missing or not found:
+        raise InvalidConfig(
+            f"[spark] jars: there is no jar {', '.join(missing) or 'in these folders'}: correct the paths"
+        )
+    return [str(jar.absolute()) for jar in found]
+
+
+def _set_environment(*, local: bool) -> None:
+    """The workers run this very Python; those of another machine one that PYSPARK_PYTHON may name."""
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from everlog.journal.head import Topic
 from everlog.journal.pinning import pin_topic
 from everlog.journal.reading import check_truncation
 from everlog.log.base import Log, LogTopic
-from everlog.pipeline.source import Offsets, place_name
+from everlog.pipeline.places import Offsets, place_name
 from everlog.store.base import Store
 
 
@@ -29,7 +29,7 @@ class Start:
 async def find_start(log: Log, store: Store, config: Config, clock: Clock, *, accept_loss: bool) -> Start:
     """Begin right after pointer2; a topic that was truncated, replaced or deleted is left out with its reason."""
     start = Start()
-    present = {topic.name: topic for topic in await log.topics() if topic.name.startswith(config.journal.topic_prefix)}
+    present = {topic.name: topic for topic in await log.topics() if config.journal.includes(topic.name)}
     for name, found in present.items():
         try:
             topic = await pin_topic(store, found, config, clock)
@@ -38,7 +38,7 @@ async def find_start(log: Log, store: Store, config: Config, clock: Clock, *, ac
         except (LogTruncated, TopicReplaced) as error:
             start.left_out[name] = str(error)
     for topic in await store.pinned():
-        if topic.name not in present and topic.name.startswith(config.journal.topic_prefix):
+        if topic.name not in present and config.journal.includes(topic.name):
             start.left_out[topic.name] = "it is not in the log any more"
     return start
 

@@ -58,9 +58,10 @@ class PipelineStatus(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Everything at one glance. `services` are the last words of other services, such as `expiry`."""
+    """Everything at one glance. `where` is the folder, or the servers; `services` are the last words of other
+    services, such as `expiry`."""
 
-    folder: str
+    where: str
     time_ms: int
     partitions: list[PartitionStatus]
     pipeline: PipelineStatus | None
@@ -86,16 +87,16 @@ async def save_pipeline_status(store: Store, status: PipelineStatus, now_ms: int
 
 async def read_status(parts: Parts) -> Status:
     """The status as of this call. What was appended before the call counts as lag until it is replicated."""
-    prefix = parts.config.journal.topic_prefix
+    journal = parts.config.journal
     now_ms = parts.clock.now_ms()
     partitions: list[PartitionStatus] = []
     for topic in await parts.log.topics():
-        if topic.name.startswith(prefix):
-            partitions += await _partitions(parts, topic, topic.name.removeprefix(prefix), now_ms)
+        if journal.includes(topic.name):
+            partitions += await _partitions(parts, topic, journal.short(topic.name), now_ms)
     saved = await parts.store.statuses()
     ages = [partition.lag_seconds for partition in partitions]
     return Status(
-        folder=str(parts.config.folder),
+        where=parts.config.where,
         time_ms=now_ms,
         partitions=partitions,
         pipeline=_pipeline(saved.pop(PIPELINE, None), now_ms, parts.config.pipeline.retry_most),
@@ -112,7 +113,9 @@ async def _partitions(parts: Parts, topic: LogTopic, short: str, now_ms: int) ->
     pointers = await parts.store.pointers(topic.name)
     found = []
     for partition, (start, end) in enumerate(bounds):
-        pointer = pointers.get(partition, -1)
+        pointer = pointers.get(partition)
+        if pointer is None:  # none yet, or of a partition that was added later
+            pointer = await parts.store.pointer(topic.name, partition)
         lag = max(0, end - 1 - pointer)
         age: float | None = 0.0
         if lag:

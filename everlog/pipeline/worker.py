@@ -16,7 +16,7 @@ from everlog.config import Config
 from everlog.errors import EverlogError
 from everlog.journal.head import Topic
 from everlog.pipeline.apply import Applied, Grouped, apply
-from everlog.pipeline.blocks import decode_block
+from everlog.pipeline.sources.base import Decoder
 from everlog.store.base import Store
 
 logger = logging.getLogger("everlog.pipeline")
@@ -37,6 +37,7 @@ class Job:
 
     config: Config
     topics: Mapping[str, Topic]
+    decoder: Decoder
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Gather the records of the task's one log partition, and apply them."""
@@ -44,11 +45,13 @@ class Job:
         grouped, size, place = Grouped(), 0, ("", -1)
         done = Applied()
         for batch in batches:
-            for topic, partition, block in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                place = (topic, partition)
-                grouped.add(self.topics[topic], decode_block(block))
-                size += len(block)
-                if size >= MAX_GATHERED_BYTES and not done.failed:
+            for part in self.decoder(batch):
+                place = (part.topic, part.partition)
+                if done.failed:
+                    continue  # the rest is only drained: it comes again with the next try
+                grouped.add(self.topics[part.topic], part.records)
+                size += part.size
+                if size >= MAX_GATHERED_BYTES:
                     self._apply(*place, grouped, done)
                     grouped, size = Grouped(), 0
         if place[1] < 0:

@@ -2,7 +2,9 @@
 
 A history is a list of operations, one JSON object a line:
 {"op": "append", "key": …, "value": …, "outcome": "ok" | "fail" | "unknown", "token": …, "seq_nr": …}
-{"op": "read", "key": …, "values": […], "after": …}
+{"op": "read", "key": …, "values": […], "must_hold": […]}
+
+`must_hold` is what was acknowledged when the read began; without it, all that stands before the read in the history.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def _stale_reads(operations: Sequence[dict[str, Any]]) -> list[str]:
         if operation["op"] == "append" and operation["outcome"] == "ok":
             acknowledged.setdefault(key, set()).add(operation["value"])
         elif operation["op"] == "read":
-            missing = acknowledged.get(key, set()) - set(operation["values"])
+            missing = set(operation.get("must_hold", acknowledged.get(key, ()))) - set(operation["values"])
             if missing:
                 stale.append(f"{key}: {sorted(missing)}")
     return stale

@@ -13,6 +13,7 @@ import everlog
 from everlog import Event, JournalHalted
 from everlog.journal.values import partition_of
 from everlog.log.base import Record
+from everlog.testing.replication import replicate
 from tests.support import (
     START_MS,
     ManualClock,
@@ -22,7 +23,6 @@ from tests.support import (
     mark_record,
     produce_raw,
     purge_record,
-    replicate,
     resume_record,
     small_config,
 )
@@ -110,7 +110,7 @@ async def check(folder, records, batch) -> None:
             await produce_raw(log, "orders", record)
         await orders.append("fine", [Event(2)])
         before = await events(orders, "k")
-        await replicate(log, batch=batch, rounds=2)
+        await replicate(log, batch=batch, batches=2)
         assert await events(orders, "k") == before
         await replicate(log, batch=batch, publish=False)
         assert await events(orders, "k") == before

@@ -13,6 +13,7 @@ from everlog.journal.head import Deletion, Head, exists
 from everlog.journal.values import head_segment, partition_of
 from everlog.pipeline.apply import Grouped, apply
 from everlog.store.base import StoreTask
+from everlog.testing.replication import replicate
 from tests.support import (
     START_MS,
     append_record,
@@ -22,7 +23,6 @@ from tests.support import (
     pinned_topic,
     produce_raw,
     purge_record,
-    replicate,
     resume_record,
 )
 

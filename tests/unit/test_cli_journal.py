@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from everlog.testing.replication import replicate
 from tests.cli_support import Cli
-from tests.support import replicate
 
 
 @pytest.fixture

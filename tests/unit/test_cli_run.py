@@ -23,10 +23,10 @@ from everlog.cli.main import main
 from everlog.cli.settings import Settings
 from everlog.client import connect
 from everlog.config import Config
-from everlog.errors import MissingExtra
+from everlog.errors import MissingExtra, ReplicationFailed
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
+from everlog.testing.replication import replicate
 from tests.cli_support import Cli
-from tests.support import replicate
 
 
 class StandIn:
@@ -36,6 +36,7 @@ class StandIn:
     left_out: ClassVar[dict[str, str]] = {}
     stuck = False
     on_start: str = ""
+    failure: ReplicationFailed | None = None
 
     def __init__(self, config: Config, *, accept_loss: bool = False) -> None:
         self.config = config
@@ -51,6 +52,9 @@ class StandIn:
         self._save("running")
         if self.on_start:
             os.kill(os.getpid(), signal.Signals[self.on_start])
+
+    def join(self, timeout: float | None = None) -> bool:
+        return self.failure is not None or self.stopped.wait(timeout)
 
     def stop(self) -> None:
         self.calls.append("stop")
@@ -119,6 +123,13 @@ def test_a_sample_is_never_put_beside_somebody_elses_events(cli, pipelines):
     cli.run("journal", "append", "mine", "m-1", "--payload", "a")
     cli.run("up", "--once")
     assert [topic["topic"] for topic in cli.json("status")["topics"]] == ["mine"]
+
+
+@pytest.mark.parametrize("once", [["--once"], []], ids=["once", "until Ctrl-C"])
+def test_a_pipeline_that_cannot_go_on_ends_the_program(cli, pipelines, monkeypatch, once):
+    monkeypatch.setattr(StandIn, "failure", ReplicationFailed("Spark is gone"))
+    assert "Spark is gone" in cli.run("up", "--no-sample", *once, code=75).stderr
+    assert pipelines[0].calls[-1] == "stop"
 
 
 def test_up_without_the_sample(cli, pipelines):

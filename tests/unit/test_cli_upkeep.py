@@ -10,8 +10,8 @@ import pytest
 
 from everlog.client import Everlog
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
+from everlog.testing.replication import replicate
 from tests.cli_support import Cli
-from tests.support import replicate
 
 
 @pytest.fixture

@@ -11,14 +11,8 @@ import everlog.sqlite
 from everlog import Event
 from everlog.errors import IntegrityViolated, InvalidPosition, JournalHalted, LogTruncated, Overtaken
 from everlog.journal.values import partition_of
-from tests.support import (
-    append_record,
-    broken_record,
-    produce_raw,
-    replicate,
-    resume_record,
-    small_config,
-)
+from everlog.testing.replication import replicate
+from tests.support import append_record, broken_record, produce_raw, resume_record, small_config
 
 
 async def numbers(log, journal_id="k", **how) -> list[int]:

@@ -8,8 +8,9 @@ import pytest
 
 import everlog
 from everlog import Criteria, Event, InvalidInput, JournalNotFound
-from everlog.store.sqlite.store import ring_slot
-from tests.support import replicate, small_config
+from everlog.store.ring import ring_slot
+from everlog.testing.replication import replicate
+from tests.support import small_config
 
 
 @pytest.fixture

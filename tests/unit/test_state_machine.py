@@ -22,7 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import everlog
 from everlog import Conflict, Event, InvalidInput, JournalNotFound
 from everlog.journal.values import MAX_SEQ_NR
-from tests.support import ManualClock, replicate, small_config
+from everlog.testing.replication import replicate
+from tests.support import ManualClock, small_config
 
 IDS = ("a", "b", "c")  # two of them share a partition
 SLOTS = 3
@@ -200,9 +201,9 @@ class Journals(RuleBasedStateMachine):
 
     # The pipeline
 
-    @rule(batch=st.integers(1, 5), rounds=st.integers(1, 3))
-    def replicate_some(self, batch, rounds) -> None:
-        self.run(replicate(self.log, batch=batch, rounds=rounds))
+    @rule(batch=st.integers(1, 5), batches=st.integers(1, 3))
+    def replicate_some(self, batch, batches) -> None:
+        self.run(replicate(self.log, batch=batch, batches=batches))
 
     @rule()
     def replicate_all(self) -> None:
@@ -210,12 +211,12 @@ class Journals(RuleBasedStateMachine):
 
     @rule(batch=st.integers(1, 5))
     def crash_before_publishing(self, batch) -> None:
-        self.run(replicate(self.log, batch=batch, rounds=1, publish=False))
+        self.run(replicate(self.log, batch=batch, batches=1, publish=False))
 
     @rule(start=st.integers(0, 10), batch=st.integers(1, 5), publish=st.booleans())
     def replay(self, start, batch, publish) -> None:
         """A zombie, or a second pipeline, applies old records again."""
-        self.run(replicate(self.log, start=start, batch=batch, rounds=2, publish=publish))
+        self.run(replicate(self.log, start=start, batch=batch, batches=2, publish=publish))
 
     @rule()
     def restart(self) -> None:

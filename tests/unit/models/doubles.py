@@ -160,6 +160,7 @@ class StoreDouble(Store):
         reverse: bool,
         limit: int,
         after: RowCursor | None = None,
+        life: str | None = None,
     ) -> list[EventRecord]:
         segments = range(segment_of(first, segment_size), segment_of(last, segment_size) + 1)
         page: list[EventRecord] = []

@@ -1,0 +1,46 @@
+"""What a source is: a stream of Arrow batches, one log partition per task, and how to read it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from everlog.log.base import Record
+from everlog.pipeline.places import Offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from everlog.pipeline.starting import Start
+
+
+class Part(NamedTuple):
+    """Records of one log partition, in the log's order, and about how many bytes they are."""
+
+    topic: str
+    partition: int
+    records: Sequence[Record]
+    size: int
+
+
+Decoder = Callable[[pa.RecordBatch], Iterator[Part]]
+
+
+class Source(ABC):
+    """The log as a Spark stream. Offsets are always the next ones to read."""
+
+    @abstractmethod
+    def stream(self, session: SparkSession, start: Start) -> DataFrame:
+        """All topics that are not left out, from where `start` says; later topics from their beginning."""
+
+    @abstractmethod
+    def ends(self, offset: str) -> Offsets:
+        """Where a batch ends, from what Spark writes down about it before it runs."""
+
+    @property
+    @abstractmethod
+    def decoder(self) -> Decoder:
+        """Makes records of an Arrow batch; runs in the tasks, so it must be a function of a module."""

@@ -1,0 +1,50 @@
+"""Kill -9 of pipelines and of their workers at every labelled point, on a real broker and a real node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from everlog.failpoints import POINTS
+from tests.cluster.conftest import MakeConfig
+from tests.faults.kills import BATCH, KINDS, fill_in_kinds, kill_pipelines, kill_workers
+from tests.spark.backends import ClusterBackend
+
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture
+def backend(cluster_config: MakeConfig) -> ClusterBackend:
+    return ClusterBackend(cluster_config(partitions=1))
+
+
+@pytest.mark.case("kafka-journal", 31)
+async def test_killed_in_the_middle(backend: ClusterBackend, tmp_path: Path) -> None:
+    """Killed before the heads of a batch of deletes are written, and again before a batch of purges is published."""
+    await fill_in_kinds(backend.config)
+    await kill_pipelines(backend, tmp_path / "runs", ["apply.rows:2", "batch.applied:2"], most=BATCH)
+
+
+@pytest.mark.faults
+@pytest.mark.case("kafka-journal", 31)
+@pytest.mark.parametrize("point", POINTS)
+async def test_killed_at_every_point(backend: ClusterBackend, tmp_path: Path, point: str) -> None:
+    """One pipeline dies at this point of a batch of appends, the next one among deletes, the next among purges: the
+    tables are those of a run without any crash, and no row is left over."""
+    await fill_in_kinds(backend.config)
+    # A pipeline that died before it published begins with the same batch again.
+    again = [1, 2, 2] if point != "batch.published" else [1, 1, 1]
+    points = [f"{point}:{count}" for count in again]
+    await kill_pipelines(backend, tmp_path / "runs", points, most=BATCH)
+
+
+@pytest.mark.faults
+@pytest.mark.case("kafka-journal", 31)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("point", [point for point in POINTS if point.startswith("apply.")])
+async def test_workers_killed_at_every_point(backend: ClusterBackend, tmp_path: Path, point: str, kind: str) -> None:
+    """A worker dies at this point of the batch of that kind; the pipeline lives on and repeats the batch."""
+    await fill_in_kinds(backend.config)
+    points = [f"{point}:{KINDS.index(kind) + 1}"]
+    await kill_workers(backend, tmp_path / "runs", points, most=BATCH)

@@ -1,0 +1,218 @@
+"""Between our values and Cassandra's columns, batches and gaps: what needs no server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from datetime import date
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("acsylla")
+
+from acsylla import errors as driver
+
+from everlog.config import CassandraConfig
+from everlog.errors import AccessDenied, InvalidConfig, Refused, StorageFailed, Unreachable
+from everlog.journal.duration import utc_day
+from everlog.journal.events import EventRecord
+from everlog.journal.fold import Change
+from everlog.journal.head import Deletion, Head
+from everlog.journal.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
+from everlog.store.base import KeyChange
+from everlog.store.cassandra.batches import MAX_BYTES, MAX_ROW_BYTES, MAX_ROWS, ROW_BYTES, partitions, row_bytes
+from everlog.store.cassandra.listing import _group
+from everlog.store.cassandra.points import contact_points
+from everlog.store.cassandra.rows import _day_of, date_from, day_seconds, timestamp
+from everlog.store.cassandra.scan import merged
+from everlog.store.cassandra.schema import statements
+from everlog.store.cassandra.segments import MIN_GAP, gaps_of
+from everlog.store.cassandra.session import backoff, explain
+from everlog.store.cassandra.task import lives
+
+MS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 2**51) | st.integers(1_600_000_000_000, 1_900_000_000_000)
+
+
+@given(MS)
+def test_a_time_survives_the_drivers_arithmetic(ms) -> None:
+    """The driver takes seconds, multiplies by a thousand and cuts."""
+    assert int(timestamp(ms) * 1000) == ms
+
+
+@given(MS)
+def test_a_day_is_the_same_with_and_without_a_calendar(ms) -> None:
+    assert _day_of(ms) == day_seconds(utc_day(ms // 1000))
+
+
+def test_dates_are_seconds_one_way_and_text_the_other() -> None:
+    assert day_seconds(date(1970, 1, 2)) == 86_400
+    assert day_seconds(date(1969, 12, 31)) == -86_400
+    assert date_from("2030-02-28") == date(2030, 2, 28)
+    assert date_from("+10000-01-01") == date.max
+
+
+def row(seq_nr: int, data: str | bytes | None = "", offset: int = 0) -> EventRecord:
+    return EventRecord(seq_nr, 0, 0, offset, "binary" if isinstance(data, bytes) else "text", data)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 2000), st.sampled_from([0, 1000, 100_000, 1_000_000]), st.booleans()), min_size=1
+    ),
+    st.sampled_from([2, 3, 10_000]),
+)
+def test_a_batch_is_of_one_partition_and_bounded(found, segment_size) -> None:
+    steps = itertools.accumulate(step for step, _, _ in found)
+    rows = [row(nr, "x" * size if text else b"x" * size) for nr, (_, size, text) in zip(steps, found, strict=True)]
+    parts = list(partitions(rows, segment_size))
+    assert [one for _, part in parts for one in part] == rows
+    for segment, part in parts:
+        assert {segment_of(one.seq_nr, segment_size) for one in part} == {segment}
+        assert len(part) <= MAX_ROWS
+        assert len(part) == 1 or sum(map(row_bytes, part)) <= MAX_BYTES
+    for (segment, part), (following, rest) in itertools.pairwise(parts):
+        full = len(part) == MAX_ROWS or sum(map(row_bytes, [*part, rest[0]])) > MAX_BYTES
+        assert segment != following or full, "no batch is smaller than it has to be"
+
+
+def test_a_row_counts_with_all_that_it_carries() -> None:
+    assert row_bytes(row(1, None)) == ROW_BYTES
+    assert row_bytes(row(1, b"12345")) == ROW_BYTES + 5
+    assert row_bytes(row(1, "é" * 5)) >= ROW_BYTES + 10
+    full = msgspec.structs.replace(row(1, ""), tags_json="123", headers_json="1234", metadata_json="12345")
+    assert row_bytes(full) == ROW_BYTES + 12
+
+
+def test_a_row_that_no_server_takes_is_not_sent() -> None:
+    list(partitions([row(1, "x" * (MAX_ROW_BYTES - ROW_BYTES))], 3))
+    with pytest.raises(Refused, match="event 2"):
+        list(partitions([row(1), row(2, "x" * MAX_ROW_BYTES)], 3))
+
+
+def change_of(seq_nrs: Sequence[int], *, before: int = 0, size: int = 3, purged_at: int | None = None) -> KeyChange:
+    head = Head(partition=0, offset=9, segment_size=size, seq_nr=max(seq_nrs), record_id="life")
+    return KeyChange("k", Change(head, True, [row(nr) for nr in seq_nrs], purged_at=purged_at), before=before)
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, unique=True), st.integers(0, 400), st.sampled_from([2, 3, 7]))
+def test_gaps_are_true_and_long_and_none_is_missing(numbers, before, size) -> None:
+    """No row lies in a gap, every gap is long, and between two neighbours that are far apart there is one."""
+    seq_nrs = sorted(nr + before for nr in numbers)
+    segments = sorted({segment_of(nr, size) for nr in ([before] if before else []) + seq_nrs})
+    far_apart = {(a, b) for a, b in itertools.pairwise(segments) if b - a > MIN_GAP}
+    found = [(low, high) for low, high, _ in gaps_of(change_of(seq_nrs, before=before, size=size))]
+    assert set(found) == far_apart
+    assert len(found) == len(far_apart)
+
+
+def test_there_is_no_gap_before_a_life() -> None:
+    assert list(gaps_of(change_of([1000]))) == []
+    assert list(gaps_of(change_of([1000], before=5, purged_at=3))) == []
+    assert [(low, high) for low, high, _ in gaps_of(change_of([1000], before=5))] == [(1, 333)]
+
+
+def test_a_deletion_belongs_to_the_life_that_ended_after_it() -> None:
+    key = change_of([1])
+    key.garbage = (
+        Deletion(1, 0, 0, 2),
+        Deletion(2, 0, 0, purge=True, record_id="first"),
+        Deletion(3, 0, 0, purge=True, record_id=None),
+        Deletion(4, 0, 0, 1),
+    )
+    assert lives(key) == ["first", "first", None, "life"]
+
+
+def test_a_group_of_segments_holds_all_places_of_its_journals() -> None:
+    groups = [_group(old) for old in range(LEGACY_HEAD_SEGMENTS)]
+    assert sorted(itertools.chain(*groups)) == list(range(HEAD_SEGMENTS))
+    for name in ("id", "user-42", "polygenelubricants", "journal ID"):
+        old = head_segment(name, LEGACY_HEAD_SEGMENTS)
+        assert {old, head_segment(name)} <= set(groups[old])
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        (["127.0.0.1"], (["127.0.0.1"], 9042)),
+        (["a:9043", "b:9043"], (["a", "b"], 9043)),
+        (["::1"], (["::1"], 9042)),
+        (["[::1]:9044"], (["::1"], 9044)),
+        (["[::1]"], (["::1"], 9042)),
+        ([" node.example "], (["node.example"], 9042)),
+    ],
+)
+def test_contact_points(points, expected) -> None:
+    assert contact_points(points) == expected
+
+
+@pytest.mark.parametrize("points", [[], ["a:1", "b:2"], ["a:x"], ["a:"], [":9042"], ["a:0"], ["a:70000"], [""]])
+def test_contact_points_that_make_no_sense(points) -> None:
+    with pytest.raises(InvalidConfig, match="contact_points"):
+        contact_points(points)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "remedy"),
+    [
+        (driver.CassErrorServerBadCredentials("?"), AccessDenied, "EVERLOG_CASSANDRA_PASSWORD"),
+        (driver.CassErrorServerUnauthorized("?"), AccessDenied, "GRANT"),
+        (driver.CassErrorSslInvalidPeerCert("?"), StorageFailed, "ca_file"),
+        (driver.CassErrorServerInvalidQuery("?"), Refused, "for good"),
+        (driver.CassErrorServerWriteTimeout("?"), Unreachable, "safe to repeat"),
+        (driver.CassErrorLibNoHostsAvailable("?"), Unreachable, "contact_points"),
+        (driver.CassErrorLibInternalError("?"), StorageFailed, "127.0.0.1"),
+    ],
+)
+def test_errors_say_what_to_do(error, expected, remedy) -> None:
+    found = explain(error, CassandraConfig(), "SELECT 1")
+    assert type(found) is expected
+    assert remedy in str(found)
+    assert found.retriable == (expected is Unreachable)
+
+
+def test_waiting_grows_has_jitter_and_an_end() -> None:
+    for attempt in range(1, 60):
+        most = min(2.0, 0.05 * 2 ** (attempt - 1))
+        assert all(most / 2 <= backoff(attempt, 0.05, 2.0) <= most for _ in range(20))
+
+
+def test_statements_name_the_keyspace_and_carry_no_comments() -> None:
+    for file in ("statements.cql", "tables.cql", "migrations.cql"):
+        found = statements("Orders", file)
+        assert all('"orders".' in text for text in found.values())
+        assert not any("--" in text or "{" in text for text in found.values())
+
+
+async def test_many_sources_are_read_together_and_none_runs_ahead() -> None:
+    produced = 0
+
+    async def source(first: int) -> AsyncIterator[int]:
+        nonlocal produced
+        for number in range(first, first + 50):
+            produced += 1
+            yield number
+            await asyncio.sleep(0)
+
+    found = [number async for number in merged((source(first) for first in range(0, 500, 50)), width=3)]
+    assert sorted(found) == list(range(500))
+    produced = 0
+    some = merged((source(first) for first in range(0, 500, 50)), width=3)
+    await anext(some)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert produced <= 1 + 3 + 3, "one taken, three in the queue, three in hand"
+    await some.aclose()
+
+
+async def test_an_error_of_one_source_ends_all() -> None:
+    async def source(number: int) -> AsyncIterator[int]:
+        yield number
+        if number == 3:
+            raise ValueError(number)
+
+    with pytest.raises(ValueError, match="3"):
+        [number async for number in merged((source(n) for n in range(100)), width=2)]
