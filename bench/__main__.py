@@ -29,6 +29,7 @@ MEASUREMENTS: dict[str, Callable[[Settings], list[Line]]] = {
     "latency": latency,
 }
 RESULTS = Path("bench-results")
+TITLE = "Everlog, and what one would use instead"
 
 
 @click.command()
@@ -78,7 +79,7 @@ def run(settings: Settings, names: Sequence[str]) -> Report:
     notices = Console(stderr=True)
     path = RESULTS / f"{now:%Y%m%d-%H%M%S}.json"
     found = machine.describe() | {"commits_per_second": [machine.commits_per_second(settings.folder)]}
-    report = Report(now.isoformat(timespec="seconds"), settings.as_json(), found)
+    report = Report(now.isoformat(timespec="seconds"), settings.as_json(), found, TITLE, machine.about)
     for name in names:
         notices.print(f"measuring: {name}", highlight=False)
         try:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("everlog", "eventsourcing", "pyspark", "pyarrow", "msgspec")
+PACKAGES = ("everlog", "eventsourcing", "pyspark", "pyarrow", "msgspec", "confluent-kafka", "acsylla")
 
 
 def describe() -> dict[str, Any]:
@@ -26,6 +26,16 @@ def describe() -> dict[str, Any]:
         "java": _java(),
         **{name: _version(name) for name in PACKAGES},
     }
+
+
+def about(found: dict[str, Any]) -> str:
+    """The same for people, in two lines."""
+    commits = ", ".join(f"{rate:,.0f}" for rate in found["commits_per_second"])
+    return (
+        f"{found['cpus']} processors (load {found['load']} at the start), Python {found['python']}, "
+        f"SQLite {found['sqlite']}, Spark {found['pyspark']}, eventsourcing {found['eventsourcing']}\n"
+        f"the disk: {commits} SQLite commits/s (synchronous=FULL), before and after"
+    )
 
 
 def _version(package: str) -> str | None:

@@ -8,7 +8,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -43,7 +42,7 @@ class Progress(NamedTuple):
 
 def pipeline(settings: Settings) -> list[Line]:
     """The steady rate; with `big`, also that of the last events of a log ten times as long."""
-    with _session(settings.folder) as session:
+    with spark_session(load_config(settings.folder)) as session:
         _warm_up(settings, session)
         config = _config(settings, "pipeline", settings.pipeline_events)
         with _opened(config, settings) as filler:
@@ -101,10 +100,11 @@ def rate_of(batches: list[Progress]) -> float:
 
 
 @contextmanager
-def _session(folder: Path) -> Iterator[SparkSession]:
+def spark_session(config: Config) -> Iterator[SparkSession]:
+    """A session of its own; whoever measures warms it up."""
     from everlog.pipeline.session import open_session
 
-    session = open_session(load_config(folder))
+    session = open_session(config)
     try:
         yield session
     finally:
@@ -112,7 +112,8 @@ def _session(folder: Path) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _running(config: Config, session: SparkSession) -> Iterator[Replicator]:
+def running(config: Config, session: SparkSession) -> Iterator[Replicator]:
+    """A pipeline, for as long as this lasts."""
     from everlog.pipeline.replicate import Replicator
 
     replicator = Replicator(config, session=session)
@@ -162,7 +163,7 @@ def _warm_up(settings: Settings, session: SparkSession) -> None:
 
 def _run(config: Config, session: SparkSession, events: int) -> list[Progress]:
     """Replicate until `events` records are in the tables; watched from outside, through pointer2."""
-    with _running(config, session) as replicator, closing(_store(config)) as store:
+    with running(config, session) as replicator, closing(_store(config)) as store:
         started = changed = time.perf_counter()
         found = [Progress(0.0, _replicated(store))]
         while found[-1].records < events:
@@ -173,11 +174,11 @@ def _run(config: Config, session: SparkSession, events: int) -> list[Progress]:
                 changed = now
             elif now - changed > STALLED_SECONDS:
                 raise RuntimeError(f"the pipeline stands still at {records:,}: {replicator.status.last_error}")
-        _check_clean(replicator)
+        check_clean(replicator)
     return found[1:]
 
 
-def _check_clean(replicator: Replicator) -> None:
+def check_clean(replicator: Replicator) -> None:
     """A run with a retry in it measures the retry."""
     status = replicator.status
     if status.last_error is not None or status.rejected or status.quarantined:
@@ -205,9 +206,9 @@ def _check_tables(config: Config, events: int) -> None:
 def latency(settings: Settings) -> list[Line]:
     """An append now and then, with the pipeline running: from its acknowledgement until the store covers it."""
     config = load_config(settings.folder / "latency")
-    with _session(settings.folder) as session, _running(config, session) as replicator:
+    with spark_session(load_config(settings.folder)) as session, running(config, session) as replicator:
         found = asyncio.run(_trickle(config, settings))
-        _check_clean(replicator)
+        check_clean(replicator)
     times = milliseconds(found)
     target = Target("latency: p50", times["p50"], 700, "under", " ms")
     return [

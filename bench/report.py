@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +37,7 @@ class Target:
 
 @dataclass(slots=True)
 class Line:
-    """One row of the table. `ratio` says how many times this line's rate is Everlog's."""
+    """One row of the table. `ratio`: Everlog's rate as a multiple of this line's, unless the report says otherwise."""
 
     measurement: str
     who: str
@@ -92,12 +92,16 @@ def figure(value: float) -> str:
 
 @dataclass(slots=True)
 class Report:
-    """Everything of one run."""
+    """Everything of one run. `about` says in a line or two what it ran on; `notes` stand below the table."""
 
     started: str
     settings: dict[str, Any]
     machine: dict[str, Any]
+    title: str
+    about: Callable[[dict[str, Any]], str]
+    ratio_name: str = "Everlog is"
     lines: list[Line] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -111,13 +115,16 @@ class Report:
             "machine": self.machine,
             "settings": self.settings,
             "lines": [line.as_json() for line in self.lines],
+            "notes": self.notes,
             "failed": self.failed,
         }
         path.write_text(json.dumps(found, indent=2) + "\n")
 
     def show(self, console: Console) -> None:
-        console.print(self._machine())
+        console.print(self.about(self.machine))
         console.print(self._table())
+        for note in self.notes:
+            console.print(note, highlight=False, soft_wrap=True)
         for name, reason in self.failed.items():
             console.print(f"[red]{name} could not be measured:[/] {reason}", highlight=False)
         for target in self.targets:
@@ -127,23 +134,14 @@ class Report:
         met = sum(target.met for target in self.targets)
         console.print(f"{met} of {len(self.targets)} targets met" + self._caution(), highlight=False)
 
-    def _machine(self) -> str:
-        machine = self.machine
-        commits = ", ".join(figure(rate) for rate in machine["commits_per_second"])
-        return (
-            f"{machine['cpus']} processors (load {machine['load']} at the start), Python {machine['python']}, "
-            f"SQLite {machine['sqlite']}, Spark {machine['pyspark']}, eventsourcing {machine['eventsourcing']}\n"
-            f"the disk: {commits} SQLite commits/s (synchronous=FULL), before and after"
-        )
-
     def _caution(self) -> str:
         return "; a quick run is too small to judge by" if self.settings["quick"] else ""
 
     def _table(self) -> Table:
-        table = Table(title="Everlog, and what one would use instead", title_justify="left")
+        table = Table(title=self.title, title_justify="left")
         table.add_column("measurement")
         table.add_column("who")
-        for name in ("rate", "p50 ms", "p99 ms", "Everlog is", "target", "met"):
+        for name in ("rate", "p50 ms", "p99 ms", self.ratio_name, "target", "met"):
             table.add_column(name, justify="right", no_wrap=True)
         previous = None
         for line in self.lines:

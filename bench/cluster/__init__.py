@@ -1,0 +1,1 @@
+"""Benchmarks on a real Kafka, Spark and Cassandra: `python -m bench.cluster`."""

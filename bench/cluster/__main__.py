@@ -1,0 +1,119 @@
+"""`python -m bench.cluster`: measure on a real cluster in one run, print one table, write one JSON file."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from bench import machine
+from bench.cluster.appends import appends
+from bench.cluster.latency import latency
+from bench.cluster.pipeline import pipeline
+from bench.cluster.reads import reads
+from bench.cluster.servers import Servers, servers
+from bench.cluster.settings import Settings, quick
+from bench.report import Line, Report
+
+MEASUREMENTS: dict[str, Callable[[Settings, Servers], tuple[list[Line], list[str]]]] = {
+    "pipeline": pipeline,
+    "appends": appends,
+    "reads": reads,
+    "latency": latency,
+}
+RESULTS = Path("bench-results")
+TITLE = "Everlog on Kafka, Spark and Cassandra, and what the clients alone can do"
+
+
+@click.command()
+@click.option("--quick", "is_quick", is_flag=True, help="Small sizes: shows that everything runs, no more.")
+@click.option("--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Only this; may be repeated.")
+@click.option("--events", type=click.IntRange(min=1_000), help="Events for the pipeline.  [default: 300,000]")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds that count.  [default: 3]")
+@click.option("--seed", default=1, show_default=True, help="For payloads and the order of the journals.")
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Measure on the cluster of this everlog.toml, in keyspaces and topics of its own.  [default: start one]",
+)
+@click.option("--keep", is_flag=True, help="Leave the servers, keyspaces and topics as they are at the end.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=RESULTS,
+    show_default=True,
+    help="The servers write in here, so it should be on the disk that you want to know about.",
+)
+def main(
+    *,
+    is_quick: bool,
+    only: Sequence[str],
+    events: int | None,
+    rounds: int | None,
+    seed: int,
+    config: Path | None,
+    keep: bool,
+    folder: Path,
+) -> None:
+    """Measure Everlog on a cluster, beside what the clients of Kafka and Cassandra can do alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    RESULTS.mkdir(exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="cluster-", dir=folder)).resolve()
+    settings = quick(scratch, seed, keep) if is_quick else Settings(folder=scratch, seed=seed, keep=keep)
+    settings = replace(settings, events=events or settings.events, rounds=rounds or settings.rounds)
+    try:
+        with servers(config, scratch, keep=keep) as found:
+            report = run(settings, found, [name for name in MEASUREMENTS if not only or name in only])
+    finally:
+        if not keep:
+            shutil.rmtree(scratch, ignore_errors=True)
+    sys.exit(1 if report.failed else 0)
+
+
+def run(settings: Settings, found: Servers, names: Sequence[str]) -> Report:
+    """Measure, and save what is known after each; a measurement that fails does not take the others with it."""
+    now = datetime.now(UTC)
+    notices = Console(stderr=True)
+    path = RESULTS / f"cluster-{now:%Y%m%d-%H%M%S}.json"
+    known = machine.describe() | {"servers": found.describe(), "given": found.given}
+    report = Report(now.isoformat(timespec="seconds"), settings.as_json(), known, TITLE, about, ratio_name="share")
+    for name in names:
+        notices.print(f"measuring: {name}", highlight=False)
+        try:
+            lines, notes = MEASUREMENTS[name](settings, found)
+            report.lines += lines
+            report.notes += notes
+        except Exception as error:
+            traceback.print_exc()
+            report.failed[name] = f"{type(error).__name__}: {error}"
+        report.save(path)
+    # Into a file or a pipe, the table is as wide as it needs to be.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    report.show(console)
+    console.print(f"written to {path}", highlight=False)
+    return report
+
+
+def about(found: dict[str, Any]) -> str:
+    """What it ran on, in a line."""
+    kafka, cassandra = found["servers"]["kafka"], found["servers"]["cassandra"]
+    return (
+        f"{found['cpus']} processors (load {found['load']} at the start), Python {found['python']}, "
+        f"Kafka {kafka['version'] or 'of unknown version'}, Cassandra {cassandra['version']}, "
+        f"Spark {found['pyspark']}, confluent-kafka {found['confluent-kafka']}, acsylla {found['acsylla']}"
+    )
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
+    main()
