@@ -2,7 +2,8 @@
 
 `EVERLOG_FAILPOINT=apply.rows` kills at that point, `apply.rows:3` at the third time it is reached. The whole
 pipeline dies: this process and, inside a Spark worker, its ancestors up to the process named by
-`EVERLOG_FAILPOINT_ROOT`.
+`EVERLOG_FAILPOINT_ROOT`; without that, this process alone. `EVERLOG_FAILPOINT_ONCE` names a file that the first to
+die makes: whoever finds it lives.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 VARIABLE = "EVERLOG_FAILPOINT"
 ROOT_VARIABLE = "EVERLOG_FAILPOINT_ROOT"
+ONCE_VARIABLE = "EVERLOG_FAILPOINT_ONCE"
 
 POINTS = (
     "batch.started",
@@ -36,8 +38,19 @@ def failpoint(name: str) -> None:
     point, _, count = wanted.partition(":")
     if point == name:
         _hits[name] = _hits.get(name, 0) + 1
-        if _hits[name] >= int(count or 1):
+        if _hits[name] >= int(count or 1) and _first():
             _die()
+
+
+def _first() -> bool:
+    once = os.environ.get(ONCE_VARIABLE)
+    if once is None:
+        return True
+    try:
+        Path(once).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _die() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import msgspec
@@ -66,6 +66,18 @@ def remove_topic(config: Config, name: str) -> None:
     future.result(30)
 
 
+@contextmanager
+def cleaned(config: Config) -> Iterator[Config]:
+    """The configuration; what was made under its prefix is removed at the end, a broker bears only so many topics."""
+    yield config
+    client = admin(config)
+    prefix = config.journal.topic_prefix
+    assert prefix
+    names = [name for name in client.list_topics(timeout=30).topics if name.startswith(prefix)]
+    for future in client.delete_topics(names).values() if names else ():
+        future.result(30)
+
+
 def trim(config: Config, topic: LogTopic, partition: int, start: int) -> None:
     """Let a partition start at this offset."""
     client = admin(config)
@@ -81,15 +93,22 @@ def put_foreign(config: Config, topic: LogTopic, records: Iterable[dict[str, Any
     assert producer.flush(30) == 0
 
 
-def put_transaction(config: Config, topic: LogTopic, values: Sequence[bytes], *, commit: bool = True) -> None:
-    """A transaction in partition 0: its end is a record that no consumer ever sees."""
+@contextmanager
+def transaction(config: Config, topic: LogTopic, *, commit: bool = True) -> Iterator[Producer]:
+    """A transaction; its end is a record that no consumer ever sees."""
     producer = Producer({**client_settings(config.kafka), "transactional.id": f"{topic.name}-t"})
     producer.init_transactions(30)
     producer.begin_transaction()
-    for value in values:
-        producer.produce(topic.name, value, b"k", 0)
-    assert producer.flush(30) == 0
+    yield producer
     (producer.commit_transaction if commit else producer.abort_transaction)(30)
+
+
+def put_transaction(config: Config, topic: LogTopic, values: Sequence[bytes], *, commit: bool = True) -> None:
+    """Records of a transaction, in partition 0."""
+    with transaction(config, topic, commit=commit) as producer:
+        for value in values:
+            producer.produce(topic.name, value, b"k", 0)
+        assert producer.flush(30) == 0
 
 
 def new_record(key: bytes | None = b"k", value: bytes | None = b"v", partition: int = 0, at: int = 1) -> NewRecord:

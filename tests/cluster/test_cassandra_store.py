@@ -23,7 +23,7 @@ from everlog.store.cassandra.store import CassandraStore
 from everlog.testing import StoreConformance
 from tests.cluster.keyspaces import contents, opened, own_keyspace
 from tests.cluster.proxy import Proxy
-from tests.support import START_MS, append_record, broken_record, delete_record, purge_record
+from tests.support import START_MS, append_record, broken_record, delete_record, mark_record, purge_record
 
 pytestmark = pytest.mark.cluster
 
@@ -257,6 +257,58 @@ async def test_keys_beyond_the_notes_on_gaps_are_found(store, session, monkeypat
         assert [row.seq_nr for row in rows] == ([10**12, 1] if reverse else [1, 10**12])
     await apply_all(store, topic, purge_record(3))
     assert await store.rows(topic.name, "k", segment_size=3, first=1, last=10**13, reverse=False, limit=9) == []
+
+
+async def test_a_walk_over_gaps_takes_few_statements(config, session) -> None:
+    """Reads, deletes and purges leave out what is known to be empty, of this life and not of another one."""
+    seen: list[str] = []
+    async with opened(config, trace=lambda statement, _: seen.append(statement)) as store:
+        topic = await pinned(store)
+        # In an earlier life there were events where the later one has none, and the other way round.
+        await apply_all(store, topic, append_record(0, 1), append_record(1, 10**9), append_record(2, 10**9 + 1))
+        await apply_all(store, topic, purge_record(3))
+        numbers = [1, 2, 10**6, 10**8, 10**12]
+        for offset, seq_nr in enumerate(numbers, 4):
+            await apply_all(store, topic, append_record(offset, seq_nr))
+        head = await store.head(topic.name, "k")
+        for reverse in (False, True):
+            for first, last in ((1, 10**12), (3, 10**11), (10**7, 10**12)):
+                seen.clear()
+                rows = await store.rows(
+                    topic.name,
+                    "k",
+                    segment_size=3,
+                    first=first,
+                    last=last,
+                    reverse=reverse,
+                    limit=100,
+                    life=head.record_id,
+                )
+                expected = [seq_nr for seq_nr in numbers if first <= seq_nr <= last]
+                assert [row.seq_nr for row in rows] == (expected[::-1] if reverse else expected)
+                assert len(seen) < 16, seen
+                assert not [statement for statement in seen if "DISTINCT" in statement]
+        # Nothing is published, so every deletion is carried and done again with the next.
+        for record in (delete_record(9, 10**6), delete_record(10, 10**8), mark_record(11), purge_record(12)):
+            seen.clear()
+            await apply_all(store, topic, record)
+            assert len(seen) < 24, seen
+            assert not [statement for statement in seen if "DISTINCT" in statement]
+
+
+async def test_a_row_in_the_segment_of_another_journal_is_no_head(store, session) -> None:
+    """Heads are loaded together: what somebody put into a wrong segment must not be taken for a head."""
+    topic = await pinned(store)
+    await apply_all(store, topic, append_record(0, 1, key=b"a"), append_record(1, 1, key=b"b"))
+    await session.write(
+        f"INSERT INTO {session.config.keyspace}.metajournal (topic, segment, id, partition, offset, seq_nr) "
+        f"VALUES (?, ?, 'a', 0, 7, 9) USING TIMESTAMP {BASE + 7}",
+        topic.name,
+        head_segment("b"),
+    )
+    async with store.task(topic, 0) as task:
+        heads = await task.heads(["a", "b"])
+    assert {name: head.seq_nr for name, head in heads.items()} == {"a": 1, "b": 1}
 
 
 async def test_gaps_go_with_the_marker(store, session) -> None:

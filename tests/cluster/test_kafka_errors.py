@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from everlog.cluster.kafka import Broker
-from everlog.cluster.state import new_state
+from everlog.cluster.kafka import Broker, find_kafka_java
+from everlog.cluster.secure import ca_file, make_keys
+from everlog.cluster.state import Logins, new_state
 from everlog.config import CassandraConfig, Config, JournalConfig, KafkaConfig, LogConfig
 from everlog.errors import (
     AccessDenied,
@@ -33,15 +34,16 @@ from everlog.errors import (
 )
 from everlog.log.base import LogTopic
 from everlog.log.kafka.log import KafkaLog
-from tests.cluster.kafka_support import make_topic, new_record, opened, put_foreign, remove_topic, with_kafka
+from tests.cluster.kafka_support import cleaned, make_topic, new_record, opened, put_foreign, remove_topic, with_kafka
 from tests.cluster.servers import require_servers
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def config(cluster_config):
-    return cluster_config(partitions=2)
+def config(cluster_config) -> Iterator[Config]:
+    with cleaned(cluster_config(partitions=2)) as config:
+        yield config
 
 
 @pytest.fixture
@@ -240,13 +242,15 @@ def config_of(broker: Broker, *, seconds: float = 30.0, **kafka: Any) -> Config:
         log=LogConfig(partitions=1),
         kafka=KafkaConfig(bootstrap_servers=broker.address, **kafka),
         cassandra=CassandraConfig(),
-        journal=JournalConfig(append_timeout=seconds),
+        journal=JournalConfig(append_timeout=seconds, topic_prefix="", topics=["open", "closed"]),
     )
 
 
 async def made(broker: Broker, name: str) -> LogTopic:
-    async with opened(config_of(broker, request_timeout=60.0)) as log:
-        return await log.create_topic(name)
+    """A topic; a broker that hung a moment ago may have to come to itself first."""
+    async with opened(config_of(broker, request_timeout=30.0)) as log:
+        found: LogTopic = await until_it_works(lambda: log.create_topic(name))
+        return found
 
 
 @contextmanager
@@ -262,7 +266,7 @@ def hanging(broker: Broker) -> Iterator[None]:
 
 
 async def until_it_works(work: Callable[[], Awaitable[Any]]) -> Any:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         try:
             return await work()
@@ -333,6 +337,77 @@ async def test_a_broker_that_was_killed_is_found_again(broker):
             assert [record.value for record in found] == [b"%d" % number for number in range(200)]
         put_foreign(config, topic, [{"key": b"0", "value": b"more"}])
         assert len(await log.tail(topic, 0, b"0", after=-1, before=1601, limit=1000)) == 201
+
+
+# A broker that asks who comes.
+
+
+@pytest.fixture(scope="module")
+def guarded_broker(tmp_path_factory) -> Iterator[tuple[Broker, Config, Logins]]:
+    """With TLS and users, and a configuration for its administrator, who may do everything."""
+    require_servers()
+    state, folder = new_state(1, secure=True), tmp_path_factory.mktemp("secure")
+    assert state.logins is not None
+    make_keys(find_kafka_java(), folder, ["127.0.0.1"], state.logins.keystore)
+    broker = Broker(folder, state, 1)
+    broker.start()
+    try:
+        broker.wait(120)
+        login = state.logins.admin
+        access = {"tls": True, "ca_file": str(ca_file(folder)), "username": login.user, "password": login.password}
+        yield broker, config_of(broker, request_timeout=30.0, **access), state.logins
+    finally:
+        end(broker)
+
+
+async def test_those_with_a_right_password_are_let_in(guarded_broker):
+    _, config, _ = guarded_broker
+    async with opened(config) as log:
+        topic = await log.create_topic("open")
+        ack = await log.append(topic, new_record())
+        assert len(await log.tail(topic, 0, b"k", after=-1, before=ack.offset + 1, limit=5)) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "remedy"),
+    [
+        ({"password": "wrong"}, AccessDenied, "password"),
+        ({"username": "nobody"}, AccessDenied, "username"),
+        ({"mechanism": "PLAIN"}, AccessDenied, "mechanism"),
+        ({"username": None}, (AccessDenied, Unreachable), "username"),
+        ({"ca_file": None}, AccessDenied, "ca_file"),
+        ({"tls": False, "ca_file": None}, (AccessDenied, Unreachable), "tls"),
+    ],
+    ids=lambda found: "-".join(found) if isinstance(found, dict) else "",
+)
+async def test_others_learn_what_to_look_at(guarded_broker, wrong, error, remedy):
+    broker, config, _ = guarded_broker
+    with pytest.raises(error, match=remedy) as caught:
+        await KafkaLog.open(with_kafka(config, **{"request_timeout": 5.0, **wrong}))
+    assert broker.address in str(caught.value)
+    assert config.kafka.password not in str(caught.value)
+
+
+async def test_a_user_without_rights_is_told_so(guarded_broker):
+    """Whatever it does: nothing is stored, and nobody waits for it."""
+    _, config, logins = guarded_broker
+    async with opened(config) as log:
+        topic = await log.create_topic("closed")
+        await log.append(topic, new_record())
+    user = logins.application
+    powerless = with_kafka(config, username=user.user, password=user.password, request_timeout=5.0)
+    async with opened(powerless) as log:
+        for work in (
+            log.create_topic("new"),
+            log.append(topic, new_record()),
+            log.end(topic, 0),
+            log.tail(topic, 0, b"k", after=-1, before=1, limit=5),
+        ):
+            with pytest.raises(AccessDenied, match="right"):
+                await work
+        assert "closed" not in [found.name for found in await log.topics()]
+    async with opened(config) as log:
+        assert (await log.bounds(topic, 0)).end == 1
 
 
 @pytest.mark.faults

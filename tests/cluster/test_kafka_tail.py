@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections.abc import Iterator
 
 import pytest
 
+from everlog.config import Config
 from everlog.errors import StorageFailed, TopicReplaced
 from everlog.log.base import Ack, Bounds, Trimmed
 from everlog.log.kafka import following
@@ -15,12 +17,14 @@ from everlog.log.kafka.log import KafkaLog
 from everlog.log.kafka.tails import FRESH_SECONDS, NOWHERE
 from tests.cluster.kafka_support import (
     Traced,
+    cleaned,
     make_topic,
     new_record,
     opened,
     put_foreign,
     put_transaction,
     remove_topic,
+    transaction,
     trim,
     with_kafka,
 )
@@ -29,8 +33,9 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def config(cluster_config):
-    return cluster_config(partitions=2)
+def config(cluster_config) -> Iterator[Config]:
+    with cleaned(cluster_config(partitions=2)) as config:
+        yield config
 
 
 @pytest.fixture
@@ -267,6 +272,20 @@ async def test_one_who_gives_up_does_not_stop_the_others(config, name):
         assert first.cancelled() or first.done()
 
 
+async def test_an_index_that_nobody_uses_is_let_go_of(config, name, monkeypatch):
+    async with opened(config) as log:
+        topic = await log.create_topic(name)
+        put_foreign(config, topic, keyed(10))
+        assert len(await offsets(log, topic, b"k0", -1, 10)) == 10
+        await until_nobody_reads(log, topic)
+        log._forget()
+        assert log._source.budget.records == 10
+        monkeypatch.setattr("everlog.log.kafka.tails.UNUSED_SECONDS", 0.0)
+        log._forget()
+        assert log._source.budget.records == 0
+        assert len(await offsets(log, topic, b"k0", -1, 10)) == 10
+
+
 # What the log may look like.
 
 
@@ -290,6 +309,21 @@ async def test_holes_in_the_log_are_passed(config, name):
         assert await offsets(fresh, topic, b"k", 4, 7) == [6]
         assert await offsets(fresh, topic, b"k", 0, 4) == [1, 2]
         assert await fresh.tail_keys(topic, 0, after=4, before=6) == []
+
+
+async def test_records_of_a_transaction_under_way_count(config, name):
+    """As for Spark: the log ends behind them, and they are read."""
+    async with opened(config) as log:
+        topic = await log.create_topic(name)
+        with transaction(config, topic) as producer:
+            producer.produce(topic.name, b"1", b"k", 0)
+            assert producer.flush(30) == 0
+            assert await log.end(topic, 0) == 1
+            assert (await log.bounds(topic, 0)).end == 1
+            assert await offsets(log, topic, b"k", -1, 1) == [0]
+            ack = await log.append(topic, new_record(b"k"))
+            assert await log.end(topic, 0) == 2
+            assert await offsets(log, topic, b"k", -1, ack.offset + 1) == [0, 1]
 
 
 async def test_a_trimmed_log_says_so(config, name):

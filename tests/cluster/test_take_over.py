@@ -363,6 +363,18 @@ async def test_rows_of_a_life_before_do_not_come_back(config, theirs) -> None:
         assert (await contents(theirs.session, "journal"))["journal"] == []
 
 
+async def test_a_row_in_a_wrong_segment_is_not_read(config, theirs) -> None:
+    """Each segment is read within its own seqNrs, so that nothing comes twice and gaps hide nothing."""
+    await theirs.head("k", offset=40, seq_nr=8, record_id=LIFE)
+    for seq_nr in (1, 2, 8):
+        await theirs.row("k", seq_nr, offset=30 + seq_nr, meta_record_id=LIFE)
+    for seq_nr, segment in ((8, 0), (5, 0), (1, 2)):
+        await theirs.row("k", seq_nr, offset=30 + seq_nr, meta_record_id=LIFE, segment=segment, payload_txt="stray")
+    async with opened(config) as store:
+        await pinned(store)
+        assert await texts(store, "k") == ["their 1", "their 2", "their 8"]
+
+
 async def test_offsets_of_another_number_of_partitions_do_not_count(config, theirs) -> None:
     """A head whose partition is not the one that its key has now: its offset says nothing about this partition, so the
     next record of the key is applied, however low its offset."""

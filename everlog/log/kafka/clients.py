@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,13 +14,15 @@ from everlog.errors import InvalidConfig
 from everlog.log.kafka.errors import kafka_error
 from everlog.log.kafka.settings import Settings
 
+logger = logging.getLogger("everlog.log.kafka")
+
 Client = TypeVar("Client")
 
 
 def make_client(kind: Callable[[Settings], Client], settings: Settings) -> Client:
     """A client; InvalidConfig if the library does not take the settings."""
     try:
-        return kind(settings)
+        return kind({**settings, "logger": logger})
     except (KafkaException, ValueError, TypeError) as error:
         raise InvalidConfig(
             f"Kafka's client does not take the settings: {kafka_error(error).str()}: check [kafka] and its conf"

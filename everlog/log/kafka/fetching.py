@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from everlog.errors import StorageFailed
 from everlog.log.base import Record
 from everlog.log.kafka.clients import join, make_client
-from everlog.log.kafka.errors import Place, kafka_error
+from everlog.log.kafka.errors import Place, is_denied, kafka_error
 from everlog.log.kafka.records import record_of
 from everlog.log.kafka.settings import Settings
 from everlog.sqlite import Trace
@@ -96,6 +96,11 @@ class Fetcher:
         self._thread = threading.Thread(target=self._run, name="everlog-kafka-fetch", daemon=True)
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can read."""
+        return self._thread.is_alive() and not self._stopping
+
     def start(self, feed: Feed, at: int) -> None:
         """Read for the feed from this offset on."""
         if self._stopping:
@@ -147,22 +152,32 @@ class Fetcher:
         if at is None:
             if self._feeds.get(place) is feed:
                 del self._feeds[place]
-                self._consumer.incremental_unassign([TopicPartition(*place)])
+                with suppress(KafkaException):  # it was not reading there any more
+                    self._consumer.incremental_unassign([TopicPartition(*place)])
             return
         assert place not in self._feeds
-        self._look_for(feed.place.topic)
         try:
+            self._look_for(feed.place.topic)
             self._consumer.incremental_assign([TopicPartition(*place, at)])
             self._feeds[place] = feed
         except KafkaException as error:
             self._call(self._hand, {feed: _failed(kafka_error(error))}, 0.0)
 
     def _look_for(self, topic: str) -> None:
-        """The library itself would look for a topic that is new to it only after most of a second."""
-        if topic not in self._known:
-            with suppress(KafkaException):  # it will go on looking
-                self._consumer.list_topics(topic, timeout=LOOK_SECONDS)
-                self._known.add(topic)
+        """The library itself would look for a topic that is new to it only after most of a second.
+
+        And it would look in vain without a word for one that it may not see.
+        """
+        if topic in self._known:
+            return
+        try:
+            error = self._consumer.list_topics(topic, timeout=LOOK_SECONDS).topics[topic].error
+        except KafkaException:
+            return  # it goes on looking
+        if error is None:
+            self._known.add(topic)
+        elif is_denied(error):
+            raise KafkaException(error)
 
     def _read(self) -> None:
         """Hand over what is there; wait a moment if nothing is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 from everlog.clock import Clock
 from everlog.config import Config
@@ -16,6 +17,8 @@ from everlog.log.kafka.tail import Budget
 from everlog.log.kafka.tails import Fetchers, Source, Tail
 from everlog.log.kafka.topics import Topics
 from everlog.sqlite import Trace
+
+FORGET_SECONDS = 10.0
 
 
 class KafkaLog(Log):
@@ -47,6 +50,8 @@ class KafkaLog(Log):
             trace=trace,
         )
         self._closed = False
+        self._loop = loop
+        self._timer = loop.call_later(FORGET_SECONDS, self._forget)
 
     @classmethod
     async def open(cls, config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> KafkaLog:
@@ -85,9 +90,8 @@ class KafkaLog(Log):
         if end >= reach:
             return end
         # A leader that was elected a moment ago may be behind what somebody has seen already.
-        loop = asyncio.get_running_loop()
-        deadline, pause = loop.time() + self._timeout, RETRY_FIRST
-        while end < reach and loop.time() < deadline:
+        deadline, pause = self._loop.time() + self._timeout, RETRY_FIRST
+        while end < reach and self._loop.time() < deadline:
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_MOST)
             end = await tail.end()
@@ -108,13 +112,19 @@ class KafkaLog(Log):
         found = await self._tail(topic, partition).first(offset)
         return None if found is None else found.timestamp
 
+    def _forget(self) -> None:
+        """Now and then: indexes that nobody uses make room."""
+        for tail in itertools.chain(*self._tails.values()):
+            tail.forget()
+        self._timer = self._loop.call_later(FORGET_SECONDS, self._forget)
+
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        for tails in self._tails.values():
-            for tail in tails:
-                tail.close()
+        self._timer.cancel()
+        for tail in itertools.chain(*self._tails.values()):
+            tail.close()
         await self._producing.close()
         await self._fetchers.close()
         await self._offsets.close()

@@ -25,6 +25,8 @@ from everlog.sqlite import Trace
 logger = logging.getLogger("everlog.log.kafka")
 
 POLL_SECONDS = 0.1
+# An outage is a warning so often.
+SAY_SECONDS = 10.0
 # A record without an offset in its answer is stored, but nobody knows where.
 _NO_OFFSET = -1
 
@@ -74,6 +76,7 @@ class _Line:
         self._settle = settle
         self._timeout = timeout
         self._stopping = False
+        self._said = -SAY_SECONDS
         self.producer = make_client(Producer, {**settings, "error_cb": self.notice})
         self._thread = threading.Thread(target=self._run, name="everlog-kafka-produce", daemon=True)
         self._thread.start()
@@ -82,22 +85,32 @@ class _Line:
         """Something happened that concerns no single record."""
         if error.code() in LOST:
             self.lost += 1
+            if time.monotonic() - self._said > SAY_SECONDS:
+                self._said = time.monotonic()
+                logger.warning("Kafka: %s", error.str())
         if error.fatal():
             logger.error("Kafka's producer gave up (%s); another one takes over", error.str())
             self.dead = True
 
     def _run(self) -> None:
         """The thread: all answers come here, so that none falls between two lists."""
-        try:
-            while not self._stopping:
-                self.producer.poll(POLL_SECONDS)
-                if self.answers:
-                    self._hand_over()
-            self.producer.flush(self._timeout)
-        except Exception:
-            logger.exception("the thread that waits for Kafka's answers has ended")
-            self.dead = True
+        while not self._stopping:
+            self._serve(lambda: self.producer.poll(POLL_SECONDS))
+            if self.answers:
+                self._hand_over()
+        for _ in range(2):  # something fatal ends the first one early
+            self._serve(lambda: self.producer.flush(self._timeout))
         self._hand_over()
+
+    def _serve(self, work: Callable[[], object]) -> None:
+        """Let the library call us; what is fatal it raises instead of calling `notice`."""
+        try:
+            work()
+        except KafkaException as error:
+            self.notice(kafka_error(error))
+        except Exception:
+            logger.exception("Kafka's producer failed; another one takes over")
+            self.dead = self._stopping = True
 
     def _hand_over(self) -> None:
         answers, self.answers = self.answers, []
@@ -229,8 +242,6 @@ class Producing:
                 self._trace(f"produce {sending.tail.place}, offset {offset}", time.perf_counter() - sending.started)
         if unknown:
             self._explain(line, unknown)
-        if line.dead and line is self._line and not self._closed:
-            self._replace()
 
     def _explain(self, line: _Line, failed: list[tuple[_Sending, KafkaError]]) -> None:
         """Say what became of records without an acknowledgement."""

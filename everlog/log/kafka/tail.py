@@ -33,6 +33,8 @@ class Budget:
         self.max_bytes = max_bytes
         self.records = 0
         self.bytes = 0
+        self._seen_records = 0
+        self._seen_bytes = 0
         self._indexes: list[TailIndex] = []
 
     def open(self, at: int) -> TailIndex:
@@ -47,14 +49,16 @@ class Budget:
         self._indexes.remove(index)
 
     def fits(self, records: int, *, beside: int = 0) -> bool:
-        """Whether so many more may be kept, as far as one can guess from what is there; `beside` are there already."""
-        average = self.bytes / self.records if self.records else OVERHEAD
+        """Whether so many may be kept beside those, as far as one can guess from what was seen so far."""
+        average = self._seen_bytes / self._seen_records if self._seen_records else OVERHEAD
         return records + beside <= self.max_records and (records + beside) * average <= self.max_bytes
 
     def take(self, records: int, size: int) -> None:
         """Count what came in, and make room if it is too much."""
         self.records += records
         self.bytes += size
+        self._seen_records += records
+        self._seen_bytes += size
         if self.records > self.max_records or self.bytes > self.max_bytes:
             self._make_room()
 

@@ -8,11 +8,12 @@ their acknowledgement if they are the next ones, so that a lone writer never rea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
-from everlog.errors import StorageFailed, TopicReplaced
+from everlog.errors import StorageFailed, TopicMissing, TopicReplaced
 from everlog.log.base import Bounds, LogTopic, NewRecord, Record, Trimmed
 from everlog.log.kafka.errors import Place
 from everlog.log.kafka.fetching import Fetcher
@@ -21,11 +22,15 @@ from everlog.log.kafka.offsets import Offsets
 from everlog.log.kafka.tail import Budget, TailIndex, cost
 from everlog.log.kafka.topics import Topics
 
+Answer = TypeVar("Answer")
+
 MAX_STREAMS = 2
 # After so many tries to cover a range while others push it out of the index, a request streams.
 MAX_TRIES = 3
 # An index that has not grown for longer may be far behind the log.
 FRESH_SECONDS = 2.0
+# And one that nobody has asked for longer takes room from others.
+UNUSED_SECONDS = 60.0
 # Above every offset.
 NOWHERE = 2**63 - 1
 
@@ -43,7 +48,7 @@ class Fetchers:
 
     @property
     def shared(self) -> Fetcher:
-        if self._shared is None:
+        if self._shared is None or not self._shared.alive:
             self._shared = self._new()
         return self._shared
 
@@ -51,7 +56,7 @@ class Fetchers:
         if self._closed:
             raise StorageFailed("the log is closed")
         fetcher = self._make()
-        self._all.append(fetcher)
+        self._all = [*(other for other in self._all if other.alive), fetcher]
         return fetcher
 
     @asynccontextmanager
@@ -62,7 +67,8 @@ class Fetchers:
             try:
                 yield fetcher
             finally:
-                self._free.append(fetcher)
+                if fetcher.alive:
+                    self._free.append(fetcher)
 
     async def close(self) -> None:
         """Stop their threads."""
@@ -99,25 +105,35 @@ class Tail:
         self._too_large = -1
         self._loop = asyncio.get_running_loop()
         self._grown = -FRESH_SECONDS
+        self._used = self._loop.time()
 
     # What is known of the partition.
 
     async def end(self) -> int:
         """Where it ends now: above all that was acknowledged here."""
-        return max(await self._source.offsets.end(self.place), self.acked + 1)
+        return max((await self._ask(self._source.offsets.end)), self.acked + 1)
 
     async def bounds(self) -> Bounds:
         """Where it starts and ends now."""
-        start, end = await self._source.offsets.bounds(self.place)
+        start, end = await self._ask(self._source.offsets.bounds)
         return Bounds(start, max(end, self.acked + 1))
 
+    async def _ask(self, question: Callable[[Place], Awaitable[Answer]]) -> Answer:
+        try:
+            return await question(self.place)
+        except TopicMissing:
+            await self.check()  # perhaps we may not see it
+            raise
+
     async def check(self) -> None:
-        """Raise an error if the topic was deleted or made again."""
-        found = await self._source.topics.describe(self.place.topic)
-        if found is None or found.id != self._topic.id:
+        """Raise an error if the topic was deleted or made again, or is not for us."""
+        name = self.place.topic
+        found = await self._source.topics.describe(name)
+        if found is None:
+            raise TopicMissing(f"the topic {name} was deleted while it was in use: restore it, or use another name")
+        if found.id != self._topic.id:
             raise TopicReplaced(
-                f"the topic {self.place.topic} was {'deleted' if found is None else 'made again'} while it was in "
-                "use: restore the old one, or use a new topic name"
+                f"the topic {name} was made again while it was in use: restore the old one, or use another name"
             )
 
     def acknowledge(self, sent: NewRecord, offset: int, timestamp: int) -> int | None:
@@ -150,6 +166,7 @@ class Tail:
     async def find(self, key: bytes, after: int, before: int, limit: int) -> list[Record]:
         """One key's records with `after < offset < before`, at most `limit`."""
         index = self.index
+        self._used = self._loop.time()
         if index is not None and index.lower <= after + 1 and before <= index.upper:
             return index.find(key, after, before, limit)
         covered = await self._cover(after + 1, before)
@@ -160,6 +177,7 @@ class Tail:
 
     async def keys(self, after: int, before: int) -> list[bytes]:
         """The distinct keys of the records with `after < offset < before`."""
+        self._used = self._loop.time()
         covered = await self._cover(after + 1, before)
         if covered is not None:
             index, upto = covered
@@ -285,6 +303,13 @@ class Tail:
                 yield following
             finally:
                 following.stop()
+
+    def forget(self) -> None:
+        """Let go of an index that nobody has asked, and that has not grown, for long."""
+        if self.index is not None and self._loop.time() - max(self._used, self._grown) > UNUSED_SECONDS:
+            assert self._following is None or self._following.stopped
+            self._source.budget.close(self.index)
+            self.index = None
 
     def close(self) -> None:
         """Nobody reads any more."""

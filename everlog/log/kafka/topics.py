@@ -57,6 +57,7 @@ class Topics:
                 await asyncio.to_thread(self._admin.list_topics, timeout=min(0.5, self._timeout))
                 return
             except KafkaException as error:
+                self._admin.poll(0)  # calls `_notice`
                 found = watch.denied or watch.last or kafka_error(error)
             waited = time.monotonic() - started
             down = found.code() in {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}

@@ -7,8 +7,9 @@ segments that share one of the hundred old ones, so all rows of a journal are in
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import date, timedelta
+from typing import Any
 
 import msgspec
 
@@ -124,25 +125,27 @@ class Listing:
             return 0
         dropped = 0
         async for found in self._groups("markers", topic.name, page=1000):
-            requests = []
-            for segment, journal_id, partition, offset, updated, halted_at, tag_seq in found:
-                old = updated is not None and updated < before_ms and offset <= pointers.get(partition, -1)
-                if old and halted_at is None and not tag_seq:
-                    requests += await self._drop(topic, segment, journal_id, offset)
-                    dropped += 1
-            for error in (await self._session.run_all(requests, len(requests))).values():
-                raise error
+            old = [
+                (topic.base + offset, segment, journal_id)
+                for segment, journal_id, partition, offset, updated, halted_at, tag_seq in found
+                if updated is not None and updated < before_ms and offset <= pointers.get(partition, -1)
+                if halted_at is None and not tag_seq
+            ]
+            # Gaps first: without the marker nobody would look for them again.
+            await self._delete("delete_all_gaps", [(at, journal_id, topic.name) for at, _, journal_id in old])
+            await self._delete(
+                "delete_head", [(at, topic.name, segment, journal_id) for at, segment, journal_id in old]
+            )
+            dropped += len(old)
         await self._remember(key, str(before_ms))
         return dropped
 
-    async def _drop(self, topic: Topic, segment: int, journal_id: str, offset: int) -> list[tuple[str, object, str]]:
-        """Gaps first: without the marker nobody would look for them again."""
-        head, gaps = self._cql["delete_head"], self._cql["delete_all_gaps"]
-        time_ = topic.base + offset
-        return [
-            (journal_id, (await self._session.prepare(gaps)).bind([time_, journal_id, topic.name]), gaps),
-            (journal_id, (await self._session.prepare(head)).bind([time_, topic.name, segment, journal_id]), head),
-        ]
+    async def _delete(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        cql = self._cql[name]
+        prepared = await self._session.prepare(cql)
+        requests = [("", prepared.bind(list(values)), cql) for values in rows]
+        for error in (await self._session.run_all(requests, len(requests))).values():
+            raise error
 
     async def _remember(self, key: str, value: str) -> None:
         now = timestamp(int(time.time() * 1000))

@@ -53,6 +53,13 @@ def day_seconds(value: date) -> int:
     return (value.toordinal() - _DAY_ZERO) * 86_400
 
 
+def duration(after: ExpireAfter) -> tuple[int, int, int]:
+    """Months, days and nanoseconds as the server takes them: all of one sign, and not beyond its largest number."""
+    sign = -1 if after.nanos < 0 else 1
+    _, days, nanoseconds = ExpireAfter(abs(after.nanos)).stored()
+    return 0, sign * min(days, 2**31 - 1), sign * nanoseconds
+
+
 def _day_of(ms: int) -> int:
     """The UTC day of a time, as `day_seconds` gives it."""
     return ms // 86_400_000 * 86_400 if 0 <= ms < _YEAR_9999 else day_seconds(utc_day(ms // 1000))
@@ -126,7 +133,7 @@ def head_values(topic: Topic, journal_id: str, head: Head) -> list[Any]:
         None if created is None else timestamp(created),
         None if created is None else _day_of(created),
         None if updated is None else timestamp(updated),
-        None if after is None else tuple(after.stored()),
+        None if after is None else duration(after),
         None if head.expire_on is None else day_seconds(head.expire_on),
         head.record_id,
         head.origin,

@@ -24,7 +24,7 @@ MAX_BLIND = 100_000
 MAX_WINDOW = 64
 GAPS_PER_PAGE = 1000
 # The first answer to a query holds at most so many rows, even if they are large; their size then decides.
-FIRST_ROWS = 250
+FIRST_ROWS = 255
 ANSWER_BYTES = 8 * 1024 * 1024
 _MIN_TIME = timestamp(-(2**63))
 _MAX_TIME = timestamp(2**63 - 1)

@@ -23,7 +23,7 @@ from everlog.store.cassandra.listing import Listing
 from everlog.store.cassandra.rows import head_from, timestamp
 from everlog.store.cassandra.schema import Schema, statements
 from everlog.store.cassandra.segments import PageReader, Segments
-from everlog.store.cassandra.session import Row, Session, connect
+from everlog.store.cassandra.session import Row, Session, connect, make_batch
 from everlog.store.cassandra.snapshots import Ring
 from everlog.store.cassandra.task import CassandraTask, head_key
 
@@ -88,15 +88,11 @@ class CassandraStore(Store):
 
     async def pointer(self, topic: str, partition: int) -> int:
         rows = await self._fetch("pointer", topic, partition)
-        # A row may have its `created` a moment before its offset.
-        return -1 if not rows or rows[0][0] is None else int(rows[0][0])
+        return -1 if not rows else int(rows[0][0])
 
     async def pointers(self, topic: str) -> dict[int, int]:
         pinned = await self._pinned(topic)
-        if pinned is None:
-            return {}
-        rows = await self._fetch("pointers", topic, list(range(pinned.partitions)))
-        return {partition: offset for partition, offset in rows if offset is not None}
+        return {} if pinned is None else dict(await self._fetch("pointers", topic, list(range(pinned.partitions))))
 
     async def publish(self, pointers: Mapping[tuple[str, int], int], now_ms: int) -> None:
         await self._session.together([self._publish(*place, offset, now_ms) for place, offset in pointers.items()])
@@ -105,12 +101,13 @@ class CassandraStore(Store):
         """`created` belongs to the first: of two that come at once, the earlier has the later write time."""
         topic, place = await self._pinned(name), (name, partition)
         assert topic is not None, f"{name} is not pinned"
-        if place not in self._created:
-            if (await self._fetch("pointer_created", *place) or [(None,)])[0][0] is None:
-                written = topic.base - (now_ms - topic.base // 1000)
-                await self._session.write(self._cql["create_pointer"], *place, timestamp(now_ms), written)
-            self._created.add(place)
-        await self._session.write(self._cql["publish"], *place, offset, timestamp(now_ms), topic.base + offset)
+        values = [*place, offset, timestamp(now_ms), topic.base + offset]
+        statements = [(await self._session.prepare(self._cql["publish"])).bind(values)]
+        if place not in self._created and await self._fetch("pointer_created", *place) in ([], [(None,)]):
+            values = [*place, timestamp(now_ms), topic.base - (now_ms - topic.base // 1000)]
+            statements.append((await self._session.prepare(self._cql["create_pointer"])).bind(values))
+        await self._session.execute(make_batch(statements), self._cql["publish"])
+        self._created.add(place)
 
     async def head(self, topic: str, journal_id: str) -> Head | None:
         pinned = await self._pinned(topic)
