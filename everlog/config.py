@@ -82,7 +82,7 @@ class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     master: str = "local[*]"
     memory: str = "1g"
-    jars: list[str] = []
+    jars: tuple[str, ...] = ()
     conf: dict[str, str] = {}
 
 

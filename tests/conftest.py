@@ -49,9 +49,9 @@ def spark() -> Iterator[Any]:
     from everlog.pipeline.session import open_session
 
     try:
-        jars = [str(find_jars("spark"))]
+        jars = (str(find_jars("spark")),)
     except ClusterFailed:
-        jars = []  # the tests that need it need servers from the same place, too
+        jars = ()  # the tests that need it need servers from the same place, too
     session = open_session(Config(spark=SparkConfig(jars=jars)))
     yield session
     session.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from typing import NamedTuple
 
 import everlog
@@ -17,7 +16,7 @@ from bench.report import Line, Target, milliseconds
 from everlog.config import Config
 from everlog.store.base import Store
 
-POLL_SECONDS = 0.003
+POLL_SECONDS = 0.01
 
 
 class Sent(NamedTuple):
@@ -74,7 +73,7 @@ class _Trickle:
         self._settings = settings
         self._servers = servers
         self._config = config
-        self._waiting: dict[int, deque[Sent]] = {}
+        self._waiting: dict[int, list[Sent]] = {}
         self._found: list[tuple[float, float]] = []
         self._left = 0
 
@@ -118,21 +117,22 @@ class _Trickle:
         called = time.perf_counter()
         token = await log.journal(TOPIC).append(name, event)
         sent = Sent(called, time.perf_counter(), token.offset)
-        self._waiting.setdefault(token.partition, deque()).append(sent)
+        self._waiting.setdefault(token.partition, []).append(sent)
 
     async def _look(self, store: Store, topic: str) -> None:
-        """An append is in the tables when pointer2 covers it; they are covered in the order of the log."""
+        """An append is in the tables when pointer2 covers it."""
         changed = time.perf_counter()
         while self._left:
             await asyncio.sleep(POLL_SECONDS)
             pointers = await store.pointers(topic)
-            now = time.perf_counter()
+            now, before = time.perf_counter(), self._left
             for partition, waiting in self._waiting.items():
-                covered = [sent for sent in waiting if sent.offset <= pointers.get(partition, -1)]
-                for sent in covered:
-                    waiting.remove(sent)
-                    self._found.append((now - sent.called, sent.acknowledged - sent.called))
+                pointer = pointers.get(partition, -1)
+                covered = [sent for sent in waiting if sent.offset <= pointer]
+                self._waiting[partition] = [sent for sent in waiting if sent.offset > pointer]
+                self._found += [(now - sent.called, sent.acknowledged - sent.called) for sent in covered]
                 self._left -= len(covered)
-                changed = now if covered else changed
-            if now - changed > STALLED_SECONDS:
+            if self._left < before:
+                changed = now
+            elif now - changed > STALLED_SECONDS:
                 raise RuntimeError(f"nothing was stored for {STALLED_SECONDS:.0f} s, {self._left} appends are left")

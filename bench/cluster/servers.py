@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 from collections.abc import Iterator
@@ -11,13 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
 
 from bench.cluster.processor import CASSANDRA, KAFKA, Processor, command, opened
 from everlog.config import Config, JournalConfig, PipelineConfig, load_config
+from everlog.errors import EverlogError
 from everlog.log.kafka.settings import admin_settings
 from everlog.store.cassandra.points import contact_points
 from everlog.store.cassandra.session import connect
+
+logger = logging.getLogger("bench")
 
 TOPIC = "orders"
 # What decides how quick a node is.
@@ -70,11 +75,18 @@ class Servers:
                 self._remove(config)
 
     def _remove(self, config: Config) -> None:
+        """Nothing is worth losing a measurement that is done already."""
+        try:
+            self._remove_topics(config)
+            asyncio.run(_drop_keyspace(config))
+        except (EverlogError, KafkaException) as error:
+            logger.warning("%s could not be removed: %s", config.journal.topic_prefix, error)
+
+    def _remove_topics(self, config: Config) -> None:
         admin = admin_client(config)
         names = [name for name in admin.list_topics(timeout=10).topics if config.journal.includes(name)]
         for removed in admin.delete_topics(names).values() if names else ():
             removed.result()
-        asyncio.run(_drop_keyspace(config))
 
     def describe(self) -> dict[str, Any]:
         """Versions and settings of the servers."""
@@ -106,10 +118,11 @@ def servers(given: Path | None, folder: Path, *, keep: bool) -> Iterator[Servers
 
     local = LocalCluster(folder / "cluster")
     try:
-        # They go as a whole: there is no need to remove anything from them.
-        yield Servers(local.up(), folder, keep=True)
+        yield Servers(local.up(), folder, keep=keep)
     finally:
-        if not keep:
+        if keep:
+            logger.warning("the servers go on: 'everlog cluster down --folder %s' stops them", local.folder)
+        else:
             local.down()
 
 

@@ -29,7 +29,7 @@ class Settings:
     limit_in_flight: int = 128
     single_rows: int = 100_000
     writers: int = 200
-    appends_per_writer: int = 100
+    appends_per_writer: int = 200
     raw_appends: int = 100_000
     read_events: int = 1_000
     read_journals: int = 10
@@ -39,7 +39,7 @@ class Settings:
     readers: int = 16
     short_reads: int = 320
     appends_per_second: int = 100
-    latency_warm_up: float = 10.0
+    latency_warm_up: float = 60.0
     latency_seconds: float = 30.0
     latency_journals: int = 100
 

@@ -24,6 +24,8 @@ _SETTINGS = {
     "spark.log.level": "ERROR",
     # A second copy of a task would do its writes again, for nothing.
     "spark.speculation": "false",
+    # A task hardly waits for the executor that read its partition before: another one can read it as well.
+    "spark.locality.wait": "100ms",
     # The workers keep their connections, and what they know, from batch to batch.
     "spark.python.worker.reuse": "true",
     "spark.sql.adaptive.enabled": "false",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -72,6 +73,17 @@ class Job:
 
     async def _fold_in(self, topic: Topic, partition: int, grouped: Grouped) -> Applied:
         return await apply(await _store(self.config), topic, partition, grouped)
+
+
+def for_tasks(config: Config) -> Config:
+    """The configuration as it travels to the workers, which do not have this process's environment."""
+    cassandra = config.cassandra
+    if cassandra is None or cassandra.username is None or cassandra.password is not None:
+        return config
+    from everlog.store.cassandra.session import PASSWORD_VARIABLE
+
+    password = os.environ.get(PASSWORD_VARIABLE)
+    return msgspec.structs.replace(config, cassandra=msgspec.structs.replace(cassandra, password=password))
 
 
 def settle_process() -> None:

@@ -5,6 +5,7 @@ EVERLOG_TEST_CLUSTER names the everlog.toml of a cluster that runs already (`eve
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ import msgspec
 import pytest
 
 from everlog.config import Config, JournalConfig, load_config
+from everlog.store.cassandra.session import connect
+from tests.cluster.kafka_support import admin
 from tests.cluster.servers import running
 
 MakeConfig = Callable[..., Config]
@@ -31,11 +34,17 @@ def cluster(tmp_path_factory) -> Iterator[Config]:
 
 
 @pytest.fixture
-def cluster_config(cluster, tmp_path) -> MakeConfig:
-    """`cluster_config(partitions=2, page_size=4)`: small segments and pages, a fresh keyspace, a fresh prefix."""
+def cluster_config(cluster, tmp_path) -> Iterator[MakeConfig]:
+    """`cluster_config(partitions=2, page_size=4)`: small segments and pages, a fresh keyspace, a fresh prefix.
+
+    Both go when the test is over, with all other keyspaces and topics whose names begin like them: a node's memory
+    holds about a hundred keyspaces.
+    """
+    names: list[str] = []
 
     def make(*, partitions: int = 2, **journal: Any) -> Config:
         name = f"t{secrets.token_hex(5)}"
+        names.append(name)
         sizes: dict[str, Any] = {"segment_size": 3, "page_size": 4, "topic_prefix": f"{name}-", **journal}
         assert cluster.cassandra is not None
         return msgspec.structs.replace(
@@ -46,4 +55,23 @@ def cluster_config(cluster, tmp_path) -> MakeConfig:
             cassandra=msgspec.structs.replace(cluster.cassandra, keyspace=name),
         )
 
-    return make
+    yield make
+    if names:
+        drop_topics(cluster, tuple(names))
+        asyncio.run(drop_keyspaces(cluster, tuple(names)))
+
+
+def drop_topics(config: Config, prefixes: tuple[str, ...]) -> None:
+    client = admin(config)
+    found = [name for name in client.list_topics(timeout=30).topics if name.startswith(prefixes)]
+    for future in client.delete_topics(found).values() if found else ():
+        future.exception(30)
+
+
+async def drop_keyspaces(config: Config, prefixes: tuple[str, ...]) -> None:
+    assert config.cassandra is not None
+    session = await connect(config.cassandra)
+    for (name,) in await session.fetch("SELECT keyspace_name FROM system_schema.keyspaces"):
+        if name.startswith(prefixes):
+            await session.change_schema(f"DROP KEYSPACE IF EXISTS {name}")
+    await session.close()

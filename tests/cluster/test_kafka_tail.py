@@ -437,6 +437,7 @@ async def test_the_end_is_asked_again_until_it_is_where_somebody_saw_it(config, 
         put_foreign(config, topic, keyed(3))
         assert await log.end(topic, 0, reach=3) == 3
         assert await log.end(topic, 0, reach=5) == 3  # a bounded while
+    async with opened(config) as log:
         waiting = asyncio.create_task(log.end(topic, 0, reach=4))
         await asyncio.sleep(0.05)
         await asyncio.to_thread(put_foreign, config, topic, keyed(1, start=3))

@@ -182,3 +182,25 @@ async def test_records_of_others_are_passed(backend: ClusterBackend, pipeline: P
         assert (event.payload, event.headers) == ("x", {"b": "2"})
         assert [item async for item in log.quarantine.list(TOPIC)] == []
     await check_tables(backend)
+
+
+@pytest.mark.faults
+async def test_a_backlog_of_100_megabytes(backend: ClusterBackend, pipeline: Pipeline) -> None:
+    """Many small records and some of a megabyte, all there before the pipeline starts: it takes them in bounded
+    pieces, and every event is there."""
+    journals, large, small = 200, 100, 100
+    async with everlog.connect(backend.config) as log:
+        journal = log.journal(TOPIC)
+        payload = "x" * 1900
+        for _ in range(small // 10):
+            rounds = [journal.append(f"key-{n}", [Event(payload)] * 2, verdict=False) for n in range(journals)]
+            await asyncio.gather(*rounds)
+        for number in range(large):
+            await journal.append(f"large-{number % 4}", Event("y" * 1_000_000))
+        events = 2 * journals * (small // 10) + large
+        with pipeline(backend.config) as running:
+            assert running.wait_until_replicated(WAIT), running.status
+            assert running.status.last_error is None
+            assert running.status.events == events
+        assert await journal.pointer("key-7") == 2 * (small // 10)
+        assert [event.seq_nr async for event in journal.read("large-3")] == list(range(1, large // 4 + 1))

@@ -147,7 +147,7 @@ class ClusterBackend(Backend):
 
     def twin(self) -> Backend:
         assert self.config.cassandra is not None
-        cassandra = msgspec.structs.replace(self.config.cassandra, keyspace=f"t{secrets.token_hex(5)}")
+        cassandra = msgspec.structs.replace(self.config.cassandra, keyspace=f"{self.keyspace}{secrets.token_hex(2)}")
         return ClusterBackend(msgspec.structs.replace(self.config, cassandra=cassandra))
 
     async def pointer_times(self, topic: str, partition: int) -> tuple[int, int]:

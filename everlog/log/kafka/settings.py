@@ -80,7 +80,7 @@ def consumer_settings(kafka: KafkaConfig) -> Settings:
         "group.id": GROUP,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        "auto.offset.reset": "earliest",
+        "auto.offset.reset": "error",
         # As Spark's reader does; the library's own default differs.
         "isolation.level": "read_uncommitted",
         "enable.partition.eof": True,

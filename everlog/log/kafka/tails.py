@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from everlog.errors import StorageFailed, TopicMissing, TopicReplaced
+from everlog.errors import StorageFailed, TopicMissing, TopicReplaced, Unreachable
 from everlog.log.base import Bounds, LogTopic, NewRecord, Record, Trimmed
 from everlog.log.kafka.errors import Place
 from everlog.log.kafka.fetching import Fetcher
@@ -121,9 +121,9 @@ class Tail:
     async def _ask(self, question: Callable[[Place], Awaitable[Answer]]) -> Answer:
         try:
             return await question(self.place)
-        except TopicMissing:
+        except TopicMissing as error:
             await self.check()  # perhaps we may not see it
-            raise
+            raise Unreachable(f"{self.place}: its broker does not know it yet: try again ({error})") from error
 
     async def check(self) -> None:
         """Raise an error if the topic was deleted or made again, or is not for us."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from everlog.errors import Refused
 from everlog.journal.events import EventRecord
 from everlog.journal.head import Topic
-from everlog.journal.values import segment_of
 from everlog.store.base import KeyChange
-from everlog.store.cassandra.rows import bind_row
-from everlog.store.cassandra.session import Request, make_batch
+from everlog.store.cassandra.rows import row_values
+from everlog.store.cassandra.session import Request, Session, make_batch
 
 MAX_ROWS = 100
 MAX_BYTES = 256 * 1024
@@ -20,38 +19,91 @@ MAX_BYTES = 256 * 1024
 MAX_ROW_BYTES = 15 * 1024 * 1024
 # What a row's columns take beside payload, headers and metadata; a guess on the safe side.
 ROW_BYTES = 300
+# So many columns of a row may be without a value: the last ones of `put_row`.
+OPTIONAL = 9
 
 
-def row_requests(prepared: Any, topic: Topic, key: KeyChange) -> Iterator[Request]:
+class RowStatements:
+    """The statement `put_row` in the forms that rows need: each names only the columns that have a value.
+
+    A null would be a tombstone, and an unset value still costs the server a sixth. A form is prepared after the first
+    batch that could have used it.
+    """
+
+    def __init__(self, session: Session, cql: str) -> None:
+        self.cql = cql
+        self._session = session
+        self._insert = cql[: cql.index("(")]
+        self._columns = [name.strip() for name in cql[cql.index("(") + 1 : cql.index(")")].split(",")]
+        self._always = len(self._columns) - OPTIONAL
+        self._forms: dict[int, Any] = {}
+        self._wanted: set[int] = set()
+        self._whole: Any = None
+
+    async def prepare(self) -> None:
+        """Make ready what can be used from now on."""
+        if self._whole is None:
+            self._whole = await self._session.prepare(self.cql)
+        while self._wanted:
+            shape = self._wanted.pop()
+            columns = [self._columns[index] for index in self._indexes(shape)[:-1]]
+            names, marks = ", ".join(columns), ", ".join("?" for _ in columns)
+            form = f"{self._insert}({names}) VALUES ({marks}) USING TIMESTAMP ?"
+            self._forms[shape] = await self._session.prepare(form)
+
+    def bind(self, shape: int, values: list[Any], whole: bool) -> Any:
+        """A statement; `whole`: what the row lacks is written as null."""
+        form = None if whole else self._forms.get(shape)
+        if form is not None:
+            return form.bind(values)
+        statement = self._whole.bind()
+        if whole:
+            statement.bind_list([None] * (len(self._columns) + 1))
+        else:
+            self._wanted.add(shape)
+        for index, value in zip(self._indexes(shape), values, strict=True):
+            statement.bind(index, value)
+        return statement
+
+    def _indexes(self, shape: int) -> list[int]:
+        """The places of a shape's columns in the whole statement; the write time is behind them."""
+        optional = [self._always + bit for bit in range(OPTIONAL) if shape >> bit & 1]
+        return [*range(self._always), *optional, len(self._columns)]
+
+
+def row_requests(put_row: RowStatements, topic: Topic, key: KeyChange) -> list[Request]:
     """A statement or a batch for every partition that a journal's new rows go into."""
     change = key.change
     assert change.head is not None
     # Where a purge is part of the batch, a row may take the place of one of the life before, which is still there:
-    # then what it lacks is written as null. Otherwise it is left out, because nulls are tombstones.
+    # it must not take over what it lacks itself.
     whole = change.purged_at is not None
-    size = change.head.segment_size
-    for segment, rows in partitions(change.rows, size):
-        statements = [bind_row(prepared, topic, key.id, row, segment, whole=whole) for row in rows]
-        yield statements[0] if len(statements) == 1 else make_batch(statements)
+    found: list[Request] = []
+    for segment, rows in partitions(change.rows, change.head.segment_size):
+        statements = [put_row.bind(*row_values(topic, key.id, segment, row), whole) for row in rows]
+        found.append(statements[0] if len(statements) == 1 else make_batch(statements))
+    return found
 
 
-def partitions(rows: Sequence[EventRecord], segment_size: int) -> Iterator[tuple[int, Sequence[EventRecord]]]:
+def partitions(rows: Sequence[EventRecord], segment_size: int) -> list[tuple[int, Sequence[EventRecord]]]:
     """Runs of rows that go into one partition, and its segment; each fits into one batch."""
+    found: list[tuple[int, Sequence[EventRecord]]] = []
     start, size, segment = 0, 0, -1
     for at, row in enumerate(rows):
-        row_size, row_segment = row_bytes(row), segment_of(row.seq_nr, segment_size)
+        row_size, row_segment = row_bytes(row), (row.seq_nr - 1) // segment_size
         if row_size > MAX_ROW_BYTES:
             raise Refused(f"the event {row.seq_nr} is too large for a row: {row_size:,} bytes, {MAX_ROW_BYTES:,} go in")
         if at > start and (row_segment != segment or at - start >= MAX_ROWS or size + row_size > MAX_BYTES):
-            yield segment, rows[start:at]
+            found.append((segment, rows[start:at]))
             start, size = at, 0
         segment = row_segment
         size += row_size
-    yield segment, rows[start:]
+    found.append((segment, rows[start:] if start else rows))
+    return found
 
 
 def row_bytes(row: EventRecord) -> int:
-    """About how many bytes a row takes; text counts as if it were not plain ASCII only where that is cheap to see."""
+    """About how many bytes a row takes; text that is not plain ASCII counts as if every character took four."""
     data = row.data
     length = 0 if data is None else len(data) if isinstance(data, bytes) or data.isascii() else 4 * len(data)
     return ROW_BYTES + length + len(row.headers_json) + len(row.metadata_json) + len(row.tags_json)

@@ -144,10 +144,8 @@ def head_values(topic: Topic, journal_id: str, head: Head) -> list[Any]:
     ]
 
 
-def bind_row(prepared: Any, topic: Topic, journal_id: str, row: EventRecord, segment: int, *, whole: bool) -> Any:
-    """The statement `put_row` with an event. What it lacks is null if `whole`, else left out: nulls are tombstones."""
-    binary = row.payload_type == "binary"
-    statement = prepared.bind()
+def row_values(topic: Topic, journal_id: str, segment: int, row: EventRecord) -> tuple[int, list[Any]]:
+    """An event's columns in the order of `put_row`, without those that have no value; the number says which do."""
     values = [
         journal_id,
         topic.name,
@@ -158,27 +156,33 @@ def bind_row(prepared: Any, topic: Topic, journal_id: str, row: EventRecord, seg
         row.offset,
         row.metadata_json or NO_METADATA,
     ]
-    optional = (
-        row.origin,
-        row.version,
-        row.record_id,
-        row.append_id,
-        row.payload_type,
-        None if binary else row.data,
-        row.data if binary else None,
-        set(_decode(row.tags_json)) if row.tags_json else None,
-        _decode(row.headers_json) if row.headers_json else None,
-        topic.base + row.offset,
-    )
-    if whole:
-        statement.bind_list([*values, *optional])
-        return statement
-    statement.bind_list(values)
-    bind = statement.bind
-    for index, value in enumerate(optional, len(values)):
-        if value is not None:
-            bind(index, value)
-    return statement
+    shape = 0
+    if row.origin is not None:
+        values.append(row.origin)
+        shape |= 1
+    if row.version is not None:
+        values.append(row.version)
+        shape |= 2
+    if row.record_id is not None:
+        values.append(row.record_id)
+        shape |= 4
+    if row.append_id is not None:
+        values.append(row.append_id)
+        shape |= 8
+    if row.payload_type is not None:
+        values.append(row.payload_type)
+        shape |= 16
+    if row.data is not None:
+        values.append(row.data)
+        shape |= 64 if row.payload_type == "binary" else 32
+    if row.tags_json:
+        values.append(set(_decode(row.tags_json)))
+        shape |= 128
+    if row.headers_json:
+        values.append(_decode(row.headers_json))
+        shape |= 256
+    values.append(topic.base + row.offset)
+    return shape, values
 
 
 def event_from(row: Row) -> EventRecord:

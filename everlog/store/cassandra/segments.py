@@ -9,7 +9,7 @@ a hundred thousand of them, the whole table is asked for this journal's segments
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from everlog.journal.events import EventRecord
@@ -30,20 +30,22 @@ _MIN_TIME = timestamp(-(2**63))
 _MAX_TIME = timestamp(2**63 - 1)
 
 
-def gaps_of(key: KeyChange) -> Iterator[tuple[int, int, EventRecord]]:
+def gaps_of(key: KeyChange) -> list[tuple[int, int, EventRecord]]:
     """The long gaps before a change's new rows: the segments around each, and the row behind it."""
     change = key.change
     assert change.head is not None
-    size = change.head.segment_size
+    size, rows = change.head.segment_size, change.rows
     # Below the first event of a life nothing is read, so there is no gap before it.
-    before = segment_of(key.before, size) if key.before and change.purged_at is None else None
-    if segment_of(change.rows[-1].seq_nr, size) - (before or 0) <= MIN_GAP:
-        return
-    for row in sorted(change.rows, key=lambda row: row.seq_nr):
+    before = (key.before - 1) // size if key.before and change.purged_at is None else None
+    if (rows[-1].seq_nr - 1) // size - (before or 0) <= MIN_GAP:
+        return []
+    found = []
+    for row in sorted(rows, key=lambda row: row.seq_nr):
         segment = segment_of(row.seq_nr, size)
         if before is not None and segment - before > MIN_GAP:
-            yield before, segment, row
+            found.append((before, segment, row))
         before = segment
+    return found
 
 
 class Segments:

@@ -155,16 +155,23 @@ class Session:
 
     async def attempt(self, request: Request, cql: str) -> Any:
         """The same for whoever holds a turn already."""
-        attempt = 0
-        while True:
+        try:
+            return await self._once(request, cql)
+        except driver.CassException as error:
+            return await self._again(request, cql, error)
+
+    async def _again(self, request: Request, cql: str, error: Exception) -> Any:
+        """What did not work the first time: once more, if that can help."""
+        for attempt in range(1, self.config.retries + 1):
+            if not isinstance(error, _TRANSIENT):
+                break
+            log.info("attempt %d of %d: %s", attempt, self.config.retries + 1, error)
+            await asyncio.sleep(backoff(attempt, RETRY_FIRST, RETRY_MOST))
             try:
                 return await self._once(request, cql)
-            except driver.CassException as error:
-                attempt += 1
-                if not isinstance(error, _TRANSIENT) or attempt > self.config.retries:
-                    raise explain(error, self.config, cql) from error
-                log.info("attempt %d of %d: %s", attempt, self.config.retries + 1, error)
-            await asyncio.sleep(backoff(attempt, RETRY_FIRST, RETRY_MOST))
+            except driver.CassException as found:
+                error = found
+        raise explain(error, self.config, cql) from error
 
     def _once(self, request: Request, cql: str) -> Awaitable[Any]:
         if isinstance(request, str):
@@ -187,16 +194,21 @@ class Session:
 
         `requests` may be lazy: each is made when its turn comes. `count` is about how many there are.
         """
+        source = iter(requests)
         failed: dict[str, Exception] = {}
 
-        async def run(one: tuple[str, Request, str]) -> None:
-            owner, request, cql = one
-            try:
-                await self.attempt(request, cql)
-            except Refused as error:
-                failed.setdefault(owner, error)
+        async def work() -> None:
+            async with self._turns:
+                for owner, request, cql in source:
+                    try:  # as `attempt` does, without one more coroutine: this is the pipeline's innermost loop
+                        await self._once(request, cql)
+                    except driver.CassException as error:
+                        try:
+                            await self._again(request, cql, error)
+                        except Refused as refused:
+                            failed.setdefault(owner, refused)
 
-        await self.share(requests, run, count)
+        await self.together([work() for _ in range(min(count, self.config.max_requests))])
         return failed
 
     async def share(self, items: Iterable[T], run: Callable[[T], Awaitable[None]], count: int) -> None:

@@ -19,6 +19,7 @@ from everlog.log.base import LogTopic
 from everlog.log.sqlite import record_from
 from everlog.sqlite import Trace
 from everlog.store.base import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
+from everlog.store.cassandra.batches import RowStatements
 from everlog.store.cassandra.listing import Listing
 from everlog.store.cassandra.rows import head_from, timestamp
 from everlog.store.cassandra.schema import Schema, statements
@@ -42,6 +43,7 @@ class CassandraStore(Store):
         self._cql = statements(session.config.keyspace)
         self._listing = Listing(session, self._cql, legacy=legacy_heads)
         self._ring = Ring(session, self._cql)
+        self._put_row = RowStatements(session, self._cql["put_row"])
         self._topics: dict[str, Topic] = {}
         self._created: set[tuple[str, int]] = set()
 
@@ -88,7 +90,7 @@ class CassandraStore(Store):
 
     async def pointer(self, topic: str, partition: int) -> int:
         rows = await self._fetch("pointer", topic, partition)
-        return -1 if not rows else int(rows[0][0])
+        return -1 if not rows or rows[0][0] is None else int(rows[0][0])
 
     async def pointers(self, topic: str) -> dict[int, int]:
         pinned = await self._pinned(topic)
@@ -199,7 +201,7 @@ class CassandraStore(Store):
 
     @asynccontextmanager
     async def task(self, topic: Topic, partition: int) -> AsyncIterator[StoreTask]:
-        yield CassandraTask(self._session, self._cql, topic, partition, legacy=self._legacy)
+        yield CassandraTask(self._session, self._cql, self._put_row, topic, partition, legacy=self._legacy)
 
     async def close(self) -> None:
         await self._session.close()

@@ -14,7 +14,7 @@ from everlog.journal.fold import Quarantined
 from everlog.journal.head import Deletion, Head, Topic
 from everlog.log.sqlite import record_from
 from everlog.store.base import KeyChange, StoreTask
-from everlog.store.cassandra.batches import row_requests
+from everlog.store.cassandra.batches import RowStatements, row_requests
 from everlog.store.cassandra.rows import SEGMENT, head_from, head_values, rejected_values, segments_for, waiting_values
 from everlog.store.cassandra.segments import MIN_GAP, Segments, gaps_of
 from everlog.store.cassandra.session import Request, Row, Session, rows_of
@@ -29,9 +29,19 @@ DELETES_AT_ONCE = 64
 class CassandraTask(StoreTask):
     """Writes through a session; `legacy`: heads may also lie in one of a hundred segments."""
 
-    def __init__(self, session: Session, cql: Mapping[str, str], topic: Topic, partition: int, *, legacy: bool) -> None:
+    def __init__(
+        self,
+        session: Session,
+        cql: Mapping[str, str],
+        put_row: RowStatements,
+        topic: Topic,
+        partition: int,
+        *,
+        legacy: bool,
+    ) -> None:
         self._session = session
         self._cql = cql
+        self._put_row = put_row
         self._topic = topic
         self._partition = partition
         self._legacy = legacy
@@ -71,7 +81,8 @@ class CassandraTask(StoreTask):
         return failed
 
     async def _write_events(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
-        (put_row, row_cql), (put_gap, gap_cql) = await self._prepare("put_row"), await self._prepare("put_gap")
+        put_row, (put_gap, gap_cql) = self._put_row, await self._prepare("put_gap")
+        await put_row.prepare()
         name, base = self._topic.name, self._topic.base
         too_large: dict[str, Exception] = {}
 
@@ -79,7 +90,7 @@ class CassandraTask(StoreTask):
             for key in changes:
                 try:
                     for request in row_requests(put_row, self._topic, key):
-                        yield key.id, request, row_cql
+                        yield key.id, request, put_row.cql
                 except Refused as error:
                     too_large[key.id] = error
                 for previous, segment, row in gaps_of(key):
