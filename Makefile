@@ -1,7 +1,7 @@
 # The commands of a checkout. Each does its own set-up first; when nothing changed, that costs nothing.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
-.PHONY: help run test unit faults soak check format bench bench-cluster mutants setup setup-bench lock clean
+.PHONY: help run test test-cluster unit faults soak check format bench bench-cluster mutants setup setup-bench lock clean
 
 BIN := .venv/bin
 # Spark needs a JDK, which need not be the one on PATH.
@@ -18,14 +18,17 @@ help: ## show this list
 run: setup ## start Everlog in ./everlog-data; ARGS=--once: replicate everything, print a summary, exit
 	@$(WITH_JAVA) exec $(BIN)/everlog up --data ./everlog-data $(ARGS)
 
-test: setup ## run every test, with a sample of the fault matrices; ARGS: more options for pytest
-	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "not faults and not soak" $(ARGS)
+test: setup ## run every test on one folder, with a sample of the fault matrices; ARGS: more options for pytest
+	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "not cluster and not faults and not soak" $(ARGS)
+
+test-cluster: setup ## run the tests on a real Kafka and a real Cassandra
+	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "cluster and not faults and not soak" $(ARGS)
 
 unit: setup ## run the quick tests: pure ones, and conformance of the embedded backends
 	@$(BIN)/python -m pytest tests/unit tests/conformance -m "not spark and not faults and not soak" $(ARGS)
 
 faults: setup ## run the fault matrices whole
-	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "faults and not soak" $(ARGS)
+	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "faults and not cluster and not soak" $(ARGS)
 
 soak: setup ## run the tests that take hours
 	@$(WITH_SERVERS) $(BIN)/python -m pytest -m soak $(ARGS)
