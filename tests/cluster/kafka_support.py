@@ -66,18 +66,6 @@ def remove_topic(config: Config, name: str) -> None:
     future.result(30)
 
 
-@contextmanager
-def cleaned(config: Config) -> Iterator[Config]:
-    """The configuration; what was made under its prefix is removed at the end, a broker bears only so many topics."""
-    yield config
-    client = admin(config)
-    prefix = config.journal.topic_prefix
-    assert prefix
-    names = [name for name in client.list_topics(timeout=30).topics if name.startswith(prefix)]
-    for future in client.delete_topics(names).values() if names else ():
-        future.result(30)
-
-
 def trim(config: Config, topic: LogTopic, partition: int, start: int) -> None:
     """Let a partition start at this offset."""
     client = admin(config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -10,16 +10,14 @@ from everlog.config import Config
 from everlog.log.base import Log
 from everlog.log.kafka.log import KafkaLog
 from everlog.testing import LogConformance
-from tests.cluster.kafka_support import cleaned
 
 pytestmark = pytest.mark.cluster
 
 
 class TestKafkaLog(LogConformance):
     @pytest.fixture
-    def config(self, cluster_config) -> Iterator[Config]:
-        with cleaned(cluster_config(partitions=2)) as config:
-            yield config
+    def config(self, cluster_config) -> Config:
+        return cluster_config(partitions=2)
 
     @pytest.fixture
     def prefix(self, config) -> str:

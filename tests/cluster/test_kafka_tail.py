@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +16,6 @@ from everlog.log.kafka.log import KafkaLog
 from everlog.log.kafka.tails import FRESH_SECONDS, NOWHERE
 from tests.cluster.kafka_support import (
     Traced,
-    cleaned,
     make_topic,
     new_record,
     opened,
@@ -33,9 +31,8 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def config(cluster_config) -> Iterator[Config]:
-    with cleaned(cluster_config(partitions=2)) as config:
-        yield config
+def config(cluster_config) -> Config:
+    return cluster_config(partitions=2)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Appending: an idempotent producer, and a thread that gathers its answers for the event loop.
 
-All answers that are there at once reach the event loop in one call: what an append costs counts.
+Appends that are ready at the same time are handed to the library in one go, and all answers that are there at once
+reach the event loop in one call: one by one, the library's thread would wake up for every single record.
 """
 
 from __future__ import annotations
@@ -37,21 +38,26 @@ Reason = Callable[[str], Awaitable[str | None]]
 class _Sending:
     """A record on its way, and who waits for it. Called by the library, in the line's thread, with the answer."""
 
-    __slots__ = ("future", "line", "lost", "record", "started", "tail")
+    __slots__ = ("future", "line", "lost", "record", "since", "tail")
 
-    def __init__(self, line: _Line, future: asyncio.Future[Ack], tail: Tail, record: NewRecord) -> None:
-        self.line = line
+    def __init__(self, future: asyncio.Future[Ack], tail: Tail, record: NewRecord) -> None:
         self.future = future
         self.tail = tail
         self.record = record
-        self.lost = line.lost
-        self.started = 0.0
+        self.since = 0.0
+        self.line: _Line | None = None
+        self.lost = 0
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
+        assert self.line is not None
         kind, timestamp = message.timestamp()
         if kind != TIMESTAMP_LOG_APPEND_TIME:
             timestamp = self.record.timestamp
         self.line.answers.append((self, error, message.offset(), timestamp))
+
+    def fail(self, error: EverlogError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 _Answers = list[tuple[_Sending, KafkaError | None, int | None, int]]
@@ -144,7 +150,9 @@ class Producing:
         self._timeout = timeout
         self._reason = reason
         self._trace = trace
-        self._room = asyncio.Event()
+        self._gathered: list[_Sending] = []
+        self._full = False
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._retired: set[asyncio.Task[None]] = set()
         self._asking: set[asyncio.Task[None]] = set()
@@ -155,22 +163,35 @@ class Producing:
 
     async def append(self, tail: Tail, record: NewRecord) -> Ack:
         """Store one record durably."""
-        future = self._send(tail, record)
-        if future is None:
-            future = await self._send_with_room(tail, record)
-        return await future
-
-    def _send(self, tail: Tail, record: NewRecord) -> asyncio.Future[Ack] | None:
-        """Hand a record to the library; None if it has no room for it."""
         if self._closed:
             raise StorageFailed("the log is closed")
-        line = self._line
-        if line.dead:
-            line = self._replace()
-        sending = _Sending(line, self._loop.create_future(), tail, record)
-        if self._trace is not None:
-            sending.started = time.perf_counter()
-        place = tail.place
+        sending = _Sending(self._loop.create_future(), tail, record)
+        if self._full or self._trace is not None:
+            sending.since = self._loop.time()
+        if not self._gathered:
+            self._loop.call_soon(self._send)
+        self._gathered.append(sending)
+        return await sending.future
+
+    def _send(self) -> None:
+        """Hand what has gathered to the library, as far as it has room."""
+        gathered, self._gathered = self._gathered, []
+        for at, sending in enumerate(gathered):
+            if sending.future.done():
+                continue  # whoever asked for it has left
+            try:
+                self._produce(sending)
+            except BufferError:
+                self._gathered = gathered[at:]
+                self._wait_for_room()
+                return
+            except KafkaException as error:
+                sending.fail(explain(kafka_error(error), f"an append to {sending.tail.place}", self._servers))
+
+    def _produce(self, sending: _Sending) -> None:
+        line = self._line if not self._line.dead else self._replace()
+        sending.line, sending.lost = line, line.lost
+        place, record = sending.tail.place, sending.record
         try:
             line.producer.produce(
                 place.topic,
@@ -181,33 +202,40 @@ class Producing:
                 timestamp=record.timestamp,
                 headers=headers_of(record.action, record.headers),
             )
-        except BufferError:
-            return None
         except KafkaException as error:
-            found = kafka_error(error)
-            if found.code() == KafkaError._FATAL:
-                line.dead = True
-                return self._send(tail, record)
-            raise explain(found, f"an append to {place}", self._servers) from error
+            if kafka_error(error).code() != KafkaError._FATAL or line.dead:
+                raise
+            line.dead = True
+            self._produce(sending)
+            return
         line.waiting.add(sending)
-        return sending.future
 
-    async def _send_with_room(self, tail: Tail, record: NewRecord) -> asyncio.Future[Ack]:
-        """Wait until something was acknowledged, then try again; for a bounded while."""
-        deadline = self._loop.time() + self._timeout
-        while True:
-            self._room.clear()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._room.wait()
-            except TimeoutError:
-                raise Busy(
-                    f"{self._timeout:g} s passed and too many appends still wait for Kafka: this one was not sent; "
-                    "append less at once, or see what slows the brokers down"
-                ) from None
-            future = self._send(tail, record)
-            if future is not None:
-                return future
+    def _wait_for_room(self) -> None:
+        """The library is full: the next answers make room. What waits for too long was surely not sent."""
+        self._full = True
+        now = self._loop.time()
+        for sending in self._gathered:
+            sending.since = sending.since or now
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._timeout, self._give_up)
+
+    def _give_up(self) -> None:
+        self._timer = None
+        late = self._loop.time() - self._timeout
+        for sending in self._gathered:
+            if sending.since <= late:
+                sending.fail(
+                    Busy(
+                        f"{self._timeout:g} s passed and too many appends still wait for Kafka: this one was not sent; "
+                        "append less at once, or see what slows the brokers down"
+                    )
+                )
+        self._gathered = [sending for sending in self._gathered if not sending.future.done()]
+        if self._gathered:
+            wait = self._gathered[0].since - late
+            self._timer = self._loop.call_later(max(wait, 0.0), self._give_up)
+        else:
+            self._full = False
 
     def _replace(self) -> _Line:
         """A producer that has failed for good makes way for another; what it still has is answered by it."""
@@ -223,7 +251,9 @@ class Producing:
 
     def _settle(self, line: _Line, answers: _Answers) -> None:
         """In the event loop: every index learns of its new records before anybody goes on."""
-        self._room.set()
+        if self._full:
+            self._full = False
+            self._loop.call_soon(self._send)
         discard = line.waiting.discard
         unknown: list[tuple[_Sending, KafkaError]] = []
         for sending, error, offset, timestamp in answers:
@@ -232,14 +262,14 @@ class Producing:
                 unknown.append((sending, error))
                 continue
             if offset is None or offset <= _NO_OFFSET:
-                _fail(sending, Unacknowledged(f"an append to {sending.tail.place} was stored, but nobody said where"))
+                sending.fail(Unacknowledged(f"an append to {sending.tail.place} was stored, but nobody said where"))
                 continue
             before = sending.tail.acknowledge(sending.record, offset, timestamp)
             future = sending.future
             if not future.done():
                 future.set_result(Ack(offset, before))
             if self._trace is not None:
-                self._trace(f"produce {sending.tail.place}, offset {offset}", time.perf_counter() - sending.started)
+                self._trace(f"produce {sending.tail.place}, offset {offset}", self._loop.time() - sending.since)
         if unknown:
             self._explain(line, unknown)
 
@@ -256,7 +286,7 @@ class Producing:
             if isinstance(answer, Unacknowledged):
                 silent.setdefault(place.topic, []).append((sending, answer))
             else:
-                _fail(sending, answer)
+                sending.fail(answer)
         for topic, waiting in silent.items():
             task = self._loop.create_task(self._ask_why(topic, waiting))
             self._asking.add(task)
@@ -271,22 +301,21 @@ class Producing:
             logger.debug("why %s takes no records cannot be seen: %s", topic, error)
         finally:
             for sending, answer in silent:
-                _fail(sending, answer if why is None else Unacknowledged(f"{answer}; {why}"))
+                sending.fail(answer if why is None else Unacknowledged(f"{answer}; {why}"))
 
     def _abandon(self, line: _Line) -> None:
         for sending in line.waiting:
-            _fail(sending, Unacknowledged(f"an append to {sending.tail.place}: the log was closed before the answer"))
+            sending.fail(Unacknowledged(f"an append to {sending.tail.place}: the log was closed before the answer"))
         line.waiting.clear()
 
     async def close(self) -> None:
         """Finish what was accepted, for a bounded time."""
         self._closed = True
-        self._room.set()
+        self._send()
+        for sending in self._gathered:
+            sending.fail(StorageFailed("the log was closed before this append was sent"))
+        if self._timer is not None:
+            self._timer.cancel()
         await self._line.close()
         await asyncio.gather(*self._retired, *self._asking)
         self._abandon(self._line)
-
-
-def _fail(sending: _Sending, error: EverlogError) -> None:
-    if not sending.future.done():
-        sending.future.set_exception(error)

@@ -14,6 +14,7 @@ import random
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -45,6 +46,7 @@ RETRY_MOST = 2.0
 RECONNECT_FIRST = 0.5
 RECONNECT_MOST = 30.0
 MAX_PREPARED = 1000
+MAX_PARKED = 64
 
 Row: TypeAlias = tuple[Any, ...]
 Request: TypeAlias = Any
@@ -287,6 +289,8 @@ async def _connect(config: CassandraConfig, trace: Trace | None) -> Session:
         request_timeout=config.request_timeout,
         consistency=config.consistency,
         serial_consistency="SERIAL",
+        # Which keyspace is replicated how is all that routing needs; the tables of a large cluster may be thousands.
+        use_schema=False,
         # Back within seconds after an outage: whoever waits retries in between.
         exponential_reconnect_base_delay_ms=200,
         exponential_reconnect_max_delay_ms=5000,
@@ -306,13 +310,26 @@ async def _connect(config: CassandraConfig, trace: Trace | None) -> Session:
 
 
 def _close_sockets(cluster: Any) -> None:
-    """The pairs of sockets by which the driver's threads wake the event loop; it leaves them open."""
+    """The pairs of sockets by which the driver's threads wake the event loop; it leaves them open.
+
+    A thread may be about to write its last byte. So the number of its end is not given back at once: another file
+    would get it, and then that byte. It leads nowhere for a while instead.
+    """
     loop = asyncio.get_running_loop()
     for owner in (cluster, cluster.get_logger()):
         for found in gc.get_referents(owner):
-            if isinstance(found, socket.socket):
+            if isinstance(found, socket.socket) and found.fileno() >= 0:
                 loop.remove_reader(found)
-                found.close()
+                _park(found.detach())
+
+
+def _park(number: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
+    _parked.append(number)
+    if len(_parked) > MAX_PARKED:
+        os.close(_parked.popleft())
 
 
 def _tls(config: CassandraConfig) -> dict[str, Any]:
@@ -374,5 +391,6 @@ def explain(error: Exception, config: CassandraConfig, cql: str | None = None) -
     return StorageFailed(f"Cassandra at {points}: {text}")
 
 
+_parked: deque[int] = deque()
 _Batch = type(acsylla.create_batch_unlogged())
 _SERIAL = acsylla.Consistency.SERIAL
