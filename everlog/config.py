@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from everlog.errors import InvalidConfig, NotWritable
-from everlog.journal.values import DEFAULT_SEGMENT_SIZE, MIN_SEGMENT_SIZE
+from everlog.journal.values import DEFAULT_SEGMENT_SIZE, MAX_VALUE_BYTES, MIN_SEGMENT_SIZE
 
 CONFIG_FILE = "everlog.toml"
 
@@ -42,7 +42,7 @@ class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic_prefix: str = "journal-"
     topics: tuple[str, ...] = ()
     segment_size: Annotated[int, msgspec.Meta(ge=MIN_SEGMENT_SIZE, le=2**31 - 1)] = DEFAULT_SEGMENT_SIZE
-    max_append_bytes: Positive = 1024 * 1024
+    max_append_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_VALUE_BYTES)] = 1024 * 1024
     append_timeout: Seconds = 30.0
     page_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1000
     snapshots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10

@@ -28,6 +28,7 @@ from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 LIVE_SECONDS = 0.5
 PLAIN_SECONDS = 3.0
 PATIENCE_SECONDS = 15.0
+SHOWN_TOPICS = 3
 
 
 @click.command(cls=Command, examples=["everlog status --watch", "everlog status --json | jq .lag"])
@@ -122,9 +123,23 @@ def pipeline_lines(found: Status) -> list[Text]:
     else:
         lines = _pipeline(pipeline)
     lines += [_service(name, last) for name, last in sorted(found.services.items()) if isinstance(last, dict)]
+    lines += _concerns(found)
     if found.quarantined:
         text = f"waiting   {_count(found.quarantined, 'record')} in quarantine: see 'everlog quarantine list'"
         lines.append(Text(text, style="red"))
+    return lines
+
+
+def _concerns(found: Status) -> list[Text]:
+    """What many topics have in common is said once."""
+    topics: dict[str, list[str]] = {}
+    for topic, reasons in sorted(found.concerns.items()):
+        for reason in reasons:
+            topics.setdefault(reason, []).append(topic)
+    lines = []
+    for reason, names in topics.items():
+        more = f" and {len(names) - SHOWN_TOPICS:,} more" if len(names) > SHOWN_TOPICS else ""
+        lines.append(Text(f"unsafe    {', '.join(names[:SHOWN_TOPICS])}{more}: {reason}", style="yellow"))
     return lines
 
 

@@ -11,7 +11,7 @@ import msgspec
 from everlog.errors import InvalidInput, MalformedRecord
 from everlog.journal.duration import ExpireAfter
 from everlog.journal.events import PayloadType
-from everlog.journal.values import MAX_SEQ_NR
+from everlog.journal.values import MAX_SEQ_NR, MAX_VALUE_BYTES
 
 
 class EventData(msgspec.Struct, frozen=True, gc=False):
@@ -81,6 +81,8 @@ def encode_value(
 
 def decode_value(payload_type: str, value: bytes) -> AppendValue:
     """The events of a value, or MalformedRecord."""
+    if len(value) > MAX_VALUE_BYTES:
+        raise MalformedRecord(f"an append of {len(value):,} bytes: no more than {MAX_VALUE_BYTES:,} go in")
     try:
         found = _decode_binary(value) if payload_type == "binary" else _decode_json(value)
     except (msgspec.MsgspecError, struct.error, UnicodeError, KeyError, RecursionError) as error:

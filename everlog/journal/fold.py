@@ -26,8 +26,11 @@ from everlog.journal.actions import Action, Append, Delete, Mark, Purge, Resume,
 from everlog.journal.codec import AppendValue, decode_value, encode_headers, encode_tags, record_metadata
 from everlog.journal.events import EventRecord
 from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
-from everlog.journal.values import segment_of
+from everlog.journal.values import MAX_VALUE_BYTES, segment_of
 from everlog.log.base import Record
+
+# So much of a value that is too large is kept for display.
+KEPT_BYTES = 64 * 1024
 
 Reason = Literal["conflict", "fork", "malformed range"]
 
@@ -59,6 +62,13 @@ class Quarantined(msgspec.Struct, frozen=True, gc=False):
 
     record: Record
     reason: str
+
+    @classmethod
+    def of(cls, record: Record, reason: str) -> Quarantined:
+        """Of a value that is too large for any store only the beginning waits: it stays undecodable."""
+        if record.value is not None and len(record.value) > MAX_VALUE_BYTES:
+            record = msgspec.structs.replace(record, value=record.value[:KEPT_BYTES])
+        return cls(record, reason)
 
 
 @dataclass(slots=True)
@@ -346,7 +356,7 @@ class _Folding:
         self._set_aside(record, entry.error or "the record cannot be decoded")
 
     def _set_aside(self, record: Record, reason: str) -> None:
-        found = Quarantined(record, reason)
+        found = Quarantined.of(record, reason)
         self.quarantined.append(found)
         self.waiting.append(found)
 

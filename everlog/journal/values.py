@@ -9,6 +9,8 @@ from everlog.errors import InvalidId, InvalidPosition, InvalidRange, InvalidSeqN
 
 MAX_SEQ_NR = 2**63 - 1
 MAX_ID_BYTES = 4096
+# No store takes rows that are much larger, so an append must not be, wherever it comes from.
+MAX_VALUE_BYTES = 12 * 1024 * 1024
 MIN_SEGMENT_SIZE = 2
 DEFAULT_SEGMENT_SIZE = 10_000
 HEAD_SEGMENTS = 10_000

@@ -125,6 +125,10 @@ class Log(ABC):
     async def timestamp_at(self, topic: LogTopic, partition: int, offset: int) -> int | None:
         """The timestamp of the first record at or after this offset; None if there is none."""
 
+    async def concerns(self) -> dict[str, list[str]]:
+        """By topic: what may lose acknowledged records one day. Topics without any are left out."""
+        return {}
+
     @abstractmethod
     async def close(self) -> None:
         """Finish what was accepted and let go of the files."""

@@ -39,7 +39,7 @@ class Grouped:
             if entries is None:
                 reason = misplaced(record.key, record.partition, topic)
                 if reason is not None:
-                    self.misplaced.append(Quarantined(record, reason))
+                    self.misplaced.append(Quarantined.of(record, reason))
                     continue
                 entries = self._by_key[record.key] = self.journals[record.key.decode()] = []
             entry = decode(record)

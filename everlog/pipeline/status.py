@@ -59,7 +59,7 @@ class PipelineStatus(msgspec.Struct, frozen=True):
 
 class Status(msgspec.Struct, frozen=True):
     """Everything at one glance. `where` is the folder, or the servers; `services` are the last words of other
-    services, such as `expiry`."""
+    services, such as `expiry`; `concerns` says by topic what may lose acknowledged appends one day."""
 
     where: str
     time_ms: int
@@ -69,6 +69,7 @@ class Status(msgspec.Struct, frozen=True):
     lag_seconds: float | None
     quarantined: int
     services: dict[str, Any] = {}
+    concerns: dict[str, list[str]] = {}
 
     @property
     def topics(self) -> list[str]:
@@ -104,6 +105,7 @@ async def read_status(parts: Parts) -> Status:
         lag_seconds=max((age for age in ages if age is not None), default=None if ages else 0.0),
         quarantined=await parts.store.count_quarantined(),
         services={name: msgspec.json.decode(found) for name, found in saved.items()},
+        concerns={journal.short(name): found for name, found in (await parts.log.concerns()).items()},
     )
 
 

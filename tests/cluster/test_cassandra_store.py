@@ -11,15 +11,17 @@ import pytest
 from everlog.config import CassandraConfig
 from everlog.errors import ForeignWriter, Unreachable
 from everlog.journal.codec import EventData
-from everlog.journal.fold import fold
+from everlog.journal.fold import KEPT_BYTES, fold
 from everlog.journal.head import Topic
 from everlog.journal.values import head_segment
 from everlog.log.base import LogTopic, Record
 from everlog.pipeline.apply import Applied, Grouped, apply
 from everlog.store.base import KeyChange, Store
+from everlog.store.cassandra import batches
 from everlog.store.cassandra.listing import DAY_MS
 from everlog.store.cassandra.session import Row, Session
 from everlog.store.cassandra.store import CassandraStore
+from everlog.store.cassandra.task import CassandraTask
 from everlog.testing import StoreConformance
 from tests.cluster.keyspaces import contents, opened, own_keyspace
 from tests.cluster.proxy import Proxy
@@ -232,15 +234,49 @@ async def test_a_row_of_the_next_life_takes_nothing_over(store, session) -> None
     change = fold(await store.head(topic.name, "k"), grouped.journals["k"], topic)
     async with store.task(topic, 0) as task:
         await task.write_rows([KeyChange("k", change, tuple(change.deletions))])
+    await expect_nothing_old(store, topic)
+
+
+async def test_a_row_of_the_next_life_takes_nothing_over_after_a_crash(store, session, monkeypatch) -> None:
+    """The same if the purge is stored, but what it removes is not gone yet."""
+    topic = await pinned(store)
+    rich = [EventData(1, ("old",), "text", "old")]
+    await apply_all(store, topic, append_record(0, 1, events=rich, origin="old", append_id="old", timestamp=77))
+
+    async def crash(task: CassandraTask, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        raise Unreachable("crash")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CassandraTask, "delete_garbage", crash)
+        for record in (purge_record(1), append_record(2, 1, events=[EventData(1)], timestamp=77)):
+            with pytest.raises(Unreachable):
+                await apply_all(store, topic, record)
+    await expect_nothing_old(store, topic)
+
+
+async def expect_nothing_old(store: Store, topic: Topic) -> None:
     (row,) = await store.rows(topic.name, "k", segment_size=3, first=1, last=9, reverse=False, limit=9)
     assert (row.offset, row.data, row.payload_type, row.tags_json) == (2, None, None, "")
     assert (row.origin, row.append_id) == (None, None)
 
 
-async def test_a_row_that_is_too_large_fails_its_journal_only(store) -> None:
-    """What the server refuses for good is told by journal; the others of the batch are written."""
+async def test_an_append_that_is_too_large_for_any_row_halts_its_journal(store) -> None:
+    """It cannot wait whole either, so its beginning does; the others of the batch are written."""
     topic = await pinned(store)
     huge = [EventData(1, (), "text", "x" * 20_000_000)]
+    await apply_all(store, topic, append_record(0, 1, events=huge, key=b"huge"), append_record(1, 1))
+    assert (await store.head(topic.name, "huge")).halted_at == 0
+    (waiting,) = await store.waiting(topic.name, "huge")
+    assert "no more than 12,582,912 go in" in waiting.reason
+    assert len(waiting.record.value) == KEPT_BYTES
+    assert (await store.head(topic.name, "k")).seq_nr == 1
+
+
+async def test_a_row_that_is_too_large_fails_its_journal_only(store, monkeypatch) -> None:
+    """What the server refuses for good is told by journal; the others of the batch are written."""
+    monkeypatch.setattr(batches, "MAX_ROW_BYTES", 100_000)
+    topic = await pinned(store)
+    huge = [EventData(1, (), "text", "x" * 200_000)]
     grouped = Grouped()
     grouped.add(
         topic, [append_record(0, 1, events=huge, key=b"huge"), append_record(1, 1), append_record(2, 1, key=b"z")]

@@ -109,6 +109,16 @@ async def test_a_compacted_topic_is_refused(config, name, policy):
             await log.create_topic(name)
 
 
+async def test_what_may_lose_records_one_day_is_said(config, name):
+    """By topic; `everlog status` shows it. One broker cannot do better than one copy, and says so."""
+    make_topic(config, name, {"cleanup.policy": "compact", "unclean.leader.election.enable": "true"})
+    async with opened(config) as log:
+        one, unclean, policy = (await log.concerns())[name]
+    assert one.startswith("there is one broker only")
+    assert unclean.startswith("unclean.leader.election.enable is true")
+    assert policy.startswith("cleanup.policy is compact")
+
+
 # Appends.
 
 
@@ -430,6 +440,7 @@ async def test_too_few_replicas_are_named_before_and_after_the_append(tmp_path):
         async with opened(config) as log:
             topic = await log.create_topic("t")
             assert (await log.append(topic, new_record())).offset == 0
+            assert await log.concerns() == {}
             end(brokers[2])
             with pytest.raises((Unacknowledged, TooFewReplicas), match=r"2 of 3 replicas in sync"):
                 await log.append(topic, new_record())

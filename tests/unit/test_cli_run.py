@@ -24,6 +24,7 @@ from everlog.cli.settings import Settings
 from everlog.client import connect
 from everlog.config import Config
 from everlog.errors import MissingExtra, ReplicationFailed
+from everlog.log.sqlite import SqliteLog
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
@@ -110,6 +111,18 @@ def test_up_once_loads_the_sample_replicates_it_and_says_so(cli, pipelines):
 
 def tags(cli: Cli, journal_id: str) -> set[str]:
     return {tag for event in cli.lines("journal", "read", "orders", journal_id) for tag in event["tags"]}
+
+
+def test_weaknesses_of_topics_are_shown_once(cli, monkeypatch):
+    async def concerns(log: SqliteLog) -> dict[str, list[str]]:
+        return {f"journal-t{number}": ["it has 1 of 3 copies"] for number in range(5)} | {"journal-t1": ["x", "y"]}
+
+    cli.run("journal", "append", "t1", "k", "--payload", "a")
+    monkeypatch.setattr(SqliteLog, "concerns", concerns)
+    assert cli.json("status")["concerns"]["t1"] == ["x", "y"]
+    text = cli.out("status")
+    assert "unsafe    t0, t2, t3 and 1 more: it has 1 of 3 copies" in text
+    assert "unsafe    t1: y" in text
 
 
 def test_up_again_loads_no_second_sample(cli, pipelines):

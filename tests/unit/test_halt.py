@@ -6,8 +6,9 @@ from datetime import date
 
 import pytest
 
-from everlog.journal.fold import fold
+from everlog.journal.fold import KEPT_BYTES, fold
 from everlog.journal.head import Deletion, Head, exists
+from everlog.journal.values import MAX_VALUE_BYTES
 from tests.support import (
     append_record,
     broken_record,
@@ -54,6 +55,20 @@ def test_a_value_that_makes_no_sense_halts_as_well() -> None:
     change = run(None, cut)
     assert change.head is not None
     assert change.head.halted_at == 0
+
+
+def test_a_value_that_no_row_could_hold_halts_as_well() -> None:
+    """Only its beginning waits, and taking that up again halts again; skipping it goes on."""
+    change = run(None, append_record(0, 1, payload="x" * MAX_VALUE_BYTES), append_record(1, 1))
+    assert change.head is not None
+    assert change.head.halted_at == 0
+    assert "no more than 12,582,912 go in" in change.quarantined[0].reason
+    assert len(change.quarantined[0].record.value or b"") == KEPT_BYTES
+    again = run(change.head, resume_record(2), waiting=change.waiting)
+    assert again.head is not None
+    assert again.head.halted_at == 0
+    after = run(again.head, resume_record(3, [0]), waiting=again.waiting)
+    assert seq_nrs(after) == [1]
 
 
 def test_a_halt_of_an_absent_journal_is_kept() -> None:

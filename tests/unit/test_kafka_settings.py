@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from confluent_kafka import KafkaError
 
@@ -21,6 +24,7 @@ from everlog.errors import (
 from everlog.log.kafka.clients import make_client
 from everlog.log.kafka.errors import explain, explain_delivery, is_denied, is_missing, is_silence, kafka_error
 from everlog.log.kafka.records import headers_of, split_headers
+from everlog.log.kafka.safety import concerns
 from everlog.log.kafka.settings import PASSWORD_VARIABLE, client_settings, consumer_settings, producer_settings
 from everlog.log.kafka.topics import topic_settings
 
@@ -184,3 +188,25 @@ def test_the_first_action_wins_and_a_missing_value_is_empty():
     assert split_headers(found) == (b"1", (("x", b""), ("y", b"2"), ("y", b"4")))
     assert split_headers([("journal.action", None)]) == (b"", ())
     assert split_headers([("x", b"1")]) == (None, (("x", b"1"),))
+
+
+def described(copies: int) -> Any:
+    return SimpleNamespace(partitions=[SimpleNamespace(replicas=list(range(copies)))])
+
+
+@pytest.mark.parametrize(
+    ("copies", "brokers", "settings", "said"),
+    [
+        (3, 3, {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}, []),
+        (2, 3, {"min.insync.replicas": "2"}, ["it has 2 of 3 copies"]),
+        (3, 3, {"min.insync.replicas": "1"}, ["min.insync.replicas is 1"]),
+        (3, 3, {"min.insync.replicas": "2", "cleanup.policy": "compact,delete"}, ["cleanup.policy is compact,delete"]),
+        (3, 3, {"min.insync.replicas": "2", "unclean.leader.election.enable": "true"}, ["unclean.leader.election"]),
+        (3, 3, None, ["its settings cannot be seen"]),
+        (1, 1, {"min.insync.replicas": "1"}, ["there is one broker only"]),
+    ],
+)
+def test_what_a_topic_lacks_is_said(copies, brokers, settings, said) -> None:
+    found = concerns(described(copies), settings, brokers)
+    assert len(found) == len(said)
+    assert all(one.startswith(start) for one, start in zip(found, said, strict=True))

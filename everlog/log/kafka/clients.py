@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from everlog.log.kafka.settings import Settings
 logger = logging.getLogger("everlog.log.kafka")
 
 Client = TypeVar("Client")
+Found = TypeVar("Found")
 
 
 def make_client(kind: Callable[[Settings], Client], settings: Settings) -> Client:
@@ -41,6 +43,13 @@ class Watch:
         self.last = error
         if denied:
             self.denied = error
+
+
+async def answer_of(future: concurrent.futures.Future[Found]) -> Found:
+    """What the administrator's client answers. Whoever gives up leaves the future alone: the library will fill it."""
+    waiting = asyncio.wrap_future(future)
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(waiting)
 
 
 async def join(thread: threading.Thread) -> None:

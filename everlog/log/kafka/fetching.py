@@ -125,7 +125,7 @@ class Fetcher:
     def _run(self) -> None:
         """The thread."""
         try:
-            while self._obey():
+            while not self._stopping and self._obey():
                 if self._feeds:
                     self._read()
         except Exception:

@@ -112,6 +112,9 @@ class KafkaLog(Log):
         found = await self._tail(topic, partition).first(offset)
         return None if found is None else found.timestamp
 
+    async def concerns(self) -> dict[str, list[str]]:
+        return await self._topics.concerns()
+
     def _forget(self) -> None:
         """Now and then: indexes that nobody uses make room."""
         for tail in itertools.chain(*self._tails.values()):

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
@@ -28,10 +29,13 @@ logger = logging.getLogger("everlog.log.kafka")
 POLL_SECONDS = 0.1
 # An outage is a warning so often.
 SAY_SECONDS = 10.0
+# An append that was not acknowledged waits so much longer for the reason.
+REASON_SECONDS = 2.0
 # A record without an offset in its answer is stored, but nobody knows where.
 _NO_OFFSET = -1
 
-Reason = Callable[[str], Awaitable[str | None]]
+T = TypeVar("T")
+Reason = Callable[[str], Coroutine[None, None, str | None]]
 """Why a topic takes no records, if that can be seen."""
 
 
@@ -154,8 +158,7 @@ class Producing:
         self._full = False
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._retired: set[asyncio.Task[None]] = set()
-        self._asking: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._line = self._open()
 
     def _open(self) -> _Line:
@@ -240,9 +243,7 @@ class Producing:
     def _replace(self) -> _Line:
         """A producer that has failed for good makes way for another; what it still has is answered by it."""
         old, self._line = self._line, self._open()
-        task = self._loop.create_task(self._retire(old))
-        self._retired.add(task)
-        task.add_done_callback(self._retired.discard)
+        self._start(self._retire(old))
         return self._line
 
     async def _retire(self, line: _Line) -> None:
@@ -288,17 +289,23 @@ class Producing:
             else:
                 sending.fail(answer)
         for topic, waiting in silent.items():
-            task = self._loop.create_task(self._ask_why(topic, waiting))
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
+            self._start(self._ask_why(topic, waiting))
+
+    def _start(self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
+        """A task that is waited for at the end."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _ask_why(self, topic: str, silent: list[tuple[_Sending, EverlogError]]) -> None:
-        """Records that were not acknowledged in time: add what is the matter with the topic, if that can be seen."""
+        """Records that were not acknowledged in time: add what is the matter with the topic, if that is soon seen."""
+        asking = self._start(self._reason(topic))
         why: str | None = None
         try:
-            why = await self._reason(topic)
-        except EverlogError as error:
-            logger.debug("why %s takes no records cannot be seen: %s", topic, error)
+            await asyncio.wait([asking], timeout=REASON_SECONDS)
+            if asking.done() and asking.exception() is None:
+                why = asking.result()
         finally:
             for sending, answer in silent:
                 sending.fail(answer if why is None else Unacknowledged(f"{answer}; {why}"))
@@ -317,5 +324,6 @@ class Producing:
         if self._timer is not None:
             self._timer.cancel()
         await self._line.close()
-        await asyncio.gather(*self._retired, *self._asking)
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         self._abandon(self._line)

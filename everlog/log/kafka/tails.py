@@ -259,36 +259,40 @@ class Tail:
         lower, budget = index.lower, self._source.budget
         if first <= self._too_large or not budget.fits(lower - first, beside=budget.records):
             return False
-        self._extending = asyncio.get_running_loop().create_future()
+        self._extending = self._loop.create_future()
         try:
-            room = budget.max_bytes - budget.bytes
-            found = await self._stream(first, lower, lower - first, room=room)
+            found = await self._fetch(first, lower, budget.max_bytes - budget.bytes)
         finally:
             self._extending.set_result(None)
             self._extending = None
-        if sum(map(cost, found)) > room:
+        if found is None:
             self._too_large = first
             return False
         if index is self.index and index.lower == lower:
             index.prepend(found, first)
         return True
 
-    async def _stream(
-        self, first: int, before: int, limit: int, *, key: bytes | None = None, room: int | None = None
-    ) -> list[Record]:
-        """Read the partition from `first` on, apart from the index, and keep the key's records (None: all).
-
-        With `room` it ends when the records are larger than that.
-        """
+    async def _fetch(self, first: int, before: int, room: int) -> list[Record] | None:
+        """All records from `first` up to `before`; None if they are too large."""
         found: list[Record] = []
-        size = 0
 
         def collect(records: Sequence[Record], position: int) -> None:
-            nonlocal size
+            nonlocal room
             found.extend(records)
-            if room is not None:
-                size += sum(map(cost, records))
-            if len(found) >= limit or (room is not None and size > room):
+            room -= sum(map(cost, records))
+            if room < 0:
+                following.finish()
+
+        async with self._reading(first, before, collect) as following:
+            return found if await following.reach(before) == before and room >= 0 else None
+
+    async def _stream(self, first: int, before: int, limit: int, *, key: bytes | None = None) -> list[Record]:
+        """Read the partition from `first` on, apart from the index, and keep the key's records (None: all)."""
+        found: list[Record] = []
+
+        def collect(records: Sequence[Record], position: int) -> None:
+            found.extend(records)
+            if len(found) >= limit:
                 following.finish()
 
         async with self._reading(first, before, collect, key) as following:
@@ -306,8 +310,8 @@ class Tail:
 
     def forget(self) -> None:
         """Let go of an index that nobody has asked, and that has not grown, for long."""
-        if self.index is not None and self._loop.time() - max(self._used, self._grown) > UNUSED_SECONDS:
-            assert self._following is None or self._following.stopped
+        idle = self._following is None or self._following.stopped
+        if self.index is not None and idle and self._loop.time() - max(self._used, self._grown) > UNUSED_SECONDS:
             self._source.budget.close(self.index)
             self.index = None
 

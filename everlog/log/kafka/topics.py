@@ -13,8 +13,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 from everlog.config import Config
 from everlog.errors import EverlogError, TooFewReplicas, Unreachable, UnsuitableTopic
 from everlog.log.base import LogTopic
-from everlog.log.kafka.clients import Watch, make_client
+from everlog.log.kafka.clients import Watch, answer_of, make_client
 from everlog.log.kafka.errors import explain, is_denied, is_missing, kafka_error
+from everlog.log.kafka.safety import concerns
 from everlog.log.kafka.settings import admin_settings
 from everlog.sqlite import Trace
 
@@ -28,6 +29,9 @@ CHUNK = 500
 # With no server there at all, waiting longer than this does not help.
 DOWN_SECONDS = 2.0
 PAUSE = 0.02
+# The settings of topics change seldom.
+JUDGE_SECONDS = 60.0
+JUDGED_AT_ONCE = 32
 
 
 class Topics:
@@ -45,6 +49,9 @@ class Topics:
             AdminClient, {**admin_settings(config.kafka), "error_cb": self._notice, "socket.timeout.ms": 10_000}
         )
         self._checked: set[LogTopic] = set()
+        self._brokers = 0
+        self._concerns: dict[str, list[str]] = {}
+        self._judged_until = 0.0
 
     def _notice(self, error: KafkaError) -> None:
         self._watch.take(error, denied=is_denied(error))
@@ -80,6 +87,7 @@ class Topics:
         except KafkaException as error:
             raise explain(self._watch.denied or kafka_error(error), "the list of topics", self._servers) from error
         self._report("list topics", started)
+        self._brokers = len(found.brokers)
         return sorted(filter(self._config.journal.includes, found.topics))
 
     async def all(self) -> list[LogTopic]:
@@ -102,7 +110,7 @@ class Topics:
         found: list[TopicDescription] = []
         for name in names:
             try:
-                found.append(await asyncio.wrap_future(futures[name]))
+                found.append(await answer_of(futures[name]))
             except KafkaException as error:
                 if not is_missing(kafka_error(error)):
                     raise explain(kafka_error(error), f"the topic {name}", self._servers) from error
@@ -124,8 +132,7 @@ class Topics:
                 await self._check(topic, found[0])
                 return topic
             if not found and not made:
-                await self._make(name)
-                made = True
+                made = await self._make(name)
             if time.monotonic() > deadline:
                 raise Unreachable(
                     f"the topic {name} has no leader after {self._timeout:g} s: are all brokers of "
@@ -133,7 +140,8 @@ class Topics:
                 )
             await asyncio.sleep(PAUSE)
 
-    async def _make(self, name: str) -> None:
+    async def _make(self, name: str) -> bool:
+        """Make the topic; False if that has to wait until a broker is ready."""
         topic = NewTopic(
             name,
             num_partitions=self._config.log.partitions,
@@ -143,12 +151,17 @@ class Topics:
         started = time.perf_counter()
         (future,) = self._admin.create_topics([topic], request_timeout=self._timeout).values()
         try:
-            await asyncio.wrap_future(future)
+            await answer_of(future)
             self._report(f"create {name}", started)
         except KafkaException as error:
+            why = kafka_error(error)
+            # A broker that has just started takes part a moment later.
+            if why.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in why.str():
+                return False
             # Somebody else was quicker; that is all the same.
-            if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise explain(kafka_error(error), f"the new topic {name}", self._servers) from error
+            if why.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise explain(why, f"the new topic {name}", self._servers) from error
+        return True
 
     async def _check(self, topic: LogTopic, found: TopicDescription) -> None:
         """Refuse a topic that would lose records, or that takes none. Looked at once."""
@@ -180,7 +193,7 @@ class Topics:
         resource = ConfigResource(ResourceType.TOPIC, name)
         (future,) = self._admin.describe_configs([resource], request_timeout=self._timeout).values()
         try:
-            found = await asyncio.wrap_future(future)
+            found = await answer_of(future)
             self._report(f"settings of {name}", started)
         except KafkaException as error:
             if is_denied(kafka_error(error)):
@@ -188,6 +201,22 @@ class Topics:
                 return None
             raise explain(kafka_error(error), f"the settings of {name}", self._servers) from error
         return {entry.name: entry.value for entry in found.values() if entry.value is not None}
+
+    async def concerns(self) -> dict[str, list[str]]:
+        """By topic: what may lose acknowledged records one day. Looked at once a minute."""
+        if time.monotonic() >= self._judged_until:
+            names = await self.names()
+            judged: dict[str, list[str]] = {}
+            for at in range(0, len(names), JUDGED_AT_ONCE):
+                some = names[at : at + JUDGED_AT_ONCE]
+                judged |= zip(some, await asyncio.gather(*map(self._judge, some)), strict=True)
+            self._concerns = {name: found for name, found in judged.items() if found}
+            self._judged_until = time.monotonic() + JUDGE_SECONDS
+        return self._concerns
+
+    async def _judge(self, name: str) -> list[str]:
+        found, settings = await self._describe([name]), await self.settings(name)
+        return concerns(found[0], settings, self._brokers) if found else []
 
     async def too_few_replicas(self, name: str) -> str | None:
         """Why the topic takes no records now, if it is for want of replicas."""

@@ -75,9 +75,9 @@ def row_requests(put_row: RowStatements, topic: Topic, key: KeyChange) -> list[R
     """A statement or a batch for every partition that a journal's new rows go into."""
     change = key.change
     assert change.head is not None
-    # Where a purge is part of the batch, a row may take the place of one of the life before, which is still there:
+    # Where a purge is yet to be cleaned up, a row may take the place of one of the life before, which is still there:
     # it must not take over what it lacks itself.
-    whole = change.purged_at is not None
+    whole = any(deletion.purge for deletion in key.garbage)
     found: list[Request] = []
     for segment, rows in partitions(change.rows, change.head.segment_size):
         statements = [put_row.bind(*row_values(topic, key.id, segment, row), whole) for row in rows]
@@ -103,7 +103,9 @@ def partitions(rows: Sequence[EventRecord], segment_size: int) -> list[tuple[int
 
 
 def row_bytes(row: EventRecord) -> int:
-    """About how many bytes a row takes; text that is not plain ASCII counts as if every character took four."""
+    """About how many bytes a row takes. In short text that is not plain ASCII every character counts as four."""
     data = row.data
-    length = 0 if data is None else len(data) if isinstance(data, bytes) or data.isascii() else 4 * len(data)
+    length = 0 if data is None else len(data)
+    if isinstance(data, str) and not data.isascii():
+        length = 4 * length if length < MAX_BYTES else len(data.encode())
     return ROW_BYTES + length + len(row.headers_json) + len(row.metadata_json) + len(row.tags_json)
