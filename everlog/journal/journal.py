@@ -216,11 +216,8 @@ class Journal:
         if ref is None:
             return found
         for partition in range(ref.topic.partitions):
-            end = await self.parts.log.end(ref.log_topic, partition)
-            pointer = await self.parts.store.pointer(self.log_name, partition)
-            if end > pointer + 1:
-                keys = await self.parts.log.tail_keys(ref.log_topic, partition, after=pointer, before=end)
-                found.update(key.decode() for key in keys if key and _is_text(key))
+            keys = await self.parts.reader.recent_keys(ref.log_topic, partition)
+            found.update(key.decode() for key in keys if key and _is_text(key))
         return found
 
     async def ref(self, journal_id: str, *, create: bool = False) -> Ref | None:

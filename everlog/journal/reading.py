@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -114,6 +114,19 @@ class Reader:
                 continue
         raise Overtaken(f"{ref}: the log was trimmed under the read {MAX_TRIES} times: read again")
 
+    async def recent_keys(self, log_topic: LogTopic, partition: int) -> Sequence[bytes]:
+        """The keys of all records that are not replicated yet, whatever these say."""
+        for _ in range(MAX_TRIES):
+            end = await self._log.end(log_topic, partition)
+            pointer = await self._store.pointer(log_topic.name, partition)
+            if end <= pointer + 1:
+                return ()
+            try:
+                return await self._log.tail_keys(log_topic, partition, after=pointer, before=end)
+            except Trimmed as trimmed:
+                await self._check_trimmed(log_topic.name, partition, pointer, Bounds(trimmed.start, end))
+        raise Overtaken(f"{log_topic.name}: the log was trimmed under the read {MAX_TRIES} times: read again")
+
     async def _view(self, ref: Ref, after: Position | None) -> View:
         reach = after.offset + 1 if after is not None and after.partition == ref.partition else 0
         end = await self._log.end(ref.log_topic, ref.partition, reach=reach)
@@ -136,9 +149,13 @@ class Reader:
         try:
             return await self._page(ref, pointer, end)
         except Trimmed as trimmed:
-            if await self._store.pointer(ref.topic.name, ref.partition) == pointer:
-                check_truncation(ref.topic.name, ref.partition, Bounds(trimmed.start, end), pointer)
+            await self._check_trimmed(ref.topic.name, ref.partition, pointer, Bounds(trimmed.start, end))
             raise _Moved from None
+
+    async def _check_trimmed(self, topic: str, partition: int, pointer: int, bounds: Bounds) -> None:
+        """A pointer that has moved on meanwhile proves nothing: then one looks again."""
+        if await self._store.pointer(topic, partition) == pointer:
+            check_truncation(topic, partition, bounds, pointer)
 
     async def _tail(self, ref: Ref, after: int, end: int) -> list[Entry]:
         """A later page; if the log was trimmed meanwhile, what we have does not fit together."""

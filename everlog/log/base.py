@@ -119,7 +119,7 @@ class Log(ABC):
 
     @abstractmethod
     async def tail_keys(self, topic: LogTopic, partition: int, *, after: int, before: int) -> Sequence[bytes]:
-        """The distinct keys of the records with `after < offset < before`."""
+        """The distinct keys of the records with `after < offset < before`. Raises Trimmed as `tail` does."""
 
     @abstractmethod
     async def timestamp_at(self, topic: LogTopic, partition: int, offset: int) -> int | None:

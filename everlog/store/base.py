@@ -193,9 +193,14 @@ class Store(ABC):
     def quarantine(self, topic: str | None = None, *, page: int = 100) -> AsyncIterator[list[WaitingRecord]]:
         """Pages of all quarantined records."""
 
-    async def count_quarantined(self) -> int:
-        """How many records are quarantined; a store that can count faster does."""
-        return sum([len(found) async for found in self.quarantine()])
+    async def count_quarantined(self, most: int = 10_000) -> int:
+        """How many records are quarantined, counted up to `most`; a store that can count faster does."""
+        count = 0
+        async for found in self.quarantine():
+            count += len(found)
+            if count >= most:
+                break
+        return min(count, most)
 
     @abstractmethod
     async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:

@@ -333,6 +333,8 @@ async def test_a_log_that_lost_records_is_noticed(small_log) -> None:
         connection.execute(f"UPDATE partition SET start_offset = 2 WHERE {used}")
         with pytest.raises(LogTruncated, match="accept-loss"):
             await numbers(small_log)
+        with pytest.raises(LogTruncated, match="accept-loss"):
+            await small_log.journal("orders").recent_keys()
         connection.execute("UPDATE partition SET start_offset = 0")
         await replicate(small_log)
         connection.execute("DELETE FROM record WHERE offset >= 1")

@@ -173,8 +173,8 @@ class CassandraStore(Store):
                 for found, journal_id, kind, reason, *record in rows
             ]
 
-    async def count_quarantined(self) -> int:
-        return int((await self._fetch("count_quarantined"))[0][0])
+    async def count_quarantined(self, most: int = 10_000) -> int:
+        return len(await self._fetch("some_quarantined", most))
 
     async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:
         pinned = await self._pinned(topic)

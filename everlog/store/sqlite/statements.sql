@@ -110,7 +110,7 @@ SELECT topic, id, kind, reason, partition, offset, timestamp, key, action, value
 WHERE (topic, partition, offset) > (?, ?, ?) AND (topic = ? OR ? IS NULL) ORDER BY topic, partition, offset LIMIT ?
 
 -- name: count_quarantined
-SELECT count(*) FROM quarantine
+SELECT count(*) FROM (SELECT 1 FROM quarantine LIMIT ?)
 
 -- name: put_rejected
 INSERT INTO rejected (topic, partition, offset, id, timestamp, reason, first, last, expected, actual, append_id)
