@@ -18,17 +18,17 @@ help: ## show this list
 run: setup ## start Everlog in ./everlog-data; ARGS=--once: replicate everything, print a summary, exit
 	@$(WITH_JAVA) exec $(BIN)/everlog up --data ./everlog-data $(ARGS)
 
-test: setup ## run every test on one folder, with a sample of the fault matrices; ARGS: more options for pytest
-	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "not cluster and not faults and not soak" $(ARGS)
+test: setup ## run every test, with a sample of the fault matrices; ARGS: more options for pytest
+	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "not faults and not soak" $(ARGS)
 
-test-cluster: setup ## run the tests on a real Kafka and a real Cassandra
+test-cluster: setup ## of these, only the ones on a real Kafka and a real Cassandra
 	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "cluster and not faults and not soak" $(ARGS)
 
 unit: setup ## run the quick tests: pure ones, and conformance of the embedded backends
 	@$(BIN)/python -m pytest tests/unit tests/conformance -m "not spark and not faults and not soak" $(ARGS)
 
 faults: setup ## run the fault matrices whole
-	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "faults and not cluster and not soak" $(ARGS)
+	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "faults and not soak" $(ARGS)
 
 soak: setup ## run the tests that take hours
 	@$(WITH_SERVERS) $(BIN)/python -m pytest -m soak $(ARGS)

@@ -26,7 +26,7 @@ async def test_killed_in_the_middle(backend: ClusterBackend, tmp_path: Path) -> 
     await kill_pipelines(backend, tmp_path / "runs", ["apply.rows:2", "batch.applied:2"], most=BATCH)
 
 
-@pytest.mark.soak
+@pytest.mark.faults
 @pytest.mark.case("kafka-journal", 31)
 @pytest.mark.parametrize("point", POINTS)
 async def test_killed_at_every_point(backend: ClusterBackend, tmp_path: Path, point: str) -> None:
@@ -39,7 +39,7 @@ async def test_killed_at_every_point(backend: ClusterBackend, tmp_path: Path, po
     await kill_pipelines(backend, tmp_path / "runs", points, most=BATCH)
 
 
-@pytest.mark.soak
+@pytest.mark.faults
 @pytest.mark.case("kafka-journal", 31)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("point", [point for point in POINTS if point.startswith("apply.")])

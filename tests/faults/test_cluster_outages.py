@@ -19,7 +19,7 @@ from tests.cluster.servers import running
 from tests.faults.history import check
 from tests.faults.load import Load
 
-pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
 
 OUTAGE_SECONDS = 60
 ENOUGH = 300
