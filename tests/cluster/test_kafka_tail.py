@@ -13,7 +13,7 @@ from everlog.errors import StorageFailed, TopicReplaced
 from everlog.log.base import Ack, Bounds, Trimmed
 from everlog.log.kafka import following
 from everlog.log.kafka.log import KafkaLog
-from everlog.log.kafka.tails import FRESH_SECONDS, NOWHERE
+from everlog.log.kafka.tail import FRESH_SECONDS, NOWHERE
 from tests.cluster.kafka_support import (
     Traced,
     make_topic,
@@ -277,7 +277,7 @@ async def test_an_index_that_nobody_uses_is_let_go_of(config, name, monkeypatch)
         await until_nobody_reads(log, topic)
         log._forget()
         assert log._source.budget.records == 10
-        monkeypatch.setattr("everlog.log.kafka.tails.UNUSED_SECONDS", 0.0)
+        monkeypatch.setattr("everlog.log.kafka.tail.UNUSED_SECONDS", 0.0)
         log._forget()
         assert log._source.budget.records == 0
         assert len(await offsets(log, topic, b"k0", -1, 10)) == 10

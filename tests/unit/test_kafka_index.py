@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from everlog.log.base import Record
-from everlog.log.kafka.tail import DROPPED, OVERHEAD, Budget, cost
+from everlog.log.kafka.index import DROPPED, OVERHEAD, Budget, cost
 
 KEYS = [b"a", b"b", b"c", None]
 MANY = 10**9

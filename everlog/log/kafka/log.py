@@ -10,11 +10,11 @@ from everlog.config import Config
 from everlog.errors import InvalidInput
 from everlog.log.base import Ack, Bounds, Log, LogTopic, NewRecord, Record
 from everlog.log.kafka.fetching import Fetcher
+from everlog.log.kafka.index import Budget
 from everlog.log.kafka.offsets import RETRY_FIRST, RETRY_MOST, Offsets
 from everlog.log.kafka.producing import Producing
 from everlog.log.kafka.settings import consumer_settings, producer_settings
-from everlog.log.kafka.tail import Budget
-from everlog.log.kafka.tails import Fetchers, Source, Tail
+from everlog.log.kafka.tail import Fetchers, Source, Tail
 from everlog.log.kafka.topics import Topics
 from everlog.sqlite import Trace
 

@@ -21,7 +21,7 @@ from everlog.log.kafka.clients import join, make_client
 from everlog.log.kafka.errors import LOST, explain, explain_delivery, kafka_error
 from everlog.log.kafka.records import headers_of
 from everlog.log.kafka.settings import Settings
-from everlog.log.kafka.tails import Tail
+from everlog.log.kafka.tail import Tail
 from everlog.sqlite import Trace
 
 logger = logging.getLogger("everlog.log.kafka")

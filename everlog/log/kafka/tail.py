@@ -1,218 +1,321 @@
-"""The index of a tail: what was fetched of a partition, by key, without holes, and bounded. No Kafka in here."""
+"""The tails of partitions: what was fetched is kept in an index, what is missing is fetched when somebody asks.
+
+A request that starts below the index extends it downwards if that fits into the bounds; otherwise it streams the
+partition by itself and leaves the index alone. Records that this process has appended itself enter the index with
+their acknowledgement if they are the next ones, so that a lone writer never reads its own records back.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Sequence
-from operator import attrgetter
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
 
-from everlog.log.base import Record
+from everlog.errors import StorageFailed, TopicMissing, TopicReplaced, Unreachable
+from everlog.log.base import Bounds, LogTopic, NewRecord, Record, Trimmed
+from everlog.log.kafka.errors import Place
+from everlog.log.kafka.fetching import Fetcher
+from everlog.log.kafka.following import Following, Sink
+from everlog.log.kafka.index import Budget, TailIndex, cost
+from everlog.log.kafka.offsets import Offsets
+from everlog.log.kafka.topics import Topics
 
-# What a record takes in memory beside its bytes: objects, list entries, its share of the dictionary.
-OVERHEAD = 350
-# The part of the largest index that goes when room is needed: not one by one, and not so much that it must come back.
-DROPPED = 8
+Answer = TypeVar("Answer")
 
-_offset = attrgetter("offset")
-
-
-def cost(record: Record) -> int:
-    """About how many bytes a record takes in memory."""
-    size = OVERHEAD + len(record.key or b"") + len(record.action or b"") + len(record.value or b"")
-    for name, value in record.headers:
-        size += len(name) + len(value) + OVERHEAD // 2
-    return size
-
-
-class Budget:
-    """What all indexes of a process may take together; the oldest records of the largest one go first."""
-
-    def __init__(self, max_records: int, max_bytes: int) -> None:
-        self.max_records = max_records
-        self.max_bytes = max_bytes
-        self.records = 0
-        self.bytes = 0
-        self._seen_records = 0
-        self._seen_bytes = 0
-        self._indexes: list[TailIndex] = []
-
-    def open(self, at: int) -> TailIndex:
-        """A new index that starts, empty, at this offset."""
-        index = TailIndex(at, self)
-        self._indexes.append(index)
-        return index
-
-    def close(self, index: TailIndex) -> None:
-        """Let go of an index."""
-        index.restart(index.upper)
-        self._indexes.remove(index)
-
-    def fits(self, records: int, *, beside: int = 0) -> bool:
-        """Whether so many may be kept beside those, as far as one can guess from what was seen so far."""
-        average = self._seen_bytes / self._seen_records if self._seen_records else OVERHEAD
-        return records + beside <= self.max_records and (records + beside) * average <= self.max_bytes
-
-    def take(self, records: int, size: int) -> None:
-        """Count what came in, and make room if it is too much."""
-        self.records += records
-        self.bytes += size
-        self._seen_records += records
-        self._seen_bytes += size
-        if self.records > self.max_records or self.bytes > self.max_bytes:
-            self._make_room()
-
-    def give(self, records: int, size: int) -> None:
-        """Count what went."""
-        self.records -= records
-        self.bytes -= size
-
-    def _make_room(self) -> None:
-        while self.records > self.max_records:
-            max(self._indexes, key=attrgetter("count")).drop_oldest()
-        while self.bytes > self.max_bytes:
-            max(self._indexes, key=attrgetter("bytes")).drop_oldest()
+MAX_STREAMS = 2
+# After so many tries to cover a range while others push it out of the index, a request streams.
+MAX_TRIES = 3
+# An index that has not grown for longer may be far behind the log.
+FRESH_SECONDS = 2.0
+# And one that nobody has asked for longer takes room from others.
+UNUSED_SECONDS = 60.0
+# Above every offset.
+NOWHERE = 2**63 - 1
 
 
-class TailIndex:
-    """One partition's records with offsets from `lower` up to but not including `upper`, by key.
+class Fetchers:
+    """One fetcher for all indexes, and a few more for streams; each is made when it is first needed."""
 
-    Every record of that range that has a key is in it. Offsets may be missing in the log, and records without a key
-    are not kept; both are covered by the range all the same.
-    """
-
-    __slots__ = ("_budget", "_keys", "_order", "bytes", "lower", "upper")
-
-    def __init__(self, at: int, budget: Budget) -> None:
-        self._budget = budget
-        self._keys: dict[bytes, list[Record]] = {}
-        self._order: list[Record] = []
-        self.lower = at
-        self.upper = at
-        self.bytes = 0
+    def __init__(self, make: Callable[[], Fetcher]) -> None:
+        self._make = make
+        self._shared: Fetcher | None = None
+        self._free: list[Fetcher] = []
+        self._all: list[Fetcher] = []
+        self._closed = False
+        self._turn = asyncio.Semaphore(MAX_STREAMS)
 
     @property
-    def count(self) -> int:
-        """How many records it holds."""
-        return len(self._order)
+    def shared(self) -> Fetcher:
+        if self._shared is None or not self._shared.alive:
+            self._shared = self._new()
+        return self._shared
 
-    def add(self, record: Record) -> int:
-        """Add the very next record. Returns from where on its key has no other one, see `previous`."""
-        assert record.offset == self.upper
-        key = record.key
-        self.upper += 1
-        if key is None:
-            return self.lower - 1
-        known = self._keys.get(key)
-        if known is None:
-            self._keys[key] = [record]
-            before = self.lower - 1
-        else:
-            before = known[-1].offset
-            known.append(record)
-        self._order.append(record)
-        size = cost(record)
-        self.bytes += size
-        self._budget.take(1, size)
+    def _new(self) -> Fetcher:
+        if self._closed:
+            raise StorageFailed("the log is closed")
+        fetcher = self._make()
+        self._all = [*(other for other in self._all if other.alive), fetcher]
+        return fetcher
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[Fetcher]:
+        """A fetcher for oneself."""
+        async with self._turn:
+            fetcher = self._free.pop() if self._free else self._new()
+            try:
+                yield fetcher
+            finally:
+                if fetcher.alive:
+                    self._free.append(fetcher)
+
+    async def close(self) -> None:
+        """Stop their threads."""
+        self._closed = True
+        for fetcher in self._all:
+            await fetcher.close()
+
+
+@dataclass(slots=True)
+class Source:
+    """What all partitions share."""
+
+    servers: str
+    timeout: float
+    budget: Budget
+    offsets: Offsets
+    topics: Topics
+    fetchers: Fetchers
+
+
+class Tail:
+    """One partition, for the event loop. `acked` is the highest offset that was acknowledged to this process."""
+
+    def __init__(self, source: Source, topic: LogTopic, partition: int) -> None:
+        self.place = Place(topic.name, partition)
+        self.servers = source.servers
+        self.timeout = source.timeout
+        self.acked = -1
+        self.index: TailIndex | None = None
+        self._topic = topic
+        self._source = source
+        self._following: Following | None = None
+        self._extending: asyncio.Future[None] | None = None
+        self._too_large = -1
+        self._loop = asyncio.get_running_loop()
+        self._grown = -FRESH_SECONDS
+        self._used = self._loop.time()
+
+    # What is known of the partition.
+
+    async def end(self) -> int:
+        """Where it ends now: above all that was acknowledged here."""
+        return max((await self._ask(self._source.offsets.end)), self.acked + 1)
+
+    async def bounds(self) -> Bounds:
+        """Where it starts and ends now."""
+        start, end = await self._ask(self._source.offsets.bounds)
+        return Bounds(start, max(end, self.acked + 1))
+
+    async def _ask(self, question: Callable[[Place], Awaitable[Answer]]) -> Answer:
+        try:
+            return await question(self.place)
+        except TopicMissing as error:
+            await self.check()  # perhaps we may not see it
+            raise Unreachable(f"{self.place}: its broker does not know it yet: try again ({error})") from error
+
+    async def check(self) -> None:
+        """Raise an error if the topic was deleted or made again, or is not for us."""
+        name = self.place.topic
+        found = await self._source.topics.describe(name)
+        if found is None:
+            raise TopicMissing(f"the topic {name} was deleted while it was in use: restore it, or use another name")
+        if found.id != self._topic.id:
+            raise TopicReplaced(
+                f"the topic {name} was made again while it was in use: restore the old one, or use another name"
+            )
+
+    def acknowledge(self, sent: NewRecord, offset: int, timestamp: int) -> int | None:
+        """A record of our own is in the log. From where on its key has no other one, if that is known."""
+        if offset > self.acked:  # noqa: PLR1730 (half the time of max, at every append)
+            self.acked = offset
+        index = self.index
+        if index is None:
+            return None
+        if offset != index.upper:
+            return None if sent.key is None else index.previous(sent.key, offset)
+        record = Record(sent.partition, offset, timestamp, sent.key, sent.action, sent.value, sent.headers)
+        before = index.add(record)
+        self._grown = self._loop.time()
+        if self._following is not None:
+            self._following.advance(index.upper)
         return before
 
-    def previous(self, key: bytes, offset: int) -> int | None:
-        """From where on the key has no other record below `offset`; None if that is not known.
+    def floor(self) -> int:
+        """From where on a tail costs little: what is in the index, if that was near the log's end a moment ago.
 
-        That is the offset of the key's record before it, or the one below `lower` if there is none.
+        Otherwise others may have filled the log meanwhile, so that only its end is near.
         """
-        if not self.lower <= offset <= self.upper:
-            return None
-        known = self._keys.get(key, ())
-        found = bisect_left(known, offset, key=_offset)
-        return known[found - 1].offset if found else self.lower - 1
+        if self.index is None or self._loop.time() - self._grown > FRESH_SECONDS:
+            return NOWHERE
+        return self.index.lower
 
-    def extend(self, records: Sequence[Record], upto: int) -> None:
-        """Add what was read from `upper` or below, up to but not including `upto`; what is known already is skipped."""
-        if upto <= self.upper:
-            return
-        if records and records[0].offset < self.upper:
-            records = records[bisect_left(records, self.upper, key=_offset) :]
-        assert not records or records[-1].offset < upto
-        keys, order, size, count = self._keys, self._order, 0, 0
-        for record in records:
-            key = record.key
-            if key is not None:
-                known = keys.get(key)
-                if known is None:
-                    keys[key] = [record]
-                else:
-                    known.append(record)
-                order.append(record)
-                size += cost(record)
-                count += 1
-        self.upper = upto
-        self.bytes += size
-        self._budget.take(count, size)
+    # What is asked for.
 
-    def prepend(self, records: Sequence[Record], first: int) -> None:
-        """Add all records from `first` up to `lower`."""
-        assert first <= self.lower
-        assert not records or (first <= records[0].offset and records[-1].offset < self.lower)
-        kept = [record for record in records if record.key is not None]
-        earlier: dict[bytes, list[Record]] = {}
-        for record in kept:
-            assert record.key is not None
-            earlier.setdefault(record.key, []).append(record)
-        for key, found in earlier.items():
-            self._keys[key] = found + self._keys.get(key, [])
-        self._order[:0] = kept
-        self.lower = first
-        size = sum(map(cost, kept))
-        self.bytes += size
-        self._budget.take(len(kept), size)
+    async def find(self, key: bytes, after: int, before: int, limit: int) -> list[Record]:
+        """One key's records with `after < offset < before`, at most `limit`."""
+        index = self.index
+        self._used = self._loop.time()
+        if index is not None and index.lower <= after + 1 and before <= index.upper:
+            return index.find(key, after, before, limit)
+        covered = await self._cover(after + 1, before)
+        if covered is not None:
+            index, upto = covered
+            return index.find(key, after, upto, limit)
+        return await self._stream(after + 1, before, limit, key=key)
 
-    def find(self, key: bytes, after: int, before: int, limit: int) -> list[Record]:
-        """The key's records with `after < offset < before`, oldest first; the range must be covered."""
-        assert self.lower <= after + 1
-        assert before <= self.upper
-        known = self._keys.get(key)
-        if known is None:
-            return []
-        # Nearly always the newest are asked for.
-        start = len(known) if known[-1].offset <= after else bisect_left(known, after + 1, key=_offset)
-        stop = len(known) if known[-1].offset < before else bisect_left(known, before, key=_offset)
-        return known[start : min(stop, start + limit)]
-
-    def keys(self, after: int, before: int) -> list[bytes]:
+    async def keys(self, after: int, before: int) -> list[bytes]:
         """The distinct keys of the records with `after < offset < before`."""
-        order = self._order
-        start, stop = bisect_left(order, after + 1, key=_offset), bisect_left(order, before, key=_offset)
-        return list(dict.fromkeys(record.key for record in order[start:stop] if record.key is not None))
+        self._used = self._loop.time()
+        covered = await self._cover(after + 1, before)
+        if covered is not None:
+            index, upto = covered
+            return index.keys(after, upto)
+        found: dict[bytes, None] = {}
 
-    def at(self, offset: int) -> Record | None:
-        """The record at this offset, if it is here."""
-        found = bisect_left(self._order, offset, key=_offset)
-        if found < len(self._order) and self._order[found].offset == offset:
-            return self._order[found]
+        def collect(records: Sequence[Record], position: int) -> None:
+            found.update(dict.fromkeys(record.key for record in records if record.key is not None))
+
+        async with self._reading(after + 1, before, collect) as following:
+            await following.reach(before)
+        return list(found)
+
+    async def first(self, offset: int) -> Record | None:
+        """The first record at or after this offset."""
+        index = self.index
+        known = None if index is None or not index.lower <= offset < index.upper else index.at(offset)
+        if known is not None:
+            return known
+        end = await self.end()
+        while offset < end:
+            try:
+                found = await self._stream(offset, end, 1)
+            except Trimmed as trimmed:
+                offset = trimmed.start
+            else:
+                return found[0] if found else None
         return None
 
-    def restart(self, at: int) -> None:
-        """Forget everything and begin at this offset."""
-        self._keys.clear()
-        count, size = len(self._order), self.bytes
-        self._order = []
-        self.bytes = 0
-        self.lower = self.upper = at
-        self._budget.give(count, size)
+    async def _cover(self, first: int, before: int) -> tuple[TailIndex, int] | None:
+        """The index and up to where it holds what was asked for: `before`, or the log's end. None: stream it."""
+        for _ in range(MAX_TRIES):
+            index = self._usable()
+            if index is not None and first < index.lower:
+                if not await self._extend_down(index, first):
+                    return None
+                continue
+            if not self._source.budget.fits(before - first):
+                return None
+            following = self._follow(first)
+            upto = await following.reach(before)
+            index = self.index
+            if index is not None and index.lower <= first and upto <= index.upper:
+                return index, upto
+        return None
 
-    def drop_oldest(self) -> None:
-        """Drop the oldest part of the records; `lower` rises above them."""
-        dropped = self._order[: len(self._order) // DROPPED + 1]
-        for key, count in Counter(record.key for record in dropped).items():
-            assert key is not None
-            known = self._keys[key]
-            if len(known) == count:
-                del self._keys[key]
-            else:
-                del known[:count]
-        del self._order[: len(dropped)]
-        self.lower = dropped[-1].offset + 1
-        size = sum(map(cost, dropped))
-        self.bytes -= size
-        self._budget.give(len(dropped), size)
+    def _usable(self) -> TailIndex | None:
+        """The index, unless it holds what is not in the log any more."""
+        following = self._following
+        if following is not None and following.stopped:
+            self._following = None
+            if following.beyond and self.index is not None:
+                self._source.budget.close(self.index)
+                self.index = None
+        return self.index
+
+    def _follow(self, first: int) -> Following:
+        """Somebody who reads on from the index's upper bound; the index is begun anew if it ends below `first`."""
+        if self._following is not None:
+            return self._following
+        if self.index is None:
+            self.index = self._source.budget.open(first)
+        elif first > self.index.upper:
+            self.index.restart(first)  # what lies between is of no interest to anybody
+        index = self.index
+
+        def take(records: Sequence[Record], position: int) -> None:
+            index.extend(records, position)
+            self._grown = self._loop.time()
+
+        self._following = Following(self, self._source.fetchers.shared, index.upper, take)
+        return self._following
+
+    async def _extend_down(self, index: TailIndex, first: int) -> bool:
+        """Fetch what lies below the index, once for all who ask; False if it is too much."""
+        if self._extending is not None:
+            await asyncio.wait([self._extending])
+            return True
+        lower, budget = index.lower, self._source.budget
+        if first <= self._too_large or not budget.fits(lower - first, beside=budget.records):
+            return False
+        self._extending = self._loop.create_future()
+        try:
+            found = await self._fetch(first, lower, budget.max_bytes - budget.bytes)
+        finally:
+            self._extending.set_result(None)
+            self._extending = None
+        if found is None:
+            self._too_large = first
+            return False
+        if index is self.index and index.lower == lower:
+            index.prepend(found, first)
+        return True
+
+    async def _fetch(self, first: int, before: int, room: int) -> list[Record] | None:
+        """All records from `first` up to `before`; None if they are too large."""
+        found: list[Record] = []
+
+        def collect(records: Sequence[Record], position: int) -> None:
+            nonlocal room
+            found.extend(records)
+            room -= sum(map(cost, records))
+            if room < 0:
+                following.finish()
+
+        async with self._reading(first, before, collect) as following:
+            return found if await following.reach(before) == before and room >= 0 else None
+
+    async def _stream(self, first: int, before: int, limit: int, *, key: bytes | None = None) -> list[Record]:
+        """Read the partition from `first` on, apart from the index, and keep the key's records (None: all)."""
+        found: list[Record] = []
+
+        def collect(records: Sequence[Record], position: int) -> None:
+            found.extend(records)
+            if len(found) >= limit:
+                following.finish()
+
+        async with self._reading(first, before, collect, key) as following:
+            await following.reach(before)
+        return found[:limit]
+
+    @asynccontextmanager
+    async def _reading(self, first: int, before: int, sink: Sink, key: bytes | None = None) -> AsyncIterator[Following]:
+        async with self._source.fetchers.one() as fetcher:
+            following = Following(self, fetcher, first, sink, key=key, until=before)
+            try:
+                yield following
+            finally:
+                following.stop()
+
+    def forget(self) -> None:
+        """Let go of an index that nobody has asked, and that has not grown, for long."""
+        idle = self._following is None or self._following.stopped
+        if self.index is not None and idle and self._loop.time() - max(self._used, self._grown) > UNUSED_SECONDS:
+            self._source.budget.close(self.index)
+            self.index = None
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        if self._following is not None:
+            self._following.stop(StorageFailed("the log is closed"))

@@ -8,8 +8,8 @@ import pytest
 
 from everlog.errors import TopicMissing, TopicReplaced, Unreachable
 from everlog.log.base import Bounds, LogTopic, NewRecord
-from everlog.log.kafka.tail import Budget
-from everlog.log.kafka.tails import Fetchers, Source, Tail
+from everlog.log.kafka.index import Budget
+from everlog.log.kafka.tail import Fetchers, Source, Tail
 
 TOPIC = LogTopic("t", "id", 1)
 
