@@ -17,6 +17,7 @@ from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
 from everlog.journal.reduce import rowless
 from everlog.journal.values import partition_of
 from everlog.log.base import Record
+from everlog.pipeline.known import KnownHeads
 from everlog.store.base import KeyChange, Store, StoreTask
 
 
@@ -78,14 +79,16 @@ class Applied:
         self.failed |= other.failed
 
 
-async def apply(store: Store, topic: Topic, partition: int, grouped: Grouped) -> Applied:
-    """Fold the grouped records into the tables."""
+async def apply(
+    store: Store, topic: Topic, partition: int, grouped: Grouped, known: KnownHeads | None = None
+) -> Applied:
+    """Fold the grouped records into the tables. Heads that are `known` are not loaded."""
     done = Applied(records=grouped.records)
     async with store.task(topic, partition) as task:
         pointer = await task.pointer()
         # In the order of the tables' keys, neighbouring rows fall onto the same pages.
         journals = sorted((journal_id, entries) for journal_id, entries in grouped.journals.items() if entries)
-        heads = await _load_heads(task, [journal_id for journal_id, _ in journals], done)
+        heads = await _find_heads(task, [journal_id for journal_id, _ in journals], known, done)
         failpoint("apply.loaded")
         folded: list[KeyChange] = []
         for journal_id, entries in journals:
@@ -98,6 +101,8 @@ async def apply(store: Store, topic: Topic, partition: int, grouped: Grouped) ->
         if grouped.misplaced:
             await task.write_misplaced(grouped.misplaced)
         changes = await _write(task, folded, done)
+    if known is not None:
+        known.learn(changes)
     failpoint("apply.done")
     done.quarantined += len(grouped.misplaced)
     for key in changes:
@@ -106,6 +111,12 @@ async def apply(store: Store, topic: Topic, partition: int, grouped: Grouped) ->
         done.rejected += len(key.change.rejected)
         done.quarantined += len(key.change.quarantined)
     return done
+
+
+async def _find_heads(task: StoreTask, ids: Sequence[str], known: KnownHeads | None, done: Applied) -> dict[str, Head]:
+    """The heads that are known, and the others from the store."""
+    found = {} if known is None else known.find(ids)
+    return found | await _load_heads(task, [journal_id for journal_id in ids if journal_id not in found], done)
 
 
 async def _load_heads(task: StoreTask, ids: Sequence[str], done: Applied) -> dict[str, Head]:

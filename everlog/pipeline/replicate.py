@@ -36,7 +36,7 @@ from everlog.pipeline.session import open_session
 from everlog.pipeline.sources import source_of
 from everlog.pipeline.starting import Start, find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
-from everlog.pipeline.worker import REPORT_SCHEMA, Job, for_tasks
+from everlog.pipeline.worker import REPORT_SCHEMA, Job, Range, for_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -170,7 +170,8 @@ class Replicator:
         ends = self._source.ends(written_offset(self._checkpoint, number))
         moved = {place: end for place, end in ends.items() if end > self._ends.get(place, 0)}
         topics = self._portal.call(self._pinned({parse_place(place)[0] for place in moved}))
-        job = Job(for_tasks(self._config), topics, self._source.decoder)
+        ranges = {place: Range(self._ends.get(place, 0), end) for place, end in moved.items()}
+        job = Job(for_tasks(self._config), topics, self._source.decoder, ranges)
         rows = batch.mapInArrow(job, REPORT_SCHEMA).collect()
         reports = {place_name(row.topic, row.partition): _decode_report(row.report) for row in rows}
         raise_failures(reports)

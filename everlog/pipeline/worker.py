@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +18,8 @@ from everlog.config import Config
 from everlog.errors import EverlogError
 from everlog.journal.head import Topic
 from everlog.pipeline.apply import Applied, Grouped, apply
+from everlog.pipeline.known import KnownHeads, Partitions
+from everlog.pipeline.places import place_name
 from everlog.pipeline.sources.base import Decoder
 from everlog.store.base import Store
 
@@ -28,8 +31,16 @@ REPORT_SCHEMA = "topic string, partition int, report binary"
 _REPORT = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("report", pa.binary())])
 
 _stores: dict[bytes, Store] = {}
+_known = Partitions()
 _runner: asyncio.Runner | None = None
 _settled = False
+
+
+class Range(NamedTuple):
+    """What a batch holds of a log partition: offsets from `start` up to but not including `end`."""
+
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +50,53 @@ class Job:
     config: Config
     topics: Mapping[str, Topic]
     decoder: Decoder
+    ranges: Mapping[str, Range]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Gather the records of the task's one log partition, and apply them."""
         settle_process()
         grouped, size, place = Grouped(), 0, ("", -1)
         done = Applied()
+        known: KnownHeads | None = None
         for batch in batches:
             for part in self.decoder(batch):
-                place = (part.topic, part.partition)
+                if place[1] < 0:
+                    place = (part.topic, part.partition)
+                    known = self._begin(*place)
                 if done.failed:
                     continue  # the rest is only drained: it comes again with the next try
                 grouped.add(self.topics[part.topic], part.records)
                 size += part.size
                 if size >= MAX_GATHERED_BYTES:
-                    self._apply(*place, grouped, done)
+                    self._apply(*place, grouped, known, done)
                     grouped, size = Grouped(), 0
         if place[1] < 0:
             return
         if not done.failed:
-            self._apply(*place, grouped, done)
+            self._apply(*place, grouped, known, done)
+        if known is not None and not done.failed:
+            known.finish(self.ranges[place_name(*place)].end)
         values = ([place[0]], [place[1]], [msgspec.json.encode(done)])
         arrays = [pa.array(value, field.type) for value, field in zip(values, _REPORT, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
 
-    def _apply(self, topic: str, partition: int, grouped: Grouped, done: Applied) -> None:
+    def _begin(self, topic: str, partition: int) -> KnownHeads | None:
+        """What this process knows of the partition; nothing where a transaction must see the heads itself."""
+        if self.config.embedded:
+            return None
+        start = self.ranges[place_name(topic, partition)].start
+        return _known.begin(msgspec.json.encode(self.config), self.topics[topic].id, partition, start)
+
+    def _apply(self, topic: str, partition: int, grouped: Grouped, known: KnownHeads | None, done: Applied) -> None:
         """A failure is reported, not raised: the other partitions of the batch shall be written all the same."""
         try:
-            done.add(_process().run(self._fold_in(self.topics[topic], partition, grouped)))
+            done.add(_process().run(self._fold_in(self.topics[topic], partition, grouped, known)))
         except EverlogError as error:
             logger.exception("%s/%d could not be applied", topic, partition)
             done.failed[""] = str(error)
 
-    async def _fold_in(self, topic: Topic, partition: int, grouped: Grouped) -> Applied:
-        return await apply(await _store(self.config), topic, partition, grouped)
+    async def _fold_in(self, topic: Topic, partition: int, grouped: Grouped, known: KnownHeads | None) -> Applied:
+        return await apply(await _store(self.config), topic, partition, grouped, known)
 
 
 def for_tasks(config: Config) -> Config:

@@ -11,6 +11,7 @@ from everlog.journal.reading import Reader, Ref, Span
 from everlog.journal.writing import Appended, Draft, Origin, Writer
 from everlog.log.base import Ack, Headers, NewRecord, Record
 from everlog.pipeline.apply import Grouped, apply
+from everlog.pipeline.known import KnownHeads
 from everlog.store.base import Store
 from tests.unit.models.oracle import facts_of
 from tests.unit.models.scheduler import Step
@@ -42,10 +43,10 @@ class Pipeline:
         await self.apply(self.world.store, records)
         await self.publish(last)
 
-    async def apply(self, store: Store, records: list[Record]) -> None:
+    async def apply(self, store: Store, records: list[Record], known: KnownHeads | None = None) -> None:
         grouped = Grouped()
         grouped.add(TOPIC, records)
-        applied = await apply(store, TOPIC, 0, grouped)
+        applied = await apply(store, TOPIC, 0, grouped, known)
         if applied.failed:
             self.world.find("failed", keys=applied.failed)
 

@@ -7,14 +7,14 @@ from functools import partial
 
 import msgspec
 
-from everlog.journal.head import Head, Topic
+from everlog.journal.head import Head
 from everlog.journal.reading import Reader, View
 from everlog.log.base import Record
+from everlog.pipeline.known import KnownHeads
 from everlog.store.base import KeyChange
 from tests.unit.models.doubles import Statement, StoreDouble, TaskDouble
 from tests.unit.models.processes import Pipeline
 from tests.unit.models.tables import head_columns
-from tests.unit.models.world import World
 
 
 class PartialHeads(TaskDouble):
@@ -103,60 +103,56 @@ class PublishFirst(Pipeline):
         await self.apply(self.world.store, records)
 
 
+class Worker:
+    """A process that runs a task at a time, of whichever pipeline, and knows the heads that it wrote."""
+
+    def __init__(self, known: KnownHeads) -> None:
+        self.known = known
+        self.busy = False
+
+
 class CachedHeads(Pipeline):
-    """Keeps heads between batches. Drops them if somebody else has published what this one is about to do."""
+    """The tasks of all pipelines go to the same few workers, which keep heads between batches."""
 
-    drops = True
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.cache: dict[str, Head] = {}
+    known: type[KnownHeads] = KnownHeads
+    filters = False
 
     async def replicate(self, records: list[Record], last: int) -> None:
-        store = self.world.store
-        pointer = await store.pointer("", 0)
-        if self.drops and pointer >= records[0].offset:
-            self.cache.clear()
-        cached = CachingStore(self)
-        await self.apply(cached, [record for record in records if record.offset > pointer])
-        # Only now is everything durable.
-        self.cache |= cached.seen
+        pointer = await self.world.store.pointer("", 0) if self.filters else -1
+        worker = self.free_worker()
+        worker.busy = True
+        try:
+            worker.known.begin(records[0].offset)
+            rest = [record for record in records if record.offset > pointer]
+            await self.apply(self.world.store, rest, worker.known)
+            worker.known.finish(last + 1)
+        finally:
+            worker.busy = False
         await self.publish(last)
+
+    def free_worker(self) -> Worker:
+        random, workers = self.world.random, self.world.workers
+        free = [worker for worker in workers if not worker.busy]
+        if not free or random.random() < 0.1:
+            workers.append(Worker(self.known(random.choice([1, 2, 100]))))
+            return workers[-1]
+        return random.choice(free)
+
+
+class NeverDropped(KnownHeads):
+    """Uses its heads for any batch."""
+
+    def begin(self, start: int) -> None:
+        self._end = None
 
 
 class CachedHeadsKept(CachedHeads):
-    """Filters by the pointer and yet goes on from its own heads."""
+    """Heads are used though somebody else did a batch in between."""
 
-    drops = False
-
-
-class CachingTask(TaskDouble):
-    """Takes some heads from a cache, and notes what it leaves behind."""
-
-    def __init__(self, store: CachingStore) -> None:
-        super().__init__(store.pipeline.world.store)
-        self.cache, self.seen = store.pipeline.cache, store.seen
-
-    async def heads(self, ids: Sequence[str]) -> dict[str, Head]:
-        known = {journal_id: self.cache[journal_id] for journal_id in ids if journal_id in self.cache}
-        if self.random.random() < 0.3:
-            known = {}
-        found = known | await super().heads([journal_id for journal_id in ids if journal_id not in known])
-        self.seen |= found
-        return found
-
-    async def write_heads(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
-        self.seen |= {key.id: head for key in changes if (head := key.head) is not None}
-        return await super().write_heads(changes)
+    known = NeverDropped
 
 
-class CachingStore(StoreDouble):
-    """The world's store, with a pipeline's cache before it."""
+class CachedHeadsFiltered(CachedHeads):
+    """Leaves out what somebody else has published, and yet goes on from its own heads."""
 
-    def __init__(self, pipeline: CachedHeads) -> None:
-        super().__init__(pipeline.world.tables, pipeline.world.random)
-        self.pipeline = pipeline
-        self.seen: dict[str, Head] = {}
-
-    def task(self, topic: Topic, partition: int) -> CachingTask:
-        return CachingTask(self)
+    filters = True
