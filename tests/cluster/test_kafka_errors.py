@@ -34,6 +34,7 @@ from everlog.errors import (
 )
 from everlog.log.base import LogTopic
 from everlog.log.kafka.log import KafkaLog
+from everlog.log.kafka.topics import Topics
 from tests.cluster.kafka_support import make_topic, new_record, opened, put_foreign, remove_topic, with_kafka
 from tests.cluster.servers import require_servers
 
@@ -107,6 +108,22 @@ async def test_a_compacted_topic_is_refused(config, name, policy):
     async with opened(config) as log:
         with pytest.raises(UnsuitableTopic, match=r"cleanup\.policy=delete"):
             await log.create_topic(name)
+
+
+async def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(config, name, monkeypatch):
+    """Of several brokers, one may be asked for the settings before it has heard of the topic."""
+    right, asked = Topics.settings, []
+
+    async def settings(topics: Topics, name: str) -> dict[str, str] | None:
+        asked.append(name)
+        if len(asked) == 1:
+            raise TopicMissing("not yet")
+        return await right(topics, name)
+
+    monkeypatch.setattr(Topics, "settings", settings)
+    async with opened(config) as log:
+        assert (await log.create_topic(name)).name == name
+    assert asked == [name, name]
 
 
 async def test_what_may_lose_records_one_day_is_said(config, name):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from everlog.cluster import java
@@ -78,8 +78,16 @@ def make_topic(config: KafkaConfig, name: str) -> dict[str, str]:
     """A topic with as many copies as the configuration says; its settings."""
     admin = AdminClient(kafka_settings(config))
     admin.create_topics([NewTopic(name, 1, config.replication_factor)])[name].result()
-    (answer,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
-    return {key: entry.value for key, entry in answer.result().items()}
+    deadline = time.monotonic() + 30
+    while True:
+        (answer,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)]).values()
+        try:
+            return {key: entry.value for key, entry in answer.result().items()}
+        except KafkaException as error:
+            # Not every broker knows it at once.
+            missing = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+            if not missing or time.monotonic() > deadline:
+                raise
 
 
 def produce(config: KafkaConfig, topic: str, value: bytes) -> int:

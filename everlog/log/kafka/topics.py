@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
 
 from everlog.config import Config
-from everlog.errors import EverlogError, TooFewReplicas, Unreachable, UnsuitableTopic
+from everlog.errors import EverlogError, TooFewReplicas, TopicMissing, Unreachable, UnsuitableTopic
 from everlog.log.base import LogTopic
 from everlog.log.kafka.clients import Watch, answer_of, make_client
 from everlog.log.kafka.errors import explain, is_denied, is_missing, kafka_error
@@ -129,8 +129,8 @@ class Topics:
             found = await self._describe([name])
             if found and all(partition.leader is not None for partition in found[0].partitions):
                 topic = _log_topic(found[0])
-                await self._check(topic, found[0])
-                return topic
+                if await self._is_checked(topic, found[0]):
+                    return topic
             if not found and not made:
                 made = await self._make(name)
             if time.monotonic() > deadline:
@@ -161,6 +161,14 @@ class Topics:
             # Somebody else was quicker; that is all the same.
             if why.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise explain(why, f"the new topic {name}", self._servers) from error
+        return True
+
+    async def _is_checked(self, topic: LogTopic, found: TopicDescription) -> bool:
+        """Check the topic; False if the broker that was asked does not know it yet."""
+        try:
+            await self._check(topic, found)
+        except TopicMissing:
+            return False
         return True
 
     async def _check(self, topic: LogTopic, found: TopicDescription) -> None:
@@ -215,7 +223,10 @@ class Topics:
         return self._concerns
 
     async def _judge(self, name: str) -> list[str]:
-        found, settings = await self._describe([name]), await self.settings(name)
+        try:
+            found, settings = await self._describe([name]), await self.settings(name)
+        except TopicMissing:  # it comes or goes
+            return []
         return concerns(found[0], settings, self._brokers) if found else []
 
     async def too_few_replicas(self, name: str) -> str | None:
