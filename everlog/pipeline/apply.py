@@ -187,12 +187,11 @@ def _tag(key: KeyChange, topic: str, order: Order) -> None:
             continue
         row = msgspec.structs.replace(found.row, ordering=str(place.offset))
         placed[id(found.row)] = row
-        if kept is not None and id(found.row) not in kept:
-            continue
+        entries = key.tagged if kept is None or id(found.row) in kept else key.untagged
         for tag, number in found.numbers:
             shards = place.shards.get(tag)
             bucket = place.bucket(None if shards is None else shard_of(key.id, shards))
-            key.tagged.append(TagEntry(tag, bucket, TagRow(place.offset, topic, key.id, number, row)))
+            entries.append(TagEntry(tag, bucket, TagRow(place.offset, topic, key.id, number, row)))
     change.rows = [placed.get(id(row), row) for row in change.rows]
 
 

@@ -29,7 +29,8 @@ class KeyChange:
     `garbage` is what must be deleted now: the fold's own deletions and those that an unfinished earlier batch
     may have left. It is also stored in the head, so that it survives a crash between the two. `before` is the
     journal's seqNr before the change; 0 if there was none, or if it is not known. `tagged` are the rows of views by
-    tag; `propagate`: what the garbage removes is to be removed from the views, too.
+    tag; `propagate`: what the garbage removes is to be removed from the views, too; `untagged`: what the change itself
+    removed again, so that it gets into no view.
     """
 
     id: str
@@ -37,6 +38,7 @@ class KeyChange:
     garbage: tuple[Deletion, ...] = ()
     before: int = 0
     tagged: list[TagEntry] = field(default_factory=list)
+    untagged: list[TagEntry] = field(default_factory=list)
     propagate: bool = False
 
     @property

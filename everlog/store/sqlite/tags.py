@@ -113,15 +113,22 @@ class SqliteTags(TagTables):
         await self._write(lambda connection: connection.executemany(SQL["delete_bucket"], values).rowcount)
 
 
-def put_tagged(connection: sqlite3.Connection, entries: Sequence[TagEntry]) -> None:
+def put_tagged(connection: sqlite3.Connection, entries: Sequence[TagEntry], untagged: Sequence[TagEntry] = ()) -> None:
     """Rows of views, in the order of their keys; their buckets; and how far each journal has got."""
-    ordered = sorted(entries, key=lambda entry: (entry.tag, entry.row.offset))
+    ordered = sorted(entries, key=_by_key)
     connection.executemany(SQL["put_tagged"], list(map(tag_values, ordered)))
-    buckets = {(entry.tag, *entry.bucket) for entry in entries}
-    connection.executemany(SQL["put_bucket"], [(*found[:3], -1 if found[3] is None else found[3]) for found in buckets])
-    last = {(entry.row.topic, entry.row.id, entry.tag): entry.row for entry in ordered}
+    buckets = {(entry.tag, entry.bucket) for entry in entries}
+    connection.executemany(SQL["put_bucket"], [(tag, *found[:2], _shard(found)) for tag, found in buckets])
+    numbered = sorted([*entries, *untagged], key=_by_key) if untagged else ordered
+    last = {(entry.row.topic, entry.row.id, entry.tag): entry.row for entry in numbered}
     progress = [(*key, row.event.seq_nr, row.number, *row.offset) for key, row in last.items()]
     connection.executemany(SQL["put_progress"], progress)
+    lowest = [(row.number + 1, row.topic, row.id, tag, row.number + 1) for tag, _, row in untagged]
+    connection.executemany(SQL["raise_lowest"], lowest)
+
+
+def _by_key(entry: TagEntry) -> tuple[str, TimeUuid]:
+    return entry.tag, entry.row.offset
 
 
 def delete_tagged(connection: sqlite3.Connection, topic: str, journal_id: str, bounds: tuple[int, ...]) -> None:

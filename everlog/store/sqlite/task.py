@@ -59,9 +59,11 @@ class SqliteTask(StoreTask):
         rows: dict[bool, list[tuple[object, ...]]] = {False: [], True: []}
         rejected, waiting = [], []
         tagged: list[TagEntry] = []
+        untagged: list[TagEntry] = []
         for key in changes:
             change = key.change
             tagged += key.tagged
+            untagged += key.untagged
             if key.propagate:
                 # Already here: a row of a new life may take the place of the one that says where its views' rows are.
                 for deletion in key.garbage:
@@ -75,8 +77,8 @@ class SqliteTask(StoreTask):
             waiting += [waiting_values(name, key.id, "halted", found) for found in change.quarantined]
         self._connection.executemany(SQL["put_row"], rows[False])
         self._connection.executemany(SQL["put_binary_row"], rows[True])
-        if tagged:
-            put_tagged(self._connection, tagged)
+        if tagged or untagged:
+            put_tagged(self._connection, tagged, untagged)
         if rejected:
             self._connection.executemany(SQL["put_rejected"], rejected)
             place = (name, self._partition)
