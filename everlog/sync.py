@@ -169,6 +169,8 @@ class Tag(_Twin[tag.Tag]):
     current_pages = _iterating(tag.Tag.current_pages, 1)
     live = _flattening(tag.Tag.live_pages)
     live_pages = _iterating(tag.Tag.live_pages, 1)
+    verify = _blocking(tag.Tag.verify)
+    drop = _blocking(tag.Tag.drop)
 
 
 class Everlog(_Twin[client.Everlog]):

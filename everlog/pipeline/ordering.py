@@ -19,12 +19,22 @@ from everlog.errors import Unreachable
 from everlog.pipeline.places import parse_place, place_name
 from everlog.store.base import Store
 from everlog.store.tags import TagTables
-from everlog.tags.plan import NOTHING, Order, Piece, Plan, Watermark, advance, ends_of, extend, piece_of
+from everlog.tags.plan import (
+    BEGINNING,
+    NOTHING,
+    START,
+    TOPIC_NUMBER,
+    Order,
+    Piece,
+    Plan,
+    Watermark,
+    advance,
+    ends_of,
+    extend,
+    piece_of,
+)
 from everlog.tags.timeuuid import tick_of
 
-TOPIC_NUMBER = "tag-topic:"
-BEGINNING = "tag-beginning:"
-START = "tag-start"
 MAX_TRIES = 100
 # Plans below the watermark are dropped now and then, not one by one.
 DROP_EVERY = 200

@@ -107,12 +107,20 @@ class TagTables(ABC):
         """How far the views of a journal's tags are, built-in ones too."""
 
     @abstractmethod
+    async def find(self, tag: str, row: TagRow) -> list[tuple[Bucket, int]]:
+        """Where the view holds an event, by its offset: the buckets, and the numbers that it has there."""
+
+    @abstractmethod
     async def put(self, entries: Sequence[TagEntry]) -> None:
-        """Write rows outside of a batch: a rebuild."""
+        """Write rows outside of a batch, and how far their journals have got: a rebuild."""
 
     @abstractmethod
     async def remove(self, tag: str, bucket: Bucket, rows: Sequence[TagRow]) -> None:
         """Remove rows of one bucket, for a view that will be rebuilt or is not needed."""
+
+    @abstractmethod
+    async def forget_progress(self, tag: str, journals: Sequence[tuple[str, str]]) -> None:
+        """These journals, by topic and id, have no events in the view any more."""
 
     @abstractmethod
     async def forget(self, tag: str, buckets: Sequence[Bucket]) -> None:

@@ -19,6 +19,11 @@ import msgspec
 from everlog.tags.buckets import Bucket, bucket_of
 from everlog.tags.timeuuid import MAX_RANK, TimeUuid, event_rank
 
+# What is pinned about the order: the number of each topic, where its plans begin, and the first tick of all.
+TOPIC_NUMBER = "tag-topic:"
+BEGINNING = "tag-beginning:"
+START = "tag-start"
+
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
     """Offsets `[first, end)` of log partitions (`journal-orders/0`), beginning at `tick`; none of them is empty.

@@ -28,6 +28,7 @@ from everlog.tags.plan import Watermark
 from everlog.tags.reading import read_range
 from everlog.tags.retrying import Patience
 from everlog.tags.timeuuid import MIN_RANK, TimeUuid, before_time
+from everlog.tags.upkeep import Refs, Verified, all_journals, drop, verify_journal
 from everlog.tags.watching import Watermarks
 
 BEGINNING = TimeUuid(-1, MIN_RANK)
@@ -153,6 +154,31 @@ class Tag:
         """Like `live`, a list of events at a time."""
         start, position = _parse(after, since, token)
         return self._live(start, position)
+
+    async def verify(self) -> Verified:
+        """Count again: every event that journals hold with this tag must be in the view, once, with its number."""
+        store, config = self._tags.parts.store, self._tags.parts.config
+        (tag,) = self.names
+        report, refs = Verified(tag), Refs(store)
+        async for place in all_journals(store, config):
+            ref = await refs.of(*place)
+            if ref is not None and report.right:
+                await verify_journal(store, config, ref, tag, report)
+        return report
+
+    async def drop(self, *, topic: str | None = None, journal_id: str | None = None) -> int:
+        """Remove the view, or a topic's or a journal's events from it; a rebuild brings back what journals still hold.
+
+        The events themselves stay. What is appended from now on gets into the view as ever.
+        """
+        name = None if topic is None else self._tags.parts.config.journal.topic_prefix + topic
+
+        def wanted(row: TagRow) -> bool:
+            return (name is None or row.topic == name) and (journal_id is None or row.id == journal_id)
+
+        everything = topic is None and journal_id is None
+        (tag,) = self.names
+        return sum([count async for count in drop(self._tags.tables, tag, None if everything else wanted)])
 
     async def _current(self, start: TimeUuid, token: Position | None) -> AsyncGenerator[list[TaggedEvent], None]:
         watermark = await self._begin(start, token)

@@ -20,6 +20,7 @@ from everlog.journal.tag_names import slice_of
 from everlog.store.tags import TagTables
 from everlog.tags.tag import Tag, TaggedEvent, Tags
 from everlog.tags.timeuuid import TimeUuid, start_of
+from everlog.tags.upkeep import Refs, Verified, all_journals, rebuild_journal
 from everlog.testing.replication import replicate
 
 PATIENCE = 30.0
@@ -439,6 +440,85 @@ class TagConformance:
             assert info.last_offset == last.offset
             assert info.last_time == datetime.fromtimestamp(last.place.ms / 1000, UTC)
 
+    # Upkeep
+
+    async def test_drop_and_rebuild(self, everlog: Everlog, time: Advancing) -> None:
+        """A journal leaves a view, others stay; a rebuild brings all back, at their places, with numbers from 1."""
+        await self.fill(everlog, 12)
+        await replicate(everlog, batch=2)
+        time.advance(7200)
+        await self.fill(everlog, 3, tags=("t", "u"))
+        await replicate(everlog)
+        tag = everlog.tag("t")
+        before = await everything(tag)
+        assert (await tag.verify()) == Verified("t", 15, 3)
+        assert await tag.drop(topic="orders", journal_id="o-1") == 5
+        assert await everything(tag) == [event for event in before if event.id != "o-1"]
+        assert "o-1, seqNr 5 is not in the view" in str((await tag.verify()).difference)
+        assert [info.journals for info in await everlog.tags()] == [2, 3]
+        assert await rebuild_all(configured(everlog, bucket="minute")) == 5
+        assert await everything(tag) == before
+        assert await rebuild_all(everlog) == 0, "repeating it changes nothing"
+        assert [(info.tag, info.events) for info in await everlog.tags()] == [("t", 15), ("u", 3)]
+
+    async def test_a_view_that_is_lost(self, everlog: Everlog, time: Advancing) -> None:
+        """All rows, buckets and progress gone: rebuilt from the journals, and the next event goes on counting."""
+        await self.fill(everlog, 8, journals=2)
+        await replicate(everlog)
+        tag = everlog.tag("t")
+        before = await everything(tag)
+        time.advance(7200)
+        await self.fill(everlog, 1, tags=("other",))
+        await replicate(everlog)
+        assert await tag.drop() == 8
+        assert await everything(tag) == []
+        assert await _tables(everlog).buckets("t", 0) == []
+        await self.fill(everlog, 1, journals=2)
+        await replicate(everlog)
+        assert [event.number for event in await everything(tag)] == [5]
+        assert await rebuild_all(everlog, ["t"]) == 8
+        found = await everything(tag)
+        assert found[:8] == before
+        check_order(found)
+        assert (await tag.verify()).right
+
+    async def test_a_rebuild_after_deletes(self, everlog: Everlog) -> None:
+        """What a journal does not hold any more does not come back; numbers stay as they were."""
+        orders = everlog.journal("orders")
+        await self.fill(everlog, 6, journals=1)
+        await orders.delete("o-0", to=2)
+        await replicate(everlog)
+        tag = everlog.tag("t")
+        before = await everything(tag)
+        assert [event.number for event in before] == [1, 2, 3, 4, 5, 6]
+        await tag.drop()
+        assert await rebuild_all(everlog) == 4
+        assert await everything(tag) == before[2:]
+        await orders.purge("o-0")
+        await orders.append("o-0", [Event("new", tags={"t"})])
+        await replicate(everlog)
+        assert (await everything(tag))[-1].number == 7
+        assert await rebuild_all(everlog) == 0
+        assert (await tag.verify()) == Verified("t", 1, 1)
+
+    async def test_what_was_there_before_the_order_began(self, everlog: Everlog) -> None:
+        """Events of a time without views: a rebuild puts them before all others, with numbers below 1."""
+        await self.fill(everlog, 4, journals=2)
+        await _without_views(everlog)
+        await self.fill(everlog, 2, journals=2)
+        await replicate(everlog)
+        seen = await everything(everlog.tag("t"))
+        assert len(seen) == 2
+        assert await rebuild_all(everlog) == 4
+        found = await everything(everlog.tag("t"))
+        assert found[4:] == seen
+        assert all(one.place < two.place for one, two in pairwise(found))
+        for key in ("o-0", "o-1"):
+            own = [event for event in found if event.id == key]
+            assert [event.seq_nr for event in own] == [1, 2, 3]
+            assert all(two.number == one.number + 1 for one, two in pairwise(own))
+        assert await rebuild_all(everlog) == 0
+
     # Bad input
 
     async def test_bad_input_is_refused(self, everlog: Everlog, time: Advancing) -> None:
@@ -531,6 +611,27 @@ class TagConformance:
     async def test_bad_ranges(self, everlog: Everlog, bad: tuple[int, int], name: str) -> None:
         with pytest.raises(InvalidInput, match=name):
             everlog.events_by_persistence_id("orders", "o", *bad)
+
+
+async def rebuild_all(log: Everlog, tags: Sequence[str] | None = None) -> int:
+    """What the Spark job does, in this process."""
+    parts, refs = log.parts, Refs(log.parts.store)
+    written = 0
+    async for place in all_journals(parts.store, parts.config):
+        ref = await refs.of(*place)
+        if ref is not None:
+            written += await rebuild_journal(parts.store, parts.config, ref, tags)
+    return written
+
+
+async def _without_views(log: Everlog) -> None:
+    """Replicate as a store without views does."""
+    store = log.parts.store
+    tables, store.tags = store.tags, None
+    try:
+        await replicate(log)
+    finally:
+        store.tags = tables
 
 
 class Counting:

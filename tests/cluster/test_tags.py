@@ -43,3 +43,5 @@ class TestClusterTags(TagConformance):
     test_the_events_of_one_journal = case(SPEC, 50)(TagConformance.test_the_events_of_one_journal)
     test_a_gap_in_a_journal = case(SPEC, 49)(TagConformance.test_a_gap_in_a_journal)
     test_all_ids = case(SPEC, 51)(TagConformance.test_all_ids)
+    test_a_view_that_is_lost = case(SPEC, 15, 16)(TagConformance.test_a_view_that_is_lost)
+    test_drop_and_rebuild = case(SPEC, 47)(TagConformance.test_drop_and_rebuild)

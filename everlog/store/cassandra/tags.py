@@ -100,6 +100,14 @@ class CassandraTags(TagTables):
         now = time.time_ns() // 1000
         for error in (await self._views.put(entries, lambda row: now - row.event.offset)).values():
             raise error
+        pinned = {topic: await self._pinned(topic) for topic in {entry.row.topic for entry in entries}}
+        await self._views.note_progress(entries, {name: topic.base for name, topic in pinned.items() if topic})
+
+    async def find(self, tag: str, row: TagRow) -> list[tuple[Bucket, int]]:
+        return await self._views.find(tag, row)
+
+    async def forget_progress(self, tag: str, journals: Sequence[tuple[str, str]]) -> None:
+        await self._views.forget_progress(tag, journals)
 
     async def remove(self, tag: str, bucket: Bucket, rows: Sequence[TagRow]) -> None:
         await self._views.remove(tag, bucket, rows)

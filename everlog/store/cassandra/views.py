@@ -128,6 +128,30 @@ class Views:
                 deletes.append([written, *key, number])
         await self._run("delete_tagged", deletes)
 
+    async def find(self, tag: str, row: TagRow) -> list[tuple[Bucket, int]]:
+        found = []
+        pid = persistence_id(row.topic, row.id)
+        for bucket in await self.buckets(tag, row.offset.ms):
+            if bucket.start <= row.offset.ms:
+                key = [bucket.stored_tag(tag), bucket.start, str(row.offset), pid]
+                found += [(bucket, nr) for nr, _ in await self._session.fetch(self._cql["tagged_keys"], *key)]
+        return found
+
+    async def note_progress(self, entries: Sequence[TagEntry], bases: Mapping[str, int]) -> None:
+        """After a rebuild: just above the time at which it may have been forgotten."""
+        for topic in {entry.row.topic for entry in entries}:
+            own = [entry for entry in entries if entry.row.topic == topic]
+            await self._note_progress(bases[topic] + 1, own)
+
+    async def forget_progress(self, tag: str, journals: Sequence[tuple[str, str]]) -> None:
+        """At the time at which it was written, so that the next event's counts again."""
+        deletes: list[list[Any]] = []
+        for topic, journal_id in journals:
+            pid = persistence_id(topic, journal_id)
+            rows = await self._session.fetch(self._cql["progress_time"], pid, tag)
+            deletes += [[max(time or 0 for time in times), pid, tag] for times in rows]
+        await self._run("delete_progress", deletes)
+
     async def forget(self, tag: str, buckets: Sequence[Bucket]) -> None:
         values = [[tag, bucket.start, bucket.size, shard_number(bucket)] for bucket in buckets]
         await self._run("delete_bucket", values)

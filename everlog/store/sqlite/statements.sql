@@ -192,6 +192,12 @@ ORDER BY tick, rank LIMIT ?
 -- name: delete_tagged
 DELETE FROM tag_views WHERE tag_name = ? AND timebucket = ? AND tick = ? AND rank = ? RETURNING tag_seq_nr
 
+-- name: tagged_number
+SELECT tag_seq_nr FROM tag_views WHERE tag_name = ? AND timebucket = ? AND tick = ? AND rank = ?
+
+-- name: delete_progress
+DELETE FROM tag_write_progress WHERE topic = ? AND id = ? AND tag = ?
+
 -- name: put_progress
 INSERT INTO tag_write_progress (topic, id, tag, seq_nr, tag_seq_nr, tick, rank) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET seq_nr = excluded.seq_nr, tag_seq_nr = excluded.tag_seq_nr, tick = excluded.tick,

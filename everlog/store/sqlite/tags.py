@@ -96,6 +96,18 @@ class SqliteTags(TagTables):
             for tag, seq_nr, number, tick, rank, lowest in rows
         }
 
+    async def find(self, tag: str, row: TagRow) -> list[tuple[Bucket, int]]:
+        found = []
+        for bucket in await self.buckets(tag, row.offset.ms):
+            if bucket.start <= row.offset.ms:
+                place = (bucket.stored_tag(tag), bucket.start, *row.offset)
+                found += [(bucket, number) for (number,) in self._read("tagged_number", *place)]
+        return found
+
+    async def forget_progress(self, tag: str, journals: Sequence[tuple[str, str]]) -> None:
+        values = [(topic, journal_id, tag) for topic, journal_id in journals]
+        await self._write(lambda connection: connection.executemany(SQL["delete_progress"], values).rowcount)
+
     async def put(self, entries: Sequence[TagEntry]) -> None:
         await self._write(lambda connection: put_tagged(connection, entries))
 
