@@ -70,6 +70,7 @@ OnDelete = Literal["keep", "propagate"]
 class TagsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[tags]`: views by tag. `slices` and `on_delete` are for topics that do not say otherwise."""
 
+    enabled: bool = True
     bucket: str = "hour"
     shards: dict[str, Annotated[int, msgspec.Meta(ge=2, le=1024)]] = {}
     slices: bool = False

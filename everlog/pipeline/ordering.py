@@ -44,7 +44,7 @@ _beginning = msgspec.json.Decoder(dict[int, int]).decode
 
 
 class Ordering:
-    """Makes plans and publishes the watermark. A store without views by tag needs neither."""
+    """Makes plans and publishes the watermark. Where no views by tag are kept, it does nothing."""
 
     def __init__(self, store: Store, config: TagsConfig, clock: Clock) -> None:
         self._store = store
@@ -60,7 +60,7 @@ class Ordering:
 
     async def prepare(self, ends: Mapping[str, int], starts: Mapping[str, int]) -> dict[tuple[str, int], Order]:
         """Every offset of a batch, from `starts` up to `ends`, gets its place before any of its rows is written."""
-        tables = self._store.tags
+        tables = self._tables
         if tables is None or not ends:
             return {}
         if self._watermark is None:
@@ -87,7 +87,7 @@ class Ordering:
 
     async def publish(self) -> None:
         """Move the watermark over all plans that pointer2, as it is now, covers."""
-        tables = self._store.tags
+        tables = self._tables
         if tables is None:
             return
         if self._watermark is None:
@@ -103,6 +103,10 @@ class Ordering:
         if reached.nr - self._dropped >= DROP_EVERY:
             await tables.drop_plans(reached.nr)
             self._dropped = reached.nr
+
+    @property
+    def _tables(self) -> TagTables | None:
+        return self._store.tags if self._config.enabled else None
 
     @property
     def watermark(self) -> Watermark:

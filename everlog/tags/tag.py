@@ -83,8 +83,8 @@ class Tags:
 
     def __init__(self, parts: Parts) -> None:
         tables = parts.store.tags
-        if tables is None:
-            raise InvalidInput("this store keeps no views by tag")
+        if tables is None or not parts.config.tags.enabled:
+            raise InvalidInput("no views by tag are kept here: set [tags] enabled = true, and run the pipeline")
         self.parts = parts
         self.tables: TagTables = tables
         self.watermarks = Watermarks(tables, parts.config.tags)

@@ -138,7 +138,8 @@ class TagConformance:
 
     @pytest.mark.parametrize("batch", [1, 2, 5, None])
     async def test_a_crash_after_every_batch(self, everlog: Everlog, batch: int | None) -> None:
-        """The pipeline dies before it publishes, again and again: every event is in the view once, in order."""
+        """The pipeline dies before it publishes, again and again: every event is in the view once, in order. Whoever
+        appended never has to come back for that."""
         given = await self.fill(everlog, 20, journals=4)
         for leave in (3, 2, 1, 0):
             await replicate(everlog, leave=leave, batch=batch, publish=False)
@@ -166,6 +167,7 @@ class TagConformance:
         assert sorted(await payloads(everlog.tag("t"))) == given
 
     async def test_two_pipelines_at_once(self, everlog: Everlog) -> None:
+        """Writes to the same view that overlap (nothing keeps them apart) give one row per event, in order."""
         given = await self.fill(everlog, 24, journals=5)
         await asyncio.gather(*(replicate(configured(everlog), batch=batch) for batch in (1, 2, 3)))
         found = await everything(everlog.tag("t"))
@@ -189,7 +191,8 @@ class TagConformance:
     # Reading
 
     async def test_an_empty_view(self, everlog: Everlog) -> None:
-        """The current one ends, the live one stays open until something comes."""
+        """The current one ends, the live one stays open until something comes; a single event is not kept waiting for
+        others to come (there is no buffer that would have to be flushed)."""
         assert await everything(everlog.tag("t")) == []
         live = everlog.tag("t").live()
         first = asyncio.ensure_future(anext(live))

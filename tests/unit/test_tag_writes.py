@@ -1,0 +1,110 @@
+"""Views by tag in the embedded store: what failures leave behind, and how much is read."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from everlog.client import connect
+from everlog.errors import InvalidInput, ReplicationFailed
+from everlog.journal.events import Event
+from everlog.testing.replication import replicate
+from everlog.testing.tags import Counting, _counted, configured, everything, payloads
+from tests.support import ManualClock, small_config
+
+
+def execute(log, statement: str) -> list[tuple]:
+    with closing(sqlite3.connect(log.config.folder / "store.db", isolation_level=None)) as connection:
+        return connection.execute(statement).fetchall()
+
+
+@pytest.mark.case("tags-and-projections", 12, 22, 23)
+async def test_a_view_that_cannot_be_written(small_log) -> None:
+    """The append is not touched by that: the journal has the event. Nothing is published past it, however often it
+    is tried; when the store takes it, it gets the number and the place that it had from the start."""
+    orders = small_log.journal("orders")
+    await orders.append("a", [Event(1, tags={"t"})])
+    await replicate(small_log)
+    pointers, before = await small_log.parts.store.pointers("journal-orders"), await everything(small_log.tag("t"))
+    execute(
+        small_log,
+        "CREATE TRIGGER refuse BEFORE INSERT ON tag_views WHEN new.tag_name = 'slow' "
+        "BEGIN SELECT raise(ABORT, 'refused'); END",
+    )
+    await orders.append("a", [Event(2, tags={"t", "slow"})])
+    for _ in range(3):
+        with pytest.raises(ReplicationFailed, match="refused"):
+            await replicate(small_log)
+    assert [event.payload async for event in orders.read("a")] == [1, 2]
+    assert await small_log.parts.store.pointers("journal-orders") == pointers
+    assert await everything(small_log.tag("t")) == before
+    plans = execute(small_log, "SELECT nr FROM tag_plan")
+    execute(small_log, "DROP TRIGGER refuse")
+    await replicate(small_log)
+    assert [(event.payload, event.number) for event in await everything(small_log.tag("t"))] == [(1, 1), (2, 2)]
+    assert [(event.payload, event.number) for event in await everything(small_log.tag("slow"))] == [(2, 1)]
+    assert execute(small_log, "SELECT nr FROM tag_plan") == plans, "its place was decided before the first try"
+
+
+@pytest.mark.case("tags-and-projections", 24)
+async def test_views_that_are_switched_off(tmp_path) -> None:
+    """Nothing is written into the tables of tags, and reading by tag fails at once. Journals are as ever."""
+    async with connect(small_config(tmp_path / "data"), clock=ManualClock()) as log:
+        off = configured(log, enabled=False)
+        await off.journal("orders").append("a", [Event(1, tags={"t"})])
+        await replicate(off)
+        for table in ("tag_views", "tag_write_progress", "tag_buckets", "tag_watermark", "tag_plan"):
+            assert execute(log, f"SELECT * FROM {table}") == []
+        with pytest.raises(InvalidInput, match="enabled"):
+            off.tag("t")
+        with pytest.raises(InvalidInput, match="enabled"):
+            await off.tags()
+        assert [event.payload async for event in off.journal("orders").read("a")] == [1]
+
+
+async def test_a_thousand_days(tmp_path) -> None:
+    """Two events on each of a thousand days, years apart from today: only buckets that exist are read, each once."""
+    clock = ManualClock()
+    async with connect(small_config(tmp_path / "data"), clock=clock) as log:
+        daily = configured(log, bucket="day")
+        for day in range(1000):
+            await daily.journal("orders").append("a", [Event(2 * day, tags={"t"}), Event(2 * day + 1, tags={"t"})])
+            await replicate(daily)
+            clock.advance(86_400 * 3)
+        clock.advance(86_400 * 5_000)
+        counted = Counting(log.parts.store.tags)
+        assert await payloads(_counted(log, counted)) == list(range(2000))
+        assert counted.calls == {"watermark": 1, "buckets": 1, "rows": 1000}
+
+
+@pytest.mark.case("tags-and-projections", 48)
+async def test_a_journal_over_many_segments(tmp_path) -> None:
+    """Segments of fifteen, and appends of ten, five, two, fourteen and one event: by journal they come from 1 to 32,
+    from the log and from the tables. (Each row is in the segment of its own seqNr, so nothing moves with its append.)
+    """
+    config = small_config(tmp_path / "data", segment_size=15)
+    async with connect(config, clock=ManualClock()) as log:
+        for count in (10, 5, 2, 14, 1):
+            await log.journal("orders").append("a", [Event(0) for _ in range(count)])
+        for settle in (False, True):
+            if settle:
+                await replicate(log)
+            found = [event.seq_nr async for event in log.events_by_persistence_id("orders", "a")]
+            assert found == list(range(1, 33))
+        segments = execute(log, "SELECT segment, min(seq_nr), max(seq_nr) FROM journal GROUP BY 1 ORDER BY 1")
+        assert segments == [(0, 1, 15), (1, 16, 30), (2, 31, 32)]
+
+
+async def test_an_event_without_tags_costs_no_statement(tmp_path) -> None:
+    """A topic without tags is written as it always was: nothing is said to the tables of views by its tasks."""
+    statements: list[str] = []
+    async with connect(
+        small_config(tmp_path / "data"), clock=ManualClock(), trace=lambda statement, _: statements.append(statement)
+    ) as log:
+        await log.journal("orders").append("a", [Event(1), Event(2)])
+        await replicate(log)
+    written = {statement.split()[2] for statement in statements if statement.startswith("INSERT INTO")}
+    assert "journal" in written
+    assert not written & {"tag_views", "tag_buckets", "tag_write_progress"}
