@@ -37,6 +37,7 @@ async def replicate(
     as if the pipeline had died before that.
     """
     driver = _Driver(log, batch or MAX_RECORDS, leave, start)
+    await driver.ordering.publish()  # what the one before us did not come to
     done: list[Applied] = []
     while batches is None or batches > 0:
         results, ends = await driver.run_batch()
