@@ -57,6 +57,8 @@ class Ordering:
         self._open: deque[Plan] = deque()
         self._covered: dict[str, int] = {}
         self._dropped = 0
+        # The log partitions that the watermark waits for.
+        self.holding: list[str] = []
 
     async def prepare(self, ends: Mapping[str, int], starts: Mapping[str, int]) -> dict[tuple[str, int], Order]:
         """Every offset of a batch, from `starts` up to `ends`, gets its place before any of its rows is written."""
@@ -93,9 +95,14 @@ class Ordering:
         if self._watermark is None:
             await self._load(tables)
         assert self._watermark is not None
-        reached = advance(self._watermark, self._open, await self._pointers())
-        if reached is None:
-            return
+        pointers = await self._pointers()
+        reached = advance(self._watermark, self._open, pointers)
+        if reached is not None:
+            await self._reach(tables, reached)
+        waited = self._open[0].ranges if self._open else {}
+        self.holding = sorted(place for place, (_, end) in waited.items() if pointers.get(place, -1) < end - 1)
+
+    async def _reach(self, tables: TagTables, reached: Watermark) -> None:
         await tables.publish(reached)
         self._watermark = reached
         while self._open and self._open[0].nr <= reached.nr:
@@ -112,11 +119,6 @@ class Ordering:
     def watermark(self) -> Watermark:
         """The last one that this driver knows of."""
         return self._watermark or NOTHING
-
-    @property
-    def holding(self) -> list[str]:
-        """The log partitions of the plan that the watermark waits for."""
-        return sorted(self._open[0].ranges) if self._open else []
 
     async def _load(self, tables: TagTables) -> None:
         """The watermark, then the plans from its own on: if that one is gone, the watermark has moved meanwhile."""

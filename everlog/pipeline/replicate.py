@@ -145,7 +145,7 @@ class Replicator:
             self._ends = dict(start.offsets)
             self._progress.notify_all()
         self._ordering = Ordering(self._store, self._config.tags, self._clock)
-        self._portal.call(self._ordering.publish())  # what the one before us did not come to
+        self._publish_watermark()  # what the one before us did not come to
         self._checkpoint = Path(tempfile.mkdtemp(prefix="everlog-checkpoint-"))
         assert self._session is not None
         stream = self._source.stream(self._session, start)
@@ -183,7 +183,7 @@ class Replicator:
         pointers = {parse_place(place): end - 1 for place, end in moved.items()}
         self._portal.call(self._store.publish(pointers, self._clock.now_ms()))
         failpoint("batch.published")
-        self._portal.call(self._ordering.publish())
+        self._publish_watermark()
         failpoint("batch.watermark")
         with self._progress:
             self._ends |= moved
@@ -191,6 +191,10 @@ class Replicator:
         self._meter.batch(list(reports.values()), self._clock.monotonic() - started)
         if self._meter.due():
             self._save_status()
+
+    def _publish_watermark(self) -> None:
+        self._portal.call(self._ordering.publish())
+        self._meter.tags_wait_for = self._ordering.holding
 
     async def _pinned(self, names: Collection[str]) -> dict[str, Topic]:
         """The batch's topics. One that appeared meanwhile is pinned now; one that was made again must not be folded."""

@@ -10,6 +10,9 @@ import pytest
 from everlog.client import connect
 from everlog.errors import InvalidInput, ReplicationFailed
 from everlog.journal.events import Event
+from everlog.journal.pinning import pin_topic
+from everlog.journal.values import partition_of
+from everlog.pipeline.ordering import Ordering
 from everlog.testing.replication import replicate
 from everlog.testing.tags import Counting, _counted, configured, everything, payloads
 from tests.support import ManualClock, small_config
@@ -108,3 +111,24 @@ async def test_an_event_without_tags_costs_no_statement(tmp_path) -> None:
     written = {statement.split()[2] for statement in statements if statement.startswith("INSERT INTO")}
     assert "journal" in written
     assert not written & {"tag_views", "tag_buckets", "tag_write_progress"}
+
+
+async def test_the_status_says_what_the_watermark_waits_for(tmp_path) -> None:
+    """A topic whose batch was planned and never finished holds the views, also those of others, and is named."""
+    async with connect(small_config(tmp_path / "data"), clock=ManualClock()) as log:
+        await log.journal("lost").append("a", [Event(1, tags={"t"})])
+        await replicate(log, publish=False)
+        other = configured(log)
+        await log.journal("orders").append("b", [Event(2, tags={"t"})])
+        ordering = Ordering(log.parts.store, other.config.tags, log.parts.clock)
+        partition = partition_of(b"b", 2)
+        await pin_topic(log.parts.store, await log.parts.log.topic("journal-orders"), other.config, log.parts.clock)
+        await ordering.prepare({f"journal-orders/{partition}": 1}, {})
+        await log.parts.store.publish({("journal-orders", partition): 0}, 0)
+        await ordering.publish()
+        assert ordering.holding == [f"journal-lost/{partition_of(b'a', 2)}"]
+        assert ordering.watermark.nr == 0
+        assert await everything(log.tag("t")) == []
+        await log.parts.store.publish({("journal-lost", partition_of(b"a", 2)): 0}, 0)
+        await ordering.publish()
+        assert (ordering.holding, ordering.watermark.nr) == ([], 2)
