@@ -163,6 +163,7 @@ class _Folding:
         self.built_in = built_in
         self.position = self.index = -1
         self.numbers: dict[str, int] | None = None
+        self.names: dict[tuple[str, ...], list[str]] = {}  # of each set of tags, those that are counted
         self.rows: list[EventRecord] = []
         self.tagged: list[Tagged] = []
         self.deletions: list[Deletion] = []
@@ -304,18 +305,20 @@ class _Folding:
             if numbers:
                 self.tagged.append(Tagged(row, self.position, self.index, numbers))
 
-    def _number(self, tags: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    def _number(self, tags: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
         """The next number of each tag. The head's own map is never changed: it may be somebody else's, too."""
-        names = {tag for tag in tags if is_tag(tag)}
-        if self.built_in is not None:
-            names.add(self.built_in)
+        names = self.names.get(tags)
+        if names is None:
+            found = {tag for tag in tags if is_tag(tag)}
+            names = self.names[tags] = sorted(found if self.built_in is None else found | {self.built_in})
         if not names:
             return ()
         if self.numbers is None:
             self.numbers = dict(self.before.tag_seq or {}) if self.before is not None else {}
+        numbers = self.numbers
         for tag in names:
-            self.numbers[tag] = self.numbers.get(tag, 0) + 1
-        return tuple([(tag, self.numbers[tag]) for tag in sorted(names)])
+            numbers[tag] = numbers.get(tag, 0) + 1
+        return tuple([(tag, numbers[tag]) for tag in names])
 
     def _delete(self, record: Record, action: Delete) -> None:
         head = self.head

@@ -18,7 +18,7 @@ from everlog.journal.events import EventRecord
 from everlog.journal.fold import Entry, Quarantined, decode, fold
 from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
 from everlog.journal.reduce import rowless
-from everlog.journal.tag_names import shard_of, slice_of, slice_tag
+from everlog.journal.tag_names import slice_of, slice_tag
 from everlog.journal.values import partition_of
 from everlog.log.base import Record
 from everlog.store.base import KeyChange, Store, StoreTask
@@ -181,17 +181,18 @@ def _tag(key: KeyChange, topic: str, order: Order) -> None:
     placed: dict[int, EventRecord] = {}
     # What the batch itself removes again was never seen, so where deletes count it need not appear in the views.
     kept = {id(row) for row in change.rows} if key.propagate else None
+    place, position = None, -1
     for found in change.tagged:
-        place = order.place(found.position, found.index)
+        if found.position != position:  # the events of one record share all but their index
+            position = found.position
+            place = order.place(position)
         if place is None:
             continue
-        row = msgspec.structs.replace(found.row, ordering=str(place.offset))
-        placed[id(found.row)] = row
+        offset = place.offset(found.index)
+        row = placed[id(found.row)] = msgspec.structs.replace(found.row, ordering=place.ordering(found.index))
         entries = key.tagged if kept is None or id(found.row) in kept else key.untagged
         for tag, number in found.numbers:
-            shards = place.shards.get(tag)
-            bucket = place.bucket(None if shards is None else shard_of(key.id, shards))
-            entries.append(TagEntry(tag, bucket, TagRow(place.offset, topic, key.id, number, row)))
+            entries.append(TagEntry(tag, place.bucket_of(tag, key.id), TagRow(offset, topic, key.id, number, row)))
     change.rows = [placed.get(id(row), row) for row in change.rows]
 
 

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from everlog.journal.tag_names import shard_of
 from everlog.tags.buckets import Bucket, bucket_of
-from everlog.tags.timeuuid import MAX_RANK, TimeUuid, event_rank
+from everlog.tags.timeuuid import MAX_RANK, TimeUuid, event_rank, spread, text_of, text_of_rank
 
 # What is pinned about the order: the number of each topic, where its plans begin, and the first tick of all.
 TOPIC_NUMBER = "tag-topic:"
@@ -135,29 +136,42 @@ def piece_of(plan: Plan, place: str) -> Piece:
     return Piece(first, end, plan.tick, plan.bucket_ms, plan.shards)
 
 
-class Place(NamedTuple):
-    """Where the rows of an event go."""
+class Place:
+    """Where the events of one log record go, in the order and in the store."""
 
-    offset: TimeUuid
-    bucket_start: int
-    bucket_ms: int
-    shards: Mapping[str, int]
+    __slots__ = ("_text", "bucket", "rank", "shards", "tick")
 
-    def bucket(self, shard: int | None) -> Bucket:
-        return Bucket(self.bucket_start, self.bucket_ms, shard)
+    def __init__(self, tick: int, rank: int, bucket: Bucket, shards: Mapping[str, int]) -> None:
+        self.tick = tick
+        self.rank = rank
+        self.bucket = bucket
+        self.shards = shards
+        self._text = text_of(tick)
+
+    def offset(self, index: int) -> TimeUuid:
+        """The place of the event with this index."""
+        return TimeUuid(self.tick, self.rank + spread(index))
+
+    def ordering(self, index: int) -> str:
+        """The same as text."""
+        return self._text + text_of_rank(self.rank + spread(index))
+
+    def bucket_of(self, tag: str, journal_id: str) -> Bucket:
+        """The bucket that takes a journal's rows of this tag."""
+        shards = self.shards.get(tag) if self.shards else None
+        return self.bucket if shards is None else self.bucket._replace(shard=shard_of(journal_id, shards))
 
 
 class Order:
     """The places of one log partition's events, as far as a batch needs them. Travels to the tasks."""
 
     def __init__(self, topic_number: int, partition: int, pieces: Sequence[Piece]) -> None:
-        self._topic_number = topic_number
-        self._partition = partition
-        self._pieces = sorted(pieces)
+        self._rank = event_rank(topic_number, partition, 0)
+        self._pieces = sorted(pieces, key=lambda piece: piece.first)
         self._firsts = [piece.first for piece in self._pieces]
 
-    def place(self, position: int, index: int) -> Place | None:
-        """The place of the event with this index in the record at this offset of the log.
+    def place(self, position: int) -> Place | None:
+        """The place of the record at this offset of the log.
 
         None for an offset that no kept plan knows: plans are dropped only when everything of theirs is published.
         """
@@ -165,5 +179,6 @@ class Order:
         if at < 0 or position >= self._pieces[at].end:
             return None
         piece = self._pieces[at]
-        offset = TimeUuid(piece.tick + position - piece.first, event_rank(self._topic_number, self._partition, index))
-        return Place(offset, bucket_of(offset.ms, piece.bucket_ms), piece.bucket_ms, piece.shards)
+        tick = piece.tick + position - piece.first
+        bucket = Bucket(bucket_of(TimeUuid(tick, 0).ms, piece.bucket_ms), piece.bucket_ms)
+        return Place(tick, self._rank, bucket, piece.shards)

@@ -215,12 +215,12 @@ def test_every_offset_has_one_place_and_the_order_of_the_log(found) -> None:
     for number, place in enumerate(PLACES):
         order = Order(number, 0, [piece_of(plan, place) for plan in plans if place in plan.ranges])
         end = ends_of(plans).get(place, 0)
-        places = [order.place(offset, 0) for offset in range(end)]
+        places = [order.place(offset) for offset in range(end)]
         assert None not in places
-        ticks = [one.offset.tick for one in places]
+        ticks = [one.offset(0).tick for one in places]
         assert ticks == sorted(set(ticks))
-        assert order.place(end, 0) is None
-        assert order.place(-1, 0) is None
+        assert order.place(end) is None
+        assert order.place(-1) is None
 
 
 @given(batches, st.data())
@@ -233,9 +233,9 @@ def test_the_watermark_is_below_everything_that_may_still_be_written(found, data
     for place in ends:
         order = Order(0, 0, [piece_of(plan, place) for plan in plans if place in plan.ranges])
         for offset in range(pointers[place] + 1, ends[place]):
-            assert order.place(offset, 0).offset > reached.end
+            assert order.place(offset).offset(0) > reached.end
         for offset in range(reached.positions.get(place, 0)):
-            assert order.place(offset, 0).offset <= reached.end
+            assert order.place(offset).offset(0) <= reached.end
             assert offset <= pointers[place]
     done = advance(reached, plans, {place: end - 1 for place, end in ends.items()}) or reached
     assert done.positions == ends
@@ -258,8 +258,9 @@ def test_a_missing_plan_is_noticed() -> None:
 def test_the_place_of_an_event_says_its_bucket() -> None:
     """As it was when the plan was made, whatever the settings are by now."""
     order = Order(3, 1, [piece_of(Plan(1, tick_of(1409547599999), {"a/1": (10, 99_999)}, HOUR, {"hot": 2}), "a/1")])
-    place = order.place(10, 4)
-    assert place.offset == TimeUuid(tick_of(1409547599999), event_rank(3, 1, 4))
-    assert place.bucket(None) == Bucket(1409544000000, HOUR)
-    assert order.place(10 + 10_000, 0).bucket(1) == Bucket(1409547600000, HOUR, 1)
-    assert place.shards == {"hot": 2}
+    place = order.place(10)
+    assert place.offset(4) == TimeUuid(tick_of(1409547599999), event_rank(3, 1, 4))
+    assert place.ordering(300) == str(place.offset(300)) == str(TimeUuid(place.tick, event_rank(3, 1, 300)))
+    assert place.bucket_of("cold", "k") == Bucket(1409544000000, HOUR)
+    later = order.place(10 + 10_000).bucket_of("hot", "k")
+    assert later == Bucket(1409547600000, HOUR, shard_of("k", 2))

@@ -70,13 +70,12 @@ class ByBatch(real.Order):
         super().__init__(*arguments)
         self.count = -1
 
-    def place(self, position, index):
+    def place(self, position):
         self.count += 1
-        place = super().place(position, index)
-        if place is None:
-            return None
-        tick = max(piece.tick for piece in self._pieces) + self.count
-        return place._replace(offset=place.offset._replace(tick=tick))
+        place = super().place(position)
+        if place is not None:
+            place.tick = max(piece.tick for piece in self._pieces) + self.count
+        return place
 
 
 SWITCHES = {
