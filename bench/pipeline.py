@@ -18,7 +18,7 @@ from bench.filling import HOW, Filler
 from bench.payloads import make_payloads
 from bench.report import Line, Target, milliseconds
 from bench.settings import Settings
-from everlog.config import Config, PipelineConfig
+from everlog.config import Config, PipelineConfig, load_config
 from everlog.journal.journal import Token
 
 if TYPE_CHECKING:
