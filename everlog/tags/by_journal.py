@@ -7,7 +7,8 @@ pipeline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 from everlog.errors import InvalidSeqNr, MissingEvent, Overtaken
 from everlog.journal.events import EventRecord
@@ -49,8 +50,19 @@ async def live_events(
             continue  # some events were deleted under us: go on behind the last one that was delivered
         if following > last:
             return
-        while await _end(journal, journal_id) <= seen:  # noqa: ASYNC110 - the log is elsewhere, it wakes nobody
-            await asyncio.sleep(interval)
+        await _pause_until(partial(_passed, journal, journal_id, seen), interval)
+
+
+async def _pause_until(happened: Callable[[], Awaitable[bool]], interval: float) -> None:
+    """Look now and then: the log is elsewhere and wakes nobody. At least one pause, so that a busy log is not asked
+    after each of its records."""
+    await asyncio.sleep(interval)
+    while not await happened():  # noqa: ASYNC110
+        await asyncio.sleep(interval)
+
+
+async def _passed(journal: Journal, journal_id: str, seen: int) -> bool:
+    return await _end(journal, journal_id) > seen
 
 
 def _same_life(journal: Journal, journal_id: str, life: str | None, head: Head | None) -> str | None:
@@ -91,8 +103,7 @@ async def live_ids(journal: Journal, interval: float) -> AsyncIterator[str]:
             if journal_id not in known:
                 known.add(journal_id)
                 yield journal_id
-        while not await _moved(journal, topic, ends):  # noqa: ASYNC110 - the log is elsewhere, it wakes nobody
-            await asyncio.sleep(interval)
+        await _pause_until(partial(_moved, journal, topic, ends), interval)
 
 
 async def _new_ids(
@@ -104,7 +115,9 @@ async def _new_ids(
             raise Trimmed(0)
         keys: set[bytes] = set()
         for partition, end in ends.items():
-            keys.update(await journal.parts.log.tail_keys(topic, partition, after=before[partition] - 1, before=end))
+            keys.update(
+                await journal.parts.log.tail_keys(topic, partition, after=before.get(partition, 0) - 1, before=end)
+            )
     except Trimmed:
         async for journal_id in journal.keys():
             yield journal_id

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 
 import pytest
 
+from everlog import sync
 from everlog.client import connect
-from everlog.errors import InvalidInput, ReplicationFailed
+from everlog.errors import InvalidInput, ReplicationFailed, StorageFailed
 from everlog.journal.events import Event
 from everlog.journal.pinning import pin_topic
 from everlog.journal.values import partition_of
@@ -132,3 +134,39 @@ async def test_the_status_says_what_the_watermark_waits_for(tmp_path) -> None:
         await log.parts.store.publish({("journal-lost", partition_of(b"a", 2)): 0}, 0)
         await ordering.publish()
         assert (ordering.holding, ordering.watermark.nr) == ([], 2)
+
+
+async def test_a_log_that_is_closed_wakes_its_readers(tmp_path) -> None:
+    log = connect(small_config(tmp_path / "data"), clock=ManualClock())
+    await log.__aenter__()
+    reading = asyncio.ensure_future(anext(log.tag("t").live()))
+    await asyncio.sleep(0.05)
+    await log.close()
+    with pytest.raises(StorageFailed, match="closed"):
+        await asyncio.wait_for(reading, 10)
+
+
+def test_the_blocking_twin(tmp_path) -> None:
+    """The same without `await`: a live iterator gives each event as it comes, and does not wait for a page to fill."""
+    config = small_config(tmp_path / "data", partitions=1)
+    with sync.connect(config, clock=ManualClock()) as log:
+
+        def append(*payloads: object) -> None:
+            for payload in payloads:
+                log.journal("orders").append("a", [Event(payload, tags={"t"})])
+            log._portal.call(replicate(log._inner))
+
+        append(1, 2)
+        assert [event.payload for event in log.tag("t").current()] == [1, 2]
+        assert [len(page) for page in log.tag("t").current_pages()] == [2]
+        live = log.tag("t").live()
+        assert [next(live).payload, next(live).payload] == [1, 2]
+        append(3)
+        assert next(live).payload == 3
+        assert [info.tag for info in log.tags()] == ["t"]
+        assert log.tag("t").verify().right
+        assert [event.seq_nr for event in log.events_by_persistence_id("orders", "a", 2)] == [2, 3]
+        assert list(log.persistence_ids("orders")) == ["a"]
+        assert next(log.persistence_ids("orders", live=True)) == "a"
+        assert list(log.slices().current()) == []
+        assert log.tag("t").drop() == 3
