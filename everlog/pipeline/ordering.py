@@ -8,8 +8,9 @@ whoever adds the next one.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
+from itertools import islice
 
 import msgspec
 
@@ -38,6 +39,8 @@ from everlog.tags.timeuuid import tick_of
 MAX_TRIES = 100
 # Plans below the watermark are dropped now and then, not one by one.
 DROP_EVERY = 200
+# Where something held the watermark for long, so many are looked at together.
+PLANS_AT_ONCE = 1_000
 
 _encode = msgspec.json.Encoder().encode
 _beginning = msgspec.json.Decoder(dict[int, int]).decode
@@ -55,6 +58,7 @@ class Ordering:
         self._watermark: Watermark | None = None
         self._last: Plan | None = None
         self._open: deque[Plan] = deque()
+        self._pieces: defaultdict[str, deque[Piece]] = defaultdict(deque)
         self._covered: dict[str, int] = {}
         self._dropped = 0
         # The log partitions that the watermark waits for.
@@ -95,12 +99,17 @@ class Ordering:
         if self._watermark is None:
             await self._load(tables)
         assert self._watermark is not None
-        pointers = await self._pointers()
-        reached = advance(self._watermark, self._open, pointers)
-        if reached is not None:
-            await self._reach(tables, reached)
-        waited = self._open[0].ranges if self._open else {}
-        self.holding = sorted(place for place, (_, end) in waited.items() if pointers.get(place, -1) < end - 1)
+        while self._open:
+            oldest = list(islice(self._open, PLANS_AT_ONCE))
+            pointers = await self._pointers(oldest)
+            reached = advance(self._watermark, oldest, pointers)
+            if reached is not None:
+                await self._reach(tables, reached)
+            if reached is None or reached.nr < oldest[-1].nr:
+                waited = self._open[0].ranges.items()
+                self.holding = sorted(place for place, (_, end) in waited if pointers.get(place, -1) < end - 1)
+                return
+        self.holding = []
 
     async def _reach(self, tables: TagTables, reached: Watermark) -> None:
         await tables.publish(reached)
@@ -133,6 +142,7 @@ class Ordering:
         self._covered = dict(watermark.positions)
         self._last = None
         self._open.clear()
+        self._pieces.clear()
         self._take(plans)
 
     def _take(self, plans: Collection[Plan]) -> None:
@@ -142,12 +152,17 @@ class Ordering:
             self._last = plan
             if plan.nr > self._watermark.nr:
                 self._open.append(plan)
+                for place in plan.ranges:
+                    self._pieces[place].append(piece_of(plan, place))
         self._covered |= ends_of(plans)
 
     def _order(self, place: str, start: int) -> Order:
+        """The places from `start` on. A batch never begins before the one before it."""
         topic, partition = parse_place(place)
-        pieces: list[Piece] = [piece_of(plan, place) for plan in self._open if place in plan.ranges]
-        return Order(self._numbers[topic], partition, [piece for piece in pieces if piece.end > start])
+        pieces = self._pieces[place]
+        while pieces and pieces[0].end <= start:
+            pieces.popleft()
+        return Order(self._numbers[topic], partition, list(pieces))
 
     async def _begin_topics(self, tables: TagTables, topics: Collection[str]) -> None:
         """Each topic's number, and where its plans begin: what was replicated before has no place in the order."""
@@ -178,9 +193,9 @@ class Ordering:
             return tick_of(now_ms)
         return int(await tables.pin(START, str(tick_of(now_ms)), now_ms))
 
-    async def _pointers(self) -> dict[str, int]:
-        """`pointer2` of every partition that an open plan names, read now."""
-        topics = sorted({parse_place(place)[0] for plan in self._open for place in plan.ranges})
+    async def _pointers(self, plans: Collection[Plan]) -> dict[str, int]:
+        """`pointer2` of every partition that these plans name, read now."""
+        topics = sorted({parse_place(place)[0] for plan in plans for place in plan.ranges})
         return {
             place_name(topic, partition): pointer
             for topic in topics

@@ -16,6 +16,22 @@ from everlog.tags.retrying import Retry
 from everlog.tags.timeuuid import TimeUuid
 
 LEAST_PER_SOURCE = 16
+# A page is bounded in bytes, too: the first one is small, then the size of its rows decides.
+FIRST_ROWS = 100
+PAGE_BYTES = 8 * 1024 * 1024
+
+
+class Room:
+    """How many rows fit into a page, by the size of those that came last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.rows = min(most, FIRST_ROWS)
+
+    def saw(self, page: list[TagRow]) -> None:
+        if page:
+            size = sum(len(row.event.data or "") + 200 for row in page) // len(page)
+            self.rows = max(1, min(self._most, PAGE_BYTES // size))
 
 
 class Source:
@@ -48,15 +64,17 @@ class Source:
                 self._at += 1
         return page[start : self._at]
 
-    async def fetch(self, tables: TagTables, retry: Retry, after: TimeUuid, upto: TimeUuid, limit: int) -> None:
+    async def fetch(self, tables: TagTables, retry: Retry, after: TimeUuid, upto: TimeUuid, room: Room) -> None:
         """The next page, if the last one is used up."""
         if self._at < len(self._page) or not self._more:
             return
         if self._page:
             after = max(after, self._page[-1].offset)
+        limit = room.rows
         self._page = await retry(lambda: tables.rows(self.tag, self.bucket, after=after, upto=upto, limit=limit))
         self._at = 0
         self._more = len(self._page) == limit
+        room.saw(self._page)
 
 
 async def read_range(
@@ -64,11 +82,11 @@ async def read_range(
 ) -> AsyncGenerator[list[TagRow], None]:
     """Pages of the events of all these tags with `after < offset <= upto`, in order; at most one page is held."""
     waiting = await _sources(tables, tags, after, upto, retry)
-    share = max(page_size // max(1, _most_at_once(waiting)), min(LEAST_PER_SOURCE, page_size))
+    room = Room(max(page_size // max(1, _most_at_once(waiting)), min(LEAST_PER_SOURCE, page_size)))
     opened: list[tuple[TimeUuid, int, Source]] = []
 
     async def refill(number: int, source: Source) -> None:
-        await source.fetch(tables, retry, after, upto, share)
+        await source.fetch(tables, retry, after, upto, room)
         if source.next is not None:
             heapq.heappush(opened, (source.next.offset, number, source))
 

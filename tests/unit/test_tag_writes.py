@@ -15,6 +15,7 @@ from everlog.journal.events import Event
 from everlog.journal.pinning import pin_topic
 from everlog.journal.values import partition_of
 from everlog.pipeline.ordering import Ordering
+from everlog.tags import reading
 from everlog.testing.replication import replicate
 from everlog.testing.tags import Counting, _counted, configured, everything, payloads
 from tests.support import ManualClock, small_config
@@ -170,3 +171,17 @@ def test_the_blocking_twin(tmp_path) -> None:
         assert next(log.persistence_ids("orders", live=True)) == "a"
         assert list(log.slices().current()) == []
         assert log.tag("t").drop() == 3
+
+
+async def test_a_page_is_bounded_in_bytes(tmp_path, monkeypatch) -> None:
+    """Large events come in small pages, small ones in pages of the size that was asked for."""
+    monkeypatch.setattr(reading, "PAGE_BYTES", 10_000)
+    monkeypatch.setattr(reading, "FIRST_ROWS", 3)
+    async with connect(small_config(tmp_path / "data", partitions=1), clock=ManualClock()) as log:
+        for number in range(20):
+            await log.journal("orders").append("a", [Event("x" * (4_000 if number < 8 else 10), tags={"t"})])
+        await replicate(log)
+        pages = [page async for page in log.tag("t").current_pages()]
+        assert [event.seq_nr for page in pages for event in page] == list(range(1, 21))
+        assert [len(page) for page in pages[:3]] == [3, 2, 2]
+        assert all(sum(len(event.payload) for event in page) <= 12_000 for page in pages)
