@@ -18,6 +18,7 @@ from everlog.errors import InvalidInput, InvalidOffset, InvalidTag, MissingEvent
 from everlog.journal.events import Event
 from everlog.journal.tag_names import slice_of
 from everlog.store.tags import TagTables
+from everlog.tags.plan import NOTHING, Plan, Watermark
 from everlog.tags.tag import Tag, TaggedEvent, Tags
 from everlog.tags.timeuuid import TimeUuid, start_of
 from everlog.tags.upkeep import Refs, Verified, all_journals, rebuild_journal
@@ -187,6 +188,29 @@ class TagConformance:
         found = await everything(tag)
         assert found[: len(seen)] == seen
         assert len(found) == len(seen) + 3
+
+    async def test_the_order_is_decided_once(self, everlog: Everlog) -> None:
+        """A plan is added only behind the last one; a watermark never moves back; what was pinned first stays."""
+        tables = _tables(everlog)
+        first, second = Plan(1, 10, {"a/0": (0, 3)}, 60_000), Plan(2, 20, {"a/0": (3, 4)}, 60_000, {"t": 2})
+        assert await tables.plans(0) == []
+        assert not await tables.add_plan(second)
+        assert await tables.add_plan(first)
+        assert not await tables.add_plan(msgspec.structs.replace(first, tick=99))
+        assert await tables.add_plan(second)
+        assert await tables.plans(0) == [first, second]
+        assert await tables.plans(2) == [second]
+        await tables.drop_plans(2)
+        assert await tables.plans(0) == [second]
+        assert not await tables.add_plan(second)
+        assert await tables.add_plan(msgspec.structs.replace(second, nr=3))
+        assert await tables.watermark() == NOTHING
+        for nr in (2, 1, 2):
+            await tables.publish(Watermark(nr, 10 * nr, {"a/0": nr}))
+        assert await tables.watermark() == Watermark(2, 20, {"a/0": 2})
+        assert await tables.pin("tag-test:1", "first", 1) == "first"
+        assert await tables.pin("tag-test:1", "second", 2) == "first"
+        assert await tables.settings("tag-test:") == {"tag-test:1": "first"}
 
     # Reading
 

@@ -156,4 +156,5 @@ class SqliteTask(StoreTask):
 
 def _bounds(deletion: Deletion) -> tuple[int, int, int, int]:
     """The segments, the last seqNr, and the offset before which a row must have been written."""
-    return deletion.first, deletion.last, MAX_SEQ_NR if deletion.to is None else deletion.to, deletion.offset
+    to = MAX_SEQ_NR if deletion.to is None else deletion.to
+    return deletion.first, deletion.last, to, deletion.offset
