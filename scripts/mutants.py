@@ -379,8 +379,8 @@ MUTANTS = (
     Mutant(
         "store-head-forward",
         STATEMENTS,
-        "    garbage = excluded.garbage\nWHERE offset < excluded.offset",
-        "    garbage = excluded.garbage",
+        "tag_seq = excluded.tag_seq\nWHERE offset < excluded.offset",
+        "tag_seq = excluded.tag_seq",
         "a head is never replaced by an older one",
     ),
     Mutant(
@@ -393,8 +393,8 @@ MUTANTS = (
     Mutant(
         "store-newer-rows",
         STATEMENTS,
-        "AND seq_nr <= ? AND offset < ?",
-        "AND seq_nr <= ? AND ? >= 0",
+        "DELETE FROM journal WHERE id = ? AND topic = ? AND segment BETWEEN ? AND ? AND seq_nr <= ? AND offset < ?",
+        "DELETE FROM journal WHERE id = ? AND topic = ? AND segment BETWEEN ? AND ? AND seq_nr <= ? AND ? >= 0",
         "a deletion touches nothing newer than itself",
     ),
     Mutant(
