@@ -6,6 +6,7 @@ of each tag: the newest event of a tag has that number, the one before it the nu
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from everlog.tags.plan import BEGINNING, START, TOPIC_NUMBER
 from everlog.tags.timeuuid import MIN_RANK, TimeUuid, event_rank
 
 PAGE = 1000
+# The index of the last event of a record from before the order began.
+TOP = (1 << 20) - 1
 
 _beginning = msgspec.json.Decoder(dict[int, int]).decode
 
@@ -114,13 +117,14 @@ async def journal_entries(
 async def _entries(store: Store, config: Config, ref: JournalRef, head: Head) -> AsyncIterator[TagEntry]:
     left = dict(head.tag_seq or {})
     built_in = {slice_tag(slice_of(ref.id))} if config.slices(ref.topic.name) else set()
-    indexes: dict[int, int] = {}
+    record, index = -1, 0
     async for row in _rows_down(store, ref, head):
         tags = {tag for tag in row.tags if is_tag(tag)} | built_in
         offset = None if row.ordering is None else TimeUuid.parse(row.ordering)
         if offset is None and tags:
-            indexes[row.offset] = indexes.get(row.offset, 1 << 20) - 1  # downwards, as the rows come
-            offset = ref.before.place(row, ref.number, indexes[row.offset])
+            # Downwards within its record, as the rows come: deletes take away the lowest, and move no other.
+            record, index = row.offset, index - 1 if row.offset == record else TOP
+            offset = ref.before.place(row, ref.number, index)
         if offset is None:
             continue
         for tag in sorted(tags):
@@ -168,7 +172,8 @@ async def rebuild_journal(store: Store, config: Config, ref: JournalRef, wanted:
     if head is None or not exists(head):
         return 0
     async for entries in journal_entries(store, config, ref, head, wanted):
-        missing = [entry for entry in entries if not await tables.find(entry.tag, entry.row)]
+        found = await asyncio.gather(*(tables.find(entry.tag, entry.row) for entry in entries))
+        missing = [entry for entry, places in zip(entries, found, strict=True) if not places]
         if missing:
             await tables.put(missing)
             written += len(missing)
@@ -207,18 +212,15 @@ async def verify_journal(store: Store, config: Config, ref: JournalRef, tag: str
     if head is None or not exists(head) or tag not in (head.tag_seq or {}):
         return
     report.journals += 1
-    async for entries in journal_entries(store, config, ref, head, [tag]):
-        for entry in entries:
-            if entry.row.number > 0:
-                report.difference = await _difference(tables_of(store), entry)
-                if report.difference is not None:
-                    if await _deleted(store, ref, head, entry):
-                        report.difference = None
-                        continue
-                    where = f"{config.journal.short(ref.topic.name)}:{ref.id}, seqNr {entry.row.event.seq_nr}"
-                    report.difference = f"{where} {report.difference}"
-                    return
-                report.events += 1
+    async for page in journal_entries(store, config, ref, head, [tag]):
+        entries = [entry for entry in page if entry.row.number > 0]
+        differences = await asyncio.gather(*(_difference(tables_of(store), entry) for entry in entries))
+        for entry, difference in zip(entries, differences, strict=True):
+            if difference is not None and not await _deleted(store, ref, head, entry):
+                where = f"{config.journal.short(ref.topic.name)}:{ref.id}, seqNr {entry.row.event.seq_nr}"
+                report.difference = f"{where} {difference}"
+                return
+            report.events += difference is None
 
 
 async def _difference(tables: TagTables, entry: TagEntry) -> str | None:
