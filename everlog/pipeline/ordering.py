@@ -23,6 +23,7 @@ from everlog.store.tags import TagTables
 from everlog.tags.plan import (
     BEGINNING,
     NOTHING,
+    RETIRED,
     START,
     TOPIC_NUMBER,
     Order,
@@ -56,6 +57,7 @@ class Ordering:
         self._numbers: dict[str, int] = {}
         self._beginnings: dict[str, int] = {}
         self._watermark: Watermark | None = None
+        self._retired: set[str] = set()
         self._last: Plan | None = None
         self._open: deque[Plan] = deque()
         self._pieces: defaultdict[str, deque[Piece]] = defaultdict(deque)
@@ -102,7 +104,7 @@ class Ordering:
         while self._open:
             oldest = list(islice(self._open, PLANS_AT_ONCE))
             pointers = await self._pointers(oldest)
-            reached = advance(self._watermark, oldest, pointers)
+            reached = advance(self._watermark, oldest, pointers, self._retired)
             if reached is not None:
                 await self._reach(tables, reached)
             if reached is None or reached.nr < oldest[-1].nr:
@@ -138,6 +140,7 @@ class Ordering:
                 break
         else:
             raise Unreachable("the order plan cannot be read: it will be tried again")
+        self._retired = {key.removeprefix(RETIRED) for key in await tables.settings(RETIRED)}
         self._watermark = watermark
         self._covered = dict(watermark.positions)
         self._last = None

@@ -24,6 +24,8 @@ from everlog.tags.timeuuid import MAX_RANK, TimeUuid, event_rank, spread, text_o
 TOPIC_NUMBER = "tag-topic:"
 BEGINNING = "tag-beginning:"
 START = "tag-start"
+# A topic that is pinned under this name, too, will never be replicated again: nobody waits for it.
+RETIRED = "retired:"
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):

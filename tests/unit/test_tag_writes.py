@@ -132,6 +132,11 @@ async def test_the_status_says_what_the_watermark_waits_for(tmp_path) -> None:
         assert ordering.holding == [f"journal-lost/{partition_of(b'a', 2)}"]
         assert ordering.watermark.nr == 0
         assert await everything(log.tag("t")) == []
+        # Nobody waits for a topic that is retired; nor for one that goes on after all.
+        await log.parts.store.tags.pin("retired:journal-lost", "", 0)
+        patient = Ordering(log.parts.store, other.config.tags, log.parts.clock)
+        await patient.publish()
+        assert (patient.holding, patient.watermark.nr) == ([], 2)
         await log.parts.store.publish({("journal-lost", partition_of(b"a", 2)): 0}, 0)
         await ordering.publish()
         assert (ordering.holding, ordering.watermark.nr) == ([], 2)
