@@ -20,6 +20,7 @@ from bench.pipeline import latency, pipeline
 from bench.replay import replay
 from bench.report import Line, Report
 from bench.settings import Settings, quick
+from bench.tags import tags
 
 MEASUREMENTS: dict[str, Callable[[Settings], list[Line]]] = {
     "single": single,
@@ -27,6 +28,7 @@ MEASUREMENTS: dict[str, Callable[[Settings], list[Line]]] = {
     "replay": replay,
     "pipeline": pipeline,
     "latency": latency,
+    "tags": tags,
 }
 RESULTS = Path("bench-results")
 TITLE = "Everlog, and what one would use instead"

@@ -28,6 +28,7 @@ class Filler:
     topic: str
     seed: int
     payloads: Sequence[Payload]
+    tags: Sequence[tuple[str, ...]] = ((),)
     _ref: Ref = field(init=False)
     _records: Records = field(init=False)
 
@@ -36,7 +37,7 @@ class Filler:
         ref = await self.log.journal(self.topic).ref(names[0], create=True)
         assert ref is not None
         self._ref = ref
-        self._records = Records(ref.topic, names, self.payloads, self.seed)
+        self._records = Records(ref.topic, names, self.payloads, self.seed, tags=self.tags)
         for partition in range(ref.topic.partitions):
             self._records.ends[partition] = (await self.log.parts.log.bounds(ref.log_topic, partition)).end
 

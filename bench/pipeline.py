@@ -6,7 +6,7 @@ import asyncio
 import random
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,17 +43,17 @@ class Progress(NamedTuple):
 def pipeline(settings: Settings) -> list[Line]:
     """The steady rate; with `big`, also that of the last events of a log ten times as long."""
     with spark_session(load_config(settings.folder)) as session:
-        _warm_up(settings, session)
-        config = _config(settings, "pipeline", settings.pipeline_events)
-        with _opened(config, settings) as filler:
+        warm_up(settings, session)
+        config = config_for(settings, "pipeline", settings.pipeline_events)
+        with opened(config, settings) as filler:
             filled = _fill(filler, settings.pipeline_events)
-            batches = _run(config, session, settings.pipeline_events)
+            batches = replicate_all(config, session, settings.pipeline_events)
             rate = rate_of(batches)
             lines = [_rate_line(rate, batches, settings, filled)]
             if settings.big:
                 more = settings.big_events - settings.pipeline_events
                 filled = _fill(filler, more)
-                batches = _run(config, session, settings.big_events)
+                batches = replicate_all(config, session, settings.big_events)
                 lines += _big_lines(rate, batches, settings, filled)
         _check_tables(config, batches[-1].records)
     return lines
@@ -124,7 +124,7 @@ def running(config: Config, session: SparkSession) -> Iterator[Replicator]:
         replicator.stop()
 
 
-def _config(settings: Settings, name: str, events: int) -> Config:
+def config_for(settings: Settings, name: str, events: int) -> Config:
     """The defaults; but a small log still gives several batches."""
     folder = settings.folder / name
     most = min(PipelineConfig().max_batch_records, max(1, events // FEWEST_BATCHES))
@@ -132,13 +132,13 @@ def _config(settings: Settings, name: str, events: int) -> Config:
 
 
 @contextmanager
-def _opened(config: Config, settings: Settings) -> Iterator[Filler]:
+def opened(config: Config, settings: Settings, tags: Sequence[tuple[str, ...]] = ((),)) -> Iterator[Filler]:
     """A filler on a log of its own."""
     with asyncio.Runner() as runner:
         log = everlog.connect(config)
         runner.run(log.__aenter__())
         payloads = make_payloads(1_000, settings.payload_bytes, settings.seed)
-        filler = Filler(log, TOPIC, settings.seed, payloads)
+        filler = Filler(log, TOPIC, settings.seed, payloads, tags)
         try:
             runner.run(filler.open(settings.pipeline_keys))
             yield filler
@@ -153,15 +153,15 @@ def _fill(filler: Filler, events: int) -> float:
     return events / (time.perf_counter() - started)
 
 
-def _warm_up(settings: Settings, session: SparkSession) -> None:
+def warm_up(settings: Settings, session: SparkSession) -> None:
     """Load classes, start the workers, let the JVM compile: none of that belongs to a steady rate."""
-    config = _config(settings, "warm-up", settings.pipeline_warm_up)
-    with _opened(config, settings) as filler:
+    config = config_for(settings, "warm-up", settings.pipeline_warm_up)
+    with opened(config, settings) as filler:
         filler.fill(settings.pipeline_warm_up)
-        _run(config, session, settings.pipeline_warm_up)
+        replicate_all(config, session, settings.pipeline_warm_up)
 
 
-def _run(config: Config, session: SparkSession, events: int) -> list[Progress]:
+def replicate_all(config: Config, session: SparkSession, events: int) -> list[Progress]:
     """Replicate until `events` records are in the tables; watched from outside, through pointer2."""
     with running(config, session) as replicator, closing(_store(config)) as store:
         started = changed = time.perf_counter()

@@ -40,7 +40,8 @@ class Records:
     """Appends to journals of one topic; may go on later where it stopped. Nobody else may write to it meanwhile.
 
     `ends` are the offsets that the log gives out next. Journals come in random order, or `in_turns`: each once, in a
-    random order, then each once again in another one.
+    random order, then each once again in another one. `tags` are those of the first event, the second, and so on,
+    over and over.
     """
 
     topic: Topic
@@ -49,6 +50,7 @@ class Records:
     seed: int
     per_append: int = 1
     in_turns: bool = False
+    tags: Sequence[tuple[str, ...]] = ((),)
     ends: dict[int, int] = field(default_factory=dict)
     _journals: list[_Journal] = field(default_factory=list)
     _order: Iterator[_Journal] = field(default_factory=lambda: iter(()))
@@ -83,7 +85,10 @@ class Records:
         partition = journal.partition
         offset = self.ends.get(partition, 0)
         first, last = journal.seq_nr + 1, journal.seq_nr + len(payloads)
-        events = [EventData(first + at, (), *payload) for at, payload in enumerate(payloads)]
+        tags = self.tags
+        events = [
+            EventData(first + at, tags[(first + at) % len(tags)], *payload) for at, payload in enumerate(payloads)
+        ]
         payload_type, value = encode_value(tuple(events))
         action = Append(
             range=Range(first, last),

@@ -28,6 +28,7 @@ class Settings:
     pipeline_warm_up: int = 50_000
     big: bool = True
     big_events: int = 5_000_000
+    tags_events: int = 200_000
     latency_samples: int = 100
     latency_warm_up: int = 10
 
@@ -52,6 +53,7 @@ def quick(folder: Path, seed: int) -> Settings:
         pipeline_warm_up=5_000,
         big=False,
         big_events=60_000,
+        tags_events=20_000,
         latency_samples=10,
         latency_warm_up=3,
     )

@@ -10,6 +10,7 @@ from everlog.errors import (
     InvalidInput,
     JournalHalted,
     JournalNotFound,
+    NotReplicated,
     OutcomeUnknown,
     Overtaken,
 )
@@ -21,6 +22,8 @@ from everlog.journal.values import Position, SeqNr, SeqRange
 from everlog.pipeline.expire import ExpireReport
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 from everlog.store.base import Snapshot
+from everlog.tags.tag import Tag, TaggedEvent, TagInfo
+from everlog.tags.timeuuid import TimeUuid
 from everlog.version import __version__
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "JournalHalted",
     "JournalNotFound",
     "Json",
+    "NotReplicated",
     "OutcomeUnknown",
     "Overtaken",
     "PartitionStatus",
@@ -49,6 +53,10 @@ __all__ = [
     "Snapshot",
     "Status",
     "SystemClock",
+    "Tag",
+    "TagInfo",
+    "TaggedEvent",
+    "TimeUuid",
     "Token",
     "WaitingItem",
     "__version__",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
 from datetime import date
 from types import TracebackType
 from typing import Self
@@ -12,9 +12,12 @@ from typing import Self
 from everlog.backends import open_parts
 from everlog.clock import Clock, SystemClock
 from everlog.config import Config, load_config
+from everlog.journal.events import EventRecord
 from everlog.journal.journal import Journal, Parts
 from everlog.journal.quarantine import Quarantine
 from everlog.journal.reading import Reader
+from everlog.journal.tag_names import SLICES
+from everlog.journal.values import MAX_SEQ_NR
 from everlog.journal.writing import Origin, Writer
 from everlog.log.base import Log
 from everlog.log.retention import trim
@@ -22,6 +25,8 @@ from everlog.pipeline.expire import ExpireReport, expire
 from everlog.pipeline.status import Status, read_status
 from everlog.sqlite import Trace
 from everlog.store.base import Store
+from everlog.tags.by_journal import check_range, current_events, live_events, live_ids
+from everlog.tags.tag import Tag, TagInfo, Tags
 from everlog.version import __version__
 
 
@@ -34,6 +39,7 @@ class Everlog:
         self._trace = trace
         self._parts: Parts | None = None
         self._journals: dict[str, Journal] = {}
+        self._tags: Tags | None = None
 
     async def __aenter__(self) -> Self:
         if self._parts is None:
@@ -59,6 +65,64 @@ class Everlog:
         if journal is None:
             journal = self._journals[topic] = Journal(topic, self.parts)
         return journal
+
+    def tag(self, name: str) -> Tag:
+        """The events that carry a tag, over all journals: `log.tag("eu").live()`."""
+        return self._all_tags.tag(name)
+
+    def slices(self, first: int = 0, last: int = SLICES - 1) -> Tag:
+        """The events of all journals whose slice is in this range, of topics with `slices = true`."""
+        return self._all_tags.slices(first, last)
+
+    async def tags(self) -> list[TagInfo]:
+        """All tags, with the number of their events and the last one."""
+        return await self._all_tags.list()
+
+    @property
+    def _all_tags(self) -> Tags:
+        if self._tags is None:
+            self._tags = Tags(self.parts)
+        return self._tags
+
+    def events_by_persistence_id(
+        self,
+        topic: str,
+        journal_id: str,
+        from_seq: int = 0,
+        to_seq: int = MAX_SEQ_NR,
+        *,
+        live: bool = False,
+        gap_free: bool = False,
+    ) -> AsyncIterator[EventRecord]:
+        """A journal's events, both ends included; `live`: also those that come later.
+
+        `gap_free`: raise MissingEvent where a seqNr is left out.
+        """
+        pages = self.pages_by_persistence_id(topic, journal_id, from_seq, to_seq, live=live, gap_free=gap_free)
+        return _each(pages)
+
+    def pages_by_persistence_id(
+        self,
+        topic: str,
+        journal_id: str,
+        from_seq: int = 0,
+        to_seq: int = MAX_SEQ_NR,
+        *,
+        live: bool = False,
+        gap_free: bool = False,
+    ) -> AsyncIterator[list[EventRecord]]:
+        """Like `events_by_persistence_id`, a list of events at a time."""
+        check_range(journal_id, from_seq, to_seq)
+        journal = self.journal(topic)
+        if not live:
+            return current_events(journal, journal_id, from_seq, to_seq, gap_free=gap_free)
+        interval = self.config.tags.poll_interval
+        return live_events(journal, journal_id, from_seq, to_seq, gap_free=gap_free, interval=interval)
+
+    def persistence_ids(self, topic: str, *, live: bool = False) -> AsyncIterator[str]:
+        """The ids of all journals of a topic, each once; `live`: also those that come later."""
+        journal = self.journal(topic)
+        return live_ids(journal, self.config.tags.poll_interval) if live else journal.keys()
 
     async def topics(self) -> list[str]:
         """The names of all journal topics."""
@@ -88,8 +152,17 @@ class Everlog:
         if self._parts is not None:
             parts, self._parts = self._parts, None
             self._journals.clear()
+            if self._tags is not None:
+                await self._tags.watermarks.close()
+                self._tags = None
             await parts.log.close()
             await parts.store.close()
+
+
+async def _each(pages: AsyncIterator[list[EventRecord]]) -> AsyncIterator[EventRecord]:
+    async for page in pages:
+        for event in page:
+            yield event
 
 
 def connect(

@@ -14,6 +14,7 @@ import msgspec
 
 from everlog.errors import InvalidConfig, NotWritable
 from everlog.journal.values import DEFAULT_SEGMENT_SIZE, MAX_VALUE_BYTES, MIN_SEGMENT_SIZE
+from everlog.tags.buckets import bucket_size
 
 CONFIG_FILE = "everlog.toml"
 
@@ -61,6 +62,39 @@ class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def short(self, log_name: str) -> str:
         """The name that people use for a topic of the log."""
         return log_name.removeprefix(self.topic_prefix)
+
+
+OnDelete = Literal["keep", "propagate"]
+
+
+class TagsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[tags]`: views by tag. `slices` and `on_delete` are for topics that do not say otherwise."""
+
+    enabled: bool = True
+    bucket: str = "hour"
+    shards: dict[str, Annotated[int, msgspec.Meta(ge=2, le=1024)]] = {}
+    slices: bool = False
+    on_delete: OnDelete = "keep"
+    page_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 500
+    poll_interval: Seconds = 0.02
+    token_timeout: Seconds = 30.0
+    retries: Annotated[int, msgspec.Meta(ge=0)] = 100
+    retry_first: Seconds = 0.1
+    retry_most: Seconds = 5.0
+
+    def __post_init__(self) -> None:
+        bucket_size(self.bucket)
+
+    @property
+    def bucket_ms(self) -> int:
+        return bucket_size(self.bucket)
+
+
+class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[topics.NAME]`: what one topic does differently from `[tags]`."""
+
+    slices: bool | None = None
+    on_delete: OnDelete | None = None
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,6 +175,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: LogConfig = LogConfig()
     store: StoreConfig = StoreConfig()
     journal: JournalConfig = JournalConfig()
+    tags: TagsConfig = TagsConfig()
+    topics: dict[str, TopicConfig] = {}
     pipeline: PipelineConfig = PipelineConfig()
     spark: SparkConfig = SparkConfig()
     kafka: KafkaConfig | None = None
@@ -150,6 +186,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if (self.kafka is None) != (self.cassandra is None):
             missing = "[kafka]" if self.kafka is None else "[cassandra]"
             raise ValueError(f"{missing} is missing: log and store move to a cluster together")
+
+    def slices(self, log_name: str) -> bool:
+        """Whether all events of a topic of the log get the tag of their slice."""
+        own = self.topics.get(self.journal.short(log_name), TopicConfig()).slices
+        return self.tags.slices if own is None else own
+
+    def propagates(self, log_name: str) -> bool:
+        """Whether deleted events of a topic of the log leave the views by tag."""
+        own = self.topics.get(self.journal.short(log_name), TopicConfig()).on_delete
+        return (own or self.tags.on_delete) == "propagate"
 
     @property
     def embedded(self) -> bool:

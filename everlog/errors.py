@@ -9,12 +9,16 @@
     │   ├── AppendTooLarge
     │   ├── RecordTooLarge
     │   ├── InvalidPosition
+    │   ├── InvalidTag
+    │   ├── InvalidOffset
     │   └── InvalidConfig
     ├── Conflict                  another append won; read again and decide again
     ├── OutcomeUnknown            a time-out: it may or may not have happened; retry with append_id
     ├── JournalNotFound           the journal does not exist (any more)
     ├── JournalHalted             a record of this journal cannot be decoded
     ├── Overtaken                 the journal changed under a read too often; read again
+    ├── NotReplicated             the pipeline has not got as far as a token; wait, or start it
+    ├── MissingEvent              a journal that must have no gaps has one
     ├── IntegrityViolated         the tables hold what no fold can have written
     ├── ForeignWriter             somebody else writes into these tables
     ├── LogTruncated              records that were not replicated yet are gone from the log
@@ -92,6 +96,14 @@ class InvalidPosition(InvalidInput):
     """A token that this log has never handed out."""
 
 
+class InvalidTag(InvalidInput):
+    """A tag is empty, too long, or not text."""
+
+
+class InvalidOffset(InvalidInput):
+    """An offset of a tag is no time-UUID, or from a future that nobody has reached."""
+
+
 class InvalidConfig(InvalidInput):
     """A setting is unknown or out of range."""
 
@@ -150,6 +162,24 @@ class Overtaken(EverlogError):
     """The journal was deleted from or purged while it was being read; read it again."""
 
     retriable = True
+
+
+class NotReplicated(EverlogError):
+    """The tags do not hold what lies at this position of the log yet."""
+
+    retriable = True
+
+
+class MissingEvent(EverlogError):
+    """A journal that was to have no gaps has one."""
+
+    def __init__(self, key: str, expected: int, found: int) -> None:
+        super().__init__(
+            f"{key}: seqNr {expected} does not exist, the next one is {found}: read with gap_free=False to go on"
+        )
+        self.key = key
+        self.expected = expected
+        self.found = found
 
 
 class IntegrityViolated(EverlogError):

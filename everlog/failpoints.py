@@ -18,6 +18,7 @@ ONCE_VARIABLE = "EVERLOG_FAILPOINT_ONCE"
 
 POINTS = (
     "batch.started",
+    "batch.planned",
     "apply.loaded",
     "apply.rows",
     "apply.heads",
@@ -25,6 +26,7 @@ POINTS = (
     "apply.done",
     "batch.applied",
     "batch.published",
+    "batch.watermark",
 )
 
 _hits: dict[str, int] = {}

@@ -23,9 +23,11 @@ from everlog.config import Config
 from everlog.journal import journal as asynchronous
 from everlog.journal import quarantine, snapshots
 from everlog.journal.events import EventRecord
+from everlog.journal.tag_names import SLICES
 from everlog.pipeline.portal import Portal
 from everlog.sqlite import Trace
 from everlog.store.base import Snapshot
+from everlog.tags import tag
 
 FETCH = 500
 
@@ -56,12 +58,13 @@ def _blocking(
 
 def _iterating(
     method: Callable[Concatenate[T, P], AsyncIterator[R]],
+    fetch: int = FETCH,
 ) -> Callable[Concatenate[_Twin[T], P], Iterator[R]]:
-    """The method, as a plain iterator that fetches several items at a time."""
+    """The method, as a plain iterator that fetches several items at a time; one, where they come as they happen."""
 
     @functools.wraps(method)
     def call(self: _Twin[T], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
-        return _items(self._portal, method(self._inner, *args, **kwargs), FETCH)
+        return _items(self._portal, method(self._inner, *args, **kwargs), fetch)
 
     return call
 
@@ -159,9 +162,24 @@ class Journal(_Twin[asynchronous.Journal]):
         return Recovered(found.seq_nr, found.snapshot, _items(self._portal, found.events, FETCH))
 
 
+class Tag(_Twin[tag.Tag]):
+    """The events of a tag, over all journals."""
+
+    current = _flattening(tag.Tag.current_pages)
+    current_pages = _iterating(tag.Tag.current_pages, 1)
+    live = _flattening(tag.Tag.live_pages)
+    live_pages = _iterating(tag.Tag.live_pages, 1)
+    verify = _blocking(tag.Tag.verify)
+    drop = _blocking(tag.Tag.drop)
+
+
 class Everlog(_Twin[client.Everlog]):
     """An open event log. Made by `everlog.sync.connect`; used as `with`."""
 
+    tags = _blocking(client.Everlog.tags)
+    events_by_persistence_id = _flattening(client.Everlog.pages_by_persistence_id)
+    pages_by_persistence_id = _iterating(client.Everlog.pages_by_persistence_id, 1)
+    persistence_ids = _iterating(client.Everlog.persistence_ids, 1)
     topics = _blocking(client.Everlog.topics)
     status = _blocking(client.Everlog.status)
     expire = _blocking(client.Everlog.expire)
@@ -204,6 +222,14 @@ class Everlog(_Twin[client.Everlog]):
     def journal(self, topic: str) -> Journal:
         """The journals of a topic; the topic is created by the first append."""
         return Journal(self._inner.journal(topic), self._portal)
+
+    def tag(self, name: str) -> Tag:
+        """The events that carry a tag, over all journals."""
+        return Tag(self._inner.tag(name), self._portal)
+
+    def slices(self, first: int = 0, last: int = SLICES - 1) -> Tag:
+        """The events of all journals whose slice is in this range, of topics with `slices = true`."""
+        return Tag(self._inner.slices(first, last), self._portal)
 
     @property
     def config(self) -> Config:

@@ -29,15 +29,24 @@ READING = "everlog/journal/reading.py"
 APPLY = "everlog/pipeline/apply.py"
 TASK = "everlog/store/sqlite/task.py"
 STATEMENTS = "everlog/store/sqlite/statements.sql"
+PLAN = "everlog/tags/plan.py"
+ORDERING = "everlog/pipeline/ordering.py"
+MERGE = "everlog/tags/reading.py"
+VIEWS = "everlog/store/sqlite/tags.py"
+TAGS = "../conformance/test_tags.py"
 
 # The quickest first: pytest stops at the first failure.
 TESTS = {
-    FOLD: ("test_fold.py", "test_halt.py", "test_small_scopes.py"),
+    FOLD: ("test_fold.py", "test_fold_tags.py", "test_halt.py", "test_small_scopes.py"),
     REDUCE: ("test_reduce.py",),
     READING: ("test_reading.py", "test_state_machine.py"),
-    APPLY: ("test_apply.py", "test_small_scopes.py"),
-    TASK: ("test_apply.py", "test_state_machine.py"),
-    STATEMENTS: ("test_apply.py", "test_reading.py", "test_state_machine.py"),
+    APPLY: ("test_apply.py", "test_small_scopes.py", TAGS),
+    TASK: ("test_apply.py", TAGS, "test_state_machine.py"),
+    STATEMENTS: ("test_apply.py", "test_reading.py", TAGS, "test_state_machine.py"),
+    PLAN: ("test_tag_order.py",),
+    ORDERING: ("models/test_tag_model.py", TAGS),
+    MERGE: (TAGS,),
+    VIEWS: ("test_tag_writes.py", TAGS),
 }
 
 
@@ -370,8 +379,8 @@ MUTANTS = (
     Mutant(
         "store-head-forward",
         STATEMENTS,
-        "    garbage = excluded.garbage\nWHERE offset < excluded.offset",
-        "    garbage = excluded.garbage",
+        "tag_seq = excluded.tag_seq\nWHERE offset < excluded.offset",
+        "tag_seq = excluded.tag_seq",
         "a head is never replaced by an older one",
     ),
     Mutant(
@@ -384,9 +393,100 @@ MUTANTS = (
     Mutant(
         "store-newer-rows",
         STATEMENTS,
-        "AND seq_nr <= ? AND offset < ?",
-        "AND seq_nr <= ? AND ? >= 0",
+        "DELETE FROM journal WHERE id = ? AND topic = ? AND segment BETWEEN ? AND ? AND seq_nr <= ? AND offset < ?",
+        "DELETE FROM journal WHERE id = ? AND topic = ? AND segment BETWEEN ? AND ? AND seq_nr <= ? AND ? >= 0",
         "a deletion touches nothing newer than itself",
+    ),
+    Mutant(
+        "plan-apart",
+        PLAN,
+        "tick = now_tick if previous is None else max(now_tick, previous.tick + previous.longest + 1)",
+        "tick = now_tick",
+        "plans do not overlap, whatever the clock says",
+    ),
+    Mutant(
+        "plan-covered",
+        PLAN,
+        "pointers.get(place, -1) >= end - 1 or",
+        "pointers.get(place, -1) >= end - 2 or",
+        "the watermark waits for the last offset of a plan",
+    ),
+    Mutant(
+        "plan-by-offset",
+        PLAN,
+        "tick = piece.tick + position - piece.first",
+        "tick = piece.tick",
+        "every offset has a tick of its own",
+    ),
+    Mutant(
+        "order-covered",
+        ORDERING,
+        "self._covered |= ends_of(plans)",
+        "self._covered |= {}",
+        "a plan goes on where the last one ended",
+    ),
+    Mutant(
+        "order-number",
+        ORDERING,
+        "if topic in numbers:",
+        "if False:",
+        "a topic keeps its number",
+    ),
+    Mutant(
+        "tags-outlive-purges",
+        FOLD,
+        "tag_seq = self.numbers or (None if self.before is None else self.before.tag_seq)",
+        "tag_seq = self.numbers",
+        "the numbers of tags outlive purges and deletes",
+    ),
+    Mutant(
+        "tags-resume",
+        FOLD,
+        "Tagged(row, self.position, self.index, numbers)",
+        "Tagged(row, record.offset, self.index, numbers)",
+        "what waited takes its place where it is taken up",
+    ),
+    Mutant(
+        "tags-folded-away",
+        FOLD,
+        "if not kept and not numbers:",
+        "if not kept:",
+        "a view keeps what the same batch deletes",
+    ),
+    Mutant(
+        "tags-propagate",
+        APPLY,
+        "kept = {id(row) for row in change.rows} if key.propagate else None",
+        "kept = None",
+        "where deletes propagate, what the batch itself deletes gets into no view",
+    ),
+    Mutant(
+        "tags-clean-first",
+        TASK,
+        "            if key.propagate:\n",
+        "            if False:\n",
+        "rows leave the views before a row of a new life takes the place that leads to them",
+    ),
+    Mutant(
+        "tags-watermark",
+        STATEMENTS,
+        "WHERE nr < excluded.nr",
+        "WHERE true",
+        "the watermark never moves back",
+    ),
+    Mutant(
+        "tags-buckets",
+        VIEWS,
+        "buckets = {(entry.tag, entry.bucket) for entry in entries}",
+        "buckets = {(entry.tag, entry.bucket) for entry in entries[:1]}",
+        "every bucket is in the index",
+    ),
+    Mutant(
+        "tags-merge",
+        MERGE,
+        "while waiting and (not opened or waiting[-1].bucket.first <= opened[0][0]):",
+        "while waiting and not opened:",
+        "buckets that overlap are merged",
     ),
 )
 

@@ -23,6 +23,7 @@ from bench.cluster.pipeline import pipeline
 from bench.cluster.reads import reads
 from bench.cluster.servers import Servers, servers
 from bench.cluster.settings import Settings, quick
+from bench.cluster.tags import tags
 from bench.report import Line, Report
 
 MEASUREMENTS: dict[str, Callable[[Settings, Servers], tuple[list[Line], list[str]]]] = {
@@ -30,6 +31,7 @@ MEASUREMENTS: dict[str, Callable[[Settings, Servers], tuple[list[Line], list[str
     "appends": appends,
     "reads": reads,
     "latency": latency,
+    "tags": tags,
 }
 RESULTS = Path("bench-results")
 TITLE = "Everlog on Kafka, Spark and Cassandra, and what the clients alone can do"

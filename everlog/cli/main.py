@@ -12,11 +12,12 @@ from everlog.cli.quarantine import quarantine
 from everlog.cli.run import replicate, up
 from everlog.cli.snapshot import snapshot
 from everlog.cli.status import status
+from everlog.cli.tags import tags
 from everlog.version import __version__
 
 _SECTIONS = {
     "Run": ["up", "replicate", "status", "cluster"],
-    "Work with journals": ["journal", "snapshot"],
+    "Work with journals": ["journal", "snapshot", "tags"],
     "Look after them": ["quarantine", "expire"],
 }
 _EXAMPLES = [
@@ -24,6 +25,7 @@ _EXAMPLES = [
     "everlog journal append orders order-1 --payload hello  # prints a token",
     "everlog journal read orders order-1 --json",
     "everlog journal append orders --lines events.jsonl     # in bulk",
+    "everlog tags follow eu                                 # events as they come",
     "everlog status --watch",
 ]
 
@@ -38,5 +40,5 @@ def main() -> None:
     """
 
 
-for _command in (up, replicate, status, journal, snapshot, quarantine, expire, cluster):
+for _command in (up, replicate, status, journal, snapshot, tags, quarantine, expire, cluster):
     main.add_command(_command)

@@ -175,6 +175,8 @@ def _pipeline(pipeline: PipelineStatus) -> list[Text]:
             ),
         ]
     lines += [Text(f"left out  {topic}: {plain(reason)}", style="red") for topic, reason in pipeline.left_out.items()]
+    if pipeline.tags_wait_for and pipeline.left_out:
+        lines.append(Text(f"views by tag wait for {', '.join(pipeline.tags_wait_for)}", style="red"))
     if pipeline.last_error:
         when = "" if pipeline.last_error_ms is None else f"{moment(pipeline.last_error_ms)} UTC: "
         lines.append(Text(f"error     {when}{plain(pipeline.last_error)}", style="red" if not good else "yellow"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -207,9 +208,14 @@ def record_metadata(header: Any, payload: PayloadMetadata) -> str:
     return _encode_json({"header": head, "payload": payload.wire()}).decode()
 
 
-def encode_tags(tags: Sequence[str]) -> str:
-    """The tags of a row as a sorted JSON list; empty when there are none."""
-    return _encode_json(sorted(set(tags))).decode() if tags else ""
+def encode_tags(tags: Iterable[str]) -> str:
+    """The tags of a row as a sorted JSON list; empty when there are none. Events share few sets of them."""
+    return _encode_tags(tuple(tags)) if tags else ""
+
+
+@lru_cache(maxsize=10_000)
+def _encode_tags(tags: tuple[str, ...]) -> str:
+    return _encode_json(sorted(set(tags))).decode()
 
 
 def encode_headers(headers: Sequence[tuple[str, bytes]]) -> str:

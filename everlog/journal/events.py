@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from everlog.errors import InvalidInput
+from everlog.journal.tag_names import check_tag
 from everlog.journal.values import SeqNr
 
 PayloadType = Literal["json", "text", "binary"]
@@ -53,8 +54,8 @@ class Event:
         self.payload = payload
         self.tags = frozenset(tags)
         self.seq_nr = None if seq_nr is None else int(SeqNr(seq_nr))
-        if not all(isinstance(tag, str) and tag for tag in self.tags):
-            raise InvalidInput(f"a tag is text that is not empty, not one of {sorted(map(repr, self.tags))}")
+        for tag in self.tags:
+            check_tag(tag)
 
     def __repr__(self) -> str:
         return f"Event({self.payload!r}, tags={set(self.tags) or '{}'}, seq_nr={self.seq_nr})"
@@ -85,7 +86,10 @@ def decode_payload(payload_type: str | None, data: str | bytes | None) -> Any:
 
 
 class EventRecord(msgspec.Struct, frozen=True, gc=False):
-    """One stored event. Payload, tags, metadata and headers are decoded when they are looked at."""
+    """One stored event. Payload, tags, metadata and headers are decoded when they are looked at.
+
+    `ordering` is the place of a tagged event among all tagged ones, a time-UUID; it is known once it is replicated.
+    """
 
     seq_nr: int
     timestamp: int
@@ -100,6 +104,7 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
     append_id: str | None = None
     metadata_json: str = ""
     headers_json: str = ""
+    ordering: str | None = None
 
     @property
     def payload(self) -> Any:

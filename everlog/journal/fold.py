@@ -6,6 +6,7 @@ Pure: the pipeline, the readers and the writers' verdicts all call `fold` and so
   ascending and match its range. Otherwise it is rejected as a whole and leaves nothing.
 * `delete_to` never moves back and never passes the seqNr.
 * A purge ends a life. The head stays as a marker, so that records before the purge are not applied again.
+* A tagged event gets the next number of each of its tags, counted per journal over all its lives.
 * A record that cannot be decoded halts its journal: it and what follows wait in quarantine until a Resume
   takes them up again, in order, or a Purge ends the life.
 
@@ -26,6 +27,7 @@ from everlog.journal.actions import Action, Append, Delete, Mark, Purge, Resume,
 from everlog.journal.codec import AppendValue, decode_value, encode_headers, encode_tags, record_metadata
 from everlog.journal.events import EventRecord
 from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
+from everlog.journal.tag_names import is_tag
 from everlog.journal.values import MAX_VALUE_BYTES, segment_of
 from everlog.log.base import Record
 
@@ -71,17 +73,32 @@ class Quarantined(msgspec.Struct, frozen=True, gc=False):
         return cls(record, reason)
 
 
+class Tagged(msgspec.Struct, frozen=True, gc=False):
+    """An event for the views of its tags: the number that it has in each of them, and what decides its place.
+
+    `position` is the offset at which the event took effect: that of its own record or, if that had to wait in
+    quarantine, of the Resume. `index` counts the events that took effect there, tagged or not.
+    """
+
+    row: EventRecord
+    position: int
+    index: int
+    numbers: tuple[tuple[str, int], ...]
+
+
 @dataclass(slots=True)
 class Change:
     """What a fold did. `head` is the state after it; `changed` says whether it differs from the state before.
 
     `quarantined` are the records that this fold set aside, `waiting` all that now wait, `purged_at` the offset of
-    the last purge that took effect.
+    the last purge that took effect. `tagged` are all tagged events that were appended, also those that a later
+    record of the same fold removed again: a view by tag does not forget them.
     """
 
     head: Head | None
     changed: bool = False
     rows: list[EventRecord] = field(default_factory=list)
+    tagged: list[Tagged] = field(default_factory=list)
     deletions: list[Deletion] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
@@ -111,15 +128,18 @@ def fold(
     *,
     quarantined: Sequence[Quarantined] = (),
     rowless: Collection[int] = (),
+    built_in: str | None = None,
 ) -> Change:
     """Apply one key's entries, oldest first, to its head.
 
     `quarantined`: the key's waiting records, needed only if a Resume is among the entries of a halted journal.
     `rowless`: offsets of appends whose rows a later entry of the batch surely removes (see `everlog.journal.reduce`).
+    `built_in`: a tag that every event of this journal has besides its own.
     """
-    folding = _Folding(head, topic, quarantined, rowless)
+    folding = _Folding(head, topic, quarantined, rowless, built_in)
     for entry in entries:
         if entry.record.offset > folding.offset:
+            folding.position, folding.index = entry.record.offset, -1
             folding.take(entry)
     return folding.change()
 
@@ -128,14 +148,24 @@ class _Folding:
     """A fold under way: the head's columns as attributes."""
 
     def __init__(
-        self, head: Head | None, topic: Topic, quarantined: Sequence[Quarantined], rowless: Collection[int]
+        self,
+        head: Head | None,
+        topic: Topic,
+        quarantined: Sequence[Quarantined],
+        rowless: Collection[int],
+        built_in: str | None,
     ) -> None:
         self.before = head
         self.head = head
         self.topic = topic
         self.waiting = [found for found in quarantined if _waits(head, found)]
         self.rowless = rowless
+        self.built_in = built_in
+        self.position = self.index = -1
+        self.numbers: dict[str, int] | None = None
+        self.names: dict[tuple[str, ...], list[str]] = {}  # of each set of tags, those that are counted
         self.rows: list[EventRecord] = []
+        self.tagged: list[Tagged] = []
         self.deletions: list[Deletion] = []
         self.rejected: list[Rejected] = []
         self.quarantined: list[Quarantined] = []
@@ -143,10 +173,15 @@ class _Folding:
         self.offset = -1 if head is None else head.offset
 
     def change(self) -> Change:
+        head = self.head
+        tag_seq = self.numbers or (None if self.before is None else self.before.tag_seq)
+        if head is not None and head.tag_seq is not tag_seq:  # it outlives purges
+            head = msgspec.structs.replace(head, tag_seq=tag_seq)
         return Change(
-            head=self.head,
+            head=head,
             changed=self.head is not self.before,
             rows=self.rows,
+            tagged=self.tagged,
             deletions=self.deletions,
             rejected=self.rejected,
             quarantined=self.quarantined,
@@ -191,8 +226,7 @@ class _Folding:
                 expire_on=None if after is None else after.expire_on(record.timestamp),
             )
         )
-        if record.offset not in self.rowless:
-            self._add_rows(record, action, value, head.record_id)
+        self._add_rows(record, action, value, head.record_id)
 
     def _objection(self, action: Append, value: AppendValue) -> Reason | None:
         head, expected, events = self.head, action.expected, value.events
@@ -243,26 +277,48 @@ class _Folding:
         )
 
     def _add_rows(self, record: Record, action: Append, value: AppendValue, record_id: str | None) -> None:
+        kept = record.offset not in self.rowless
         metadata = record_metadata(action.header_data, value.metadata)
         headers = encode_headers(record.headers) if record.headers else ""
         for event in value.events:
-            self.rows.append(
-                EventRecord(
-                    event.seq_nr,
-                    record.timestamp,
-                    record.partition,
-                    record.offset,
-                    event.payload_type,
-                    event.data,
-                    encode_tags(event.tags) if event.tags else "",
-                    action.origin,
-                    action.version,
-                    record_id,
-                    action.id,
-                    metadata,
-                    headers,
-                )
+            self.index += 1
+            numbers = self._number(event.tags) if event.tags or self.built_in else ()
+            if not kept and not numbers:
+                continue
+            row = EventRecord(
+                event.seq_nr,
+                record.timestamp,
+                record.partition,
+                record.offset,
+                event.payload_type,
+                event.data,
+                encode_tags(event.tags) if event.tags else "",
+                action.origin,
+                action.version,
+                record_id,
+                action.id,
+                metadata,
+                headers,
             )
+            if kept:
+                self.rows.append(row)
+            if numbers:
+                self.tagged.append(Tagged(row, self.position, self.index, numbers))
+
+    def _number(self, tags: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
+        """The next number of each tag. The head's own map is never changed: it may be somebody else's, too."""
+        names = self.names.get(tags)
+        if names is None:
+            found = {tag for tag in tags if is_tag(tag)}
+            names = self.names[tags] = sorted(found if self.built_in is None else found | {self.built_in})
+        if not names:
+            return ()
+        if self.numbers is None:
+            self.numbers = dict(self.before.tag_seq or {}) if self.before is not None else {}
+        numbers = self.numbers
+        for tag in names:
+            numbers[tag] = numbers.get(tag, 0) + 1
+        return tuple([(tag, numbers[tag]) for tag in names])
 
     def _delete(self, record: Record, action: Delete) -> None:
         head = self.head

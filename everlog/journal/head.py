@@ -50,7 +50,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     `offset` is that of the last record that counted. A purged journal keeps a head with `purged` set: it
     counts as absent, but its offset still guards against old records. `delete_to` 0 means none.
     `halted_at` is the offset of a record that could not be applied. `garbage` lists deletions that may
-    not have been carried out yet.
+    not have been carried out yet. `tag_seq` is the last number that an event of each tag got; it outlives purges.
     """
 
     partition: int
@@ -68,6 +68,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     halted_at: int | None = None
     garbage: tuple[Deletion, ...] = ()
     legacy_segment: bool = False
+    tag_seq: dict[str, int] | None = None
 
 
 def exists(head: Head | None) -> bool:

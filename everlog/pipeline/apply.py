@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from everlog.errors import EverlogError, ForeignWriter, IntegrityViolated
 from everlog.failpoints import failpoint
 from everlog.journal.actions import Resume
+from everlog.journal.events import EventRecord
 from everlog.journal.fold import Entry, Quarantined, decode, fold
 from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
 from everlog.journal.reduce import rowless
+from everlog.journal.tag_names import slice_of, slice_tag
 from everlog.journal.values import partition_of
 from everlog.log.base import Record
 from everlog.pipeline.known import KnownHeads
 from everlog.store.base import KeyChange, Store, StoreTask
+from everlog.store.tags import TagEntry, TagRow
+from everlog.tags.plan import Order
 
 
 class Grouped:
@@ -79,8 +85,29 @@ class Applied:
         self.failed |= other.failed
 
 
+@dataclass(frozen=True, slots=True)
+class Tagging:
+    """How a partition's tagged events get into their views.
+
+    `slices`: every journal's events also get the built-in tag of its slice. `propagate`: deleted events leave the
+    views. Without an `order`, no view is written.
+    """
+
+    order: Order | None = None
+    slices: bool = False
+    propagate: bool = False
+
+
+NO_TAGS = Tagging()
+
+
 async def apply(
-    store: Store, topic: Topic, partition: int, grouped: Grouped, known: KnownHeads | None = None
+    store: Store,
+    topic: Topic,
+    partition: int,
+    grouped: Grouped,
+    tagging: Tagging = NO_TAGS,
+    known: KnownHeads | None = None,
 ) -> Applied:
     """Fold the grouped records into the tables. Heads that are `known` are not loaded."""
     done = Applied(records=grouped.records)
@@ -95,7 +122,8 @@ async def apply(
             if journal_id in done.failed:
                 continue
             try:
-                folded.append(await _fold_journal(task, topic, journal_id, entries, heads.get(journal_id), pointer))
+                head = heads.get(journal_id)
+                folded.append(await _fold_journal(task, topic, journal_id, entries, head, pointer, tagging))
             except EverlogError as error:
                 done.failed[journal_id] = str(error)
         if grouped.misplaced:
@@ -135,16 +163,53 @@ async def _load_heads(task: StoreTask, ids: Sequence[str], done: Applied) -> dic
 
 
 async def _fold_journal(
-    task: StoreTask, topic: Topic, journal_id: str, entries: Sequence[Entry], head: Head | None, pointer: int
+    task: StoreTask,
+    topic: Topic,
+    journal_id: str,
+    entries: Sequence[Entry],
+    head: Head | None,
+    pointer: int,
+    tagging: Tagging,
 ) -> KeyChange:
     """One journal's change, with what an unfinished earlier batch may have left to delete."""
     halted = head is not None and head.halted_at is not None
     waiting: list[Quarantined] = []
     if halted and any(isinstance(entry.action, Resume) for entry in entries):
         head, waiting = await _waiting(task, journal_id, head)
-    change = fold(head, entries, topic, quarantined=waiting, rowless=rowless(entries, halted=halted))
+    change = fold(
+        head,
+        entries,
+        topic,
+        quarantined=waiting,
+        rowless=rowless(entries, halted=halted),
+        built_in=slice_tag(slice_of(journal_id)) if tagging.slices else None,
+    )
     left: tuple[Deletion, ...] = head.garbage if head is not None and head.offset > pointer else ()
-    return KeyChange(journal_id, change, (*left, *change.deletions), seq_nr_of(head))
+    key = KeyChange(journal_id, change, (*left, *change.deletions), seq_nr_of(head), propagate=tagging.propagate)
+    if change.tagged and tagging.order is not None:
+        _tag(key, topic.name, tagging.order)
+    return key
+
+
+def _tag(key: KeyChange, topic: str, order: Order) -> None:
+    """Give the journal's tagged events their places: in the views, and in their own rows."""
+    change = key.change
+    placed: dict[int, EventRecord] = {}
+    # What the batch itself removes again was never seen, so where deletes count it need not appear in the views.
+    kept = {id(row) for row in change.rows} if key.propagate else None
+    place, position = None, -1
+    for found in change.tagged:
+        if found.position != position:  # the events of one record share all but their index
+            position = found.position
+            place = order.place(position)
+        if place is None:
+            continue
+        offset = place.offset(found.index)
+        row = placed[id(found.row)] = msgspec.structs.replace(found.row, ordering=place.ordering(found.index))
+        entries = key.tagged if kept is None or id(found.row) in kept else key.untagged
+        for tag, number in found.numbers:
+            entries.append(TagEntry(tag, place.bucket_of(tag, key.id), TagRow(offset, topic, key.id, number, row)))
+    change.rows = [placed.get(id(row), row) for row in change.rows]
 
 
 async def _waiting(task: StoreTask, journal_id: str, head: Head | None) -> tuple[Head | None, list[Quarantined]]:

@@ -38,6 +38,7 @@ class Meter:
         self._last_error_ms: int | None = None
         self.batches = 0
         self.left_out: dict[str, str] = {}
+        self.tags_wait_for: list[str] = []
 
     def enter(self, state: State) -> None:
         with self._lock:
@@ -89,4 +90,5 @@ class Meter:
                 last_error=self._last_error,
                 last_error_ms=self._last_error_ms,
                 left_out=dict(self.left_out),
+                tags_wait_for=list(self.tags_wait_for),
             )

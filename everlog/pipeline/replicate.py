@@ -1,6 +1,6 @@
 """The pipeline: log → Spark → fold → tables.
 
-    source (all topics) → foreachBatch → mapInArrow(apply) → reports → publish pointer2
+    source (all topics) → foreachBatch → plan → mapInArrow(apply) → reports → publish pointer2 → tag watermark
 
 `pointer2` is the only authority on progress: every start uses a fresh, throw-away checkpoint and begins right
 after it. A batch that fails publishes nothing and is tried again, with growing pauses.
@@ -30,6 +30,7 @@ from everlog.journal.pinning import pin_topic
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.backoff import Backoff
 from everlog.pipeline.meter import Meter
+from everlog.pipeline.ordering import Ordering
 from everlog.pipeline.places import Offsets, parse_place, place_name
 from everlog.pipeline.portal import Portal
 from everlog.pipeline.session import open_session
@@ -143,6 +144,8 @@ class Replicator:
         with self._progress:
             self._ends = dict(start.offsets)
             self._progress.notify_all()
+        self._ordering = Ordering(self._store, self._config.tags, self._clock)
+        self._publish_watermark()  # what the one before us did not come to
         self._checkpoint = Path(tempfile.mkdtemp(prefix="everlog-checkpoint-"))
         assert self._session is not None
         stream = self._source.stream(self._session, start)
@@ -164,14 +167,16 @@ class Replicator:
             raise ReplicationFailed(f"batch {number} was not replicated") from None
 
     def _replicate_batch(self, batch: DataFrame, number: int) -> None:
-        """Apply everywhere, then publish."""
+        """Decide the order, apply everywhere, then publish."""
         failpoint("batch.started")
         started = self._clock.monotonic()
         ends = self._source.ends(written_offset(self._checkpoint, number))
         moved = {place: end for place, end in ends.items() if end > self._ends.get(place, 0)}
         topics = self._portal.call(self._pinned({parse_place(place)[0] for place in moved}))
         ranges = {place: Range(self._ends.get(place, 0), end) for place, end in moved.items()}
-        job = Job(for_tasks(self._config), topics, self._source.decoder, ranges)
+        orders = self._portal.call(self._ordering.prepare(moved, self._ends))
+        failpoint("batch.planned")
+        job = Job(for_tasks(self._config), topics, self._source.decoder, ranges, orders)
         rows = batch.mapInArrow(job, REPORT_SCHEMA).collect()
         reports = {place_name(row.topic, row.partition): _decode_report(row.report) for row in rows}
         raise_failures(reports)
@@ -179,12 +184,18 @@ class Replicator:
         pointers = {parse_place(place): end - 1 for place, end in moved.items()}
         self._portal.call(self._store.publish(pointers, self._clock.now_ms()))
         failpoint("batch.published")
+        self._publish_watermark()
+        failpoint("batch.watermark")
         with self._progress:
             self._ends |= moved
             self._progress.notify_all()
         self._meter.batch(list(reports.values()), self._clock.monotonic() - started)
         if self._meter.due():
             self._save_status()
+
+    def _publish_watermark(self) -> None:
+        self._portal.call(self._ordering.publish())
+        self._meter.tags_wait_for = self._ordering.holding
 
     async def _pinned(self, names: Collection[str]) -> dict[str, Topic]:
         """The batch's topics. One that appeared meanwhile is pinned now; one that was made again must not be folded."""

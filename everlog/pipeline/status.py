@@ -36,7 +36,8 @@ class PartitionStatus(msgspec.Struct, frozen=True):
 
 
 class PipelineStatus(msgspec.Struct, frozen=True):
-    """The last word of a pipeline. Counts are since its start; `left_out` are topics it cannot take, and why."""
+    """The last word of a pipeline. Counts are since its start; `left_out` are topics it cannot take, and why;
+    `tags_wait_for` are log partitions that hold the watermark of views by tag: nothing behind it can be read yet."""
 
     state: State
     pid: int
@@ -55,6 +56,7 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     last_error: str | None = None
     last_error_ms: int | None = None
     left_out: dict[str, str] = {}
+    tags_wait_for: list[str] = []
 
 
 class Status(msgspec.Struct, frozen=True):

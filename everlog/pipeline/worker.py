@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -17,11 +17,12 @@ from everlog.backends import open_store
 from everlog.config import Config
 from everlog.errors import EverlogError
 from everlog.journal.head import Topic
-from everlog.pipeline.apply import Applied, Grouped, apply
+from everlog.pipeline.apply import Applied, Grouped, Tagging, apply
 from everlog.pipeline.known import KnownHeads, Partitions
 from everlog.pipeline.places import place_name
 from everlog.pipeline.sources.base import Decoder
 from everlog.store.base import Store
+from everlog.tags.plan import Order
 
 logger = logging.getLogger("everlog.pipeline")
 
@@ -51,6 +52,7 @@ class Job:
     topics: Mapping[str, Topic]
     decoder: Decoder
     ranges: Mapping[str, Range]
+    orders: Mapping[tuple[str, int], Order] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Gather the records of the task's one log partition, and apply them."""
@@ -96,7 +98,9 @@ class Job:
             done.failed[""] = str(error)
 
     async def _fold_in(self, topic: Topic, partition: int, grouped: Grouped, known: KnownHeads | None) -> Applied:
-        return await apply(await _store(self.config), topic, partition, grouped, known)
+        name = topic.name
+        tagging = Tagging(self.orders.get((name, partition)), self.config.slices(name), self.config.propagates(name))
+        return await apply(await _store(self.config), topic, partition, grouped, tagging, known)
 
 
 def for_tasks(config: Config) -> Config:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +19,7 @@ from everlog.journal.events import EventRecord, PayloadType, decode_payload
 from everlog.journal.fold import Change, Quarantined, Rejected
 from everlog.journal.head import Deletion, Head, Topic
 from everlog.log.base import LogTopic, Record
+from everlog.store.tags import TagEntry, TagTables
 
 
 @dataclass(slots=True)
@@ -27,13 +28,18 @@ class KeyChange:
 
     `garbage` is what must be deleted now: the fold's own deletions and those that an unfinished earlier batch
     may have left. It is also stored in the head, so that it survives a crash between the two. `before` is the
-    journal's seqNr before the change; 0 if there was none, or if it is not known.
+    journal's seqNr before the change; 0 if there was none, or if it is not known. `tagged` are the rows of views by
+    tag; `propagate`: what the garbage removes is to be removed from the views, too; `untagged`: what the change itself
+    removed again, so that it gets into no view.
     """
 
     id: str
     change: Change
     garbage: tuple[Deletion, ...] = ()
     before: int = 0
+    tagged: list[TagEntry] = field(default_factory=list)
+    untagged: list[TagEntry] = field(default_factory=list)
+    propagate: bool = False
 
     @property
     def head(self) -> Head | None:
@@ -111,7 +117,11 @@ class StoreTask(ABC):
 
     @abstractmethod
     async def write_rows(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
-        """New event rows, rejected appends and quarantined records."""
+        """New event rows, then their rows in views by tag; rejected appends and quarantined records.
+
+        A view's row is never there without the event's own row, so that who removes the one finds the other; where
+        deletes propagate, what the garbage names leaves the views before any row is written, and again with it.
+        """
 
     @abstractmethod
     async def write_misplaced(self, records: Sequence[Quarantined]) -> None:
@@ -128,6 +138,9 @@ class StoreTask(ABC):
 
 class Store(ABC):
     """The tables. Topic names are the log's own (`journal-orders`)."""
+
+    tags: TagTables | None = None
+    """The views by tag, if this store keeps any."""
 
     @abstractmethod
     async def pin(self, topic: LogTopic, *, segment_size: int, base: int) -> Topic:

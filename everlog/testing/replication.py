@@ -6,13 +6,16 @@ Works on any log and store, through their interfaces alone.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from everlog.client import Everlog
 from everlog.errors import ReplicationFailed
 from everlog.journal.head import Topic
 from everlog.journal.pinning import pin_topic
 from everlog.log.base import Log, LogTopic, Record
-from everlog.pipeline.apply import Applied, Grouped, apply
+from everlog.pipeline.apply import NO_TAGS, Applied, Grouped, Tagging, apply
+from everlog.pipeline.ordering import Ordering
+from everlog.pipeline.places import place_name
 
 MAX_RECORDS = 1_000_000_000
 Place = tuple[str, int]
@@ -34,6 +37,7 @@ async def replicate(
     as if the pipeline had died before that.
     """
     driver = _Driver(log, batch or MAX_RECORDS, leave, start)
+    await driver.ordering.publish()  # what the one before us did not come to
     done: list[Applied] = []
     while batches is None or batches > 0:
         results, ends = await driver.run_batch()
@@ -45,8 +49,23 @@ async def replicate(
             break
         if publish:
             await log.parts.store.publish({place: end - 1 for place, end in ends.items()}, log.parts.clock.now_ms())
+            await driver.ordering.publish()
         batches = None if batches is None else batches - 1
     return done
+
+
+class _Slice(NamedTuple):
+    """The share of a micro-batch that one partition has."""
+
+    topic: Topic
+    log_topic: LogTopic
+    partition: int
+    first: int
+    end: int
+
+    @property
+    def place(self) -> Place:
+        return self.topic.name, self.partition
 
 
 @dataclass
@@ -59,24 +78,37 @@ class _Driver:
     start: int | None
     positions: dict[Place, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        parts = self.log.parts
+        self.ordering = Ordering(parts.store, parts.config.tags, parts.clock)
+
     async def run_batch(self) -> tuple[list[Applied], dict[Place, int]]:
         """One micro-batch over all partitions of all topics: what was done, and where it ended."""
         parts = self.log.parts
-        results: list[Applied] = []
-        ends: dict[Place, int] = {}
+        slices: list[_Slice] = []
         for found in await parts.log.topics():
             if not parts.config.journal.includes(found.name):
                 continue
             topic = await pin_topic(parts.store, found, parts.config, parts.clock)
             for partition in range(found.partitions):
-                place = (topic.name, partition)
-                first = await self._position(place)
+                first = await self._position((topic.name, partition))
                 end = min((await parts.log.bounds(found, partition)).end - self.leave, first + self.batch)
                 if end > first:
-                    done = await apply_range(self.log, topic, found, partition, after=first - 1, before=end)
-                    results.append(done)
-                    self.positions[place] = ends[place] = end
-        return results, ends
+                    slices.append(_Slice(topic, found, partition, first, end))
+        orders = await self.ordering.prepare(
+            {place_name(*part.place): part.end for part in slices},
+            {place_name(*part.place): part.first for part in slices},
+        )
+        results = []
+        for part in slices:
+            name = part.topic.name
+            tagging = Tagging(orders.get(part.place), parts.config.slices(name), parts.config.propagates(name))
+            where = {"after": part.first - 1, "before": part.end}
+            results.append(
+                await apply_range(self.log, part.topic, part.log_topic, part.partition, **where, tagging=tagging)
+            )
+            self.positions[part.place] = part.end
+        return results, {part.place: part.end for part in slices}
 
     async def _position(self, place: Place) -> int:
         if place not in self.positions:
@@ -86,12 +118,19 @@ class _Driver:
 
 
 async def apply_range(
-    log: Everlog, topic: Topic, found: LogTopic, partition: int, *, after: int, before: int
+    log: Everlog,
+    topic: Topic,
+    found: LogTopic,
+    partition: int,
+    *,
+    after: int,
+    before: int,
+    tagging: Tagging = NO_TAGS,
 ) -> Applied:
     """Apply the records with `after < offset < before`, which may have been applied already: a replay."""
     grouped = Grouped()
     grouped.add(topic, await records_between(log.parts.log, found, partition, after=after, before=before))
-    return await apply(log.parts.store, topic, partition, grouped)
+    return await apply(log.parts.store, topic, partition, grouped, tagging)
 
 
 async def records_between(log: Log, topic: LogTopic, partition: int, *, after: int, before: int) -> list[Record]:

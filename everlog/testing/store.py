@@ -112,6 +112,7 @@ class StoreConformance:
             expire_on=date(2030, 2, 28),
             origin="host",
             halted_at=6,
+            tag_seq={"eu": 3, "ü": 2**40, "\0slice-07": 1},
         )
         garbage = (Deletion(7, 0, 1, 2), Deletion(6, purge=True, record_id=LIFE, quarantine=3))
         await write(store, make_change("k", head, garbage=garbage))
@@ -186,6 +187,7 @@ class StoreConformance:
         )
         rows = [plain, make_row(2), msgspec.structs.replace(make_row(3), payload_type="binary", data=b"\x00\xff")]
         rows.append(msgspec.structs.replace(make_row(4), payload_type=None, data=None))
+        rows[1] = msgspec.structs.replace(rows[1], ordering="a4698000-8f19-11e5-0001-00020000022c")
         await write(store, make_change("k", make_head(4, 4), rows))
         found = await store.rows(NAME, "k", segment_size=3, first=1, last=9, reverse=False, limit=10)
         assert found == rows
@@ -302,12 +304,14 @@ class StoreConformance:
             make_change("old", marker(3, 100)),
             make_change("young", marker(4, 200)),
             make_change("ahead", marker(9, 100)),
+            make_change("counts", msgspec.structs.replace(marker(3, 100), tag_seq={"eu": 3})),
             make_change("alive", make_head(2, updated=100)),
         )
         await store.publish({(NAME, 0): 8}, 1)
         assert await store.drop_markers(NAME, 150) == 1
-        left = [name for name in ("old", "young", "ahead", "alive") if await store.head(NAME, name) is not None]
-        assert left == ["young", "ahead", "alive"]
+        names = ("old", "young", "ahead", "counts", "alive")
+        left = [name for name in names if await store.head(NAME, name) is not None]
+        assert left == ["young", "ahead", "counts", "alive"]
 
     async def test_quarantined_records_come_back_and_go(self, store: Store) -> None:
         records = [Record(0, at, 1, b"k", b"?", b"\xff", (("h", b"1"),)) for at in range(5)]

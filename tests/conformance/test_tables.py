@@ -22,7 +22,15 @@ from tests.support import append_record, delete_record, mark_record, pinned_topi
 def tables(log: Everlog) -> dict[str, list[tuple]]:
     """Everything in the store, but for the pointers."""
     with closing(sqlite3.connect(log.config.folder / "store.db")) as connection:
-        names = ("metajournal", "journal", "quarantine", "rejected", "snapshot_buffer")
+        names = (
+            "metajournal",
+            "journal",
+            "quarantine",
+            "rejected",
+            "snapshot_buffer",
+            "tag_views",
+            "tag_write_progress",
+        )
         return {name: connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3, 4").fetchall() for name in names}
 
 
@@ -212,7 +220,7 @@ async def test_gaps_hide_nothing_and_deletes_do_not_go_back(tmp_path, clock, rep
 
 COPY = (
     "INSERT INTO journal SELECT id, topic, segment, seq_nr, timestamp + 1, partition, offset, origin, version, {}, "
-    "tags, metadata, payload_type, payload_txt, payload_bin, headers, append_id FROM journal WHERE seq_nr = 1"
+    "tags, metadata, payload_type, payload_txt, payload_bin, headers, append_id, ordering FROM journal WHERE seq_nr = 1"
 )
 
 

@@ -19,6 +19,9 @@ from everlog.journal.values import head_segment
 
 Tables = dict[str, list[Any]]
 
+# `garbage` may or may not be carried out yet; the order of tagged events is decided anew for other tables.
+NOT_OF_THE_LOG = {"garbage", "ordering"}
+
 
 class Backend(ABC):
     """A configuration with its log and its store."""
@@ -32,7 +35,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def tables(self) -> Tables:
-        """Everything that a fold of the log determines. `garbage` is left out: it may or may not be carried out yet."""
+        """Everything that a fold of the log determines; of views by tag, which events they hold."""
 
     @abstractmethod
     def twin(self) -> Backend:
@@ -70,13 +73,19 @@ class EmbeddedBackend(Backend):
         with self.connect() as connection:
             found: Tables = {
                 name: [
-                    {column: row[column] for column in row.keys() if column != "garbage"}  # noqa: SIM118
+                    {column: row[column] for column in row.keys() if column not in NOT_OF_THE_LOG}  # noqa: SIM118
                     for row in connection.execute(f"SELECT * FROM {name} ORDER BY {order}")
                 ]
                 for name, order in self.ORDER.items()
             }
             rows = connection.execute("SELECT topic, partition, offset FROM pointer2 ORDER BY 1, 2")
             found["pointer2"] = [tuple(row) for row in rows]
+            for name, columns in (
+                ("tag_views", "tag_name, topic, id, tag_seq_nr, seq_nr, record_id, offset, payload_txt, tags"),
+                ("tag_write_progress", "topic, id, tag, seq_nr, tag_seq_nr, lowest"),
+            ):
+                rows = connection.execute(f"SELECT {columns} FROM {name} ORDER BY 1, 2, 3, 4, 5")
+                found[name] = [tuple(row) for row in rows]
         return found
 
     def twin(self) -> Backend:
@@ -112,7 +121,13 @@ class ClusterBackend(Backend):
     """Topics of one prefix, and a keyspace."""
 
     # Settings differ by when they were pinned, snapshots do not come from the log, and gaps are mere hints.
-    OTHERS: ClassVar = {"setting", "locks", "status", "snapshot_buffer", "gap", "pointer2"}
+    OTHERS: ClassVar = {"setting", "locks", "status", "snapshot_buffer", "gap", "pointer2"} | {
+        "tag_plan",
+        "tag_watermark",
+        "tag_buckets",
+        "tag_views",
+        "tag_write_progress",
+    }
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Any]:
@@ -138,11 +153,16 @@ class ClusterBackend(Backend):
             )
             for name in sorted({name for (name,) in names} - self.OTHERS):
                 rows = [json.loads(row[0]) for row in await session.fetch(f"SELECT JSON * FROM {self.keyspace}.{name}")]
-                kept = [{column: value for column, value in row.items() if column != "garbage"} for row in rows]
+                kept = [{name: value for name, value in row.items() if name not in NOT_OF_THE_LOG} for row in rows]
                 found[name] = sorted(kept, key=json.dumps)
             found["pointer2"] = sorted(
                 await session.fetch(f"SELECT topic, partition, offset FROM {self.keyspace}.pointer2")
             )
+            for name, columns in (
+                ("tag_views", "tag_name, persistence_id, tag_pid_sequence_nr, sequence_nr, record_id, offset"),
+                ("tag_write_progress", "persistence_id, tag, sequence_nr, tag_pid_sequence_nr, lowest"),
+            ):
+                found[name] = sorted(await session.fetch(f"SELECT {columns} FROM {self.keyspace}.{name}"))
         return found
 
     def twin(self) -> Backend:

@@ -18,6 +18,7 @@ from everlog.journal.reading import Ref
 from everlog.journal.values import partition_of
 from everlog.log.base import NewRecord
 from everlog.testing.replication import replicate
+from everlog.testing.tags import check_order
 from tests.conftest import Pipeline
 from tests.spark.backends import Backend, Tables
 
@@ -72,6 +73,15 @@ async def check_tables(backend: Backend) -> None:
     assert found.keys() == right.keys()
     for name, rows in right.items():
         assert found[name] == rows, name
+    await check_view(backend.config, len([row for row in found["tag_views"] if row[0] == "eu"]))
+
+
+async def check_view(config: Config, events: int) -> None:
+    """The whole view is below the watermark, and in order: each journal's numbers count from 1."""
+    async with everlog.connect(config) as log:
+        seen = [event async for event in log.tag("eu").current()]
+    assert len(seen) == events
+    check_order(seen)
 
 
 def in_batches(config: Config, most: int) -> Config:

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 import pytest
 
+from everlog.journal.codec import EventData
 from everlog.journal.fold import Quarantined, fold
 from everlog.journal.head import Deletion, Head, Topic, exists
 from everlog.journal.values import segment_of
@@ -35,6 +36,7 @@ class Tables(StoreTask):
     def __init__(self) -> None:
         self.head: Head | None = None
         self.rows: dict[tuple[int, int, int], tuple[str | None, int]] = {}
+        self.tagged: dict[tuple[str, int, int], tuple[int, int]] = {}
         self.published = -1
         self.writes_left = MAX_WRITES
 
@@ -76,6 +78,10 @@ class Tables(StoreTask):
                 assert key.change.head is not None
                 segment = segment_of(row.seq_nr, key.change.head.segment_size)
                 self.rows[segment, row.seq_nr, row.timestamp] = (row.record_id, row.offset)
+            for found in key.change.tagged:
+                for tag, number in found.numbers:
+                    place, value = (tag, found.position, found.index), (number, found.row.seq_nr)
+                    assert self.tagged.setdefault(place, value) == value, "a tagged event has one number for ever"
         return {}
 
     async def write_heads(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
@@ -129,6 +135,24 @@ def naive(history: History) -> tuple[list[int], int, int] | None:
     return state
 
 
+def naive_tags(history: History) -> dict[tuple[str, int, int], tuple[int, int]]:
+    """Every event that was ever appended, numbered per tag from 1; deletes and purges do not touch that."""
+    found: dict[tuple[str, int, int], tuple[int, int]] = {}
+    counts: dict[str, int] = {}
+    for offset, (kind, first, last) in enumerate(history):
+        if kind == "append":
+            for index, seq_nr in enumerate(range(first, last + 1)):
+                for tag in tags_of(seq_nr):
+                    counts[tag] = counts.get(tag, 0) + 1
+                    found[tag, offset, index] = (counts[tag], seq_nr)
+    return found
+
+
+def tags_of(seq_nr: int) -> tuple[str, ...]:
+    """Two tags, one, or none."""
+    return (("even", "some"), ("some",), ())[seq_nr % 3]
+
+
 def splits(count: int) -> Iterator[list[int]]:
     """All ways to write `count` as a sum: the sizes of the appends."""
     if count == 0:
@@ -150,7 +174,8 @@ def records_of(history: History) -> list[Record]:
     made = []
     for offset, (kind, first, last) in enumerate(history):
         if kind == "append":
-            made.append(append_record(offset, first, last))
+            events = [EventData(seq_nr, tags_of(seq_nr), "text", "e") for seq_nr in range(first, last + 1)]
+            made.append(append_record(offset, first, last, events=events))
         else:
             made.append(delete_record(offset, first) if kind == "delete" else purge_record(offset))
     return made
@@ -172,6 +197,7 @@ def check_all_cuts(history: History) -> None:
         for part in cut:
             tables.apply(batch[part])
         assert tables.visible() == wanted, (history, cut)
+        assert tables.tagged == naive_tags(history), (history, cut)
         assert tables.head is not None
         heads.add(repr(_without_garbage(tables.head)))
     assert len(heads) <= 1, (history, heads)
@@ -250,13 +276,14 @@ def test_a_replay_of_any_suffix_changes_nothing(history) -> None:
     batch = records_of(history)
     tables = Tables()
     tables.apply(batch)
-    head, rows = tables.head, dict(tables.rows)
+    head, rows, tagged = tables.head, dict(tables.rows), dict(tables.tagged)
     for start in range(len(batch)):
         for cut in cuts(len(batch) - start):
             for part in cut:
                 tables.apply(batch[start:][part])
                 assert tables.head is head
                 assert tables.rows == rows
+                assert tables.tagged == tagged
 
 
 @pytest.mark.case("kafka-journal", 31)
@@ -276,6 +303,7 @@ def test_a_task_that_dies_is_repaired_by_the_next_one(history, writes) -> None:
         tables.apply(batch[start:second])
         tables.apply(batch[second:])
         assert tables.visible() == naive(history), (history, start, end, second)
+        assert tables.tagged == naive_tags(history), (history, start, end, second)
 
 
 @pytest.mark.case("kafka-journal", 31)
@@ -290,6 +318,7 @@ def test_a_task_may_die_twice(writes) -> None:
             tables.apply(batch[:second], writes=writes[1], publish=False)
             tables.apply(batch)
             assert tables.visible() == naive(history), (history, end, second)
+            assert tables.tagged == naive_tags(history), (history, end, second)
 
 
 def test_the_model_of_this_file_sees_left_over_rows() -> None:

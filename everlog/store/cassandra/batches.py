@@ -20,7 +20,7 @@ MAX_ROW_BYTES = 15 * 1024 * 1024
 # What a row's columns take beside payload, headers and metadata; a guess on the safe side.
 ROW_BYTES = 300
 # So many columns of a row may be without a value: the last ones of `put_row`.
-OPTIONAL = 9
+OPTIONAL = 10
 
 
 class RowStatements:
@@ -30,12 +30,13 @@ class RowStatements:
     batch that could have used it.
     """
 
-    def __init__(self, session: Session, cql: str) -> None:
+    def __init__(self, session: Session, cql: str, optional: int = OPTIONAL) -> None:
         self.cql = cql
         self._session = session
         self._insert = cql[: cql.index("(")]
         self._columns = [name.strip() for name in cql[cql.index("(") + 1 : cql.index(")")].split(",")]
-        self._always = len(self._columns) - OPTIONAL
+        self._optional = optional
+        self._always = len(self._columns) - optional
         self._forms: dict[int, Any] = {}
         self._wanted: set[int] = set()
         self._whole: Any = None
@@ -67,7 +68,7 @@ class RowStatements:
 
     def _indexes(self, shape: int) -> list[int]:
         """The places of a shape's columns in the whole statement; the write time is behind them."""
-        optional = [self._always + bit for bit in range(OPTIONAL) if shape >> bit & 1]
+        optional = [self._always + bit for bit in range(self._optional) if shape >> bit & 1]
         return [*range(self._always), *optional, len(self._columns)]
 
 

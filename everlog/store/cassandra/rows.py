@@ -25,6 +25,8 @@ from everlog.journal.values import (
 )
 from everlog.log.appending import pack_headers
 from everlog.store.base import Snapshot
+from everlog.store.tags import Progress, TagEntry, TagRow
+from everlog.tags.timeuuid import TimeUuid
 
 Row = tuple[Any, ...]
 
@@ -86,7 +88,7 @@ def head_from(rows: Sequence[Row], topic: Topic, journal_id: str) -> Head:
 
 def _head(row: Row, topic: Topic, journal_id: str) -> Head:
     partition, offset, segment_size, seq_nr, delete_to, created, updated = row[:7]
-    expire_after, expire_on, record_id, origin, purged, halted_at, garbage, segment, written = row[7:]
+    expire_after, expire_on, record_id, origin, purged, halted_at, garbage, segment, written, tag_seq = row[7:]
     if offset is None or partition is None:
         raise IntegrityViolated(f"{topic.name}:{journal_id}: the row in metajournal has no offset: restore it")
     if written != topic.base + offset:
@@ -114,6 +116,7 @@ def _head(row: Row, topic: Topic, journal_id: str) -> Head:
         halted_at=halted_at,
         garbage=_garbage(garbage) if garbage else (),
         legacy_segment=segment != head_segment(journal_id),
+        tag_seq=dict(tag_seq) if tag_seq else None,
     )
 
 
@@ -140,6 +143,7 @@ def head_values(topic: Topic, journal_id: str, head: Head) -> list[Any]:
         head.purged,
         head.halted_at,
         _encode(head.garbage).decode() if head.garbage else None,
+        head.tag_seq or None,
         topic.base + head.offset,
     ]
 
@@ -156,6 +160,58 @@ def row_values(topic: Topic, journal_id: str, segment: int, row: EventRecord) ->
         row.offset,
         row.metadata_json or NO_METADATA,
     ]
+    shape = _add_optional(values, row)
+    if row.ordering is not None:
+        values.append(row.ordering)
+        shape |= 512
+    values.append(topic.base + row.offset)
+    return shape, values
+
+
+def tag_values(base: int, entry: TagEntry) -> tuple[int, list[Any]]:
+    """The same for a row of a view, in the order of `put_tagged`."""
+    tag, bucket, row = entry
+    event = row.event
+    values = [
+        bucket.stored_tag(tag),
+        bucket.start,
+        str(row.offset),
+        persistence_id(row.topic, row.id),
+        row.number,
+        event.seq_nr,
+        timestamp(event.timestamp),
+        event.partition,
+        event.offset,
+        event.metadata_json or NO_METADATA,
+    ]
+    shape = _add_optional(values, event)
+    values.append(base + event.offset)
+    return shape, values
+
+
+def persistence_id(topic: str, journal_id: str) -> str:
+    """A journal's name in tables that know no topics. No topic has a bar in its name."""
+    return f"{topic}|{journal_id}"
+
+
+def tag_row_from(row: Row) -> TagRow:
+    """A row of the statement `tagged`."""
+    offset, pid, number, seq_nr, time, partition, place, *event = row
+    topic, _, journal_id = pid.partition("|")
+    found = event_from((seq_nr, time, partition, place, *event, None))
+    return TagRow(TimeUuid.parse(offset), topic, journal_id, number, found)
+
+
+def progress_from(row: Row) -> Progress:
+    """A row of the statement `progress`, without its tag; where all events were removed at once, only that is known."""
+    seq_nr, number, offset, lowest = row
+    lowest = lowest or 1
+    place = TimeUuid(0, 0) if offset is None else TimeUuid.parse(offset)
+    return Progress(seq_nr or 0, number or lowest - 1, place, lowest)
+
+
+def _add_optional(values: list[Any], row: EventRecord) -> int:
+    """Append the columns that a row may lack, as far as it has them; the number says which."""
     shape = 0
     if row.origin is not None:
         values.append(row.origin)
@@ -181,13 +237,13 @@ def row_values(topic: Topic, journal_id: str, segment: int, row: EventRecord) ->
     if row.headers_json:
         values.append(_decode(row.headers_json))
         shape |= 256
-    values.append(topic.base + row.offset)
-    return shape, values
+    return shape
 
 
 def event_from(row: Row) -> EventRecord:
     """An event from a row of the statement `rows`."""
-    seq_nr, time, partition, offset, kind, text, data, tags, origin, version, life, append_id, metadata, headers = row
+    seq_nr, time, partition, offset, kind, text, data, tags, origin, version, life, append_id, *rest = row
+    metadata, headers, ordering = rest
     return EventRecord(
         seq_nr,
         time,
@@ -202,6 +258,7 @@ def event_from(row: Row) -> EventRecord:
         append_id,
         "" if metadata is None or metadata == NO_METADATA else metadata,
         _encode(headers).decode() if headers else "",
+        ordering,
     )
 
 

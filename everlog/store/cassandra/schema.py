@@ -33,7 +33,16 @@ LOCK_RETRY = 0.1
 LOCK_WAIT = 120.0
 MIN_GC_GRACE = 864_000
 # The tables whose rows carry times from the log: a late write must still meet the tombstone that is newer than it.
-GUARDED = ("metajournal", "journal", "gap", "pointer2", "snapshot_buffer", "quarantine")
+GUARDED = (
+    "metajournal",
+    "journal",
+    "gap",
+    "pointer2",
+    "snapshot_buffer",
+    "quarantine",
+    "tag_views",
+    "tag_write_progress",
+)
 KAFKA_JOURNAL_TABLES = ("journal", "pointer2", "setting", "metajournal")
 
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)

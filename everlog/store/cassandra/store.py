@@ -26,7 +26,9 @@ from everlog.store.cassandra.schema import Schema, statements
 from everlog.store.cassandra.segments import PageReader, Segments
 from everlog.store.cassandra.session import Row, Session, connect, make_batch
 from everlog.store.cassandra.snapshots import Ring
+from everlog.store.cassandra.tags import CassandraTags
 from everlog.store.cassandra.task import CassandraTask, head_key
+from everlog.store.cassandra.views import Views
 
 MAX_TRIES = 20
 
@@ -44,6 +46,8 @@ class CassandraStore(Store):
         self._listing = Listing(session, self._cql, legacy=legacy_heads)
         self._ring = Ring(session, self._cql)
         self._put_row = RowStatements(session, self._cql["put_row"])
+        self._views = Views(session, self._cql)
+        self.tags = CassandraTags(session, self._cql, self._views, self._pinned)
         self._topics: dict[str, Topic] = {}
         self._created: set[tuple[str, int]] = set()
 
@@ -201,7 +205,7 @@ class CassandraStore(Store):
 
     @asynccontextmanager
     async def task(self, topic: Topic, partition: int) -> AsyncIterator[StoreTask]:
-        yield CassandraTask(self._session, self._cql, self._put_row, topic, partition, legacy=self._legacy)
+        yield CassandraTask(self._session, self._cql, self._put_row, self._views, topic, partition, legacy=self._legacy)
 
     async def close(self) -> None:
         await self._session.close()

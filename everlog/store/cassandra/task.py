@@ -6,7 +6,7 @@ or late one changes nothing, and the order of the calls keeps what readers see w
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from everlog.errors import Refused
@@ -18,6 +18,7 @@ from everlog.store.cassandra.batches import RowStatements, row_requests
 from everlog.store.cassandra.rows import SEGMENT, head_from, head_values, rejected_values, segments_for, waiting_values
 from everlog.store.cassandra.segments import MIN_GAP, Segments, gaps_of
 from everlog.store.cassandra.session import Request, Row, Session, rows_of
+from everlog.store.cassandra.views import Views
 
 # Heads are loaded some at a time: half the work of loading them one by one, for us and for the server.
 HEADS_AT_ONCE = 16
@@ -34,6 +35,7 @@ class CassandraTask(StoreTask):
         session: Session,
         cql: Mapping[str, str],
         put_row: RowStatements,
+        views: Views,
         topic: Topic,
         partition: int,
         *,
@@ -42,6 +44,7 @@ class CassandraTask(StoreTask):
         self._session = session
         self._cql = cql
         self._put_row = put_row
+        self._views = views
         self._topic = topic
         self._partition = partition
         self._legacy = legacy
@@ -75,7 +78,10 @@ class CassandraTask(StoreTask):
         return [Quarantined(record_from(row), row[7]) for row in rows]
 
     async def write_rows(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
-        failed = await self._write_events([key for key in changes if key.change.rows])
+        # Before any row: one of a new life may take the place of the one that says where its views' rows are.
+        failed = await self._clean_views([key for key in changes if key.propagate and key.garbage])
+        failed |= await self._write_events([key for key in changes if key.change.rows])
+        failed |= await self._views.write(self._topic, [key for key in changes if key.id not in failed])
         failed |= await self._write_waiting([key for key in changes if key.change.quarantined])
         await self._write_rejected([key for key in changes if key.change.rejected])
         return failed
@@ -143,13 +149,30 @@ class CassandraTask(StoreTask):
         return await self._session.run_all(requests, len(changes))
 
     async def delete_garbage(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
-        source = iter([key for key in changes if key.garbage])
+        changes = [key for key in changes if key.garbage]
+        failed = await self._clean_views([key for key in changes if key.propagate])
+        return failed | await self._each([key for key in changes if key.id not in failed], self._clean)
+
+    async def _clean_views(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        """Take out of the views what is about to be taken out of the journals."""
+        return await self._each(changes, self._clean_view)
+
+    async def _clean_view(self, key: KeyChange) -> None:
+        for deletion, life in zip(key.garbage, lives(key), strict=True):
+            async for run in self._segments(key.id, deletion, life):
+                for segment in run:
+                    await self._views.remove_segment(self._topic, key.id, segment, deletion)
+
+    async def _each(
+        self, changes: Sequence[KeyChange], clean: Callable[[KeyChange], Awaitable[None]]
+    ) -> dict[str, Exception]:
+        source = iter(changes)
         failed: dict[str, Exception] = {}
 
         async def work() -> None:
             for key in source:
                 try:
-                    await self._clean(key)
+                    await clean(key)
                 except Refused as error:
                     failed[key.id] = error
 

@@ -14,10 +14,13 @@ from everlog.journal.fold import Quarantined, Rejected
 from everlog.journal.head import Deletion, Head
 from everlog.journal.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
 from everlog.log.appending import pack_headers
+from everlog.store.tags import TagEntry, TagRow
+from everlog.tags.timeuuid import TimeUuid
 
 _encode = msgspec.json.Encoder().encode
 _duration = msgspec.json.Decoder(StoredDuration).decode
 _garbage = msgspec.json.Decoder(tuple[Deletion, ...]).decode
+_tag_seq = msgspec.json.Decoder(dict[str, int]).decode
 
 
 def segments_for(journal_id: str) -> tuple[int, int]:
@@ -28,7 +31,7 @@ def segments_for(journal_id: str) -> tuple[int, int]:
 def head_from(rows: Sequence[tuple[Any, ...]], journal_id: str) -> Head:
     """A head from the rows of the statement `head`: of two, in the old and in the new segment, the newer counts."""
     row = rows[0] if len(rows) == 1 else max(rows, key=lambda row: row[1])
-    expire_after, expire_on, garbage, segment = row[7], row[8], row[13], row[14]
+    expire_after, expire_on, garbage, segment, tag_seq = row[7], row[8], row[13], row[14], row[15]
     return Head(
         partition=row[0],
         offset=row[1],
@@ -45,6 +48,7 @@ def head_from(rows: Sequence[tuple[Any, ...]], journal_id: str) -> Head:
         halted_at=row[12],
         garbage=() if garbage is None else _garbage(garbage),
         legacy_segment=segment != head_segment(journal_id),
+        tag_seq=None if tag_seq is None else _tag_seq(tag_seq),
     )
 
 
@@ -71,6 +75,7 @@ def head_values(topic: str, journal_id: str, head: Head) -> tuple[Any, ...]:
         int(head.purged),
         head.halted_at,
         _encode(head.garbage).decode() if head.garbage else None,
+        _encode(head.tag_seq).decode() if head.tag_seq else None,
     )
 
 
@@ -93,6 +98,7 @@ def event_values(topic: str, journal_id: str, segment_size: int, row: EventRecor
         row.data,
         row.headers_json,
         row.append_id,
+        row.ordering,
     )
 
 
@@ -112,6 +118,41 @@ def waiting_values(topic: str, journal_id: str | None, kind: str, found: Quarant
         record.value,
         pack_headers(record.headers),
     )
+
+
+def tag_values(entry: TagEntry) -> tuple[Any, ...]:
+    """The columns of the statement `put_tagged`."""
+    tag, bucket, row = entry
+    event, (tick, rank) = row.event, row.offset
+    binary = event.payload_type == "binary"
+    return (
+        bucket.stored_tag(tag),
+        bucket.start,
+        tick,
+        rank,
+        row.topic,
+        row.id,
+        row.number,
+        event.seq_nr,
+        event.timestamp,
+        event.partition,
+        event.offset,
+        event.payload_type,
+        None if binary else event.data,
+        event.data if binary else None,
+        event.tags_json,
+        event.origin,
+        event.version,
+        event.record_id,
+        event.append_id,
+        event.metadata_json,
+        event.headers_json,
+    )
+
+
+def tag_row_from(row: tuple[Any, ...]) -> TagRow:
+    """A row of the statement `tagged`."""
+    return TagRow(TimeUuid(row[0], row[1]), row[2], row[3], row[4], EventRecord(*row[5:]))
 
 
 def rejected_values(topic: str, partition: int, journal_id: str, lost: Rejected) -> tuple[Any, ...]:

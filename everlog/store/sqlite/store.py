@@ -27,7 +27,9 @@ from everlog.sqlite import Trace, connect, migrate, transaction, translated
 from everlog.store.base import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
 from everlog.store.ring import ring_slot
 from everlog.store.sqlite.rows import head_from, segments_for
-from everlog.store.sqlite.task import SQL, SqliteTask
+from everlog.store.sqlite.statements import SQL
+from everlog.store.sqlite.tags import SqliteTags
+from everlog.store.sqlite.task import SqliteTask
 
 FILE = "store.db"
 # Batches touch the end of many journals: larger pages hold more of each, and a long WAL copies them less often.
@@ -54,6 +56,7 @@ class SqliteStore(Store):
         except BaseException:
             self._reader.close()
             raise
+        self.tags = SqliteTags(self.path, self._reader, self._write)
 
     def _connect_writer(self) -> sqlite3.Connection:
         if self._writer is None:

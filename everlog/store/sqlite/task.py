@@ -9,7 +9,7 @@ from everlog.journal.fold import Quarantined
 from everlog.journal.head import Deletion, Head, Topic
 from everlog.journal.values import MAX_SEQ_NR
 from everlog.log.sqlite import record_from
-from everlog.sqlite import is_fatal, load_statements
+from everlog.sqlite import is_fatal
 from everlog.store.base import KeyChange, StoreTask
 from everlog.store.sqlite.rows import (
     event_values,
@@ -19,10 +19,11 @@ from everlog.store.sqlite.rows import (
     segments_for,
     waiting_values,
 )
+from everlog.store.sqlite.statements import SQL
+from everlog.store.sqlite.tags import delete_tagged, put_tagged
+from everlog.store.tags import TagEntry
 
 MAX_REJECTED = 10_000
-
-SQL = load_statements("everlog.store.sqlite")
 
 
 class SqliteTask(StoreTask):
@@ -57,8 +58,16 @@ class SqliteTask(StoreTask):
         name = self._topic.name
         rows: dict[bool, list[tuple[object, ...]]] = {False: [], True: []}
         rejected, waiting = [], []
+        tagged: list[TagEntry] = []
+        untagged: list[TagEntry] = []
         for key in changes:
             change = key.change
+            tagged += key.tagged
+            untagged += key.untagged
+            if key.propagate:
+                # Already here: a row of a new life may take the place of the one that says where its views' rows are.
+                for deletion in key.garbage:
+                    self._delete_tagged(key.id, deletion)
             if change.rows:
                 assert change.head is not None
                 size = change.head.segment_size
@@ -68,6 +77,8 @@ class SqliteTask(StoreTask):
             waiting += [waiting_values(name, key.id, "halted", found) for found in change.quarantined]
         self._connection.executemany(SQL["put_row"], rows[False])
         self._connection.executemany(SQL["put_binary_row"], rows[True])
+        if tagged or untagged:
+            put_tagged(self._connection, tagged, untagged)
         if rejected:
             self._connection.executemany(SQL["put_rejected"], rejected)
             place = (name, self._partition)
@@ -92,18 +103,22 @@ class SqliteTask(StoreTask):
     def _delete(self, changes: Sequence[KeyChange]) -> None:
         for key in changes:
             for deletion in key.garbage:
-                self._carry_out(key.id, deletion)
+                self._carry_out(key.id, deletion, propagate=key.propagate)
 
-    def _carry_out(self, journal_id: str, deletion: Deletion) -> None:
+    def _carry_out(self, journal_id: str, deletion: Deletion, *, propagate: bool) -> None:
         execute, name = self._connection.execute, self._topic.name
         if deletion.last >= deletion.first:
-            to = MAX_SEQ_NR if deletion.to is None else deletion.to
-            bounds = (deletion.first, deletion.last, to, deletion.offset)
-            execute(SQL["delete_rows"], (journal_id, name, *bounds))
+            if propagate:
+                self._delete_tagged(journal_id, deletion)
+            execute(SQL["delete_rows"], (journal_id, name, *_bounds(deletion)))
         if deletion.purge:
             execute(SQL["delete_life_snapshots"], (journal_id, name, deletion.record_id))
         if deletion.quarantine is not None:
             execute(SQL["delete_waiting"], (name, journal_id, deletion.quarantine))
+
+    def _delete_tagged(self, journal_id: str, deletion: Deletion) -> None:
+        if deletion.last >= deletion.first:
+            delete_tagged(self._connection, self._topic.name, journal_id, _bounds(deletion))
 
     def _each_or_all(
         self, changes: Sequence[KeyChange], write: Callable[[Sequence[KeyChange]], None]
@@ -137,3 +152,9 @@ class SqliteTask(StoreTask):
         finally:
             if self._connection.in_transaction:
                 self._connection.execute("RELEASE part")
+
+
+def _bounds(deletion: Deletion) -> tuple[int, int, int, int]:
+    """The segments, the last seqNr, and the offset before which a row must have been written."""
+    to = MAX_SEQ_NR if deletion.to is None else deletion.to
+    return deletion.first, deletion.last, to, deletion.offset

@@ -1,0 +1,189 @@
+"""`everlog tags …`: list, read, follow, rebuild, verify, drop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from everlog.cli.commands import Command, Group
+from everlog.cli.exits import FAILED
+from everlog.cli.output import Rows, encode, event_document, moment, payload_text, plain, show
+from everlog.cli.settings import Settings, run_with_log, with_log
+from everlog.client import Everlog
+from everlog.tags.tag import TaggedEvent
+
+tag_argument = click.argument("tag")
+after_option = click.option(
+    "--after", metavar="OFFSET", help="Only what comes after this offset, or, with a token, once it is included."
+)
+since_option = click.option(
+    "--since",
+    type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"]),
+    metavar="TIME",
+    help="From this time on (UTC), such as 2030-01-31T12:00.",
+)
+
+
+@click.group(cls=Group)
+def tags() -> None:
+    """Read events by tag, over all journals, in one order that never changes.
+
+    The pipeline writes these views: 'everlog up' or 'everlog replicate' must run for new events to appear.
+    """
+
+
+@tags.command(name="list", cls=Command)
+@with_log()
+async def list_tags(log: Everlog, settings: Settings, /) -> None:
+    """Print all tags, with the number of their events and journals and the last one's time."""
+    found = await log.tags()
+    if settings.as_json:
+        for info in found:
+            click.echo(encode(info))
+        return
+    if not found:
+        click.echo("no tags yet", err=True)
+    rows = [
+        [f"{info.events:,}", f"{info.journals:,}", moment(round(info.last_time.timestamp() * 1000)), plain(info.tag)]
+        for info in found
+    ]
+    Rows("events", "journals", "last event (UTC)", "tag").add(rows)
+
+
+class Printer:
+    """Prints pages of events as they come."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._as_json = settings.as_json
+        self._table = Rows("offset", "time (UTC)", "topic", "id", "seqNr", "payload")
+
+    def add(self, page: list[TaggedEvent]) -> None:
+        if self._as_json:
+            click.echo("\n".join(encode(document(event)) for event in page))
+        else:
+            self._table.add([_row(event) for event in page])
+        sys.stdout.flush()
+
+
+def document(event: TaggedEvent) -> dict[str, Any]:
+    """A tagged event as a JSON line."""
+    return {
+        "offset": str(event.place),
+        "number": event.number,
+        **event_document(event.topic, event.id, event.event),
+    }
+
+
+def _row(event: TaggedEvent) -> list[str]:
+    found = event.event
+    return [
+        str(event.place),
+        moment(found.timestamp),
+        event.topic,
+        plain(event.id),
+        str(found.seq_nr),
+        payload_text(found.payload_type, found.data),
+    ]
+
+
+@tags.command(
+    cls=Command,
+    examples=["everlog tags read eu", "everlog tags read eu --since 2030-01-31 --limit 10 --json"],
+)
+@tag_argument
+@after_option
+@since_option
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many events.")
+@with_log()
+async def read(
+    log: Everlog, settings: Settings, /, tag: str, after: str | None, since: datetime | None, limit: int | None
+) -> None:
+    """Print the events of a tag that the view holds now."""
+    printer, left = Printer(settings), limit
+    async for page in log.tag(tag).current_pages(after=after, since=_utc(since)):
+        printer.add(page if left is None else page[:left])
+        if left is not None:
+            left -= len(page)
+            if left <= 0:
+                return
+
+
+@tags.command(cls=Command, examples=["everlog tags follow eu", "everlog tags follow eu --json | jq .payload"])
+@tag_argument
+@after_option
+@since_option
+def follow(tag: str, after: str | None, since: datetime | None) -> None:
+    """Print the events of a tag, and go on as new ones come, until Ctrl-C."""
+
+    async def run(log: Everlog, settings: Settings) -> None:
+        printer = Printer(settings)
+        async for page in log.tag(tag).live_pages(after=after, since=_utc(since)):
+            printer.add(page)
+
+    with suppress(KeyboardInterrupt, asyncio.CancelledError):
+        run_with_log(run)
+
+
+@tags.command(cls=Command, examples=["everlog tags rebuild", "everlog tags rebuild --tag eu --topic orders"])
+@click.option("--tag", "names", multiple=True, metavar="TAG", help="Only this tag; may be repeated.  [all]")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.  [all]")
+@click.pass_context
+def rebuild(context: click.Context, names: tuple[str, ...], topics: tuple[str, ...]) -> None:
+    """Put back what the views lack, from the journals' own rows: a Spark job.
+
+    Safe while the pipeline runs, and to be repeated: what is there already stays as it is.
+    """
+    import everlog.pipeline.session  # noqa: F401 - says what to install, if anything
+    from everlog.pipeline.rebuild import rebuild as run
+
+    settings = context.ensure_object(Settings)
+    console = Console(stderr=True)
+    columns = (TextColumn("journals"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        done = run(
+            settings.open().config,
+            tags=names or None,
+            topics=topics or None,
+            progress=lambda journals, known: progress.update(task, completed=journals, total=known),
+        )
+    text = f"looked at {done.journals:,} journals, put back {done.rows:,} rows"
+    show(settings.as_json, {"journals": done.journals, "rows": done.rows}, text)
+
+
+@tags.command(cls=Command)
+@tag_argument
+@with_log()
+async def verify(log: Everlog, settings: Settings, /, tag: str) -> None:
+    """Count a tag's events again in the journals, and print the first difference."""
+    report = await log.tag(tag).verify()
+    text = f"{report.events:,} events of {report.journals:,} journals are in the view as they should be"
+    show(settings.as_json, msgspec.to_builtins(report), text if report.right else f"difference: {report.difference}")
+    if not report.right:
+        sys.exit(FAILED)
+
+
+@tags.command(cls=Command, examples=["everlog tags drop eu", "everlog tags drop eu --topic orders --id order-1"])
+@tag_argument
+@click.option("--topic", metavar="TOPIC", help="Only events of this topic.")
+@click.option("--id", "journal_id", metavar="ID", help="Only events of this journal.")
+@with_log()
+async def drop(log: Everlog, settings: Settings, /, tag: str, topic: str | None, journal_id: str | None) -> None:
+    """Remove a view, or a journal's events from it.
+
+    The events themselves stay in their journals; 'everlog tags rebuild' puts them back into the view.
+    """
+    count = await log.tag(tag).drop(topic=topic, journal_id=journal_id)
+    show(settings.as_json, {"tag": tag, "rows": count}, f"removed {count:,} rows of {plain(tag)}")
+
+
+def _utc(moment_: datetime | None) -> datetime | None:
+    return None if moment_ is None else moment_.replace(tzinfo=UTC)

@@ -1,0 +1,7 @@
+"""The statements of the embedded store, by name."""
+
+from __future__ import annotations
+
+from everlog.sqlite import load_statements
+
+SQL = load_statements("everlog.store.sqlite")

@@ -1,0 +1,75 @@
+"""Buckets: the rows of a tag are stored by stretches of time, so that no partition of the store grows for ever."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from everlog.errors import InvalidConfig
+from everlog.journal.tag_names import stored_tag
+from everlog.tags.timeuuid import TimeUuid, end_of, start_of
+
+SIZES = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000}
+LONGEST = max(SIZES.values())
+_FORMATS = {14: "%Y%m%dT%H:%M", 11: "%Y%m%dT%H", 8: "%Y%m%d"}
+_SHORT = {8: "day", 11: "hour"}
+
+
+class Bucket(NamedTuple):
+    """A bucket of a tag: its first millisecond, its size, and the shard that it belongs to, if the tag has any.
+
+    `size` says how long it was meant to be. Where the size was changed, buckets overlap; a later one may even begin
+    where an earlier one does, and then they are stored together.
+    """
+
+    start: int
+    size: int
+    shard: int | None = None
+
+    @property
+    def first(self) -> TimeUuid:
+        return start_of(self.start)
+
+    @property
+    def last(self) -> TimeUuid:
+        return end_of(self.start + self.size - 1)
+
+    def stored_tag(self, tag: str) -> str:
+        return stored_tag(tag, self.shard)
+
+
+def bucket_size(name: str) -> int:
+    """Milliseconds of a size that is called so.
+
+    >>> bucket_size("Hour")
+    3600000
+    """
+    size = SIZES.get(name.lower()) if isinstance(name, str) else None
+    if size is None:
+        raise InvalidConfig(f"a bucket size is one of Day, Hour, Minute, Second, not {name!r}")
+    return size
+
+
+def bucket_of(ms: int, size: int) -> int:
+    """The first millisecond of the bucket that holds this one."""
+    return ms // size * size
+
+
+def parse_first_bucket(text: str, size: str) -> int:
+    """The first bucket of a foreign view: `yyyyMMddTHH:mm` in UTC, or shorter for days and hours, rounded down.
+
+    >>> parse_first_bucket("20151120T12:20", "Day")
+    1447977600000
+    """
+    milliseconds = bucket_size(size)
+    fits = _SHORT.get(len(text), size.lower()) == size.lower()
+    try:
+        if not fits or len(text) not in _FORMATS or not re.fullmatch(r"[0-9T:]+", text):
+            raise ValueError(text)
+        moment = datetime.strptime(text, _FORMATS[len(text)]).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise InvalidConfig(
+            f"a first bucket looks like yyyyMMddTHH:mm (yyyyMMdd with Day, yyyyMMddTHH with Hour), not {text!r}"
+        ) from error
+    return bucket_of(round(moment.timestamp() * 1000), milliseconds)

@@ -1,0 +1,262 @@
+"""What users call: `log.tag("eu")`, `log.slices(0, 511)`, `log.tags()`."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from everlog.errors import InvalidInput, InvalidOffset, InvalidRange, NotReplicated
+from everlog.journal.events import EventRecord
+from everlog.journal.journal import Parts
+from everlog.journal.tag_names import (
+    PER_SLICE_TAG,
+    SLICES,
+    check_tag,
+    is_built_in,
+    slice_of,
+    slice_tag,
+)
+from everlog.journal.values import Position
+from everlog.store.tags import TagRow, TagTables
+from everlog.tags.plan import Watermark
+from everlog.tags.reading import read_range
+from everlog.tags.retrying import Patience
+from everlog.tags.timeuuid import MIN_RANK, TimeUuid, before_time
+from everlog.tags.upkeep import Refs, Verified, all_journals, drop, verify_journal
+from everlog.tags.watching import Watermarks
+
+BEGINNING = TimeUuid(-1, MIN_RANK)
+FUTURE_MS = 3_600_000
+
+After = TimeUuid | uuid.UUID | Position | str | None
+
+
+class TaggedEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event in a view by tag. `number` counts the events of its journal that carry the tag, from 1."""
+
+    place: TimeUuid
+    topic: str
+    id: str
+    number: int
+    event: EventRecord
+
+    @property
+    def offset(self) -> uuid.UUID:
+        """Where the event stands in the order of all tagged events: read on with `after=` this."""
+        return self.place.uuid
+
+    @property
+    def seq_nr(self) -> int:
+        return self.event.seq_nr
+
+    @property
+    def payload(self) -> Any:
+        return self.event.payload
+
+    @property
+    def tags(self) -> frozenset[str]:
+        return self.event.tags
+
+    @property
+    def time(self) -> datetime:
+        return self.event.time
+
+
+class TagInfo(msgspec.Struct, frozen=True):
+    """A tag at one glance: its events, the journals that they are of, and the last one's offset and time."""
+
+    tag: str
+    events: int
+    journals: int
+    last_offset: uuid.UUID
+    last_time: datetime
+
+
+class Tags:
+    """All views by tag of an open log; its readers share one poll of the watermark."""
+
+    def __init__(self, parts: Parts) -> None:
+        tables = parts.store.tags
+        if tables is None or not parts.config.tags.enabled:
+            raise InvalidInput("no views by tag are kept here: set [tags] enabled = true, and run the pipeline")
+        self.parts = parts
+        self.tables: TagTables = tables
+        self.watermarks = Watermarks(tables, parts.config.tags)
+
+    def tag(self, name: str) -> Tag:
+        return Tag(self, [check_tag(name)])
+
+    def slices(self, first: int, last: int) -> Tag:
+        if not 0 <= first <= last < SLICES:
+            raise InvalidRange(
+                f"slices go from 0 to {SLICES - 1}, the first must not be above the last: {first}..{last}"
+            )
+        tags = [slice_tag(number) for number in range(first - first % PER_SLICE_TAG, last + 1, PER_SLICE_TAG)]
+        whole = first % PER_SLICE_TAG == 0 and (last + 1) % PER_SLICE_TAG == 0
+        return Tag(self, tags, None if whole else lambda row: first <= slice_of(row.id) <= last)
+
+    async def list(self) -> list[TagInfo]:
+        return [
+            TagInfo(
+                found.tag,
+                found.events,
+                found.journals,
+                found.last.uuid,
+                datetime.fromtimestamp(found.last.ms / 1000, UTC),
+            )
+            async for found in self.tables.summaries()
+            if not is_built_in(found.tag)
+        ]
+
+
+class Tag:
+    """The events of a tag, or of several at once, over all journals and topics, in one order that never changes."""
+
+    def __init__(self, all_tags: Tags, names: Sequence[str], wanted: Callable[[TagRow], bool] | None = None) -> None:
+        self.names = list(names)
+        self._tags = all_tags
+        self._config = all_tags.parts.config.tags
+        self._wanted = wanted
+        self._retry = Patience(self._config)
+
+    def current(
+        self, *, after: After = None, since: datetime | None = None, token: Position | str | None = None
+    ) -> AsyncIterator[TaggedEvent]:
+        """What the view holds as of now; it ends there.
+
+        `after`: an offset, exclusive, or a token. `since`: a time instead. `token`: once the view holds what was
+        written at this position of the log; NotReplicated if it does not get there in time.
+        """
+        return _each(self.current_pages(after=after, since=since, token=token))
+
+    def live(
+        self, *, after: After = None, since: datetime | None = None, token: Position | str | None = None
+    ) -> AsyncIterator[TaggedEvent]:
+        """Like `current`, but it does not end: new events come as soon as they are in the view."""
+        return _each(self.live_pages(after=after, since=since, token=token))
+
+    def current_pages(
+        self, *, after: After = None, since: datetime | None = None, token: Position | str | None = None
+    ) -> AsyncGenerator[list[TaggedEvent], None]:
+        """Like `current`, a list of events at a time."""
+        start, position = _parse(after, since, token)
+        return self._current(start, position)
+
+    def live_pages(
+        self, *, after: After = None, since: datetime | None = None, token: Position | str | None = None
+    ) -> AsyncGenerator[list[TaggedEvent], None]:
+        """Like `live`, a list of events at a time."""
+        start, position = _parse(after, since, token)
+        return self._live(start, position)
+
+    async def verify(self) -> Verified:
+        """Count again: every event that journals hold with this tag must be in the view, once, with its number."""
+        store, config = self._tags.parts.store, self._tags.parts.config
+        (tag,) = self.names
+        report, refs = Verified(tag), Refs(store)
+        async for place in all_journals(store, config):
+            ref = await refs.of(*place)
+            if ref is not None and report.right:
+                await verify_journal(store, config, ref, tag, report)
+        return report
+
+    async def drop(self, *, topic: str | None = None, journal_id: str | None = None) -> int:
+        """Remove the view, or a topic's or a journal's events from it; a rebuild brings back what journals still hold.
+
+        The events themselves stay. What is appended from now on gets into the view as ever.
+        """
+        name = None if topic is None else self._tags.parts.config.journal.topic_prefix + topic
+
+        def wanted(row: TagRow) -> bool:
+            return (name is None or row.topic == name) and (journal_id is None or row.id == journal_id)
+
+        everything = topic is None and journal_id is None
+        (tag,) = self.names
+        return sum([count async for count in drop(self._tags.tables, tag, None if everything else wanted)])
+
+    async def _current(self, start: TimeUuid, token: Position | None) -> AsyncGenerator[list[TaggedEvent], None]:
+        watermark = await self._begin(start, token)
+        async with aclosing(self._read(start, watermark.end)) as pages:
+            async for page in pages:
+                yield page
+
+    async def _live(self, start: TimeUuid, token: Position | None) -> AsyncGenerator[list[TaggedEvent], None]:
+        watermark = await self._begin(start, token)
+        while True:
+            if watermark.end > start:
+                async with aclosing(self._read(start, watermark.end)) as pages:
+                    async for page in pages:
+                        yield page
+                start = watermark.end  # nothing can appear below it any more
+            nr = watermark.nr
+            watermark = await self._tags.watermarks.until(lambda found: found.nr > nr)  # noqa: B023
+
+    async def _read(self, after: TimeUuid, upto: TimeUuid) -> AsyncGenerator[list[TaggedEvent], None]:
+        size, short = self._config.page_size, self._tags.parts.config.journal.short
+        names: dict[str, str] = {}
+        found = read_range(self._tags.tables, self.names, after=after, upto=upto, page_size=size, retry=self._retry)
+        async with aclosing(found) as pages:
+            async for rows in pages:
+                for row in rows:
+                    assert after < row.offset <= upto, "out of order"
+                    after = row.offset
+                    if row.topic not in names:
+                        names[row.topic] = short(row.topic)
+                kept = rows if self._wanted is None else list(filter(self._wanted, rows))
+                if kept:
+                    yield [TaggedEvent(row.offset, names[row.topic], row.id, row.number, row.event) for row in kept]
+
+    async def _begin(self, start: TimeUuid, token: Position | None) -> Watermark:
+        """The watermark to read up to, once it covers the token."""
+        watermarks, clock = self._tags.watermarks, self._tags.parts.clock
+        watermark = await watermarks.now()
+        if start > watermark.end and start.ms > clock.now_ms() + FUTURE_MS:
+            raise InvalidOffset(f"the offset {start} lies in the future: no event has it; was it taken from this log?")
+        if token is None:
+            return watermark
+        place = f"{self._tags.parts.config.journal.topic_prefix}{token.topic}/{token.partition}"
+        try:
+            async with asyncio.timeout(self._config.token_timeout):
+                return await watermarks.until(lambda found: found.positions.get(place, 0) > token.offset)
+        except TimeoutError:
+            raise NotReplicated(
+                f"the views by tag do not hold {token} after {self._config.token_timeout:g} s: "
+                "is the pipeline running? 'everlog status' tells"
+            ) from None
+
+
+async def _each(pages: AsyncGenerator[list[TaggedEvent], None]) -> AsyncIterator[TaggedEvent]:
+    async with aclosing(pages) as found:
+        async for page in found:
+            for event in page:
+                yield event
+
+
+def _parse(after: After, since: datetime | None, token: Position | str | None) -> tuple[TimeUuid, Position | None]:
+    """Where to read from, and which position must have been reached. Nothing is asked of anybody yet."""
+    position = Position.parse(token) if isinstance(token, str) else token
+    if isinstance(after, str) and ":" in after:
+        after = Position.parse(after)
+    if isinstance(after, Position):
+        if position is not None:
+            raise InvalidInput("two tokens were given: only one can be waited for")
+        after, position = None, after
+    if since is not None and after is not None:
+        raise InvalidInput("give an offset (after=) or a time (since=), not both")
+    if since is not None:
+        return before_time(since), position
+    if after is None:
+        return BEGINNING, position
+    if isinstance(after, str):
+        return TimeUuid.parse(after), position
+    if isinstance(after, uuid.UUID):
+        return TimeUuid.of(after), position
+    if not isinstance(after, TimeUuid):
+        raise InvalidOffset(f"an offset is a time-UUID, not {after!r}")
+    return after, position
