@@ -67,7 +67,7 @@ async def apply_all(
 ) -> Applied:
     grouped = Grouped()
     grouped.add(topic, records)
-    done = await apply(store, topic, partition, grouped, known)
+    done = await apply(store, topic, partition, grouped, known=known)
     assert done.failed == {}
     return done
 

@@ -46,7 +46,7 @@ class Pipeline:
     async def apply(self, store: Store, records: list[Record], known: KnownHeads | None = None) -> None:
         grouped = Grouped()
         grouped.add(TOPIC, records)
-        applied = await apply(store, TOPIC, 0, grouped, known)
+        applied = await apply(store, TOPIC, 0, grouped, known=known)
         if applied.failed:
             self.world.find("failed", keys=applied.failed)
 
