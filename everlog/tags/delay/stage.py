@@ -1,0 +1,424 @@
+"""The reading of one tag, as a machine without clock and without I/O.
+
+Rows are read in the order of time, up to a delay before now. Three things go beyond that: a hole in a journal's
+numbers starts a search; a look back every second finds events that came so late that the read had passed them; and
+what was held back or found late goes out before anything else. Invariants:
+
+* A journal's events go out by ascending number, each once. A number is left out only if the journal was not known yet.
+* Every row up to `_position` was delivered, dropped as a repetition, or waits in a search or in `_late`.
+* `Resume` of an event names a place up to which all went out, and the journals that are ahead of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from everlog.errors import EventsMissing, EverlogError, TooManyMissing
+from everlog.tags.delay import back
+from everlog.tags.delay.asking import Asking
+from everlog.tags.delay.events import ForeignEvent, Resume
+from everlog.tags.delay.first import FirstLook
+from everlog.tags.delay.known import Known, Last
+from everlog.tags.delay.port import (
+    Complete,
+    Deliver,
+    Effect,
+    FetchRows,
+    Now,
+    Page,
+    Query,
+    ReadRows,
+    TaggedRow,
+    Wait,
+)
+from everlog.tags.delay.searching import Round, Search, Waiting, in_order
+from everlog.tags.delay.settings import Settings
+from everlog.tags.delay.times import first_place, last_place, offset_of, unix_ms
+
+logger = logging.getLogger("everlog.tags.delay")
+
+# Rows that wait for a journal's missing ones, with `hold="journal"`; beyond that, all wait.
+MOST_HELD = 10_000
+
+TagEffect: TypeAlias = Effect[ForeignEvent]
+
+
+class TagStage:
+    """Reads one tag after `origin`, up to a fixed end or for ever."""
+
+    def __init__(
+        self,
+        tag: str,
+        settings: Settings,
+        now: Now,
+        *,
+        live: bool,
+        after: int | None = None,
+        last: Iterable[tuple[str, int]] = (),
+        chance: random.Random | None = None,
+    ) -> None:
+        self._tag = tag
+        self._settings = settings
+        self._buckets = settings.buckets
+        self._chance = chance or random.Random()
+        self._asking = Asking(settings, self._chance)
+        self._told: Callable[[Query, Page[Any], Now], None] = self._rows_read
+
+        self._with_offset = after is not None
+        self._origin = first_place(settings.first_bucket) if after is None else after
+        self._position = self._highest = self._origin
+        self._end = None if live else last_place(now.wall)
+        self._known = Known()
+        for persistence_id, number in last:
+            self._known.put(persistence_id, Last(number, self._origin, self._origin, now.steady))
+
+        self._pending: deque[TaggedRow] = deque()
+        self._late: deque[Waiting] = deque()
+        self._late_floor = 0
+        self._searches: dict[str, Search] = {}
+        self._held = 0
+        self._round: Round | None = None
+
+        self._reading: ReadRows | None = None
+        self._read_at = now.steady
+        self._poll_at = now.steady + first_poll(settings.refresh, self._chance)
+        self._finished = False
+        self._forget_at = now.steady + (settings.forget_after or 0)
+        self._back = back.BackTrack(settings, now)
+        self._back_scan: back.Scan | None = None
+        self._first_look: FirstLook | None = None
+        if after is not None and FirstLook.needed(after, settings, now):
+            self._first_look = FirstLook(tag, after, settings, self._known, now)
+
+    # What to do next.
+
+    def step(self, now: Now, demand: int) -> Sequence[TagEffect]:
+        while True:
+            delivered: list[TagEffect] = []
+            while len(delivered) < demand and (row := self._next_row(now)) is not None:
+                delivered.append(self._deliver(row, now))
+            if delivered or demand == 0:
+                return delivered
+            effect = self._asking.busy(now) or self._next(now)
+            if not isinstance(effect, Wait) or effect.until > now.steady:
+                return [effect]
+
+    def answer(self, page: Page[Any], now: Now) -> None:
+        self._told(self._asking.answered(), page, now)
+
+    def failed(self, error: EverlogError, now: Now) -> None:
+        if self._back_scan is not None and self._told == self._looked_back and error.retriable:
+            logger.warning("tag %s: a look back failed, the next one follows soon: %s", self._tag, error)
+            self._asking.give_up()
+            self._back_scan = None
+        else:
+            self._asking.failed(error, now)
+
+    def _next(self, now: Now) -> TagEffect:
+        """The next query, or until when to wait. A wait that is over means: something changed, look again."""
+        self._forget(now)
+        for choose in (self._look_first, self._search, self._look_back, self._read):
+            effect = choose(now)
+            if effect is not None:
+                return effect
+        return Wait(max(now.steady + 1, self._wake_at()))
+
+    def _ask(self, query: Query, told: Callable[[Query, Page[Any], Now], None]) -> TagEffect:
+        self._told = told
+        return self._asking.ask(query)
+
+    def _wake_at(self) -> int:
+        times = [search.next_at for search in self._searches.values() if search.missing]
+        if not self._blocked() and not self._finished:
+            times.append(self._read_at)
+        if self._back.next_at is not None and not (self._searches and self._settings.hold_all):
+            times.append(self._back.next_at)
+        assert times, "a reader that waits for nothing"
+        return min(times)
+
+    # Rows, and what becomes of them.
+
+    def _blocked(self) -> bool:
+        """Whether rows must not be looked at now, because a gap holds them all back."""
+        return bool(self._searches) if self._settings.hold_all else self._held >= MOST_HELD
+
+    def _next_row(self, now: Now) -> TaggedRow | None:
+        """The next row that may go out."""
+        while self._asking.error is None:
+            if self._late:
+                waiting = self._late.popleft()
+                if self._may_go(waiting.row, now, sure=waiting.sure):
+                    return waiting.row
+            elif self._pending and not self._blocked():
+                row = self._pending.popleft()
+                self._position = max(self._position, row.key.place)
+                if self._may_go(row, now, sure=False):
+                    return row
+            else:
+                return None
+        return None
+
+    def _may_go(self, row: TaggedRow, now: Now, *, sure: bool) -> bool:
+        _, pid, number = row.key
+        search = self._searches.get(pid)
+        if search is not None:
+            self._hold(search, row, now)
+            return False
+        last = self._known.get(pid)
+        if last is None:
+            return sure or self._first_of_journal(row, now)
+        if number <= last.number and not last.guess:
+            expected = last.place == self._origin  # it went out before this reader was resumed
+            level = logging.DEBUG if expected else logging.WARNING
+            logger.log(level, "tag %s: number %d of %s comes again and is dropped", self._tag, number, pid)
+            return False
+        if sure or number <= last.number + 1:
+            return True
+        self._open(
+            pid, range(last.number + 1, number), row, floor=last.place, timeout=self._settings.gap_timeout, now=now
+        )
+        return False
+
+    def _first_of_journal(self, row: TaggedRow, now: Now) -> bool:
+        """Whether the first row of an unknown journal may go; if not, a search for the ones before it was opened."""
+        place, pid, number = row.key
+        settings, bucket = self._settings, self._buckets.of_place(place)
+        if number == 1:
+            return True
+        missing = range(1, number)
+        if self._with_offset:
+            if settings.new_pid_timeout == 0 or bucket < self._buckets.at(now.wall):
+                return True
+            # What is before the offset cannot be told from what is missing: look for the nearest only.
+            missing = missing[-settings.max_missing :]
+        elif self._known.forgot and len(missing) > settings.max_missing:
+            return True  # known once, and all that a search could find would be known still
+        floor = max(first_place(bucket - self._buckets.size), self._origin)
+        self._open(pid, missing, row, floor=floor, timeout=settings.new_pid_timeout, now=now, soft=True)
+        return False
+
+    def _deliver(self, row: TaggedRow, now: Now) -> Deliver[ForeignEvent]:
+        place, pid, number = row.key
+        last = self._known.get(pid)
+        assert last is None or last.guess or last.number < number, "a journal's events go out by ascending number"
+        self._known.put(pid, Last(number, place, max(place, last.highest) if last else place, now.steady))
+        self._highest = max(self._highest, place)
+        if self._settings.verbose:
+            logger.debug("tag %s: number %d of %s, seqNr %d", self._tag, number, pid, row.seq_nr)
+        content = row.content
+        return Deliver(
+            ForeignEvent(
+                offset=offset_of(place),
+                persistence_id=pid,
+                seq_nr=row.seq_nr,
+                timestamp=unix_ms(place),
+                payload=content.payload,
+                metadata=content.metadata,
+                event_manifest=content.event_manifest,
+                writer_uuid=content.writer_uuid,
+                tags=frozenset((self._tag,)),
+                tag_seq_nr=number,
+                resume=self._resume(),
+            )
+        )
+
+    def _resume(self) -> Resume:
+        floor = min((search.floor for search in self._searches.values()), default=self._position)
+        floor = min(floor, self._position, self._late_floor if self._late else self._position)
+        return Resume(offset_of(floor), self._known.since(floor) if floor < self._highest else {})
+
+    # Gaps and the search for what is missing.
+
+    def _open(
+        self, pid: str, missing: range, row: TaggedRow | None, *, floor: int, timeout: int, now: Now, soft: bool = False
+    ) -> None:
+        if len(missing) > self._settings.max_missing:
+            self._asking.error = TooManyMissing(self._tag, pid, len(missing), self._settings.max_missing)
+            return
+        top = self._position if row is None else row.key.place
+        search = Search(pid, missing, floor=floor, top=top, deadline=now.steady + timeout, soft=soft)
+        search.next_at = now.steady
+        self._searches[pid] = search
+        if row is not None:
+            search.held.append(row)
+            self._held += 1
+
+    def _hold(self, search: Search, row: TaggedRow, now: Now) -> None:
+        """A row of a journal that is held back; it may be the very one that is missing."""
+        if row.key.tag_seq_nr not in search.missing:
+            search.held.append(row)
+            self._held += 1
+            return
+        search.add(row)
+        if not search.missing:
+            self._release([search], now)
+
+    def _search(self, now: Now) -> TagEffect | None:
+        if self._round is None:
+            due = [one for one in self._searches.values() if one.missing and one.next_at <= now.steady]
+            if not due:
+                return None
+            for search in due:
+                search.aim(self._buckets, origin=self._origin, to=self._to(now))
+            self._round = Round(self._tag, due, self._buckets, self._settings.page_size, now.steady)
+        query = self._round.query()
+        if query is not None:
+            return self._ask(query, self._searched)
+        self._settle(self._round, now)
+        self._round = None
+        return Wait(now.steady)
+
+    def _searched(self, query: Query, page: Page[Any], now: Now) -> None:
+        assert self._round is not None
+        if isinstance(query, FetchRows):
+            self._round.fetched(query, page)
+        else:
+            self._round.found_keys(page)
+
+    def _settle(self, looked: Round, now: Now) -> None:
+        """After a look: who has all is done; whose time was over when the look began is done or fails."""
+        late = [one for one in looked.searches if one.missing and looked.started >= one.deadline]
+        failed = [one for one in late if not one.soft]
+        if failed:
+            missing = {one.persistence_id: sorted(one.missing) for one in failed}
+            low, high = min(one.floor for one in failed), max(one.top for one in failed)
+            self._asking.error = EventsMissing(self._tag, missing, offset_of(low), offset_of(high))
+            return
+        for search in late:
+            search.missing.clear()
+        for search in looked.searches:
+            search.next_at = min(now.steady + self._settings.refresh, max(search.deadline, now.steady))
+        done = [one for one in self._searches.values() if not one.missing]
+        if not self._settings.hold_all or len(done) == len(self._searches):
+            self._release(done, now)
+
+    def _release(self, searches: Sequence[Search], now: Now) -> None:
+        if not searches:
+            return
+        floor = min(one.floor for one in searches)
+        self._late_floor = min(floor, self._late_floor) if self._late else floor
+        for search in searches:
+            del self._searches[search.persistence_id]
+            self._held -= len(search.held)
+        self._late.extend(in_order(one.release() for one in searches))
+        self._read_at = now.steady  # time has passed: there is more to read
+
+    def _look_first(self, now: Now) -> TagEffect | None:
+        if self._first_look is None:
+            return None
+        if now.steady < self._first_look.at:
+            return Wait(self._first_look.at)
+        query = self._first_look.query()
+        if query is not None:
+            return self._ask(query, self._looked_first)
+        self._first_look = None
+        return None
+
+    def _looked_first(self, query: Query, page: Page[Any], now: Now) -> None:
+        assert self._first_look is not None
+        self._first_look.answer(page)
+
+    # Looking back: events that came so late that the read had passed them.
+
+    def _look_back(self, now: Now) -> TagEffect | None:
+        if self._back_scan is None:
+            if self._searches and self._settings.hold_all:
+                return None
+            self._back_scan = self._back.begin(self._tag, now, position=self._position, origin=self._origin)
+            if self._back_scan is None:
+                return None
+        query = self._back_scan.query()
+        if query is not None:
+            return self._ask(query, self._looked_back)
+        scan, self._back_scan = self._back_scan, None
+        for pid, seen in scan.seen.items():
+            self._compare(pid, seen, now)
+        return Wait(now.steady)
+
+    def _looked_back(self, query: Query, page: Page[Any], now: Now) -> None:
+        assert self._back_scan is not None
+        self._back_scan.answer(page)
+
+    def _compare(self, pid: str, seen: back.Seen, now: Now) -> None:
+        """Open a search if a journal has rows behind the position that did not go out."""
+        if pid in self._searches or self._asking.error is not None:
+            return
+        last = self._known.get(pid)
+        if last is None:
+            bucket = self._buckets.of_place(self._position)
+            floor = max(first_place(bucket - self._buckets.size), self._origin)
+            # Numbers below may lie before the offset, or went out before the journal was forgotten.
+            first = seen.lowest if self._with_offset or self._known.forgot else 1
+        else:
+            floor = last.place
+            first = min(seen.lowest, last.number + 1) if last.guess else last.number + 1
+        if seen.highest >= first:
+            missing = range(first, seen.highest + 1)
+            self._open(pid, missing, None, floor=floor, timeout=self._settings.gap_timeout, now=now)
+
+    # The read in the order of time.
+
+    def _to(self, now: Now) -> int:
+        """The upper bound of a read now."""
+        to = last_place(now.wall - self._settings.delay)
+        return to if self._end is None else min(to, self._end)
+
+    def _read(self, now: Now) -> TagEffect | None:
+        if self._blocked() or self._pending:
+            return None
+        if self._finished:
+            return None if self._searches else Complete()
+        if self._reading is not None:
+            if self._reading.cursor is not None:
+                return self._ask(self._reading, self._rows_read)
+            self._exhausted(self._reading.before, now)
+            return Wait(now.steady)
+        if now.steady < self._read_at:
+            return None
+        to = self._to(now)
+        if to <= self._position:
+            self._exhausted(to, now)
+            return Wait(now.steady)
+        bucket = self._buckets.of_place(self._position)
+        self._reading = ReadRows(self._tag, bucket, self._position, to)
+        return self._ask(self._reading, self._rows_read)
+
+    def _rows_read(self, query: Query, page: Page[Any], now: Now) -> None:
+        assert self._reading is not None
+        self._reading = self._reading._replace(cursor=page.cursor)
+        self._pending.extend(page.items)
+
+    def _exhausted(self, to: int, now: Now) -> None:
+        """All of the bucket up to `to` was read: on to the next bucket, or to the end, or wait."""
+        self._reading = None
+        bucket = self._buckets.of_place(self._position)
+        following = bucket + self._buckets.size
+        if following <= unix_ms(to) and bucket < self._buckets.at(now.wall):
+            self._position = first_place(following)
+            self._read_at = now.steady
+        elif self._end is None:
+            if self._poll_at <= now.steady:
+                self._poll_at = now.steady + self._settings.refresh
+            self._read_at = self._poll_at
+        elif to == self._end:
+            self._finished = True
+        else:
+            self._read_at = now.steady + max(1, unix_ms(self._end) + self._settings.delay - now.wall)
+
+    # Bounded memory.
+
+    def _forget(self, now: Now) -> None:
+        after = self._settings.forget_after
+        if after is not None and now.steady >= self._forget_at:
+            self._forget_at = now.steady + after
+            below = first_place(self._buckets.of_place(self._position) - self._buckets.size)
+            self._known.forget(updated_before=now.steady - after, below=below, spare=self._searches)
+
+
+def first_poll(refresh: int, chance: random.Random) -> int:
+    """Readers that start together do not poll together."""
+    return refresh if refresh < 2000 else refresh // 2 + round(chance.uniform(0, refresh / 2))
