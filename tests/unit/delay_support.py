@@ -184,16 +184,23 @@ class World:
         for number in range(first, last + 1):
             rows[number] = JournalRow(number, first_place(START_MS + number) + 1, content(f"{pid}:{number}"))
 
-    async def until(self, stream: Any, ms: int) -> list[str]:
-        """What arrives up to that time; the stream goes on afterwards."""
+    async def gather_one(self, stream: Any, ms: int) -> list[Any]:
+        """The next event, unless the time comes first; the stream goes on afterwards."""
         self.limit = START_MS + ms
-        found: list[str] = []
         try:
-            async for event in stream:
-                found.append(label(event))
-        except TimeUp:
-            pass
+            return [await anext(stream)]
+        except (TimeUp, StopAsyncIteration):
+            return []
+
+    async def gather(self, stream: Any, ms: int) -> list[Any]:
+        """What arrives up to that time."""
+        found: list[Any] = []
+        while more := await self.gather_one(stream, ms):
+            found += more
         return found
+
+    async def until(self, stream: Any, ms: int) -> list[str]:
+        return [label(event) for event in await self.gather(stream, ms)]
 
 
 def content(text: str) -> Content:
