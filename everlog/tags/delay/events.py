@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 import msgspec
 
 from everlog.errors import InvalidOffset
-from everlog.tags.delay.port import Serialized
+from everlog.tags.delay.port import Content, Serialized
+from everlog.tags.delay.times import offset_of, unix_ms
 
 _NONE: Mapping[str, int] = {}
 
@@ -52,3 +53,18 @@ class ForeignEvent(msgspec.Struct, frozen=True):
     tags: frozenset[str] = frozenset()
     tag_seq_nr: int | None = None
     resume: Resume | None = None
+
+    @classmethod
+    def of(cls, persistence_id: str, seq_nr: int, place: int, content: Content, **more: Any) -> Self:
+        """An event from its row."""
+        return cls(
+            offset=offset_of(place),
+            persistence_id=persistence_id,
+            seq_nr=seq_nr,
+            timestamp=unix_ms(place),
+            payload=content.payload,
+            metadata=content.metadata,
+            event_manifest=content.event_manifest,
+            writer_uuid=content.writer_uuid,
+            **more,
+        )

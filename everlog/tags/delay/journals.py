@@ -29,7 +29,6 @@ from everlog.tags.delay.port import (
 )
 from everlog.tags.delay.settings import Settings
 from everlog.tags.delay.stage import first_poll
-from everlog.tags.delay.times import offset_of, unix_ms
 
 logger = logging.getLogger("everlog.tags.delay")
 
@@ -133,20 +132,7 @@ class JournalStage:
         self._expected = row.seq_nr + 1
         if self._reading is not None:
             self._lowest = self._reading.partition
-        content = row.content
-        return Deliver(
-            ForeignEvent(
-                offset=offset_of(row.place),
-                persistence_id=self._id,
-                seq_nr=row.seq_nr,
-                timestamp=unix_ms(row.place),
-                payload=content.payload,
-                metadata=content.metadata,
-                event_manifest=content.event_manifest,
-                writer_uuid=content.writer_uuid,
-                tags=row.tags,
-            )
-        )
+        return Deliver(ForeignEvent.of(self._id, row.seq_nr, row.place, row.content, tags=row.tags))
 
     def _next(self, now: Now) -> EventEffect:
         if not self._asked_deleted:

@@ -52,6 +52,7 @@ class Search:
     ) -> None:
         self.persistence_id = persistence_id
         self.missing = set(missing)
+        self.size = len(self.missing)
         self.floor = floor
         self.top = top
         self.deadline = deadline

@@ -41,7 +41,7 @@ from everlog.tags.delay.times import first_place, last_place, offset_of, unix_ms
 
 logger = logging.getLogger("everlog.tags.delay")
 
-# Rows that wait for a journal's missing ones, with `hold="journal"`; beyond that, all wait.
+# Rows that wait and numbers that are missing, in all searches; beyond that, all wait and no search is opened.
 MOST_HELD = 10_000
 
 TagEffect: TypeAlias = Effect[ForeignEvent]
@@ -209,22 +209,8 @@ class TagStage:
         self._highest = max(self._highest, place)
         if self._settings.verbose:
             logger.debug("tag %s: number %d of %s, seqNr %d", self._tag, number, pid, row.seq_nr)
-        content = row.content
-        return Deliver(
-            ForeignEvent(
-                offset=offset_of(place),
-                persistence_id=pid,
-                seq_nr=row.seq_nr,
-                timestamp=unix_ms(place),
-                payload=content.payload,
-                metadata=content.metadata,
-                event_manifest=content.event_manifest,
-                writer_uuid=content.writer_uuid,
-                tags=frozenset((self._tag,)),
-                tag_seq_nr=number,
-                resume=self._resume(),
-            )
-        )
+        more = {"tags": frozenset((self._tag,)), "tag_seq_nr": number, "resume": self._resume()}
+        return Deliver(ForeignEvent.of(pid, row.seq_nr, place, row.content, **more))
 
     def _resume(self) -> Resume:
         floor = min((search.floor for search in self._searches.values()), default=self._position)
@@ -243,6 +229,7 @@ class TagStage:
         search = Search(pid, missing, floor=floor, top=top, deadline=now.steady + timeout, soft=soft)
         search.next_at = now.steady
         self._searches[pid] = search
+        self._held += len(missing)
         if row is not None:
             search.held.append(row)
             self._held += 1
@@ -303,7 +290,7 @@ class TagStage:
         self._late_floor = min(floor, self._late_floor) if self._late else floor
         for search in searches:
             del self._searches[search.persistence_id]
-            self._held -= len(search.held)
+            self._held -= len(search.held) + search.size
         self._late.extend(in_order(one.release() for one in searches))
         self._read_at = now.steady  # time has passed: there is more to read
 
@@ -345,8 +332,8 @@ class TagStage:
 
     def _compare(self, pid: str, seen: back.Seen, now: Now) -> None:
         """Open a search if a journal has rows behind the position that did not go out."""
-        if pid in self._searches or self._asking.error is not None:
-            return
+        if pid in self._searches or self._asking.error is not None or self._held >= MOST_HELD:
+            return  # searched already, or later
         last = self._known.get(pid)
         if last is None:
             bucket = self._buckets.of_place(self._position)
