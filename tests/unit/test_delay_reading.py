@@ -515,3 +515,79 @@ def test_a_search_in_an_old_bucket_of_an_offset_query_is_not_made():
     assert isinstance(effect, Deliver)
     assert effect.event.tag_seq_nr == 9
     assert effect.event.timestamp == unix_ms(row.key.place)
+
+
+@BOTH
+async def test_a_restart_after_a_clock_that_was_off(hold):
+    """Number 2 has a later time than 3 and q1: going on from any event's `resume` repeats nothing and loses nothing."""
+    world = World(hold=hold)
+    for pid, number, time in (("p", 1, 1), ("p", 3, 10), ("q", 1, 15), ("p", 2, 20), ("q", 2, 30)):
+        world.write(pid, number, time)
+    events = await world.gather(world.reader().tag(TAG).live(), 30_000)
+    names = [label(event) for event in events]
+    assert sorted(names) == ["p1", "p2", "p3", "q1", "q2"]
+    for index, event in enumerate(events[1:], 1):
+        rest = await world.until(world.reader().tag(TAG).live(after=event.resume), world.now + 30_000)
+        assert sorted(names[: index + 1] + rest) == sorted(names)
+
+
+async def test_an_unseen_journal_far_ahead_is_no_error_behind_an_offset():
+    """What is before the offset cannot be missing: only the nearest numbers are looked for, for the time given."""
+    world = World(new_persistence_id_scan_timeout=0.6, refresh_interval=1.0)
+    start = world.write("q", 1, 1)
+    world.write("p", 9000, 3000)
+    world.write("p", 8999, 2990, seen=8500)
+    stream = world.reader().tag(TAG).live(after=offset_of(start.key.place))
+    assert await world.until(stream, 8599) == []
+    assert await world.until(stream, 9700) == ["p8999", "p9000"]
+
+
+async def test_rows_that_are_held_back_are_bounded(monkeypatch):
+    """Beyond the bound everybody waits; then all come, in order."""
+    monkeypatch.setattr("everlog.tags.delay.stage.MOST_HELD", 6)
+    world = World(hold="journal")
+    world.write("p", 1, 1)
+    world.write("p", 2, 2, seen=14_000)
+    for number in range(3, 20):
+        world.write("p", number, 10 * number)
+        world.write("q", number - 2, 10 * number + 1)
+    stream = world.reader().tag(TAG).live()
+    assert await world.until(stream, 13_999) == ["p1", "q1", "q2", "q3", "q4"]
+    rest = await world.until(stream, 60_000)
+    assert [name for name in rest if name[0] == "p"] == [f"p{number}" for number in range(2, 20)]
+    assert [name for name in rest if name[0] == "q"] == [f"q{number}" for number in range(5, 18)]
+
+
+async def test_a_look_back_does_not_search_more_than_the_bound_at_a_time(monkeypatch):
+    monkeypatch.setattr("everlog.tags.delay.stage.MOST_HELD", 2)
+    world = World()
+    for pid in "pqrs":
+        world.write(pid, 1, 1)
+    world.write("s", 2, 3000)
+    for pid in "pqr":
+        world.write(pid, 2, 1000, seen=15_000)
+        world.write(pid, 3, 1010, seen=15_000)
+    found = await world.until(world.reader().tag(TAG).live(), 30_000)
+    assert sorted(found) == ["p1", "p2", "p3", "q1", "q2", "q3", "r1", "r2", "r3", "s1", "s2"]
+
+
+async def test_after_a_gap_reading_goes_on_at_once():
+    """While a gap held everything, time passed: what is readable now is not left to the next poll."""
+    world = World(refresh_interval=9.0)
+    world.write("p", 1, -60_000)
+    world.write("p", 3, -50_000)
+    world.write("p", 2, -55_000, seen=5000)
+    world.write("q", 1, 1000)
+    stream = world.reader().tag(TAG).live()
+    assert await world.until(stream, 8999) == ["p1"]
+    assert await world.until(stream, 9001) == ["p2", "p3", "q1"]
+
+
+async def test_a_current_query_waits_for_a_journal_that_is_held_back():
+    world = World(hold="journal")
+    world.write("p", 1, -60_000)
+    world.write("p", 3, -50_000)
+    world.write("p", 2, -55_000, seen=8000)
+    world.write("q", 1, -1000)
+    assert await world.until(world.reader().tag(TAG).current(), 60_000) == ["p1", "q1", "p2", "p3"]
+    assert 8000 <= world.now <= 10_000

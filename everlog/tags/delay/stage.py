@@ -85,6 +85,7 @@ class TagStage:
 
         self._reading: ReadRows | None = None
         self._read_at = now.steady
+        self._read_again = False
         self._poll_at = now.steady + first_poll(settings.refresh, self._chance)
         self._finished = False
         self._forget_at = now.steady + (settings.forget_after or 0)
@@ -292,7 +293,9 @@ class TagStage:
             del self._searches[search.persistence_id]
             self._held -= len(search.held) + search.size
         self._late.extend(in_order(one.release() for one in searches))
-        self._read_at = now.steady  # time has passed: there is more to read
+        # Time has passed: what is readable now is not left to the next poll.
+        self._read_at = now.steady
+        self._read_again = self._reading is not None
 
     def _look_first(self, now: Now) -> TagEffect | None:
         if self._first_look is None:
@@ -390,7 +393,8 @@ class TagStage:
         elif self._end is None:
             if self._poll_at <= now.steady:
                 self._poll_at = now.steady + self._settings.refresh
-            self._read_at = self._poll_at
+            self._read_at = now.steady if self._read_again else self._poll_at
+            self._read_again = False
         elif to == self._end:
             self._finished = True
         else:
