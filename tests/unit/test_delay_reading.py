@@ -9,11 +9,12 @@ import pytest
 from everlog.errors import AccessDenied, EventsMissing, TooManyMissing, Unreachable
 from everlog.tags.delay.events import Resume
 from everlog.tags.delay.port import Ask, Deliver, FetchRows, Now, Page, ReadKeys, ReadRows, Wait
+from everlog.tags.delay.searching import Round, Search
 from everlog.tags.delay.settings import Settings
 from everlog.tags.delay.stage import TagStage
 from everlog.tags.delay.times import first_place, offset_of, unix_ms
 from tests.support import START_MS
-from tests.unit.delay_support import HOUR, TAG, World, everything, label
+from tests.unit.delay_support import BUCKET, HOUR, TAG, World, everything, label
 
 DELAY = 5000
 BOTH = pytest.mark.parametrize("hold", ["tag", "journal"])
@@ -360,8 +361,8 @@ async def test_a_clock_that_was_off_does_not_hide_an_event(hold):
 
 @pytest.mark.case("tags-and-projections", 44)
 async def test_a_failed_read_is_tried_again_inside():
-    """Every query fails twice: the same events, no loss, no repetition; the pauses grow."""
-    world = World(gap_timeout=60.0)
+    """Every query fails twice of three tries: the same events, no loss, no repetition."""
+    world = World(gap_timeout=60.0, retry_attempts=3)
     for pid, number, time in (("p", 1, 1), ("q", 1, 2), ("p", 2, 3), ("p", 4, 5), ("q", 2, 6)):
         world.write(pid, number, time)
     world.write("p", 3, 4, seen=40_000)
@@ -591,3 +592,83 @@ async def test_a_current_query_waits_for_a_journal_that_is_held_back():
     world.write("q", 1, -1000)
     assert await world.until(world.reader().tag(TAG).current(), 60_000) == ["p1", "q1", "p2", "p3"]
     assert 8000 <= world.now <= 10_000
+
+
+async def test_late_events_wait_for_each_other_only_if_all_are_held():
+    """p2, q2, q3 are late, q2 later still: with `hold="tag"` they come together by time, otherwise p2 comes first."""
+    for hold, early in (("tag", []), ("journal", ["p2"])):
+        world = World(hold=hold)
+        for pid in "pqr":
+            world.write(pid, 1, 1)
+        world.write("r", 2, 3000)
+        for pid, number, time, seen in (("q", 2, 1000, 19_000), ("p", 2, 1010, 15_000), ("q", 3, 1020, 15_000)):
+            world.write(pid, number, time, seen=seen)
+        stream = world.reader().tag(TAG).live()
+        assert await world.until(stream, 18_999) == ["p1", "q1", "r1", "r2", *early]
+        assert await world.until(stream, 30_000) == (["q2", "q3"] if early else ["q2", "p2", "q3"])
+
+
+async def test_a_bucket_is_left_only_when_its_delay_is_over():
+    """The clock is in the next bucket already when a row of the last moments appears: it is read first."""
+    edge = BUCKET + HOUR - START_MS
+    world = World(refresh_interval=0.5, back_track_interval="off", back_track_long_interval="off")
+    world.write("p", 1, edge - 100, seen=edge + 4000)
+    world.write("q", 1, edge + 100)
+    assert await world.until(world.reader().tag(TAG).live(), edge + 20_000) == ["p1", "q1"]
+
+
+async def test_a_late_event_below_the_first_look_is_found_by_looking_back():
+    """The look behind the offset saw 6; 5 appears when the read has passed it and has not come to 6."""
+    world = World(refresh_interval=0.5)
+    start = world.write("q", 1, -4800)
+    world.write("q", 2, -4000)
+    world.write("p", 6, -100)
+    world.write("p", 5, -4500, seen=2000)
+    found = await world.until(world.reader().tag(TAG).live(after=offset_of(start.key.place)), 20_000)
+    assert found == ["q2", "p5", "p6"]
+
+
+async def test_a_missing_event_that_the_read_meets_ends_its_search():
+    """Its clock was ahead: the read comes to it by itself, and nobody waits for the next look."""
+    world = World(hold="journal", refresh_interval=5.0)
+    for number, time in ((1, 1), (3, 10), (4, 15), (2, 20)):
+        world.write("p", number, time - 60_000)
+    stream = world.reader().tag(TAG).live()
+    assert await world.until(stream, 1) == ["p1", "p2", "p3", "p4"]
+
+
+async def test_a_search_fetches_page_by_page():
+    """Five are missing, a page is three: one look finds them all."""
+    world = World(back_track_interval="off", back_track_long_interval="off")
+    for number in (1, 7):
+        world.write("p", number, number)
+    for number in range(2, 7):
+        world.write("p", number, number, seen=8500)
+    stream = world.reader().tag(TAG).live()
+    assert await world.until(stream, 8499) == ["p1"]
+    assert await world.until(stream, 14_000) == [f"p{number}" for number in range(2, 8)]
+    fetched = [at for at, query in enumerate(world.tables.asked) if isinstance(query, FetchRows)]
+    assert [len(world.tables.asked[at].keys) for at in fetched] == [3, 2]
+    assert fetched[1] == fetched[0] + 1
+
+
+async def test_time_for_an_unseen_journal_brings_nothing_from_before_the_offset():
+    world = World(new_persistence_id_scan_timeout=0.6, refresh_interval=0.2)
+    for number, time in ((1, -2000), (2, -1900)):
+        world.write("p", number, time)
+    start = world.write("q", 1, -1800)
+    world.write("p", 3, 3000)
+    assert await world.until(world.reader().tag(TAG).live(after=offset_of(start.key.place)), 20_000) == ["p3"]
+
+
+def test_a_search_never_asks_for_more_than_two_buckets():
+    """However long the journal was silent before the gap."""
+    search = Search("p", [2], floor=first_place(BUCKET - 9 * HOUR), top=first_place(START_MS), deadline=0, soft=False)
+    buckets = Settings.of(World().config).buckets
+    for _ in range(2):
+        search.aim(buckets, origin=0, to=first_place(START_MS + HOUR))
+        looked, asked = Round(TAG, [search], buckets, 3, 0), []
+        while (query := looked.query()) is not None:
+            asked.append(query.bucket)
+            looked.found_keys(Page([]))
+        assert asked == [BUCKET, BUCKET - HOUR]

@@ -70,10 +70,16 @@ async def test_nothing_is_read_before_somebody_asks():
 
 async def test_two_may_ask_at_a_time_and_each_gets_another_event():
     world = World()
+    slow = world.tables = SlowTables()
     for number in range(1, 5):
         world.write("p", number, number - 60_000)
     stream = world.reader().tag(TAG).live()
-    found = await asyncio.gather(*(anext(stream) for _ in range(4)))
+    asking = [asyncio.create_task(anext(stream)) for _ in range(4)]
+    await slow.asked_now.wait()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    slow.may_answer.set()
+    found = await asyncio.gather(*asking)
     assert [label(event) for event in found] == ["p1", "p2", "p3", "p4"]
 
 
