@@ -10,7 +10,7 @@ import msgspec
 
 from everlog.errors import InvalidOffset
 from everlog.tags.delay.port import Content, Serialized
-from everlog.tags.delay.times import offset_of, unix_ms
+from everlog.tags.delay.times import unix_ms
 
 _NONE: Mapping[str, int] = {}
 
@@ -56,9 +56,8 @@ class ForeignEvent(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, persistence_id: str, seq_nr: int, place: int, content: Content, **more: Any) -> Self:
-        """An event from its row."""
+        """An event from its row; `more` are the fields that not all rows have, and its offset."""
         return cls(
-            offset=offset_of(place),
             persistence_id=persistence_id,
             seq_nr=seq_nr,
             timestamp=unix_ms(place),

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from everlog.errors import EverlogError, SeqNrMissing
 from everlog.tags.delay.asking import Asking
 from everlog.tags.delay.events import ForeignEvent
+from everlog.tags.delay.forward import first_poll
 from everlog.tags.delay.port import (
     Complete,
     Deliver,
@@ -28,7 +29,7 @@ from everlog.tags.delay.port import (
     Wait,
 )
 from everlog.tags.delay.settings import Settings
-from everlog.tags.delay.stage import first_poll
+from everlog.tags.delay.times import offset_of
 
 logger = logging.getLogger("everlog.tags.delay")
 
@@ -132,7 +133,8 @@ class JournalStage:
         self._expected = row.seq_nr + 1
         if self._reading is not None:
             self._lowest = self._reading.partition
-        return Deliver(ForeignEvent.of(self._id, row.seq_nr, row.place, row.content, tags=row.tags))
+        more = {"offset": offset_of(row.place), "tags": row.tags}
+        return Deliver(ForeignEvent.of(self._id, row.seq_nr, row.place, row.content, **more))
 
     def _next(self, now: Now) -> EventEffect:
         if not self._asked_deleted:

@@ -5,7 +5,7 @@ numbers starts a search; a look back every second finds events that came so late
 what was held back or found late goes out before anything else. Invariants:
 
 * A journal's events go out by ascending number, each once. A number is left out only if the journal was not known yet.
-* Every row up to `_position` was delivered, dropped as a repetition, or waits in a search or in `_late`.
+* Every row up to the position was delivered, dropped as a repetition, or waits in a search or in `_late`.
 * `Resume` of an event names a place up to which all went out, and the journals that are ahead of it.
 """
 
@@ -16,12 +16,14 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from everlog.errors import EventsMissing, EverlogError, TooManyMissing
 from everlog.tags.delay import back
 from everlog.tags.delay.asking import Asking
 from everlog.tags.delay.events import ForeignEvent, Resume
 from everlog.tags.delay.first import FirstLook
+from everlog.tags.delay.forward import Forward
 from everlog.tags.delay.known import Known, Last
 from everlog.tags.delay.port import (
     Complete,
@@ -31,13 +33,12 @@ from everlog.tags.delay.port import (
     Now,
     Page,
     Query,
-    ReadRows,
     TaggedRow,
     Wait,
 )
 from everlog.tags.delay.searching import Round, Search, Waiting, in_order
 from everlog.tags.delay.settings import Settings
-from everlog.tags.delay.times import first_place, last_place, offset_of, unix_ms
+from everlog.tags.delay.times import first_place, offset_of
 
 logger = logging.getLogger("everlog.tags.delay")
 
@@ -62,32 +63,26 @@ class TagStage:
         chance: random.Random | None = None,
     ) -> None:
         self._tag = tag
+        self._tags = frozenset((tag,))
         self._settings = settings
         self._buckets = settings.buckets
-        self._chance = chance or random.Random()
-        self._asking = Asking(settings, self._chance)
+        chance = chance or random.Random()
+        self._asking = Asking(settings, chance)
         self._told: Callable[[Query, Page[Any], Now], None] = self._rows_read
 
         self._with_offset = after is not None
-        self._origin = first_place(settings.first_bucket) if after is None else after
-        self._position = self._highest = self._origin
-        self._end = None if live else last_place(now.wall)
+        self._origin = self._highest = first_place(settings.first_bucket) if after is None else after
+        self._forward = Forward(tag, settings, now, origin=self._origin, live=live, chance=chance)
         self._known = Known()
         for persistence_id, number in last:
             self._known.put(persistence_id, Last(number, self._origin, self._origin, now.steady))
 
-        self._pending: deque[TaggedRow] = deque()
         self._late: deque[Waiting] = deque()
         self._late_floor = 0
         self._searches: dict[str, Search] = {}
         self._held = 0
         self._round: Round | None = None
 
-        self._reading: ReadRows | None = None
-        self._read_at = now.steady
-        self._read_again = False
-        self._poll_at = now.steady + first_poll(settings.refresh, self._chance)
-        self._finished = False
         self._forget_at = now.steady + (settings.forget_after or 0)
         self._back = back.BackTrack(settings, now)
         self._back_scan: back.Scan | None = None
@@ -134,8 +129,8 @@ class TagStage:
 
     def _wake_at(self) -> int:
         times = [search.next_at for search in self._searches.values() if search.missing]
-        if not self._blocked() and not self._finished:
-            times.append(self._read_at)
+        if not self._blocked() and not self._forward.finished:
+            times.append(self._forward.next_at)
         if self._back.next_at is not None and not (self._searches and self._settings.hold_all):
             times.append(self._back.next_at)
         assert times, "a reader that waits for nothing"
@@ -154,9 +149,8 @@ class TagStage:
                 waiting = self._late.popleft()
                 if self._may_go(waiting.row, now, sure=waiting.sure):
                     return waiting.row
-            elif self._pending and not self._blocked():
-                row = self._pending.popleft()
-                self._position = max(self._position, row.key.place)
+            elif self._forward.pending and not self._blocked():
+                row = self._forward.take()
                 if self._may_go(row, now, sure=False):
                     return row
             else:
@@ -210,12 +204,16 @@ class TagStage:
         self._highest = max(self._highest, place)
         if self._settings.verbose:
             logger.debug("tag %s: number %d of %s, seqNr %d", self._tag, number, pid, row.seq_nr)
-        more = {"tags": frozenset((self._tag,)), "tag_seq_nr": number, "resume": self._resume()}
-        return Deliver(ForeignEvent.of(pid, row.seq_nr, place, row.content, **more))
+        offset = offset_of(place)
+        more = {"tags": self._tags, "tag_seq_nr": number, "resume": self._resume(offset, place)}
+        return Deliver(ForeignEvent.of(pid, row.seq_nr, place, row.content, offset=offset, **more))
 
-    def _resume(self) -> Resume:
-        floor = min((search.floor for search in self._searches.values()), default=self._position)
-        floor = min(floor, self._position, self._late_floor if self._late else self._position)
+    def _resume(self, offset: UUID, place: int) -> Resume:
+        position = self._forward.position
+        if not self._searches and not self._late and position == place == self._highest:
+            return Resume(offset)
+        floors = [search.floor for search in self._searches.values()]
+        floor = min(position, *floors, self._late_floor if self._late else position)
         return Resume(offset_of(floor), self._known.since(floor) if floor < self._highest else {})
 
     # Gaps and the search for what is missing.
@@ -226,7 +224,7 @@ class TagStage:
         if len(missing) > self._settings.max_missing:
             self._asking.error = TooManyMissing(self._tag, pid, len(missing), self._settings.max_missing)
             return
-        top = self._position if row is None else row.key.place
+        top = self._forward.position if row is None else row.key.place
         search = Search(pid, missing, floor=floor, top=top, deadline=now.steady + timeout, soft=soft)
         search.next_at = now.steady
         self._searches[pid] = search
@@ -251,7 +249,7 @@ class TagStage:
             if not due:
                 return None
             for search in due:
-                search.aim(self._buckets, origin=self._origin, to=self._to(now))
+                search.aim(self._buckets, origin=self._origin, to=self._forward.to(now))
             self._round = Round(self._tag, due, self._buckets, self._settings.page_size, now.steady)
         query = self._round.query()
         if query is not None:
@@ -293,9 +291,7 @@ class TagStage:
             del self._searches[search.persistence_id]
             self._held -= len(search.held) + search.size
         self._late.extend(in_order(one.release() for one in searches))
-        # Time has passed: what is readable now is not left to the next poll.
-        self._read_at = now.steady
-        self._read_again = self._reading is not None
+        self._forward.hurry(now)
 
     def _look_first(self, now: Now) -> TagEffect | None:
         if self._first_look is None:
@@ -318,7 +314,7 @@ class TagStage:
         if self._back_scan is None:
             if self._searches and self._settings.hold_all:
                 return None
-            self._back_scan = self._back.begin(self._tag, now, position=self._position, origin=self._origin)
+            self._back_scan = self._back.begin(self._tag, now, position=self._forward.position, origin=self._origin)
             if self._back_scan is None:
                 return None
         query = self._back_scan.query()
@@ -339,7 +335,7 @@ class TagStage:
             return  # searched already, or later
         last = self._known.get(pid)
         if last is None:
-            bucket = self._buckets.of_place(self._position)
+            bucket = self._buckets.of_place(self._forward.position)
             floor = max(first_place(bucket - self._buckets.size), self._origin)
             # Numbers below may lie before the offset, or went out before the journal was forgotten.
             first = seen.lowest if self._with_offset or self._known.forgot else 1
@@ -350,55 +346,16 @@ class TagStage:
             missing = range(first, seen.highest + 1)
             self._open(pid, missing, None, floor=floor, timeout=self._settings.gap_timeout, now=now)
 
-    # The read in the order of time.
-
-    def _to(self, now: Now) -> int:
-        """The upper bound of a read now."""
-        to = last_place(now.wall - self._settings.delay)
-        return to if self._end is None else min(to, self._end)
-
     def _read(self, now: Now) -> TagEffect | None:
-        if self._blocked() or self._pending:
+        if self._blocked() or self._forward.pending:
             return None
-        if self._finished:
-            return None if self._searches else Complete()
-        if self._reading is not None:
-            if self._reading.cursor is not None:
-                return self._ask(self._reading, self._rows_read)
-            self._exhausted(self._reading.before, now)
-            return Wait(now.steady)
-        if now.steady < self._read_at:
-            return None
-        to = self._to(now)
-        if to <= self._position:
-            self._exhausted(to, now)
-            return Wait(now.steady)
-        bucket = self._buckets.of_place(self._position)
-        self._reading = ReadRows(self._tag, bucket, self._position, to)
-        return self._ask(self._reading, self._rows_read)
+        query = self._forward.query(now)
+        if query is not None:
+            return self._ask(query, self._rows_read)
+        return Complete() if self._forward.finished and not self._searches else None
 
     def _rows_read(self, query: Query, page: Page[Any], now: Now) -> None:
-        assert self._reading is not None
-        self._reading = self._reading._replace(cursor=page.cursor)
-        self._pending.extend(page.items)
-
-    def _exhausted(self, to: int, now: Now) -> None:
-        """All of the bucket up to `to` was read: on to the next bucket, or to the end, or wait."""
-        self._reading = None
-        bucket = self._buckets.of_place(self._position)
-        following = bucket + self._buckets.size
-        if following <= unix_ms(to) and bucket < self._buckets.at(now.wall):
-            self._position = first_place(following)
-            self._read_at = now.steady
-        elif self._end is None:
-            if self._poll_at <= now.steady:
-                self._poll_at = now.steady + self._settings.refresh
-            self._read_at = now.steady if self._read_again else self._poll_at
-            self._read_again = False
-        elif to == self._end:
-            self._finished = True
-        else:
-            self._read_at = now.steady + max(1, unix_ms(self._end) + self._settings.delay - now.wall)
+        self._forward.answer(page)
 
     # Bounded memory.
 
@@ -406,10 +363,5 @@ class TagStage:
         after = self._settings.forget_after
         if after is not None and now.steady >= self._forget_at:
             self._forget_at = now.steady + after
-            below = first_place(self._buckets.of_place(self._position) - self._buckets.size)
+            below = first_place(self._buckets.of_place(self._forward.position) - self._buckets.size)
             self._known.forget(updated_before=now.steady - after, below=below, spare=self._searches)
-
-
-def first_poll(refresh: int, chance: random.Random) -> int:
-    """Readers that start together do not poll together."""
-    return refresh if refresh < 2000 else refresh // 2 + round(chance.uniform(0, refresh / 2))
