@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,14 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from everlog.clock import SystemClock
+from everlog.clock import Clock, SystemClock
 from everlog.config import CassandraConfig, ForeignConfig
 from everlog.errors import EventsMissing, Refused
 from everlog.store.cassandra.session import Session
+from everlog.tags.delay.events import ForeignEvent
 from everlog.tags.delay.port import ReadKeys, Serialized
 from everlog.tags.delay.reader import ForeignReader, open_reader
 from everlog.tags.delay.times import first_place, offset_of, place_of, unix_ms
 from tests.cluster.keyspaces import own_keyspace
+from tests.cluster.proxy import Proxy
 from tests.support import START_MS
 
 pytestmark = pytest.mark.cluster
@@ -60,10 +64,14 @@ class StandingClock(SystemClock):
 class Writer:
     """Writes as their journal does: rows, then views; one time-UUID per event."""
 
-    def __init__(self, session: Session, keyspace: str) -> None:
+    def __init__(self, session: Session, keyspace: str, *, bucket_ms: int = HOUR) -> None:
         self._session = session
         self._keyspace = keyspace
+        self._bucket_ms = bucket_ms
         self._count = 0
+
+    def with_buckets(self, bucket_ms: int) -> Writer:
+        return Writer(self._session, self._keyspace, bucket_ms=bucket_ms)
 
     def offset(self, ms: int) -> uuid.UUID:
         self._count += 1
@@ -91,7 +99,11 @@ class Writer:
             nr = (number - 1) // SIZE if partition is None else partition
             await self._insert("messages", {**key, "partition_nr": nr, "tags": {tag} if tag else None, **content})
         if tag is not None:
-            place = {"tag_name": tag, "timebucket": ms - ms % HOUR, "tag_pid_sequence_nr": tag_number or number}
+            place = {
+                "tag_name": tag,
+                "timebucket": ms - ms % self._bucket_ms,
+                "tag_pid_sequence_nr": tag_number or number,
+            }
             await self._insert("tag_views", {**key, **place, **content})
         return offset
 
@@ -119,7 +131,9 @@ async def writer(cassandra) -> AsyncIterator[Writer]:
 
 
 @asynccontextmanager
-async def reading(cassandra: CassandraConfig, **settings: Any) -> AsyncIterator[ForeignReader]:
+async def reading(
+    cassandra: CassandraConfig, *, clock: Clock | None = None, **settings: Any
+) -> AsyncIterator[ForeignReader]:
     """A reader with no delay, so that nothing has to be waited for; the keyspace of `cassandra` is theirs."""
     foreign = ForeignConfig(
         **{
@@ -135,7 +149,7 @@ async def reading(cassandra: CassandraConfig, **settings: Any) -> AsyncIterator[
     )
     # Its own tables need not exist anywhere.
     everlogs = msgspec.structs.replace(cassandra, keyspace="nowhere")
-    async with open_reader(everlogs, foreign, clock=StandingClock()) as reader:
+    async with open_reader(everlogs, foreign, clock=clock or StandingClock()) as reader:
         yield reader
 
 
@@ -271,3 +285,64 @@ async def test_a_keyspace_that_is_not_theirs_is_an_error_at_once(cassandra, writ
     async with reading(cassandra, keyspace="nowhere") as reader:
         with pytest.raises(Refused, match="nowhere"):
             await names(reader.tag(TAG).current())
+
+
+@pytest.mark.case("tags-and-projections", 44)
+async def test_an_outage_is_waited_out(cassandra, writer):
+    """The wire is cut in the middle of a read: it goes on where it was, nothing is lost, nothing comes twice."""
+    for number in range(1, 31):
+        await writer.event("a", number, START_MS - 100_000 + number)
+    async with Proxy.to(cassandra) as proxy:
+        there = msgspec.structs.replace(cassandra, contact_points=(proxy.address,), request_timeout=0.5, retries=1)
+        async with reading(there, retry_min_backoff=0.1, retry_max_backoff=0.5) as reader:
+            stream = reader.tag(TAG).current()
+            found = [(await anext(stream)).seq_nr for _ in range(10)]
+            proxy.cut()
+            with contextlib.suppress(TimeoutError):  # the reader has a page left, then it tries again and again
+                async with asyncio.timeout(2):
+                    while len(found) < 30:
+                        found.append((await anext(stream)).seq_nr)
+            assert len(found) < 30
+            proxy.join()
+            found += [event.seq_nr async for event in stream]
+            assert found == list(range(1, 31))
+
+
+async def test_many_write_and_many_read(cassandra, writer):
+    """Four writers at once, in real time and over buckets of a second; every reader has every event once, in order."""
+    clock, count = SystemClock(), 40
+    started = clock.now_ms()
+    pids = ["a", "b", "c", "d"]
+
+    async def write(pid: str) -> None:
+        own = writer.with_buckets(1000)
+        for number in range(1, count + 1):
+            await own.event(pid, number, clock.now_ms())
+            await asyncio.sleep(0.05)
+
+    settings: dict[str, Any] = {
+        "bucket_size": "Second",
+        "back_track_period": 1.0,
+        "first_time_bucket": time.strftime("%Y%m%dT%H:%M", time.gmtime(started / 1000)),
+        "eventual_consistency_delay": 1.0,
+    }
+
+    async def read(reader: ForeignReader, after: uuid.UUID | None, total: int) -> list[ForeignEvent]:
+        stream = reader.tag(TAG).live(after=after)
+        return [await anext(stream) for _ in range(total)]
+
+    async with (
+        reading(cassandra, clock=clock, **settings) as first,
+        reading(cassandra, clock=clock, hold="journal", **settings) as second,
+        asyncio.timeout(120),
+    ):
+        total = count * len(pids)
+        reads = [asyncio.create_task(read(reader, None, total)) for reader in (first, second, first)]
+        await asyncio.gather(*(write(pid) for pid in pids))
+        results = await asyncio.gather(*reads)
+        for found in results:
+            for pid in pids:
+                assert [one.seq_nr for one in found if one.persistence_id == pid] == list(range(1, count + 1))
+        for at in (0, total // 3, total - 2):
+            rest = await read(first, results[0][at].offset, total - at - 1)
+            assert [one.offset for one in rest] == [one.offset for one in results[0][at + 1 :]]
