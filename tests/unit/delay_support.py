@@ -16,6 +16,7 @@ from everlog.tags.delay.events import ForeignEvent
 from everlog.tags.delay.port import (
     Content,
     FetchRows,
+    FindBuckets,
     JournalRow,
     Key,
     Page,
@@ -79,6 +80,12 @@ class MemoryTables:
         self._note(query)
         keys, cursor = self._keys(query.bucket, query.after, query.before - 1, query.cursor)
         return Page([self.views[key] for key in keys], cursor)
+
+    async def buckets(self, query: FindBuckets) -> Page[int]:
+        self._note(query)
+        assert len(query.buckets) <= 100
+        there = {unix_ms(key.place) - unix_ms(key.place) % self.bucket_ms for key in self.views}
+        return Page([bucket for bucket in query.buckets if bucket in there])
 
     async def keys(self, query: ReadKeys) -> Page[Key]:
         self._note(query)

@@ -12,6 +12,7 @@ from everlog.store.cassandra.session import Row, Session, rows_of
 from everlog.tags.delay.port import (
     Content,
     FetchRows,
+    FindBuckets,
     JournalRow,
     Key,
     Page,
@@ -46,6 +47,10 @@ class CassandraTables:
         values = (query.tag, query.bucket, _bound(query.after), _bound(query.before))
         rows, cursor = await self._page("rows", values, query.cursor)
         return Page([_tagged(row) for row in rows], cursor)
+
+    async def buckets(self, query: FindBuckets) -> Page[int]:
+        rows = await self._session.fetch(self._cql["buckets"], query.tag, list(query.buckets))
+        return Page([row[0] for row in rows])
 
     async def keys(self, query: ReadKeys) -> Page[Key]:
         values = (query.tag, query.bucket, _bound(query.after), _bound(query.upto))

@@ -5,20 +5,23 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from everlog.tags.delay.port import Now, Page, ReadRows, TaggedRow
+from everlog.tags.delay.port import FindBuckets, Now, Page, ReadRows, TaggedRow
 from everlog.tags.delay.settings import Settings
 from everlog.tags.delay.times import first_place, last_place, unix_ms
 
+# Buckets that are asked about at a time; some servers take no more keys in one statement.
+MOST_BUCKETS = 100
+
 
 class Forward:
-    """Reads bucket after bucket, each up to a delay before now, page by page.
+    """Reads bucket after bucket, each up to a delay before now, page by page. Past buckets without rows are skipped.
 
     `position`: all rows up to it were taken. `pending`: rows of a page that were not. `finished`: the fixed end of a
     current query is reached; a live one has none. Otherwise it goes on at the steady time `next_at`.
     """
 
     def __init__(
-        self, tag: str, settings: Settings, now: Now, *, origin: int, live: bool, chance: random.Random
+        self, tag: str, settings: Settings, now: Now, *, origin: int, skip: bool, live: bool, chance: random.Random
     ) -> None:
         self._tag = tag
         self._settings = settings
@@ -27,6 +30,8 @@ class Forward:
         self._page: ReadRows | None = None
         self._poll_at = now.steady + first_poll(settings.refresh, chance)
         self._again = False
+        self._skip = skip  # whether the buckets to come may well be empty
+        self._empty = True  # whether the bucket under way is, so far
         self.position = origin
         self.pending: deque[TaggedRow] = deque()
         self.finished = False
@@ -43,8 +48,8 @@ class Forward:
         self.position = max(self.position, row.key.place)
         return row
 
-    def query(self, now: Now) -> ReadRows | None:
-        """The next page to ask for, when the last one is used up; None: not now."""
+    def query(self, now: Now) -> ReadRows | FindBuckets | None:
+        """The next page or buckets to ask for, when the last page is used up; None: not now."""
         assert not self.pending
         while not self.finished:
             if self._page is not None:
@@ -55,16 +60,27 @@ class Forward:
             if now.steady < self.next_at:
                 return None
             to = self.to(now)
+            bucket = self._buckets.of_place(self.position)
+            past = range(bucket, self._buckets.of_place(to), self._buckets.size)[:MOST_BUCKETS]
+            if self._skip and len(past) > 1:
+                return FindBuckets(self._tag, tuple(past))
             if self.position < to:
-                self._page = ReadRows(self._tag, self._buckets.of_place(self.position), self.position, to)
+                self._page = ReadRows(self._tag, bucket, self.position, to)
                 return self._page
             self._exhausted(to, now)
         return None
 
-    def answer(self, page: Page[TaggedRow]) -> None:
+    def read(self, page: Page[TaggedRow]) -> None:
         assert self._page is not None
         self._page = self._page._replace(cursor=page.cursor)
+        self._empty = self._empty and not page.items
         self.pending.extend(page.items)
+
+    def found(self, query: FindBuckets, page: Page[int]) -> None:
+        """Go to the first bucket that exists, or behind all that were asked for."""
+        after = query.buckets[-1] + self._buckets.size
+        self.position = max(self.position, first_place(min(page.items, default=after)))
+        self._skip = not page.items
 
     def hurry(self, now: Now) -> None:
         """It was held up: what became readable meanwhile is not left to the next poll."""
@@ -79,6 +95,7 @@ class Forward:
         if following <= unix_ms(to) and bucket < self._buckets.at(now.wall):
             self.position = first_place(following)
             self.next_at = now.steady
+            self._skip, self._empty = self._empty, True
         elif self._end is None:
             if self._poll_at <= now.steady:
                 self._poll_at = now.steady + self._settings.refresh

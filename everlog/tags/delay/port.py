@@ -76,6 +76,13 @@ class ReadRows(NamedTuple):
     cursor: bytes | None = None
 
 
+class FindBuckets(NamedTuple):
+    """Which of these buckets have any row."""
+
+    tag: str
+    buckets: tuple[int, ...]
+
+
 class ReadKeys(NamedTuple):
     """Keys of one bucket with `after` < place <= `upto`."""
 
@@ -116,13 +123,15 @@ class ReadIds(NamedTuple):
     cursor: bytes | None = None
 
 
-Query: TypeAlias = ReadRows | ReadKeys | FetchRows | ReadEvents | ReadDeletedTo | ReadIds
+Query: TypeAlias = ReadRows | FindBuckets | ReadKeys | FetchRows | ReadEvents | ReadDeletedTo | ReadIds
 
 
 class ForeignViews(Protocol):
     """Views by tag as Akka or Pekko Persistence Cassandra keeps them. Everything may be asked again."""
 
     async def rows(self, query: ReadRows) -> Page[TaggedRow]: ...
+
+    async def buckets(self, query: FindBuckets) -> Page[int]: ...
 
     async def keys(self, query: ReadKeys) -> Page[Key]: ...
 

@@ -30,6 +30,7 @@ from everlog.tags.delay.port import (
     Deliver,
     Effect,
     FetchRows,
+    FindBuckets,
     Now,
     Page,
     Query,
@@ -72,7 +73,7 @@ class TagStage:
 
         self._with_offset = after is not None
         self._origin = self._highest = first_place(settings.first_bucket) if after is None else after
-        self._forward = Forward(tag, settings, now, origin=self._origin, live=live, chance=chance)
+        self._forward = Forward(tag, settings, now, origin=self._origin, skip=after is None, live=live, chance=chance)
         self._known = Known()
         for persistence_id, number in last:
             self._known.put(persistence_id, Last(number, self._origin, self._origin, now.steady))
@@ -355,7 +356,10 @@ class TagStage:
         return Complete() if self._forward.finished and not self._searches else None
 
     def _rows_read(self, query: Query, page: Page[Any], now: Now) -> None:
-        self._forward.answer(page)
+        if isinstance(query, FindBuckets):
+            self._forward.found(query, page)
+        else:
+            self._forward.read(page)
 
     # Bounded memory.
 

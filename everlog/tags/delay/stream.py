@@ -15,6 +15,7 @@ from everlog.tags.delay.port import (
     Deliver,
     Fail,
     FetchRows,
+    FindBuckets,
     ForeignTables,
     Now,
     Page,
@@ -97,6 +98,8 @@ async def _answer(tables: ForeignTables, query: Query) -> Page[Any]:
     match query:
         case ReadRows():
             return await tables.rows(query)
+        case FindBuckets():
+            return await tables.buckets(query)
         case ReadKeys():
             return await tables.keys(query)
         case FetchRows():
