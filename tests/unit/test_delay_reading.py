@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 
 import pytest
 
-from everlog.errors import AccessDenied, EventsMissing, TooManyMissing, Unreachable
+from everlog.errors import AccessDenied, EventsMissing, InvalidOffset, TooManyMissing, Unreachable
 from everlog.tags.delay.events import Resume
 from everlog.tags.delay.port import Ask, Deliver, FetchRows, FindBuckets, Now, Page, ReadKeys, ReadRows, Wait
 from everlog.tags.delay.searching import Round, Search
@@ -688,3 +689,15 @@ def test_a_search_never_asks_for_more_than_two_buckets():
             asked.append(query.bucket)
             looked.found_keys(Page([]))
         assert asked == [BUCKET, BUCKET - HOUR]
+
+
+async def test_a_query_may_begin_at_a_time():
+    """Events of that millisecond are included."""
+    world = World()
+    for number in range(1, 6):
+        world.write("p", number, number - 10_000)
+    since = datetime.fromtimestamp((START_MS + 3 - 10_000) / 1000, UTC)
+    assert await everything(world.reader().tag(TAG).current(since=since)) == ["p3", "p4", "p5"]
+    for bad in ({"since": since.replace(tzinfo=None)}, {"since": since, "after": offset_of(first_place(START_MS))}):
+        with pytest.raises(InvalidOffset):
+            world.reader().tag(TAG).live(**bad)

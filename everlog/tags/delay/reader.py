@@ -6,12 +6,13 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from everlog.clock import Clock, SystemClock
 from everlog.config import CassandraConfig, ForeignConfig
-from everlog.errors import InvalidId, InvalidRange, InvalidTag, NotEnabled
+from everlog.errors import InvalidId, InvalidOffset, InvalidRange, InvalidTag, NotEnabled
 from everlog.sqlite import Trace
 from everlog.tags.delay.events import ForeignEvent, Resume
 from everlog.tags.delay.journals import MAX_SEQ_NR, IdsStage, JournalStage, partition_of
@@ -19,7 +20,7 @@ from everlog.tags.delay.port import ForeignTables, ReadDeletedTo, Stage
 from everlog.tags.delay.settings import Settings
 from everlog.tags.delay.stage import TagStage
 from everlog.tags.delay.stream import Sleep, Stream, now_of
-from everlog.tags.delay.times import check_offset
+from everlog.tags.delay.times import check_offset, first_place, offset_of
 
 MAX_TAG_BYTES = 1024
 
@@ -111,19 +112,22 @@ class ForeignReader:
 
 
 class ForeignTag:
-    """One tag. `after` is exclusive: the offset of an event, or better its `resume`; None is the beginning."""
+    """One tag. `after` is exclusive: the offset of an event, or better its `resume`; `since` is a time, inclusive.
+
+    Without either, a query begins at the first event.
+    """
 
     def __init__(self, reader: ForeignReader, name: str) -> None:
         self._reader = reader
         self.name = name
 
-    def current(self, after: UUID | Resume | None = None) -> Stream[ForeignEvent]:
+    def current(self, after: UUID | Resume | None = None, *, since: datetime | None = None) -> Stream[ForeignEvent]:
         """What is there now; ends once the delay has passed, so that nothing visible late is left out."""
-        return self._reader.tagged(self.name, after, live=False)
+        return self._reader.tagged(self.name, _start(after, since), live=False)
 
-    def live(self, after: UUID | Resume | None = None) -> Stream[ForeignEvent]:
+    def live(self, after: UUID | Resume | None = None, *, since: datetime | None = None) -> Stream[ForeignEvent]:
         """What is there and what will come; does not end."""
-        return self._reader.tagged(self.name, after, live=True)
+        return self._reader.tagged(self.name, _start(after, since), live=True)
 
 
 @asynccontextmanager
@@ -145,3 +149,11 @@ async def open_reader(
 def _check_id(persistence_id: str) -> None:
     if not isinstance(persistence_id, str) or not persistence_id:
         raise InvalidId("a journal's id is text and not empty")
+
+
+def _start(after: UUID | Resume | None, since: datetime | None) -> UUID | Resume | None:
+    if since is None:
+        return after
+    if after is not None or since.tzinfo is None:
+        raise InvalidOffset("pass either `after` or `since`, and `since` as a datetime with its time zone")
+    return offset_of(first_place(int(since.timestamp() * 1000)))
