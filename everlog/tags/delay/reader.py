@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +23,7 @@ from everlog.tags.delay.stream import Sleep, Stream, now_of
 from everlog.tags.delay.times import check_offset, first_place, offset_of
 
 MAX_TAG_BYTES = 1024
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ForeignReader:
@@ -156,4 +157,4 @@ def _start(after: UUID | Resume | None, since: datetime | None) -> UUID | Resume
         return after
     if after is not None or since.tzinfo is None:
         raise InvalidOffset("pass either `after` or `since`, and `since` as a datetime with its time zone")
-    return offset_of(first_place(int(since.timestamp() * 1000)))
+    return offset_of(first_place((since - EPOCH) // timedelta(milliseconds=1)))
