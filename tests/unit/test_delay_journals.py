@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from everlog.errors import SeqNrMissing, Unreachable
 from everlog.tags.delay.port import ReadEvents
@@ -161,3 +164,46 @@ async def test_each_id_comes_once():
     assert await world.until(stream, 14_000) == ["c", "d", "e"]
     world.tables.failures = [Unreachable("no answer")]
     assert await world.until(stream, 60_000) == []
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(0, 4000)), min_size=1, max_size=12),
+    st.integers(1, 7),
+    st.integers(0, 60),
+    st.integers(0, 60),
+)
+def test_any_writes_are_read_once_and_in_order(writes, page_size, first, length):
+    """Atomic writes of any size that become visible at any time, one after the other; bounds anywhere; both queries."""
+
+    async def run() -> None:
+        world = World(page_size=page_size)
+        done, time = 0, 0
+        for size, pause in writes:
+            begin, end = done + 1, done + size
+            if (end - 1) // 15 - (begin - 1) // 15 > 1:  # they refuse a write over more than two partitions
+                continue
+            time, done = time + pause, end
+            world.at(time, lambda begin=begin, end=end: world.store("p", begin, end))
+        wanted = events(max(first, 1), min(first + length, done))
+        live = world.reader().events("p", first, first + length, live=True)
+        assert await world.until(live, time + 10_000) == wanted
+        await world.sleep_through(time + 20_000)
+        assert await everything(world.reader().events("p", first, first + length)) == wanted
+        assert await world.reader().highest_seq_nr("p") == done
+
+    asyncio.run(run())
+
+
+@settings(max_examples=100)
+@given(st.lists(st.integers(0, 9000), min_size=2, max_size=12), st.integers(1, 4))
+def test_rows_that_appear_out_of_order_are_read_in_order(lates, page_size):
+    """Each row becomes visible within the time-out after the others, in any order."""
+
+    async def run() -> None:
+        world = World(page_size=page_size)
+        for number, late in enumerate(lates, 9):
+            world.at(late, lambda number=number: world.store("p", number))
+        assert await world.until(world.reader().events("p", 9, live=True), 30_000) == events(9, 8 + len(lates))
+
+    asyncio.run(run())

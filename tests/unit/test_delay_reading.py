@@ -9,11 +9,13 @@ import pytest
 
 from everlog.errors import AccessDenied, EventsMissing, InvalidOffset, TooManyMissing, Unreachable
 from everlog.tags.delay.events import Resume
+from everlog.tags.delay.first import FirstLook
+from everlog.tags.delay.known import Known
 from everlog.tags.delay.port import Ask, Deliver, FetchRows, FindBuckets, Now, Page, ReadKeys, ReadRows, Wait
 from everlog.tags.delay.searching import Round, Search
 from everlog.tags.delay.settings import Settings
 from everlog.tags.delay.stage import TagStage
-from everlog.tags.delay.times import first_place, offset_of, unix_ms
+from everlog.tags.delay.times import first_place, last_place, offset_of, unix_ms
 from tests.support import START_MS
 from tests.unit.delay_support import BUCKET, HOUR, TAG, World, everything, label
 
@@ -701,3 +703,25 @@ async def test_a_query_may_begin_at_a_time():
     for bad in ({"since": since.replace(tzinfo=None)}, {"since": since, "after": offset_of(first_place(START_MS))}):
         with pytest.raises(InvalidOffset):
             world.reader().tag(TAG).live(**bad)
+
+
+def test_what_a_first_look_remembers():
+    """The vector: p1 with 1 and 2, p2 with 5, 6, 7 behind the offset; known are 0 and 4, just before those rows."""
+    world, known, now = World(), Known(), Now(START_MS, 50)
+    rows = [
+        world.write(pid, number, number - 100) for pid, number in (("b", 7), ("a", 1), ("b", 5), ("a", 2), ("b", 6))
+    ]
+    settings = Settings.of(world.config)
+    after = first_place(START_MS - 1000)
+    assert FirstLook.needed(after, settings, now)
+    assert not FirstLook.needed(first_place(BUCKET - 1), settings, now)
+    look = FirstLook(TAG, after, settings, known, now)
+    assert look.at == 250
+    assert look.query() == ReadKeys(TAG, BUCKET, after, last_place(START_MS + 200))
+    look.answer(Page([row.key for row in rows[:3]], b"more"))
+    look.answer(Page([row.key for row in rows[3:]]))
+    assert look.query() is None
+    assert {pid: last.number for pid, last in known} == {"a": 0, "b": 4}
+    last = known.get("b")
+    assert last is not None
+    assert last.place == first_place(START_MS + 5 - 100 - 1)
