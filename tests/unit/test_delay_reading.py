@@ -725,3 +725,21 @@ def test_what_a_first_look_remembers():
     last = known.get("b")
     assert last is not None
     assert last.place == first_place(START_MS + 5 - 100 - 1)
+
+
+async def test_a_long_search_does_not_hold_up_the_read():
+    """With `hold="journal"`, pages of the search and of the read alternate as long as there are rows to read."""
+    world = World(hold="journal", page_size=1, gap_timeout=1.0)
+    world.write("p", 1, -60_000)
+    world.write("p", 3, -20_000)
+    for number in range(1, 31):
+        world.write("q", number, -50_000 + number)
+        world.write("r", number, -10_000 + number)
+    world.write("p", 2, -55_000, seen=500)
+    found = await world.until(world.reader().tag(TAG).live(), 20_000)
+    assert sorted(found) == sorted(["p1", "p2", "p3", *(f"{pid}{n}" for pid in "qr" for n in range(1, 31))])
+    kinds = [type(query) for query in world.tables.asked]
+    last_read = max(at for at, query in enumerate(world.tables.asked) if isinstance(query, ReadRows) and query.cursor)
+    first_search = kinds.index(ReadKeys)
+    assert first_search < last_read - 50
+    assert kinds[first_search : last_read + 1].count(ReadKeys) <= kinds[first_search : last_read + 1].count(ReadRows)

@@ -34,6 +34,7 @@ from everlog.tags.delay.port import (
     Now,
     Page,
     Query,
+    ReadRows,
     TaggedRow,
     Wait,
 )
@@ -70,6 +71,7 @@ class TagStage:
         chance = chance or random.Random()
         self._asking = Asking(settings, chance)
         self._told: Callable[[Query, Page[Any], Now], None] = self._rows_read
+        self._read_next = False
 
         self._with_offset = after is not None
         self._origin = self._highest = first_place(settings.first_bucket) if after is None else after
@@ -118,7 +120,10 @@ class TagStage:
     def _next(self, now: Now) -> TagEffect:
         """The next query, or until when to wait. A wait that is over means: something changed, look again."""
         self._forget(now)
-        for choose in (self._look_first, self._search, self._look_back, self._read):
+        looks = (self._search, self._look_back)
+        # In turns: a long search does not hold up the read, nor the read a search.
+        turns = (self._read, *looks) if self._read_next else (*looks, self._read)
+        for choose in (self._look_first, *turns):
             effect = choose(now)
             if effect is not None:
                 return effect
@@ -126,6 +131,7 @@ class TagStage:
 
     def _ask(self, query: Query, told: Callable[[Query, Page[Any], Now], None]) -> TagEffect:
         self._told = told
+        self._read_next = not isinstance(query, ReadRows)
         return self._asking.ask(query)
 
     def _wake_at(self) -> int:
@@ -353,7 +359,8 @@ class TagStage:
         query = self._forward.query(now)
         if query is not None:
             return self._ask(query, self._rows_read)
-        return Complete() if self._forward.finished and not self._searches else None
+        busy = self._searches or self._back_scan is not None
+        return Complete() if self._forward.finished and not busy else None
 
     def _rows_read(self, query: Query, page: Page[Any], now: Now) -> None:
         if isinstance(query, FindBuckets):
