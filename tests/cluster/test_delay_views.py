@@ -65,18 +65,19 @@ class StandingClock(SystemClock):
 class Writer:
     """Writes as their journal does: rows, then views; one time-UUID per event."""
 
-    def __init__(self, session: Session, keyspace: str, *, bucket_ms: int = HOUR) -> None:
+    def __init__(self, session: Session, keyspace: str, *, bucket_ms: int = HOUR, node: int = 1) -> None:
         self._session = session
         self._keyspace = keyspace
         self._bucket_ms = bucket_ms
+        self._node = node  # no two writers make the same UUID
         self._count = 0
 
-    def with_buckets(self, bucket_ms: int) -> Writer:
-        return Writer(self._session, self._keyspace, bucket_ms=bucket_ms)
+    def other(self, node: int, bucket_ms: int) -> Writer:
+        return Writer(self._session, self._keyspace, bucket_ms=bucket_ms, node=node)
 
     def offset(self, ms: int) -> uuid.UUID:
         self._count += 1
-        return offset_of(first_place(ms) + (self._count << 64) + 0x0123456789ABCDEF)
+        return offset_of(first_place(ms) + (self._count << 64) + self._node)
 
     async def _insert(self, table: str, row: dict[str, Any]) -> None:
         marks = ", ".join("?" * len(row))
@@ -328,7 +329,7 @@ async def test_many_write_and_many_read(cassandra, writer):
     pids = ["a", "b", "c", "d"]
 
     async def write(pid: str) -> None:
-        own = writer.with_buckets(1000)
+        own = writer.other(pids.index(pid) + 2, bucket_ms=1000)
         for number in range(1, count + 1):
             await own.event(pid, number, clock.now_ms())
             await asyncio.sleep(0.05)
