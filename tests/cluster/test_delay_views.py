@@ -323,7 +323,7 @@ async def test_an_outage_is_waited_out(cassandra, writer):
 
 
 async def test_many_write_and_many_read(cassandra, writer):
-    """Four writers at once, in real time; every reader has every event once, in order, and so has one that comes later."""
+    """Four writers at once, in real time; every reader has every event once, in order; so has one that comes later."""
     clock, count = SystemClock(), 40
     started = clock.now_ms()
     pids = ["a", "b", "c", "d"]
