@@ -11,7 +11,8 @@
     │   ├── InvalidPosition
     │   ├── InvalidTag
     │   ├── InvalidOffset
-    │   └── InvalidConfig
+    │   ├── InvalidConfig
+    │   └── NotEnabled
     ├── Conflict                  another append won; read again and decide again
     ├── OutcomeUnknown            a time-out: it may or may not have happened; retry with append_id
     ├── JournalNotFound           the journal does not exist (any more)
@@ -19,6 +20,10 @@
     ├── Overtaken                 the journal changed under a read too often; read again
     ├── NotReplicated             the pipeline has not got as far as a token; wait, or start it
     ├── MissingEvent              a journal that must have no gaps has one
+    ├── ViewIncomplete            a view that others write lacks events
+    │   ├── EventsMissing
+    │   ├── TooManyMissing
+    │   └── SeqNrMissing
     ├── IntegrityViolated         the tables hold what no fold can have written
     ├── ForeignWriter             somebody else writes into these tables
     ├── LogTruncated              records that were not replicated yet are gone from the log
@@ -48,6 +53,9 @@ The message says what happened and what to do; the facts are attributes.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
 
 
 class EverlogError(Exception):
@@ -106,6 +114,10 @@ class InvalidOffset(InvalidInput):
 
 class InvalidConfig(InvalidInput):
     """A setting is unknown or out of range."""
+
+
+class NotEnabled(InvalidInput):
+    """The settings say that the tables for this query are not kept."""
 
 
 class Conflict(EverlogError):
@@ -180,6 +192,56 @@ class MissingEvent(EverlogError):
         self.key = key
         self.expected = expected
         self.found = found
+
+
+class ViewIncomplete(EverlogError):
+    """A view that others write lacks events which must have been there."""
+
+
+class EventsMissing(ViewIncomplete):
+    """Events of a tag did not appear in time; a consumer that may see events twice can go on from `min_offset`."""
+
+    retriable = True
+
+    def __init__(self, tag: str, missing: dict[str, list[int]], min_offset: UUID, max_offset: UUID) -> None:
+        some = ", ".join(f"{pid}: {_numbers(numbers)}" for pid, numbers in list(missing.items())[:10])
+        super().__init__(
+            f"tag {tag}: events did not appear within [foreign] gap_timeout (number per journal and tag: {some}), "
+            f"between {min_offset} and {max_offset}: see that their writer runs, then read again from {min_offset}"
+        )
+        self.tag = tag
+        self.missing = missing
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+
+
+class TooManyMissing(ViewIncomplete):
+    """So many events of one journal are missing from a tag that looking for them is no use."""
+
+    def __init__(self, tag: str, persistence_id: str, count: int, limit: int) -> None:
+        super().__init__(
+            f"tag {tag}: {count:,} events of {persistence_id} are missing, more than [foreign] max_missing_to_search "
+            f"({limit:,}): rebuild the view with its own tools, or start after an offset behind the hole"
+        )
+        self.tag = tag
+        self.persistence_id = persistence_id
+        self.count = count
+        self.limit = limit
+
+
+class SeqNrMissing(ViewIncomplete):
+    """An event of a journal that others write did not appear in time."""
+
+    retriable = True
+
+    def __init__(self, persistence_id: str, expected: int, seen: int) -> None:
+        super().__init__(
+            f"{persistence_id}: seqNr {expected} did not appear although {seen} is there: see that its writer runs and "
+            "read again, or accept gaps with [foreign] gap_free_sequence_numbers = false"
+        )
+        self.persistence_id = persistence_id
+        self.expected = expected
+        self.seen = seen
 
 
 class IntegrityViolated(EverlogError):
@@ -311,3 +373,7 @@ class MissingExtra(EverlogError):
     def __init__(self, extra: str) -> None:
         super().__init__(f"this needs an optional part of Everlog: pip install 'everlog[{extra}]'")
         self.extra = extra
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:10])) + (", …" if len(numbers) > 10 else "")

@@ -1,0 +1,1 @@
+"""Views of events by tag."""

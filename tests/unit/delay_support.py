@@ -1,0 +1,226 @@
+"""A world in virtual time: tables filled from a list, writes that become visible when their time comes."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from everlog.config import ForeignConfig
+from everlog.errors import EverlogError
+from everlog.tags.delay.events import ForeignEvent
+from everlog.tags.delay.port import (
+    Content,
+    FetchRows,
+    FindBuckets,
+    JournalRow,
+    Key,
+    Page,
+    Query,
+    ReadDeletedTo,
+    ReadEvents,
+    ReadIds,
+    ReadKeys,
+    ReadRows,
+    Serialized,
+    TaggedRow,
+)
+from everlog.tags.delay.reader import ForeignReader
+from everlog.tags.delay.times import first_place, unix_ms
+from tests.support import START_MS, ManualClock
+
+HOUR = 3_600_000
+BUCKET = START_MS - START_MS % HOUR  # the current bucket's start, 800 s ago
+TAG = "t"
+
+
+class TimeUp(Exception):
+    """The test does not want to wait any longer."""
+
+
+class MemoryTables:
+    """The tables as lists. A cursor is the last key of its page, so rows that come between pages act as on a server."""
+
+    def __init__(self, bucket_ms: int = HOUR, page_size: int = 3, partition_size: int = 15) -> None:
+        self.bucket_ms = bucket_ms
+        self.page_size = page_size
+        self.partition_size = partition_size
+        self.views: dict[Key, TaggedRow] = {}
+        self.journals: dict[tuple[str, int], dict[int, JournalRow]] = {}
+        self.deleted: dict[str, int] = {}
+        self.known_ids: list[str] = []
+        self.asked: list[Query] = []
+        self.failures: list[EverlogError] = []
+        self.failing: Callable[[Query], EverlogError | None] = lambda query: None
+
+    def _note(self, query: Query) -> None:
+        self.asked.append(query)
+        failure = self.failing(query)
+        if failure is not None:
+            raise failure
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def _keys(self, bucket: int, low: int, high: int, cursor: bytes | None) -> tuple[list[Key], bytes | None]:
+        begin = None if cursor is None else msgspec.json.decode(cursor, type=Key)
+        found = sorted(
+            key
+            for key in self.views
+            if bucket <= unix_ms(key.place) < bucket + self.bucket_ms
+            if low < key.place <= high and (begin is None or key > begin)
+        )
+        page = found[: self.page_size]
+        return page, msgspec.json.encode(page[-1]) if len(found) > len(page) else None
+
+    async def rows(self, query: ReadRows) -> Page[TaggedRow]:
+        self._note(query)
+        keys, cursor = self._keys(query.bucket, query.after, query.before - 1, query.cursor)
+        return Page([self.views[key] for key in keys], cursor)
+
+    async def buckets(self, query: FindBuckets) -> Page[int]:
+        self._note(query)
+        assert len(query.buckets) <= 100
+        there = {unix_ms(key.place) - unix_ms(key.place) % self.bucket_ms for key in self.views}
+        return Page([bucket for bucket in query.buckets if bucket in there])
+
+    async def keys(self, query: ReadKeys) -> Page[Key]:
+        self._note(query)
+        return Page(*self._keys(query.bucket, query.after, query.upto, query.cursor))
+
+    async def fetch(self, query: FetchRows) -> Page[TaggedRow]:
+        self._note(query)
+        assert len(query.keys) <= self.page_size
+        assert all(query.bucket <= unix_ms(key.place) < query.bucket + self.bucket_ms for key in query.keys)
+        return Page([self.views[key] for key in query.keys if key in self.views])
+
+    async def events(self, query: ReadEvents) -> Page[JournalRow]:
+        self._note(query)
+        rows = self.journals.get((query.persistence_id, query.partition), {})
+        first = query.first if query.cursor is None else int(query.cursor)
+        numbers = sorted(number for number in rows if first <= number <= query.last)
+        more = numbers[self.page_size :]
+        return Page([rows[number] for number in numbers[: self.page_size]], str(more[0]).encode() if more else None)
+
+    async def last_seq_nr(self, persistence_id: str, partition: int) -> int | None:
+        return max(self.journals.get((persistence_id, partition), {}), default=None)
+
+    async def deleted_to(self, query: ReadDeletedTo) -> Page[int]:
+        self._note(query)
+        return Page([self.deleted.get(query.persistence_id, 0)])
+
+    async def ids(self, query: ReadIds) -> Page[str]:
+        self._note(query)
+        first = 0 if query.cursor is None else int(query.cursor)
+        more = first + self.page_size < len(self.known_ids)
+        return Page(
+            self.known_ids[first : first + self.page_size], str(first + self.page_size).encode() if more else None
+        )
+
+
+class World:
+    """Time passes only while somebody sleeps; scheduled writes happen at their time."""
+
+    def __init__(self, *, bucket_ms: int = HOUR, page_size: int = 3, seed: int = 1, **settings: Any) -> None:
+        self.clock = ManualClock()
+        self.tables = MemoryTables(bucket_ms, page_size)
+        self.config = ForeignConfig(
+            **{"first_time_bucket": "20231114T20:00", "page_size": page_size, "target_partition_size": 15, **settings}
+        )
+        self.seed = seed
+        self.limit = START_MS + 10 * 24 * HOUR
+        self._plan: list[tuple[int, int, Callable[[], None]]] = []
+        self._ids = itertools.count(1)
+
+    @property
+    def now(self) -> int:
+        """Milliseconds since the start."""
+        return self.clock.now_ms() - START_MS
+
+    def reader(self, **changed: Any) -> ForeignReader:
+        config = msgspec.structs.replace(self.config, **changed)
+        return ForeignReader(self.tables, config, clock=self.clock, sleep=self.sleep, chance=random.Random(self.seed))
+
+    def at(self, ms: int, what: Callable[[], None]) -> None:
+        """Do this so many ms after the start; at once if that is over."""
+        heapq.heappush(self._plan, (ms, next(self._ids), what))
+        self._catch_up(self.now)
+
+    def _catch_up(self, ms: int) -> None:
+        while self._plan and self._plan[0][0] <= ms:
+            when, _, what = heapq.heappop(self._plan)
+            self.clock.advance(max(0, when - self.now) / 1000)
+            what()
+
+    async def sleep(self, seconds: float) -> None:
+        assert seconds > 0, "nobody waits for the past"
+        target = self.now + max(1, round(seconds * 1000))
+        stop = min(target, self.limit - START_MS)
+        self._catch_up(stop)
+        self.clock.advance((stop - self.now) / 1000)
+        if target > stop:
+            raise TimeUp
+
+    async def sleep_through(self, ms: int) -> None:
+        """Let time pass while nobody reads."""
+        self.limit = START_MS + ms
+        await self.sleep((ms - self.now) / 1000)
+
+    def write(
+        self, pid: str, number: int, time: int, *, seen: int | None = None, seq_nr: int | None = None
+    ) -> TaggedRow:
+        """An event of `TAG` with its time in ms since the start, visible from `seen` on; without that, at once."""
+        place = first_place(START_MS + time) + (1 << 64) + next(self._ids)
+        seq_nr = number if seq_nr is None else seq_nr
+        row = TaggedRow(Key(place, pid, number), seq_nr, content(f"{pid}:{number}"))
+
+        def insert() -> None:
+            self.tables.views[row.key] = row
+
+        insert() if seen is None else self.at(seen, insert)
+        return row
+
+    def store(self, pid: str, first: int, last: int | None = None, *, partition: int | None = None) -> None:
+        """One atomic write into `messages`; it goes where its last event belongs."""
+        last = first if last is None else last
+        nr = (last - 1) // self.tables.partition_size if partition is None else partition
+        rows = self.tables.journals.setdefault((pid, nr), {})
+        for number in range(first, last + 1):
+            rows[number] = JournalRow(number, first_place(START_MS + number) + 1, content(f"{pid}:{number}"))
+
+    async def gather_one(self, stream: Any, ms: int) -> list[Any]:
+        """The next event, unless the time comes first; the stream goes on afterwards."""
+        self.limit = START_MS + ms
+        try:
+            return [await anext(stream)]
+        except (TimeUp, StopAsyncIteration):
+            return []
+
+    async def gather(self, stream: Any, ms: int) -> list[Any]:
+        """What arrives up to that time."""
+        found: list[Any] = []
+        while more := await self.gather_one(stream, ms):
+            found += more
+        return found
+
+    async def until(self, stream: Any, ms: int) -> list[str]:
+        return [label(event) for event in await self.gather(stream, ms)]
+
+
+def content(text: str) -> Content:
+    return Content("writer", "", Serialized(17, "text", text.encode()))
+
+
+def label(event: Any) -> str:
+    if isinstance(event, ForeignEvent):
+        name = f"{event.persistence_id}{event.seq_nr if event.tag_seq_nr is None else event.tag_seq_nr}"
+        assert event.payload.data.decode() == name[0] + ":" + name[1:]
+        return name
+    return str(event)
+
+
+async def everything(stream: Any) -> list[str]:
+    return [label(event) async for event in stream]
