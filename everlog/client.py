@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack
 from datetime import date
 from types import TracebackType
 from typing import Self
@@ -12,6 +13,7 @@ from typing import Self
 from everlog.backends import open_parts
 from everlog.clock import Clock, SystemClock
 from everlog.config import Config, load_config
+from everlog.errors import InvalidConfig
 from everlog.journal.events import EventRecord
 from everlog.journal.journal import Journal, Parts
 from everlog.journal.quarantine import Quarantine
@@ -26,6 +28,7 @@ from everlog.pipeline.status import Status, read_status
 from everlog.sqlite import Trace
 from everlog.store.base import Store
 from everlog.tags.by_journal import check_range, current_events, live_events, live_ids
+from everlog.tags.delay.reader import ForeignReader, open_reader
 from everlog.tags.tag import Tag, TagInfo, Tags
 from everlog.version import __version__
 
@@ -40,6 +43,8 @@ class Everlog:
         self._parts: Parts | None = None
         self._journals: dict[str, Journal] = {}
         self._tags: Tags | None = None
+        self._foreign: ForeignReader | None = None
+        self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         if self._parts is None:
@@ -77,6 +82,15 @@ class Everlog:
     async def tags(self) -> list[TagInfo]:
         """All tags, with the number of their events and the last one."""
         return await self._all_tags.list()
+
+    async def foreign(self) -> ForeignReader:
+        """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[foreign]` says."""
+        if self.config.cassandra is None:
+            raise InvalidConfig("[foreign] reads tables in Cassandra: add [cassandra] and [kafka] to the configuration")
+        if self._foreign is None:
+            reader = open_reader(self.config.cassandra, self.config.foreign, clock=self._clock, trace=self._trace)
+            self._foreign = await self._open.enter_async_context(reader)
+        return self._foreign
 
     @property
     def _all_tags(self) -> Tags:
@@ -155,6 +169,8 @@ class Everlog:
             if self._tags is not None:
                 await self._tags.watermarks.close()
                 self._tags = None
+            self._foreign = None
+            await self._open.aclose()
             await parts.log.close()
             await parts.store.close()
 

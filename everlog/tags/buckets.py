@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from everlog.errors import InvalidConfig
@@ -12,8 +10,6 @@ from everlog.tags.timeuuid import TimeUuid, end_of, start_of
 
 SIZES = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000}
 LONGEST = max(SIZES.values())
-_FORMATS = {14: "%Y%m%dT%H:%M", 11: "%Y%m%dT%H", 8: "%Y%m%d"}
-_SHORT = {8: "day", 11: "hour"}
 
 
 class Bucket(NamedTuple):
@@ -54,22 +50,3 @@ def bucket_size(name: str) -> int:
 def bucket_of(ms: int, size: int) -> int:
     """The first millisecond of the bucket that holds this one."""
     return ms // size * size
-
-
-def parse_first_bucket(text: str, size: str) -> int:
-    """The first bucket of a foreign view: `yyyyMMddTHH:mm` in UTC, or shorter for days and hours, rounded down.
-
-    >>> parse_first_bucket("20151120T12:20", "Day")
-    1447977600000
-    """
-    milliseconds = bucket_size(size)
-    fits = _SHORT.get(len(text), size.lower()) == size.lower()
-    try:
-        if not fits or len(text) not in _FORMATS or not re.fullmatch(r"[0-9T:]+", text):
-            raise ValueError(text)
-        moment = datetime.strptime(text, _FORMATS[len(text)]).replace(tzinfo=UTC)
-    except ValueError as error:
-        raise InvalidConfig(
-            f"a first bucket looks like yyyyMMddTHH:mm (yyyyMMdd with Day, yyyyMMddTHH with Hour), not {text!r}"
-        ) from error
-    return bucket_of(round(moment.timestamp() * 1000), milliseconds)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import everlog
 from everlog.clock import Clock, SystemClock
 from everlog.config import CassandraConfig, ForeignConfig
 from everlog.errors import EventsMissing, Refused
@@ -183,6 +184,24 @@ async def test_a_view_is_read_as_it_was_written(cassandra, writer):
             rest = await names(reader.tag(TAG).current(after=event.offset))
             assert rest == [other.payload.data.decode() for other in events[index + 1 :]]
         assert await names(reader.tag("nobody").current()) == []
+
+
+async def test_an_open_log_reads_them_too(cluster_config):
+    """`log.foreign()` connects when it is first asked for, and is closed with the log."""
+    config = cluster_config()
+    theirs = msgspec.structs.replace(config.cassandra, keyspace=f"{config.cassandra.keyspace}f")
+    async with own_keyspace(theirs) as session:
+        for statement in SCHEMA.format(ks=theirs.keyspace).split(";"):
+            await session.change_schema(statement)
+        await Writer(session, theirs.keyspace).event("a", 1, START_MS)
+        foreign = ForeignConfig(
+            keyspace=theirs.keyspace, first_time_bucket="20231114T18:00", eventual_consistency_delay=0.0
+        )
+        config = msgspec.structs.replace(config, foreign=foreign)
+        async with everlog.connect(config, clock=StandingClock()) as log:
+            reader = await log.foreign()
+            assert await names(reader.events("a")) == ["a/1"]
+            assert await log.foreign() is reader
 
 
 @pytest.mark.case("tags-and-projections", 4)

@@ -7,6 +7,7 @@ import logging
 import msgspec
 import pytest
 
+import everlog
 from everlog.config import ForeignConfig, load_config
 from everlog.errors import InvalidConfig, InvalidId, InvalidOffset, InvalidRange, InvalidTag, NotEnabled
 from everlog.tags.delay.events import Resume
@@ -109,3 +110,9 @@ def test_bad_input_is_named_before_anything_is_read():
     with pytest.raises(InvalidId):
         reader.events("")
     assert world.tables.asked == []
+
+
+async def test_a_folder_has_no_such_tables(tmp_path):
+    async with everlog.connect(tmp_path) as log:
+        with pytest.raises(InvalidConfig, match="cassandra"):
+            await log.foreign()

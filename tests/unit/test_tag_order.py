@@ -22,7 +22,7 @@ from everlog.journal.tag_names import (
     slice_tag,
     stored_tag,
 )
-from everlog.tags.buckets import Bucket, bucket_of, bucket_size, parse_first_bucket
+from everlog.tags.buckets import Bucket, bucket_of, bucket_size
 from everlog.tags.plan import NOTHING, Order, Plan, advance, ends_of, extend, piece_of
 from everlog.tags.timeuuid import (
     MAX_INDEX,
@@ -116,16 +116,6 @@ def test_a_time_is_turned_into_the_place_before_it() -> None:
 def test_the_bucket_of_a_time() -> None:
     keys = [bucket_of(1409545135047, bucket_size(size)) for size in ("Day", "Hour", "Minute")]
     assert keys == [1409529600000, 1409544000000, 1409545080000]
-
-
-@pytest.mark.case("tags-and-projections", 2)
-def test_the_first_bucket_of_a_foreign_view() -> None:
-    assert parse_first_bucket("20151120T12:20", "Day") == 1447977600000
-    assert parse_first_bucket("20151120", "day") == parse_first_bucket("20151120T00", "Hour") == 1447977600000
-    assert parse_first_bucket("20151120T00:00", "Minute") == 1447977600000
-    for text, size in (("cats", "Day"), ("20151120", "Hour"), ("20151120T00", "Day"), ("2015-11-20Tab", "Hour")):
-        with pytest.raises(InvalidConfig, match="yyyyMMddTHH:mm"):
-            parse_first_bucket(text, size)
 
 
 @pytest.mark.parametrize("name", ["week", "", "hours", None])

@@ -12,14 +12,14 @@ from typing import NamedTuple
 from uuid import UUID
 
 from everlog.errors import InvalidConfig, InvalidOffset
+from everlog.tags.buckets import SIZES, bucket_of
+from everlog.tags.timeuuid import TICKS_PER_MS, tick_of
 
-TICKS_PER_MS = 10_000
-UNIX_START = 12_219_292_800_000 * TICKS_PER_MS  # ticks from 1582-10-15 to 1970-01-01
+UNIX_START = tick_of(0)
 FUTURE_MS = 3_600_000  # clocks differ, but not by more
 _SIGNS = 0x8080808080808080
 _LOW = 0xFFFFFFFFFFFFFFFF
 
-_SIZES = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000}
 # Length of `first_time_bucket` → the pattern, and the only size that this short form is for.
 _FORMATS = {14: ("%Y%m%dT%H:%M", None), 8: ("%Y%m%d", "day"), 11: ("%Y%m%dT%H", "hour")}
 
@@ -55,7 +55,7 @@ def unix_ms(place: int) -> int:
 
 def first_place(ms: int) -> int:
     """Below every UUID of this millisecond, or equal to the lowest; a bound, no event has it."""
-    return (ms * TICKS_PER_MS + UNIX_START) << 64
+    return tick_of(ms) << 64
 
 
 def last_place(ms: int) -> int:
@@ -86,14 +86,14 @@ class Buckets(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Buckets:
-        size = _SIZES.get(name.lower())
+        size = SIZES.get(name.lower())
         if size is None:
             raise InvalidConfig(f"[foreign] bucket_size is {name!r}: it must be Day, Hour or Minute")
         return cls(name.lower(), size)
 
     def at(self, ms: int) -> int:
         """The bucket that a time is in."""
-        return ms - ms % self.size
+        return bucket_of(ms, self.size)
 
     def of_place(self, place: int) -> int:
         return self.at(unix_ms(place))
