@@ -9,11 +9,21 @@
     │   ├── AppendTooLarge
     │   ├── RecordTooLarge
     │   ├── InvalidPosition
-    │   └── InvalidConfig
+    │   ├── InvalidConfig
+    │   ├── InvalidKey
+    │   ├── InvalidPriority
+    │   ├── InvalidHandle
+    │   ├── PayloadTooLarge
+    │   ├── InvalidDeclaration
+    │   └── NotTransactional
     ├── Conflict                  another append won; read again and decide again
     ├── OutcomeUnknown            a time-out: it may or may not have happened; retry with append_id
     ├── JournalNotFound           the journal does not exist (any more)
     ├── JournalHalted             a record of this journal cannot be decoded
+    ├── QueueNotFound             nobody has put anything into a queue of this name, or declared it
+    ├── LeaseLost                 the job is not this worker's any more; nothing was changed
+    ├── KeyBusy                   the queue takes no work for a key that is being processed
+    ├── DeclarationRefused        the queue's rows do not allow this change of its declaration
     ├── Overtaken                 the journal changed under a read too often; read again
     ├── IntegrityViolated         the tables hold what no fold can have written
     ├── ForeignWriter             somebody else writes into these tables
@@ -96,6 +106,47 @@ class InvalidConfig(InvalidInput):
     """A setting is unknown or out of range."""
 
 
+class InvalidKey(InvalidInput):
+    """A job's key is missing, too long, or of a type that a queue does not know."""
+
+
+class InvalidPriority(InvalidInput):
+    """A priority is outside 0 to 255."""
+
+
+class InvalidHandle(InvalidInput):
+    """A lease was presented to another queue than the one that gave it."""
+
+
+class PayloadTooLarge(InvalidInput):
+    """The data of a job exceeds the limit of its queue."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"the data of this job is {size:,} bytes, the limit is {limit:,}: store it elsewhere and put its address "
+            "into the queue, or raise max_payload"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class InvalidDeclaration(InvalidInput):
+    """A declaration of a queue is wrong; `file`, `line` and `attribute` say where."""
+
+    def __init__(
+        self, message: str, *, file: str | None = None, line: int | None = None, attribute: str | None = None
+    ) -> None:
+        place = "".join([f"{file}: " if file else "", f"line {line}: " if line else ""])
+        super().__init__(f"{place}{message}")
+        self.file = file
+        self.line = line
+        self.attribute = attribute
+
+
+class NotTransactional(InvalidInput):
+    """This queue cannot take jobs inside the caller's own transaction."""
+
+
 class Conflict(EverlogError):
     """The journal is not where the append expected it; nothing of the append was stored."""
 
@@ -144,6 +195,41 @@ class JournalHalted(EverlogError):
         self.partition = partition
         self.offset = offset
         self.append_id = append_id
+
+
+class QueueNotFound(EverlogError):
+    """There is no queue of this name yet: the first put makes it, or a declaration."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        there = ", ".join(known[:20]) or "none yet"
+        super().__init__(f"there is no queue {name!r}; there are: {there}: put a job into it, or declare it")
+        self.name = name
+        self.known = known
+
+
+class LeaseLost(EverlogError):
+    """The job timed out and was given to somebody else, or is gone: stop working on it; nothing was changed."""
+
+    def __init__(self, queue: str, entry: int, token: int) -> None:
+        super().__init__(f"{queue}: the lease {entry}/{token} is not held any more: stop this work, another has it")
+        self.queue = queue
+        self.entry = entry
+        self.token = token
+
+
+class KeyBusy(EverlogError):
+    """The queue has on_busy="reject", and a job with this key is running; put it again when that is done."""
+
+    retriable = True
+
+    def __init__(self, queue: str, entry: int) -> None:
+        super().__init__(f"{queue}: a job with this key is running ({entry}): put it again when that is done")
+        self.queue = queue
+        self.entry = entry
+
+
+class DeclarationRefused(EverlogError):
+    """The queue holds rows that a new declaration could not serve; drain the queue first."""
 
 
 class Overtaken(EverlogError):

@@ -11,11 +11,14 @@ Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on 
 import pytest
 
 # So that a failing assertion of a suite shows its values.
-pytest.register_assert_rewrite("everlog.testing.journal", "everlog.testing.log", "everlog.testing.store")
+pytest.register_assert_rewrite(
+    "everlog.testing.journal", "everlog.testing.log", "everlog.testing.queue", "everlog.testing.store"
+)
 
 from everlog.testing.journal import JournalConformance  # noqa: E402
 from everlog.testing.log import LogConformance  # noqa: E402
+from everlog.testing.queue import QueueConformance  # noqa: E402
 from everlog.testing.replication import replicate  # noqa: E402
 from everlog.testing.store import StoreConformance  # noqa: E402
 
-__all__ = ["JournalConformance", "LogConformance", "StoreConformance", "replicate"]
+__all__ = ["JournalConformance", "LogConformance", "QueueConformance", "StoreConformance", "replicate"]
