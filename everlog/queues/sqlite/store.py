@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from everlog.queues.operations import (
     Put,
     PutAnswer,
 )
+from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import SQL, Known
 from everlog.queues.sqlite.committing import QueueCommitter
 from everlog.queues.sqlite.files import ITEM, Files, Opened
@@ -152,7 +153,7 @@ class SqliteQueueStore(QueueStore):
     def _count(self, name: str, engine: Engine) -> None:
         self._counted.setdefault(name, Counter()).update(engine.counted)
 
-    def put_in(self, connection: sqlite3.Connection, name: str, operation: Put) -> PutAnswer:
+    def put_in(self, connection: sqlite3.Connection, name: str, packet: Callable[[Declaration], Packet]) -> PutAnswer:
         """Put a job inside a transaction of the caller's: it is there if and only if that transaction commits."""
         files = self._reader
         known = self._known(files, name)
@@ -162,12 +163,17 @@ class SqliteQueueStore(QueueStore):
             raise NotTransactional(
                 f"{name} is not in the file of this connection: declare it with bucket='none' and file={main_file!r}"
             )
+        if not connection.in_transaction and connection.isolation_level is None:
+            raise NotTransactional("this connection commits every statement by itself: execute BEGIN IMMEDIATE first")
         with translated(Path(file)):
+            if not connection.in_transaction:
+                # Looking and writing must be one step; Python would begin only at the first write.
+                connection.execute("BEGIN IMMEDIATE")
             bucket = files.live(known)[-1].bucket
             opened = Opened(bucket, connection)  # type: ignore[arg-type]
             engine = self._engine(SqliteTable(files, known, [opened]), known)
             try:
-                answer = engine.apply(operation, self.clock.now_ms())
+                answer = engine.apply(Put(packet(known.declaration)), self.clock.now_ms())
                 if files.main.connection.in_transaction:
                     files.main.connection.execute("COMMIT")
             except BaseException:
