@@ -10,8 +10,11 @@ from everlog.errors import (
     InvalidInput,
     JournalHalted,
     JournalNotFound,
+    KeyBusy,
+    LeaseLost,
     OutcomeUnknown,
     Overtaken,
+    QueueNotFound,
 )
 from everlog.journal.events import Event, EventRecord, Json
 from everlog.journal.journal import Journal, Token
@@ -20,6 +23,12 @@ from everlog.journal.snapshots import Criteria, Recovered
 from everlog.journal.values import Position, SeqNr, SeqRange
 from everlog.pipeline.expire import ExpireReport
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
+from everlog.queues.job import GiveUp, JobFunction, Retry, job
+from everlog.queues.operations import Stats as QueueStats
+from everlog.queues.options import QueueOptions
+from everlog.queues.priority import Priority
+from everlog.queues.queue import DeadJob, Job, JobInfo, Queue, Receipt
+from everlog.queues.worker import Worker
 from everlog.store.base import Snapshot
 from everlog.version import __version__
 
@@ -28,22 +37,36 @@ __all__ = [
     "Config",
     "Conflict",
     "Criteria",
+    "DeadJob",
     "Event",
     "EventRecord",
     "Everlog",
     "EverlogError",
     "ExpireReport",
+    "GiveUp",
     "InvalidInput",
+    "Job",
+    "JobFunction",
+    "JobInfo",
     "Journal",
     "JournalHalted",
     "JournalNotFound",
     "Json",
+    "KeyBusy",
+    "LeaseLost",
     "OutcomeUnknown",
     "Overtaken",
     "PartitionStatus",
     "PipelineStatus",
     "Position",
+    "Priority",
+    "Queue",
+    "QueueNotFound",
+    "QueueOptions",
+    "QueueStats",
+    "Receipt",
     "Recovered",
+    "Retry",
     "SeqNr",
     "SeqRange",
     "Snapshot",
@@ -51,8 +74,10 @@ __all__ = [
     "SystemClock",
     "Token",
     "WaitingItem",
+    "Worker",
     "__version__",
     "connect",
+    "job",
     "load_config",
     "sync",
 ]

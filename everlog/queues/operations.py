@@ -113,6 +113,9 @@ Read: TypeAlias = Get | Peek | ListDead | ListFlags | AskStats | AskDue
 Operation: TypeAlias = Write | Read
 
 
+READS = (Get, Peek, ListDead, ListFlags, AskStats, AskDue)
+
+
 class PutAnswer(NamedTuple):
     result: Result
     entry: int

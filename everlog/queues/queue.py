@@ -169,7 +169,7 @@ class Queue:
         self.store = store
         self._options = options
 
-    async def declare(self, *, schema: Schema | None = None, description: str = "", **options: Any) -> Declaration:
+    async def declare(self, /, *, schema: Schema | None = None, description: str = "", **options: Any) -> Declaration:
         """Make the queue, or change its options. What is not named here is what the configuration says.
 
         >>> await queue.declare(max_wait="1m", max_in_flight=10)     # doctest: +SKIP

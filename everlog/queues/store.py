@@ -14,7 +14,7 @@ from everlog.queues.declaration import Declaration
 from everlog.queues.engine import Engine
 from everlog.queues.listeners import Listeners
 from everlog.queues.memory import MemoryTable
-from everlog.queues.operations import Answer, AskDue, Claim, DueAnswer, Operation
+from everlog.queues.operations import READS, Answer, AskDue, Claim, DueAnswer, Operation
 
 POLL_SECONDS = 5.0
 # How often an idle process looks for what other processes have done.
@@ -189,7 +189,8 @@ class MemoryStore(QueueStore):
                 raise QueueNotFound(name, sorted(self._shared.engines))
             answer = engine.apply(operation, self.clock.now_ms())
             _table(engine).changed.clear()
-        self.ring(name, operation)
+        if not isinstance(operation, READS):
+            self.ring(name, operation)
         return answer
 
     def sibling(self) -> MemoryStore:

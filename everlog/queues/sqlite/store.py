@@ -15,18 +15,7 @@ from everlog.errors import DeclarationRefused, NotTransactional, QueueNotFound
 from everlog.failpoints import failpoint
 from everlog.queues.declaration import Declaration, encode_declaration
 from everlog.queues.engine import SWEEP, Engine
-from everlog.queues.operations import (
-    Answer,
-    AskDue,
-    AskStats,
-    Get,
-    ListDead,
-    ListFlags,
-    Operation,
-    Peek,
-    Put,
-    PutAnswer,
-)
+from everlog.queues.operations import READS, Answer, Operation, Put, PutAnswer
 from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import SQL, Known
 from everlog.queues.sqlite.committing import QueueCommitter
@@ -35,8 +24,6 @@ from everlog.queues.sqlite.table import SqliteTable
 from everlog.queues.sqlite.upkeep import tend
 from everlog.queues.store import LOOK_SECONDS, QueueStore
 from everlog.sqlite import Trace, transaction, translated
-
-_READS = (Get, Peek, ListDead, ListFlags, AskStats, AskDue)
 
 
 class SqliteQueueStore(QueueStore):
@@ -116,7 +103,7 @@ class SqliteQueueStore(QueueStore):
         return sorted(self._reader.main.queues)
 
     async def execute(self, name: str, operation: Operation) -> Answer:
-        if isinstance(operation, _READS):
+        if isinstance(operation, READS):
             with translated(self._reader.main.path):
                 return self._read(name, operation)
         answer = await self._committer.execute(name, operation)
