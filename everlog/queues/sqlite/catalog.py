@@ -59,9 +59,11 @@ class Main:
     def __init__(self, folder: Path, *, synchronous: str, patient: bool, trace: Trace | None) -> None:
         self.path = folder / FOLDER / MAIN
         self.path.parent.mkdir(exist_ok=True)
-        self.connection: Connection = connect(self.path, synchronous=synchronous, patient=patient, trace=trace)
+        self.connection: Connection = connect(self.path, synchronous=synchronous, trace=trace)
         try:
             migrate(self.connection, self.path, PACKAGE)
+            if not patient:
+                self.connection.execute("PRAGMA busy_timeout = 0")  # only now: others may be making the same tables
         except BaseException:
             self.connection.close()
             raise

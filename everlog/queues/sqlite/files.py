@@ -88,12 +88,14 @@ class Files:
         if found is not None:
             found.connection.close()
         path = self.path(bucket)
-        connection = connect(path, synchronous=self._synchronous, patient=self._patient, trace=self._trace)
+        connection = connect(path, synchronous=self._synchronous, trace=self._trace)
         try:
             if bucket.foreign:
                 create_tables(connection)
             else:
                 migrate(connection, path, BUCKET_PACKAGE)
+            if not self._patient:
+                connection.execute("PRAGMA busy_timeout = 0")  # only now: others may be making the same tables
             if known.declaration.options.secure:
                 connection.execute("PRAGMA secure_delete = ON")
         except BaseException:
