@@ -18,7 +18,7 @@ def encode_data(data: Any, declaration: Declaration) -> bytes:
     """Text stays text, bytes stay bytes, None is nothing, all else becomes JSON; declared columns are checked."""
     schema = declaration.schema
     if schema is not None:
-        values = {} if data is None else data
+        values = data.value if isinstance(data, Json) else {} if data is None else data
         if not isinstance(values, dict):
             raise InvalidInput(f"{declaration.name} has columns: its data are a dictionary, not {data!r}")
         encoded = _COLUMNS + encode_columns(schema.data_columns, values)

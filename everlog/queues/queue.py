@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, cast
 
-from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, NotTransactional, QueueNotFound
+from everlog.errors import InvalidHandle, InvalidInput, InvalidKey, KeyBusy, LeaseLost, NotTransactional, QueueNotFound
 from everlog.queues.columns import encode_columns_key
 from everlog.queues.declaration import Declaration, Schema
 from everlog.queues.durations import Duration, milliseconds
@@ -263,37 +263,45 @@ class Queue:
         leases = cast(list[Lease], await self._do(Claim(owner, limit, lease_ms, fast_only)))
         return [Job(self, found, declaration) for found in leases]
 
-    async def done(self, job: Job) -> None:
+    async def done(self, job: Job | Handle) -> None:
         """The work is finished: the job goes, and what came for its key meanwhile is next."""
         self._check(job, cast(Ack, await self._do(Done(self._handle(job)))))
 
     async def fail(
-        self, job: Job, reason: str | None = None, *, delay: Duration | timedelta | None = None, retry: bool = True
+        self,
+        job: Job | Handle,
+        reason: str | None = None,
+        *,
+        delay: Duration | timedelta | None = None,
+        retry: bool = True,
     ) -> None:
         """The attempt failed: again later, or with `retry=False` a dead letter."""
         delay_ms = None if delay is None else milliseconds(delay)
         operation = Fail(self._handle(job), None if reason is None else reason[:1000], delay_ms, retry)
         self._check(job, cast(Ack, await self._do(operation)))
 
-    async def release(self, job: Job) -> None:
+    async def release(self, job: Job | Handle) -> None:
         """Give the job back untouched; that does not count as a failure."""
         self._check(job, cast(Ack, await self._do(Release(self._handle(job)))))
 
-    async def heartbeat(self, job: Job) -> BeatAnswer:
+    async def heartbeat(self, job: Job | Handle) -> BeatAnswer:
         """Keep the job for one more lease; the answer says whether it should stop."""
         answer = cast(BeatAnswer, await self._do(Heartbeat(self._handle(job))))
         self._check(job, answer.ack)
-        job.deadline_ms = answer.deadline_ms
+        if isinstance(job, Job):
+            job.deadline_ms = answer.deadline_ms
         return answer
 
-    def _handle(self, job: Job) -> Handle:
+    def _handle(self, job: Job | Handle) -> Handle:
+        if isinstance(job, Handle):
+            return job
         if job.queue.name != self.name:
             raise InvalidHandle(f"this job is of the queue {job.queue.name!r}, not of {self.name!r}")
         return job.handle
 
-    def _check(self, job: Job, ack: Ack) -> None:
+    def _check(self, job: Job | Handle, ack: Ack) -> None:
         if ack != "OK":
-            raise LeaseLost(self.name, *job.handle)
+            raise LeaseLost(self.name, *self._handle(job))
 
     async def get(self, key: Key | Mapping[str, Any]) -> list[JobInfo]:
         """The jobs of a key, waiting or running: one at most, if the queue merges."""
@@ -392,6 +400,25 @@ def make_key(declaration: Declaration, key: object) -> bytes:
     if len(values) != len(columns):
         raise InvalidInput(f"the key of {declaration.name} has {len(columns)} columns, not {len(values)}")
     return encode_columns_key(columns, dict(zip((column.name for column in columns), values, strict=True)))
+
+
+def parse_key(declaration: Declaration | None, text: str) -> Key:
+    """A key as one types it: text, or for declared columns one value for each, separated by commas."""
+    schema = None if declaration is None else declaration.schema
+    if schema is None:
+        return text
+    columns = schema.key_columns
+    parts = text.split(",") if len(columns) > 1 else [text]
+    if len(parts) != len(columns):
+        raise InvalidKey(f"the key is {','.join(column.name for column in columns)}, not {text!r}")
+    values: list[str | int | bytes] = []
+    for column, part in zip(columns, parts, strict=True):
+        try:
+            whole = column.width is not None
+            values.append(int(part) if whole else part if column.type == "string" else part.encode())
+        except ValueError as error:
+            raise InvalidKey(f"the key column {column.name} is {column.type}: {part!r} is not") from error
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def make_packet(
