@@ -30,7 +30,7 @@ EXIT_CODES = {
     OK: "done",
     FAILED: "an error; the line on standard error says which",
     USAGE: "wrong usage or invalid input; nothing was stored",
-    CONFLICT: "the journal is not where --expected or --seq-nr said; a job's lease is lost",
+    CONFLICT: "the journal is not where --expected or --seq-nr said; the lease of a job is lost",
     NOT_FOUND: "no such folder, topic, journal, snapshot, record or queue",
     HALTED: "a record of this journal cannot be applied: see 'everlog quarantine'",
     RETRY: "try again: outcome unknown, file busy, overtaken, disk full",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -97,8 +98,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError(str(error)) from error
         if not 1 <= settings.processing_timeout <= settings.max_processing_timeout:
             raise ValueError("processing_timeout is between 1 ms and max_processing_timeout")
-        if self.file is not None and self.bucket != "none":
-            raise ValueError("a queue in a file of yours has bucket = 'none'")
+        if self.file is not None and (self.bucket != "none" or not Path(self.file).is_absolute()):
+            raise ValueError("a queue in a file of yours has bucket = 'none', and file is an absolute path")
 
     @property
     def settings(self) -> Settings:

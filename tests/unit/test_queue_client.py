@@ -258,7 +258,7 @@ async def test_a_queue_elsewhere_is_not_transactional(app, tmp_path, store):
         queue.put_in(itself, "k")
     itself.close()
     with pytest.raises(InvalidConfig):
-        await other.declare(file="x.db")
+        await other.declare(file="x.db", bucket="none")
     await queue.put("k")
     with pytest.raises(DeclarationRefused):
         await queue.declare(bucket="none")
@@ -288,3 +288,20 @@ async def test_options_come_from_the_configuration(tmp_path):
     (tmp_path / "everlog.toml").write_text('[queues.jobs]\nmax_wait = "1 parsec"\n')
     with pytest.raises(InvalidConfig, match="max_wait"):
         everlog.connect(tmp_path)
+
+
+def test_every_option_is_documented_with_its_default():
+    import json
+    from pathlib import Path
+
+    from everlog.queues.options import QueueOptions
+
+    page = (Path(__file__).parents[2] / "docs" / "queues.md").read_text()
+    table = page[page.index("## Options") : page.index("## Declared columns")]
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines() if line.startswith("| `")]
+    written = {}
+    for names, defaults in rows:
+        for name, default in zip(names.split(", "), defaults.split(", "), strict=True):
+            written[name.strip("`")] = None if default == "none" else json.loads(default.strip("`"))
+    default = QueueOptions()
+    assert written == {name: getattr(default, name) for name in QueueOptions.__struct_fields__}

@@ -286,7 +286,7 @@ def test_priorities_have_names():
         {"rate_limit": "0/s"},
         {"bucket": "week"},
         {"no_such": 1},
-        {"file": "x.db"},
+        {"file": "/x.db"},
         {"shards": 2},
     ],
 )
