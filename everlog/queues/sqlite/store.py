@@ -127,8 +127,8 @@ class SqliteQueueStore(QueueStore):
     def _work(self, files: Files, name: str, operations: Sequence[Operation]) -> list[Answer]:
         """A group in one transaction: all of it is durable, or nothing is."""
         self._known(files, name)
-        now = self.clock.now_ms()
-        with files.transaction(name, now) as (known, buckets):
+        with files.transaction(name, self.clock.now_ms()) as (known, buckets):
+            now = self.clock.now_ms()  # under the locks: who comes later must not be earlier
             engine = self._engine(SqliteTable(files, known, buckets), known)
             answers = []
             for operation in operations:

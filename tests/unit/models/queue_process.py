@@ -56,7 +56,7 @@ async def limited(queue: Queue, count: int) -> None:
             for job in jobs:
                 began = job.row.start_ms
                 await asyncio.sleep(0.02)
-                ended = time.time() * 1000
+                ended = int(time.time() * 1000)  # as `began` is: whole milliseconds
                 await job.done()
                 say("ran", began, ended)
             if not jobs:
