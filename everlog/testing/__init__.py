@@ -12,7 +12,12 @@ import pytest
 
 # So that a failing assertion of a suite shows its values.
 pytest.register_assert_rewrite(
-    "everlog.testing.journal", "everlog.testing.log", "everlog.testing.queue", "everlog.testing.store"
+    "everlog.testing.journal",
+    "everlog.testing.log",
+    "everlog.testing.queue_keeping",
+    "everlog.testing.queue_leasing",
+    "everlog.testing.queue_merging",
+    "everlog.testing.store",
 )
 
 from everlog.testing.journal import JournalConformance  # noqa: E402

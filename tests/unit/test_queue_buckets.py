@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from everlog.failpoints import VARIABLE
+from everlog.queues.operations import Claim
 from everlog.queues.sqlite.catalog import period
 from everlog.queues.sqlite.files import ITEM
 from everlog.queues.sqlite.store import SqliteQueueStore
-from everlog.testing.queue import HOUR, Desk, T, VirtualClock, handle, keys, number
+from everlog.testing.queue_desk import HOUR, Desk, T, VirtualClock, handle, keys, number
 
 START = T // HOUR * HOUR
 
@@ -161,7 +163,7 @@ async def test_changing_the_period_loses_nothing(desk):
 MOVER = """
 import asyncio, sys
 from pathlib import Path
-from everlog.testing.queue import HOUR, Desk, VirtualClock
+from everlog.testing.queue_desk import HOUR, Desk, VirtualClock
 from everlog.queues.sqlite.store import SqliteQueueStore
 
 async def main():
@@ -243,3 +245,39 @@ async def test_without_the_note_a_moved_job_would_run_twice(desk, monkeypatch):
     first = await desk.one()
     assert await desk.done(first) == "OK"
     assert len(await desk.claim()) == 1
+
+
+async def steps_of_a_claim(folder: Path, delayed: int) -> int:
+    """How many steps of SQLite's machine a claim takes beside so many delayed rows."""
+    clock = VirtualClock(START)
+    store = SqliteQueueStore(folder, synchronous="NORMAL", clock=clock)
+    desk = Desk(store, clock)
+    await desk.declare(bucket="none")
+    for first in range(0, delayed, 1000):
+        await asyncio.gather(*(desk.enq(f"later{n}", 0, proc=100 * HOUR) for n in range(first, first + 1000)))
+    await desk.enq("due", 9)
+    count = 0
+
+    def step() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    files = store._open_files(patient=True)
+    known = files.known("jobs")
+    assert known is not None
+    for opened in files.live(known):
+        opened.connection.set_progress_handler(step, 1)
+    (leases,) = store._work(files, "jobs", [Claim("w", 10)])
+    assert keys(leases) == ["due"]
+    files.close()
+    await store.close()
+    return count
+
+
+@pytest.mark.case("journal-tables", 20)
+async def test_delayed_rows_cost_a_claim_nothing(tmp_path):
+    """One due job behind many delayed, more urgent ones: less than twice the work of an otherwise empty queue."""
+    empty = await steps_of_a_claim(tmp_path / "empty", 0)
+    full = await steps_of_a_claim(tmp_path / "full", 5000)
+    assert 0 < full < 2 * empty

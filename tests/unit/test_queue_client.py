@@ -27,7 +27,7 @@ from everlog.queues.declaration import Schema
 from everlog.queues.queue import Queue
 from everlog.queues.sqlite.store import SqliteQueueStore
 from everlog.queues.store import MemoryStore
-from everlog.testing.queue import T, VirtualClock
+from everlog.testing.queue_desk import T, VirtualClock
 
 
 @pytest.fixture

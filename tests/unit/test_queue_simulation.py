@@ -8,7 +8,7 @@ from everlog.queues import engine, rules
 from everlog.queues.options import QueueOptions, make_options
 from everlog.queues.sqlite.store import SqliteQueueStore
 from everlog.queues.store import MemoryStore
-from everlog.testing.queue import VirtualClock
+from everlog.testing.queue_desk import VirtualClock
 from tests.unit.models.queue_simulation import Simulation
 
 FAST = {"processing_timeout": "1s", "dead_letter_ttl": "1000d", "bucket": "none"}

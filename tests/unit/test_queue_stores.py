@@ -6,10 +6,10 @@ import pytest
 
 from everlog.queues.sqlite.store import SqliteQueueStore
 from everlog.queues.store import MemoryStore
-from everlog.testing import QueueConformance
+from tests.unit.models.queue_cases import QueueCases
 
 
-class TestMemoryStore(QueueConformance):
+class TestMemoryStore(QueueCases):
     @pytest.fixture
     def make_store(self):
         async def make(clock, *, sweep=500):
@@ -18,7 +18,7 @@ class TestMemoryStore(QueueConformance):
         return make
 
 
-class TestSqliteStore(QueueConformance):
+class TestSqliteStore(QueueCases):
     @pytest.fixture
     def make_store(self, tmp_path):
         async def make(clock, *, sweep=500):

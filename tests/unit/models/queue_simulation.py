@@ -33,7 +33,7 @@ from everlog.queues.operations import (
 from everlog.queues.options import QueueOptions
 from everlog.queues.rows import Packet, Row
 from everlog.queues.store import QueueStore
-from everlog.testing.queue import VirtualClock
+from everlog.testing.queue_desk import VirtualClock
 from tests.unit.models.queue_oracle import Entry, Oracle
 
 NAME = "jobs"
