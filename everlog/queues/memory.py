@@ -71,6 +71,7 @@ class MemoryTable(Table):
         self._dead: dict[int, DeadLetter] = {}
         self._flags: dict[str, Flag] = {}
         self._paused = False
+        self.meta_changed = False
 
     def next_entry(self) -> int:
         self._last_entry += 1
@@ -247,4 +248,5 @@ class MemoryTable(Table):
         return self._paused
 
     def pause(self, paused: bool) -> None:
+        self.meta_changed = self.meta_changed or paused != self._paused
         self._paused = paused
