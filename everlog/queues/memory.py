@@ -51,7 +51,10 @@ class _Heap:
 
 
 class MemoryTable(Table):
-    """The rows of one queue in this process. `changed` collects what was written, for whoever makes it durable."""
+    """The rows of one queue in this process.
+
+    `changed` and what follows it collect what was written, for whoever makes it durable; `forget_changes` empties them.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
@@ -72,6 +75,9 @@ class MemoryTable(Table):
         self._flags: dict[str, Flag] = {}
         self._paused = False
         self.meta_changed = False
+        self.buried: dict[int, DeadLetter] = {}
+        self.unburied: dict[int, DeadLetter] = {}
+        self.flagged: dict[str, Flag | None] = {}
 
     def next_entry(self) -> int:
         self._last_entry += 1
@@ -211,13 +217,16 @@ class MemoryTable(Table):
             insort(self._starts, now)
 
     def bury(self, letter: DeadLetter) -> None:
-        self._dead.setdefault(letter.entry, letter)
+        if letter.entry not in self._dead:
+            self._dead[letter.entry] = self.buried[letter.entry] = letter
 
     def dead(self, entry: int) -> DeadLetter | None:
         return self._dead.get(entry)
 
     def unbury(self, entry: int) -> None:
-        self._dead.pop(entry, None)
+        letter = self._dead.pop(entry, None)
+        if letter is not None and self.buried.pop(entry, None) is None:
+            self.unburied[entry] = letter
 
     def dead_letters(self, before: int | None, limit: int) -> list[DeadLetter]:
         entries = sorted((entry for entry in self._dead if before is None or entry < before), reverse=True)
@@ -226,7 +235,7 @@ class MemoryTable(Table):
     def drop_dead(self, until_ms: int, limit: int) -> int:
         old = [entry for entry, letter in self._dead.items() if letter.dead_ms <= until_ms][:limit]
         for entry in old:
-            del self._dead[entry]
+            self.unbury(entry)
         return len(old)
 
     def count_dead(self) -> int:
@@ -236,13 +245,20 @@ class MemoryTable(Table):
         return self._flags.get(reason)
 
     def put_flag(self, flag: Flag) -> None:
-        self._flags[flag.reason] = flag
+        self._flags[flag.reason] = self.flagged[flag.reason] = flag
 
     def drop_flag(self, reason: str) -> bool:
+        self.flagged[reason] = None
         return self._flags.pop(reason, None) is not None
 
     def flags(self) -> list[Flag]:
         return [self._flags[reason] for reason in sorted(self._flags)]
+
+    def forget_changes(self) -> None:
+        """What was written so far is durable, or need not be."""
+        for collected in (self.changed, self.buried, self.unburied, self.flagged):
+            collected.clear()
+        self.meta_changed = False
 
     def paused(self) -> bool:
         return self._paused

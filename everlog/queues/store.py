@@ -188,7 +188,7 @@ class MemoryStore(QueueStore):
             if engine is None:
                 raise QueueNotFound(name, sorted(self._shared.engines))
             answer = engine.apply(operation, self.clock.now_ms())
-            _table(engine).changed.clear()
+            _table(engine).forget_changes()
         if not isinstance(operation, READS):
             self.ring(name, operation)
         return answer

@@ -8,7 +8,7 @@ gives every lease its whole time again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -56,6 +56,19 @@ class ShardTable(MemoryTable):
         return self._last_entry
 
 
+class Desk(Protocol):
+    """Where dead letters and flags are kept, beside the log: nothing depends on their order."""
+
+    async def load(self, table: MemoryTable) -> None:
+        """Put what is kept into a table."""
+
+    async def save(self, table: MemoryTable) -> None:
+        """Keep what the table collected: new letters and flags."""
+
+    async def drop(self, table: MemoryTable) -> None:
+        """Remove letters that the table does not have any more."""
+
+
 class Owner:
     """Applies operations to the shard, and writes what they changed. One group at a time."""
 
@@ -64,6 +77,7 @@ class Owner:
         log: ShardLog,
         settings: Settings,
         *,
+        desk: Desk | None = None,
         segment_records: int = SEGMENT_RECORDS,
         segment_bytes: int = SEGMENT_BYTES,
         sweep: int = 500,
@@ -74,6 +88,7 @@ class Owner:
         self._segment_records = segment_records
         self._segment_bytes = segment_bytes
         self._bytes = 0
+        self._desk = desk
 
     async def load(self, now: int) -> None:
         """Read the log; then every lease begins anew, for its worker may still be at work.
@@ -89,8 +104,9 @@ class Owner:
         for row in list(table.rows.values()):
             if row.status == PROCESSING:
                 table.save(replace(row, start_ms=now), row)
-        table.changed.clear()
-        table.meta_changed = False
+        if self._desk is not None:
+            await self._desk.load(table)
+        table.forget_changes()
         rate = self.engine.settings.rate_limit
         if rate is not None:
             table.add_starts(now, rate.count, now - rate.window_ms)
@@ -126,9 +142,15 @@ class Owner:
     async def execute(self, operations: Sequence[Operation], now: int) -> list[Answer]:
         """The answers, once all that they rest on is in the log. An error leaves nobody's call acknowledged."""
         answers = [self._apply(operation, now) for operation in operations]
+        table = self.table
+        if self._desk is not None and (table.buried or table.flagged):
+            await self._desk.save(table)  # first: a letter may be there too early, never too late
         records = self._records()
         if records:
             await self._write(records)
+        if self._desk is not None and table.unburied:
+            await self._desk.drop(table)
+        table.forget_changes()
         return answers
 
     def _apply(self, operation: Operation, now: int) -> Answer:
@@ -161,8 +183,6 @@ class Owner:
             table.logged[entry] = row
         if table.meta_changed:
             records.append(self._meta())
-            table.meta_changed = False
-        table.changed.clear()
         return records
 
     async def _write(self, records: Sequence[bytes]) -> None:
