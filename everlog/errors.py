@@ -41,6 +41,8 @@
     │   ├── UnsuitableTopic
     │   ├── Unacknowledged
     │   └── Busy
+    │       ├── Deposed
+    │       └── OwnedElsewhere
     ├── ReplicationFailed         the pipeline gave up on a batch; it will try again
     ├── MalformedRecord           a log record that breaks the wire format
     ├── ClusterFailed             the local cluster cannot be started
@@ -315,6 +317,19 @@ class Busy(StorageFailed):
     """Another process held the file, or the way to the log was full, for too long; try again."""
 
     retriable = True
+
+
+class Deposed(Busy):
+    """Another process took over the queue; what was not answered was not acknowledged. Try again."""
+
+
+class OwnedElsewhere(Busy):
+    """Another process owns the queue and lives: work there, or try again when it is gone."""
+
+    def __init__(self, queue: str, owner: str) -> None:
+        super().__init__(f"the queue {queue} is owned by {owner}, which lives: work there, or stop it and try again")
+        self.queue = queue
+        self.owner = owner
 
 
 class ReplicationFailed(EverlogError):

@@ -179,10 +179,17 @@ class Queue:
         return await self.store.declare(wanted)
 
     async def ensure(self) -> Declaration:
-        """The queue's declaration; the queue is made if it is not there."""
+        """The queue's declaration; the queue is made if it is not there.
+
+        What the configuration says is compared once per process: what somebody declares later stays.
+        """
         found = await self.store.declared(self.name)
-        if found is None:
-            found = await self.store.declare(Declaration(self.name, self._options or QueueOptions()))
+        new = self._options is not None and self.name not in self.store.configured
+        if found is None or (new and found.options != self._options):
+            schemas = () if found is None else found.schemas
+            found = await self.store.declare(Declaration(self.name, self._options or QueueOptions(), schemas))
+        if new:
+            self.store.configured.add(self.name)
         return found
 
     async def declaration(self) -> Declaration:

@@ -28,6 +28,7 @@ class QueueStore(ABC):
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
+        self.configured: set[str] = set()
         self._bells: dict[str, Bell] = {}
 
     @abstractmethod

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from everlog.queues.cassandra.protocol import Deposed
-from everlog.queues.cassandra.store import CassandraQueueStore, OwnedElsewhere
+from everlog.errors import Deposed, OwnedElsewhere
+from everlog.queues.cassandra.store import CassandraQueueStore
 from everlog.testing.queue_desk import Desk, VirtualClock, keys
 from tests.unit.models.queue_cases import QueueCases
 

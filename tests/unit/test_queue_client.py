@@ -285,6 +285,11 @@ async def test_options_come_from_the_configuration(tmp_path):
         await log.queue("jobs").declare(max_timeouts=3)
         options = (await log.queue("jobs").declaration()).options
         assert (options.max_wait, options.max_timeouts) == ("1m", 3)
+    (tmp_path / "everlog.toml").write_text('[queues.jobs]\nmax_wait = "2m"\n')
+    async with everlog.connect(tmp_path) as log:  # a change of the file counts from the next start on
+        await log.queue("jobs").put("k")
+        options = (await log.queue("jobs").declaration()).options
+        assert (options.max_wait, options.max_timeouts) == ("2m", 5)
     (tmp_path / "everlog.toml").write_text('[queues.jobs]\nmax_wait = "1 parsec"\n')
     with pytest.raises(InvalidConfig, match="max_wait"):
         everlog.connect(tmp_path)

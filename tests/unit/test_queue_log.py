@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.errors import EverlogError, IntegrityViolated
+from everlog.errors import Deposed, EverlogError, IntegrityViolated
 from everlog.queues.cassandra.owner import Owner
-from everlog.queues.cassandra.protocol import Deposed, Shard, ShardLog
+from everlog.queues.cassandra.protocol import Shard, ShardLog
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import Claim, Done, Fail, Handle, Heartbeat, Pause, Put
 from everlog.queues.options import Settings

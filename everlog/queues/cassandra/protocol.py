@@ -17,14 +17,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
-from everlog.errors import Busy, IntegrityViolated, Unreachable
+from everlog.errors import Deposed, IntegrityViolated, Unreachable
 
 PAGE = 5000
 MAX_TRIES = 50
-
-
-class Deposed(Busy):
-    """Somebody else owns the shard now; what was not answered was not acknowledged."""
 
 
 class Shard(NamedTuple):

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from everlog.clock import Clock
 from everlog.config import CassandraConfig
-from everlog.errors import Busy, EverlogError, QueueNotFound, StorageFailed
+from everlog.errors import Busy, Deposed, EverlogError, OwnedElsewhere, QueueNotFound, StorageFailed
 from everlog.queues.cassandra.backend import CassandraBackend, CassandraDesk, QueueSchema, queue_statements
 from everlog.queues.cassandra.owner import Owner
-from everlog.queues.cassandra.protocol import Deposed, ShardLog
+from everlog.queues.cassandra.protocol import ShardLog
 from everlog.queues.declaration import Declaration, decode_declaration, encode_declaration
 from everlog.queues.operations import READS, Answer, AskStats, Operation, Put, Stats
 from everlog.queues.store import QueueStore
@@ -37,14 +38,7 @@ MAX_PAYLOAD = 1024 * 1024
 MAX_WAITING = 20_000
 SWEEP = 200
 
-
-class OwnedElsewhere(Busy):
-    """Another process owns the queue and lives: ask it, or try again later."""
-
-    def __init__(self, queue: str, owner: str) -> None:
-        super().__init__(f"the queue {queue} is owned by {owner}, which lives: work there, or stop it")
-        self.queue = queue
-        self.owner = owner
+T = TypeVar("T")
 
 
 class _Request(NamedTuple):
@@ -142,9 +136,9 @@ class ShardService:
             self._some.clear()
         return group
 
-    async def _upkeep(self, work: object) -> None:
+    async def _upkeep(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work()  # type: ignore[operator]
+            await work()
         except EverlogError as error:
             logger.warning("%s: %s", self._name, error)
             self._owner = None
@@ -310,22 +304,22 @@ class _Door(QueueStore):
         super().__init__(inner.clock)
         self._inner = inner
 
-    async def _call(self, work: object) -> object:
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
         if asyncio.get_running_loop() is self._inner.loop:
-            return await work  # type: ignore[misc]
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._inner.loop))  # type: ignore[arg-type]
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._inner.loop))
 
     async def declare(self, wanted: Declaration) -> Declaration:
-        return await self._call(self._inner.declare(wanted))  # type: ignore[return-value]
+        return await self._call(self._inner.declare(wanted))
 
     async def declared(self, name: str) -> Declaration | None:
-        return await self._call(self._inner.declared(name))  # type: ignore[return-value]
+        return await self._call(self._inner.declared(name))
 
     async def names(self) -> list[str]:
-        return await self._call(self._inner.names())  # type: ignore[return-value]
+        return await self._call(self._inner.names())
 
     async def execute(self, name: str, operation: Operation) -> Answer:
-        return await self._call(self._inner.execute(name, operation))  # type: ignore[return-value]
+        return await self._call(self._inner.execute(name, operation))
 
     def sibling(self) -> QueueStore:
         return _Door(self._inner)
