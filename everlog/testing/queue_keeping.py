@@ -119,6 +119,7 @@ class Keeping:
         assert (await desk.due()).due == 1
         assert len(await desk.claim(10)) == 1
         desk.wait(HOUR + 1)
+        assert (await desk.due()).due == 3
         assert len(await desk.claim(10)) == 3
 
     async def test_the_rate_limit_holds_in_every_window(self, desk: Desk) -> None:

@@ -38,9 +38,7 @@ def files(folder: Path) -> list[str]:
 
 
 async def tend(desk: Desk) -> None:
-    """A few rounds: the notes of moves go first."""
-    for _ in range(3):
-        await desk.store.tend(desk.name)
+    await desk.store.tend(desk.name)
 
 
 def test_periods_are_those_of_the_calendar():
@@ -80,6 +78,31 @@ async def test_an_hour_ends_with_jobs_left(desk, tmp_path, on_empty):
             assert b"1010101010" not in file.read_bytes()
     assert (await desk.enq("after")).result == "CREATED"
     assert keys(await desk.claim(10)) == ["after"]
+
+
+async def test_without_secure_the_bytes_stay_behind(desk, tmp_path):
+    """What `secure` is for: a file that is only reset keeps what was in it."""
+    await desk.declare(bucket="hour", on_empty="reset")
+    await desk.enq(data="1234567890" * 2000)
+    (old,) = files(tmp_path)
+    await desk.done(await desk.one())
+    desk.wait(HOUR)
+    await desk.enq("new")
+    await tend(desk)
+    assert b"1234567890" in (tmp_path / "queues" / old).read_bytes()
+
+
+async def test_a_handle_ends_jobs_of_its_own_queue_only(desk, clock):
+    """Queues that share files share the numbers of entries: nobody's handle fits another's job."""
+    await desk.declare(placement="shared")
+    other = Desk(desk.store, clock, "other")
+    await other.declare(placement="shared")
+    await desk.enq()
+    await other.enq()
+    lease = await desk.one()
+    assert await other.done(lease) == "LEASE_LOST"
+    assert await desk.done(lease) == "OK"
+    assert len(await other.claim()) == 1
 
 
 async def test_a_merge_moves_a_job_to_the_open_bucket(desk, tmp_path):
@@ -216,6 +239,24 @@ async def test_killed_in_the_middle_of_a_move(tmp_path, clock, point):
     assert await desk.claim(10) == []
     await tend(desk)
     assert files(tmp_path) != []
+    await store.close()
+
+
+@pytest.mark.case("journal-tables", 45)
+async def test_killed_twice_in_the_middle_of_a_move(tmp_path, clock):
+    """Whoever cleans up after the first crash is killed between the same two commits: still one job, one run."""
+    store = SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=clock)
+    desk = Desk(store, clock)
+    await desk.declare(bucket="hour")
+    await desk.enq("a", data=1)
+    desk.wait(HOUR)
+    await desk.enq("b", data=1)
+    for _ in range(2):
+        run_mover(tmp_path, clock.now, "merge", "queue.bucket:2")
+    leases = await desk.claim(10)
+    assert sorted(keys(leases)) == ["a", "b"]
+    assert [await desk.done(lease) for lease in leases] == ["OK", "OK"]
+    assert await desk.claim(10) == []
     await store.close()
 
 

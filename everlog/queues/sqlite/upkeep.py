@@ -44,8 +44,6 @@ def _retire(files: Files, name: str, now: int, seq: int) -> None:
         old = next((opened for opened in buckets[:-1] if opened.bucket.seq == seq), None)
         if old is None or old.connection.execute(ITEM["any"]).fetchone():
             return
-        if any(opened.connection.execute(ITEM["moved"]).fetchone() for opened in buckets):
-            return  # a later round: first the notes of moves must be gone
         files.begin_main().execute(SQL["retire_bucket"], (seq,))
         failpoint("queue.retire")
     _put_away(files, known, old)
