@@ -10,9 +10,12 @@ from everlog.errors import (
     InvalidInput,
     JournalHalted,
     JournalNotFound,
+    KeyBusy,
+    LeaseLost,
     NotReplicated,
     OutcomeUnknown,
     Overtaken,
+    QueueNotFound,
 )
 from everlog.journal.events import Event, EventRecord, Json
 from everlog.journal.journal import Journal, Token
@@ -21,6 +24,12 @@ from everlog.journal.snapshots import Criteria, Recovered
 from everlog.journal.values import Position, SeqNr, SeqRange
 from everlog.pipeline.expire import ExpireReport
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
+from everlog.queues.job import GiveUp, JobFunction, Retry, job
+from everlog.queues.operations import Stats as QueueStats
+from everlog.queues.options import QueueOptions
+from everlog.queues.priority import Priority
+from everlog.queues.queue import DeadJob, Job, JobInfo, Queue, Receipt
+from everlog.queues.worker import Worker
 from everlog.store.base import Snapshot
 from everlog.tags.tag import Tag, TaggedEvent, TagInfo
 from everlog.tags.timeuuid import TimeUuid
@@ -31,23 +40,37 @@ __all__ = [
     "Config",
     "Conflict",
     "Criteria",
+    "DeadJob",
     "Event",
     "EventRecord",
     "Everlog",
     "EverlogError",
     "ExpireReport",
+    "GiveUp",
     "InvalidInput",
+    "Job",
+    "JobFunction",
+    "JobInfo",
     "Journal",
     "JournalHalted",
     "JournalNotFound",
     "Json",
+    "KeyBusy",
+    "LeaseLost",
     "NotReplicated",
     "OutcomeUnknown",
     "Overtaken",
     "PartitionStatus",
     "PipelineStatus",
     "Position",
+    "Priority",
+    "Queue",
+    "QueueNotFound",
+    "QueueOptions",
+    "QueueStats",
+    "Receipt",
     "Recovered",
+    "Retry",
     "SeqNr",
     "SeqRange",
     "Snapshot",
@@ -59,8 +82,10 @@ __all__ = [
     "TimeUuid",
     "Token",
     "WaitingItem",
+    "Worker",
     "__version__",
     "connect",
+    "job",
     "load_config",
     "sync",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack
 from datetime import date
 from types import TracebackType
@@ -25,6 +25,11 @@ from everlog.log.base import Log
 from everlog.log.retention import trim
 from everlog.pipeline.expire import ExpireReport, expire
 from everlog.pipeline.status import Status, read_status
+from everlog.queues.backends import open_queues
+from everlog.queues.job import JobFunction
+from everlog.queues.queue import Queue
+from everlog.queues.store import QueueStore
+from everlog.queues.worker import Worker
 from everlog.sqlite import Trace
 from everlog.store.base import Store
 from everlog.tags.by_journal import check_range, current_events, live_events, live_ids
@@ -45,6 +50,7 @@ class Everlog:
         self._tags: Tags | None = None
         self._foreign: ForeignReader | None = None
         self._open = AsyncExitStack()
+        self._queues: QueueStore | None = None
 
     async def __aenter__(self) -> Self:
         if self._parts is None:
@@ -145,6 +151,30 @@ class Everlog:
         return [journal.short(name) for name in names if journal.includes(name)]
 
     @property
+    def queues(self) -> QueueStore:
+        """Where the work queues are kept; opened when it is first needed."""
+        assert self.parts is not None
+        if self._queues is None:
+            self._queues = open_queues(self.config, clock=self._clock, trace=self._trace)
+        return self._queues
+
+    def queue(self, name: str) -> Queue:
+        """A work queue; it is made by the first put, with the options that the configuration has for it."""
+        return Queue(name, self.queues, self.config.queues.get(name))
+
+    def worker(self, jobs: Sequence[JobFunction] | JobFunction, *, concurrency: int | None = None) -> Worker:
+        """A worker that runs these functions; each is made by `everlog.job`."""
+        queue = self.config.queue
+        return Worker(
+            self.queues,
+            jobs,
+            concurrency=concurrency or queue.concurrency,
+            poll=queue.poll,
+            grace=queue.grace,
+            options=self.config.queues,
+        )
+
+    @property
     def quarantine(self) -> Quarantine:
         """Records that could not be applied, and how their journals go on."""
         return Quarantine(self.parts)
@@ -171,6 +201,9 @@ class Everlog:
                 self._tags = None
             self._foreign = None
             await self._open.aclose()
+            queues, self._queues = self._queues, None
+            if queues is not None:
+                await queues.close()
             await parts.log.close()
             await parts.store.close()
 

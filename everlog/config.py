@@ -14,6 +14,7 @@ import msgspec
 
 from everlog.errors import InvalidConfig, NotWritable
 from everlog.journal.values import DEFAULT_SEGMENT_SIZE, MAX_VALUE_BYTES, MIN_SEGMENT_SIZE
+from everlog.queues.options import QueueOptions
 from everlog.tags.buckets import bucket_size
 
 CONFIG_FILE = "everlog.toml"
@@ -201,6 +202,15 @@ class ForeignConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verbose_debug_logging: bool = False
 
 
+class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[queue]`: all work queues, and the workers of `everlog work`. Options of one queue: `[queues.NAME]`."""
+
+    synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    poll: Seconds = 5.0
+    grace: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings. `data` is the folder of the embedded log and store.
 
@@ -218,6 +228,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kafka: KafkaConfig | None = None
     cassandra: CassandraConfig | None = None
     foreign: ForeignConfig = ForeignConfig()
+    queue: QueueConfig = QueueConfig()
+    queues: dict[str, QueueOptions] = {}
 
     def __post_init__(self) -> None:
         if (self.kafka is None) != (self.cassandra is None):

@@ -12,11 +12,21 @@
     │   ├── InvalidTag
     │   ├── InvalidOffset
     │   ├── InvalidConfig
-    │   └── NotEnabled
+    │   ├── NotEnabled
+    │   ├── InvalidKey
+    │   ├── InvalidPriority
+    │   ├── InvalidHandle
+    │   ├── PayloadTooLarge
+    │   ├── InvalidDeclaration
+    │   └── NotTransactional
     ├── Conflict                  another append won; read again and decide again
     ├── OutcomeUnknown            a time-out: it may or may not have happened; retry with append_id
     ├── JournalNotFound           the journal does not exist (any more)
     ├── JournalHalted             a record of this journal cannot be decoded
+    ├── QueueNotFound             nobody has put anything into a queue of this name, or declared it
+    ├── LeaseLost                 the job is not this worker's any more; nothing was changed
+    ├── KeyBusy                   the queue takes no work for a key that is being processed
+    ├── DeclarationRefused        the queue's rows do not allow this change of its declaration
     ├── Overtaken                 the journal changed under a read too often; read again
     ├── NotReplicated             the pipeline has not got as far as a token; wait, or start it
     ├── MissingEvent              a journal that must have no gaps has one
@@ -40,6 +50,8 @@
     │   ├── UnsuitableTopic
     │   ├── Unacknowledged
     │   └── Busy
+    │       ├── Deposed
+    │       └── OwnedElsewhere
     ├── ReplicationFailed         the pipeline gave up on a batch; it will try again
     ├── MalformedRecord           a log record that breaks the wire format
     ├── ClusterFailed             the local cluster cannot be started
@@ -120,6 +132,47 @@ class NotEnabled(InvalidInput):
     """The settings say that the tables for this query are not kept."""
 
 
+class InvalidKey(InvalidInput):
+    """A job's key is missing, too long, or of a type that a queue does not know."""
+
+
+class InvalidPriority(InvalidInput):
+    """A priority is outside 0 to 255."""
+
+
+class InvalidHandle(InvalidInput):
+    """A lease was presented to another queue than the one that gave it."""
+
+
+class PayloadTooLarge(InvalidInput):
+    """The data of a job exceeds the limit of its queue."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"the data of this job is {size:,} bytes, the limit is {limit:,}: store it elsewhere and put its address "
+            "into the queue, or raise max_payload"
+        )
+        self.size = size
+        self.limit = limit
+
+
+class InvalidDeclaration(InvalidInput):
+    """A declaration of a queue is wrong; `file`, `line` and `attribute` say where."""
+
+    def __init__(
+        self, message: str, *, file: str | None = None, line: int | None = None, attribute: str | None = None
+    ) -> None:
+        place = "".join([f"{file}: " if file else "", f"line {line}: " if line else ""])
+        super().__init__(f"{place}{message}")
+        self.file = file
+        self.line = line
+        self.attribute = attribute
+
+
+class NotTransactional(InvalidInput):
+    """This queue cannot take jobs inside the caller's own transaction."""
+
+
 class Conflict(EverlogError):
     """The journal is not where the append expected it; nothing of the append was stored."""
 
@@ -168,6 +221,41 @@ class JournalHalted(EverlogError):
         self.partition = partition
         self.offset = offset
         self.append_id = append_id
+
+
+class QueueNotFound(EverlogError):
+    """There is no queue of this name yet: the first put makes it, or a declaration."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        there = ", ".join(known[:20]) or "none yet"
+        super().__init__(f"there is no queue {name!r}; there are: {there}: put a job into it, or declare it")
+        self.name = name
+        self.known = known
+
+
+class LeaseLost(EverlogError):
+    """The job timed out and was given to somebody else, or is gone: stop working on it; nothing was changed."""
+
+    def __init__(self, queue: str, entry: int, token: int) -> None:
+        super().__init__(f"{queue}: the lease {entry}/{token} is not held any more: stop this work, another has it")
+        self.queue = queue
+        self.entry = entry
+        self.token = token
+
+
+class KeyBusy(EverlogError):
+    """The queue has on_busy="reject", and a job with this key is running; put it again when that is done."""
+
+    retriable = True
+
+    def __init__(self, queue: str, entry: int) -> None:
+        super().__init__(f"{queue}: a job with this key is running ({entry}): put it again when that is done")
+        self.queue = queue
+        self.entry = entry
+
+
+class DeclarationRefused(EverlogError):
+    """The queue holds rows that a new declaration could not serve; drain the queue first."""
 
 
 class Overtaken(EverlogError):
@@ -321,6 +409,19 @@ class Busy(StorageFailed):
     """Another process held the file, or the way to the log was full, for too long; try again."""
 
     retriable = True
+
+
+class Deposed(Busy):
+    """Another process took over the queue; what was not answered was not acknowledged. Try again."""
+
+
+class OwnedElsewhere(Busy):
+    """Another process owns the queue and lives: work there, or try again when it is gone."""
+
+    def __init__(self, queue: str, owner: str) -> None:
+        super().__init__(f"the queue {queue} is owned by {owner}, which lives: work there, or stop it and try again")
+        self.queue = queue
+        self.owner = owner
 
 
 class ReplicationFailed(EverlogError):

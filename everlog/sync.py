@@ -25,6 +25,7 @@ from everlog.journal import quarantine, snapshots
 from everlog.journal.events import EventRecord
 from everlog.journal.tag_names import SLICES
 from everlog.pipeline.portal import Portal
+from everlog.queues import queue as queues
 from everlog.sqlite import Trace
 from everlog.store.base import Snapshot
 from everlog.tags import tag
@@ -173,6 +174,34 @@ class Tag(_Twin[tag.Tag]):
     drop = _blocking(tag.Tag.drop)
 
 
+class Queue(_Twin[queues.Queue]):
+    """A work queue."""
+
+    declare = _blocking(queues.Queue.declare)
+    put = _blocking(queues.Queue.put)
+    claim = _blocking(queues.Queue.claim)
+    done = _blocking(queues.Queue.done)
+    fail = _blocking(queues.Queue.fail)
+    release = _blocking(queues.Queue.release)
+    heartbeat = _blocking(queues.Queue.heartbeat)
+    get = _blocking(queues.Queue.get)
+    peek = _blocking(queues.Queue.peek)
+    jobs = _iterating(queues.Queue.jobs)
+    cancel = _blocking(queues.Queue.cancel)
+    pause = _blocking(queues.Queue.pause)
+    resume = _blocking(queues.Queue.resume)
+    stats = _blocking(queues.Queue.stats)
+    dead = _blocking(queues.Queue.dead)
+    revive = _blocking(queues.Queue.revive)
+    flags = _blocking(queues.Queue.flags)
+    ack_flag = _blocking(queues.Queue.ack_flag)
+    wait = _blocking(queues.Queue.wait)
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+
 class Everlog(_Twin[client.Everlog]):
     """An open event log. Made by `everlog.sync.connect`; used as `with`."""
 
@@ -231,6 +260,10 @@ class Everlog(_Twin[client.Everlog]):
         """The events of all journals whose slice is in this range, of topics with `slices = true`."""
         return Tag(self._inner.slices(first, last), self._portal)
 
+    def queue(self, name: str) -> Queue:
+        """A work queue; it is made by the first put."""
+        return Queue(self._portal.call(_queue(self._inner, name)), self._portal)
+
     @property
     def config(self) -> Config:
         return self._inner.config
@@ -239,6 +272,11 @@ class Everlog(_Twin[client.Everlog]):
     def quarantine(self) -> Quarantine:
         """Records that could not be applied, and how their journals go on."""
         return Quarantine(self._inner.quarantine, self._portal)
+
+
+async def _queue(inner: client.Everlog, name: str) -> queues.Queue:
+    """In the loop's thread, because the files of queues are opened there."""
+    return inner.queue(name)
 
 
 def connect(

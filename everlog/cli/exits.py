@@ -7,7 +7,15 @@ from typing import Any
 import click
 import msgspec
 
-from everlog.errors import Conflict, EverlogError, InvalidInput, JournalHalted, JournalNotFound
+from everlog.errors import (
+    Conflict,
+    EverlogError,
+    InvalidInput,
+    JournalHalted,
+    JournalNotFound,
+    LeaseLost,
+    QueueNotFound,
+)
 
 OK = 0
 FAILED = 1
@@ -22,8 +30,8 @@ EXIT_CODES = {
     OK: "done",
     FAILED: "an error; the line on standard error says which",
     USAGE: "wrong usage or invalid input; nothing was stored",
-    CONFLICT: "the journal is not where --expected or --seq-nr said",
-    NOT_FOUND: "no such folder, topic, journal, snapshot or record",
+    CONFLICT: "the journal is not where --expected or --seq-nr said; the lease of a job is lost",
+    NOT_FOUND: "no such folder, topic, journal, snapshot, record or queue",
     HALTED: "a record of this journal cannot be applied: see 'everlog quarantine'",
     RETRY: "try again: outcome unknown, file busy, overtaken, disk full",
     INTERRUPTED: "interrupted before the end",
@@ -53,9 +61,9 @@ def exit_code(error: BaseException) -> int:
         return exit_code(error.cause)
     if isinstance(error, InvalidInput | click.UsageError):
         return USAGE
-    if isinstance(error, Conflict):
+    if isinstance(error, Conflict | LeaseLost):
         return CONFLICT
-    if isinstance(error, JournalNotFound | NotFound):
+    if isinstance(error, JournalNotFound | QueueNotFound | NotFound):
         return NOT_FOUND
     if isinstance(error, JournalHalted):
         return HALTED

@@ -9,15 +9,18 @@ from everlog.cli.commands import Root
 from everlog.cli.expire import expire
 from everlog.cli.journal import journal
 from everlog.cli.quarantine import quarantine
+from everlog.cli.queue import queue
 from everlog.cli.run import replicate, up
 from everlog.cli.snapshot import snapshot
 from everlog.cli.status import status
 from everlog.cli.tags import tags
+from everlog.cli.work import work
 from everlog.version import __version__
 
 _SECTIONS = {
     "Run": ["up", "replicate", "status", "cluster"],
     "Work with journals": ["journal", "snapshot", "tags"],
+    "Work with queues": ["queue", "work"],
     "Look after them": ["quarantine", "expire"],
 }
 _EXAMPLES = [
@@ -26,6 +29,7 @@ _EXAMPLES = [
     "everlog journal read orders order-1 --json",
     "everlog journal append orders --lines events.jsonl     # in bulk",
     "everlog tags follow eu                                 # events as they come",
+    "everlog queue put pages page-7 --delay 10s             # merges with what waits for the key",
     "everlog status --watch",
 ]
 
@@ -40,5 +44,5 @@ def main() -> None:
     """
 
 
-for _command in (up, replicate, status, journal, snapshot, tags, quarantine, expire, cluster):
+for _command in (up, replicate, status, journal, snapshot, tags, queue, work, quarantine, expire, cluster):
     main.add_command(_command)

@@ -12,13 +12,27 @@ import pytest
 
 # So that a failing assertion of a suite shows its values.
 pytest.register_assert_rewrite(
-    "everlog.testing.journal", "everlog.testing.log", "everlog.testing.store", "everlog.testing.tags"
+    "everlog.testing.journal",
+    "everlog.testing.log",
+    "everlog.testing.queue_keeping",
+    "everlog.testing.queue_leasing",
+    "everlog.testing.queue_merging",
+    "everlog.testing.store",
+    "everlog.testing.tags",
 )
 
 from everlog.testing.journal import JournalConformance  # noqa: E402
 from everlog.testing.log import LogConformance  # noqa: E402
+from everlog.testing.queue import QueueConformance  # noqa: E402
 from everlog.testing.replication import replicate  # noqa: E402
 from everlog.testing.store import StoreConformance  # noqa: E402
 from everlog.testing.tags import TagConformance  # noqa: E402
 
-__all__ = ["JournalConformance", "LogConformance", "StoreConformance", "TagConformance", "replicate"]
+__all__ = [
+    "JournalConformance",
+    "LogConformance",
+    "QueueConformance",
+    "StoreConformance",
+    "TagConformance",
+    "replicate",
+]

@@ -88,7 +88,7 @@ def mentioned_commands(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_exist(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("events.jsonl", "invoice.pdf"):
+    for name in ("events.jsonl", "invoice.pdf", "queues.xml"):
         (tmp_path / name).write_text("")
     for block in blocks(page):
         if block.language in ("sh", ""):
@@ -141,6 +141,7 @@ def test_links_lead_somewhere(page):
         ("account.py", ["refused: -200 with a balance of 95", "recovered at event 23 by replaying 3: balance 305"]),
         ("feed.py", ["  o-1: placed on Monday", "  o-1: placed on Tuesday", "  0 new"]),
         ("threads.py", ["sensor-4: 25 readings, mean 22.0", "left of sensor-1: [21, 22, 23, 24, 25]"]),
+        ("queue_pages.py", ["40 edits of 3 pages, fewer than 10 runs", "news: indexed with edit 39, the last one"]),
     ],
 )
 def test_examples_run(name, prints, tmp_path):
@@ -152,5 +153,5 @@ def test_examples_run(name, prints, tmp_path):
 
 
 def test_every_example_is_run():
-    ran = {"counter.py", "account.py", "feed.py", "threads.py"}
+    ran = {"counter.py", "account.py", "feed.py", "threads.py", "queue_pages.py"}
     assert {file.name for file in (ROOT / "examples").glob("*.py")} == ran

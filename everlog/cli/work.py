@@ -1,0 +1,79 @@
+"""`everlog work MODULE[:NAME]`: run the jobs of queues."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everlog.cli.commands import Command
+from everlog.cli.output import show
+from everlog.cli.settings import Settings, with_log
+from everlog.client import Everlog
+from everlog.queues.job import JobFunction, find_jobs
+
+
+@click.command(
+    cls=Command,
+    examples=["everlog work shop.jobs", "everlog work shop.jobs:app --concurrency 50"],
+)
+@click.argument("target", metavar="MODULE[:NAME]")
+@click.option("--concurrency", type=click.IntRange(1, 1000), metavar="N", help="Jobs at a time, for each queue.")
+@click.option("--until-empty", is_flag=True, help="End when nothing is left to do now.")
+@with_log(create=True)
+async def work(log: Everlog, settings: Settings, /, target: str, concurrency: int | None, until_empty: bool) -> None:
+    """Run the functions that are marked with @everlog.job.
+
+    MODULE is imported as Python does, also from this folder; NAME is one such function or a list of them; without
+    it, all of the module. Ctrl-C or SIGTERM lets what runs finish for a while, then gives the rest back.
+    """
+    jobs = load_jobs(target)
+    worker = log.worker(jobs, concurrency=concurrency)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, worker.stop)
+    queues = [job.queue for job in jobs]
+    show(settings.as_json, {"worker": worker.name, "queues": queues}, f"{worker.name} works on {', '.join(queues)}")
+    sys.stdout.flush()
+    watching = asyncio.create_task(_stop_when_empty(log, worker.stop, queues)) if until_empty else None
+    try:
+        await worker.run()
+    finally:
+        if watching is not None:
+            watching.cancel()
+    counted = dict(worker.counted)
+    text = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counted.items())) or "nothing to do"
+    show(settings.as_json, {"worker": worker.name, **counted}, text)
+
+
+def load_jobs(target: str) -> list[JobFunction]:
+    """The job functions that MODULE[:NAME] stands for."""
+    module_name, _, name = target.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise click.UsageError(f"{module_name!r} cannot be imported: {error}") from error
+    for part in name.split(".") if name else ():
+        if not hasattr(found, part):
+            raise click.UsageError(f"{module_name!r} has no {name!r}")
+        found = getattr(found, part)
+    return find_jobs(found)
+
+
+async def _stop_when_empty(log: Everlog, stop: Any, queues: list[str]) -> None:
+    """Delayed jobs are not waited for."""
+    while True:
+        await asyncio.sleep(0.05)
+        names = set(await log.queues.names())
+        found = [await log.queue(name).stats() for name in queues if name in names]
+        if not any(stats.ready + stats.running for stats in found):
+            stop()
+            return

@@ -1,0 +1,131 @@
+"""The fenced log and what stands beside it, in Cassandra."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from everlog.clock import Clock
+from everlog.errors import Unreachable
+from everlog.queues.cassandra.owner import Desk
+from everlog.queues.cassandra.protocol import Backend, Shard, Statics
+from everlog.queues.memory import MemoryTable
+from everlog.queues.options import Settings
+from everlog.queues.rows import DeadLetter, Flag
+from everlog.sqlite import load_statements
+from everlog.store.cassandra.schema import Schema, quoted
+from everlog.store.cassandra.session import Session
+
+PACKAGE = "everlog.queues.cassandra"
+MAX_LETTERS = 10_000
+_letter = msgspec.msgpack.Decoder(DeadLetter).decode
+_flag = msgspec.msgpack.Decoder(Flag).decode
+
+
+def queue_statements(keyspace: str, file: str = "statements.cql") -> dict[str, str]:
+    """The named statements of queues, for this keyspace."""
+    found = load_statements(PACKAGE, file)
+    return {
+        name: "\n".join(line for line in text.splitlines() if not line.startswith("--")).replace(
+            "{keyspace}", quoted(keyspace)
+        )
+        for name, text in found.items()
+    }
+
+
+class QueueSchema(Schema):
+    """The tables of journals, and those of queues: created and migrated by the same steps, under the same lock."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._creations = {**self._creations, **queue_statements(session.config.keyspace, "tables.cql")}
+
+
+class CassandraBackend(Backend):
+    """One shard of a queue."""
+
+    def __init__(self, session: Session, journal: str, shard: int = 0) -> None:
+        self._session = session
+        self._cql = queue_statements(session.config.keyspace)
+        self._key = (journal, shard)
+
+    async def read_shard(self) -> Shard:
+        for _ in range(10):
+            rows = await self._session.fetch(self._cql["shard"], *self._key, serial=True)
+            if rows:
+                return Shard(*rows[0])
+            await self._session.write_if(self._cql["insert_shard"], *self._key)
+        raise Unreachable(f"the shard of the queue {self._key[0]} cannot be made: try again")
+
+    async def change_shard(self, expected: Shard, changed: Shard) -> bool | None:
+        values = (*changed, *self._key, expected.epoch, expected.beat)
+        return await self._session.write_if(self._cql["update_shard"], *values)
+
+    async def read_statics(self, segment: int) -> Statics:
+        rows = await self._session.fetch(self._cql["statics"], *self._key, segment, serial=True)
+        return Statics(rows[0][0], rows[0][1] or 0) if rows else Statics(None, 0)
+
+    async def raise_fence(self, segment: int, observed: Statics, epoch: int) -> bool | None:
+        if observed.fence is None:
+            return await self._session.write_if(self._cql["first_fence"], epoch, *self._key, segment)
+        return await self._session.write_if(self._cql["raise_fence"], epoch, *self._key, segment, observed.fence)
+
+    async def append(self, segment: int, epoch: int, tail: int, records: Sequence[bytes]) -> bool | None:
+        place = (*self._key, segment)
+        statements: list[tuple[str, Sequence[Any]]] = [
+            (self._cql["move_tail"], (tail + len(records), *place, epoch, tail))
+        ]
+        statements += [
+            (self._cql["insert_record"], (*place, seq, record)) for seq, record in enumerate(records, tail + 1)
+        ]
+        return await self._session.batch_if(statements)
+
+    async def read_records(self, segment: int, after: int, limit: int) -> list[tuple[int, bytes]]:
+        rows = await self._session.fetch(self._cql["records"], *self._key, segment, after, limit)
+        return [(seq, body) for seq, body in rows]
+
+    async def drop_segment(self, segment: int) -> None:
+        await self._session.write(self._cql["drop_segment"], *self._key, segment)
+
+
+class CassandraDesk(Desk):
+    """Dead letters and flags of a queue."""
+
+    def __init__(self, session: Session, journal: str, settings: Settings, clock: Clock) -> None:
+        self._session = session
+        self._cql = queue_statements(session.config.keyspace)
+        self._journal = journal
+        self._ttl_ms = settings.dead_letter_ttl
+        self._clock = clock
+
+    async def load(self, table: MemoryTable) -> None:
+        today = _day(self._clock.now_ms())
+        for back in range(self._ttl_ms // 86_400_000 + 2):
+            day = today - timedelta(days=back)
+            for (letter,) in await self._session.fetch(self._cql["dead_of_day"], self._journal, day, MAX_LETTERS):
+                table.bury(_letter(letter))
+        for (flag,) in await self._session.fetch(self._cql["flags"], self._journal):
+            table.put_flag(_flag(flag))
+
+    async def save(self, table: MemoryTable) -> None:
+        ttl = self._ttl_ms // 1000 + 1
+        for letter in table.buried.values():
+            values = (self._journal, _day(letter.dead_ms), letter.dead_ms, letter.entry, msgspec.msgpack.encode(letter))
+            await self._session.write(self._cql["bury"], *values, ttl)
+        for reason, flag in table.flagged.items():
+            if flag is None:
+                await self._session.write(self._cql["drop_flag"], self._journal, reason)
+            else:
+                await self._session.write(self._cql["put_flag"], self._journal, reason, msgspec.msgpack.encode(flag))
+
+    async def drop(self, table: MemoryTable) -> None:
+        for letter in table.unburied.values():
+            values = (self._journal, _day(letter.dead_ms), letter.dead_ms, letter.entry)
+            await self._session.write(self._cql["unbury"], *values)
+
+
+def _day(ms: int) -> date:
+    return datetime.fromtimestamp(ms // 1000, UTC).date()

@@ -1,0 +1,225 @@
+"""The owner of a queue shard: the queue is in its memory, and every change is in the log before anybody hears of it.
+
+Records are images: a row as it is after a change, or that it is gone; the last one wins. A claim is a short record of
+its own, because most rows are claimed once and their data do not change. Heartbeats write nothing: whoever takes over
+gives every lease its whole time again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from everlog.errors import IntegrityViolated
+from everlog.queues.cassandra.protocol import ShardLog
+from everlog.queues.engine import Engine
+from everlog.queues.memory import MemoryTable
+from everlog.queues.operations import Answer, Heartbeat, Operation
+from everlog.queues.options import Settings
+from everlog.queues.rows import PROCESSING, Row
+
+SEGMENT_RECORDS = 200_000
+SEGMENT_BYTES = 64 * 1024 * 1024
+CARRY = 100
+_IMAGE, _CLAIM, _GONE, _META = 1, 2, 3, 4
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+
+
+class ShardTable(MemoryTable):
+    """A table in memory that knows in which segment the last image of every row is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.segments: dict[int, int] = {}
+        self.logged: dict[int, Row] = {}
+
+    def restore(self, row: Row | None, entry: int) -> None:
+        """A row as the log has it."""
+        before = self.rows.get(entry)
+        if row is not None:
+            self.save(row, before)
+        elif before is not None:
+            self.remove(before)
+        self.forget_up_to(entry)
+        self.changed.clear()
+
+    def forget_up_to(self, entry: int) -> None:
+        """Never give out an entry up to this one again."""
+        self._last_entry = max(self._last_entry, entry)
+
+    @property
+    def last_entry(self) -> int:
+        return self._last_entry
+
+
+class Desk(Protocol):
+    """Where dead letters and flags are kept, beside the log: nothing depends on their order."""
+
+    async def load(self, table: MemoryTable) -> None:
+        """Put what is kept into a table."""
+
+    async def save(self, table: MemoryTable) -> None:
+        """Keep what the table collected: new letters and flags."""
+
+    async def drop(self, table: MemoryTable) -> None:
+        """Remove letters that the table does not have any more."""
+
+
+class Owner:
+    """Applies operations to the shard, and writes what they changed. One group at a time."""
+
+    def __init__(
+        self,
+        log: ShardLog,
+        settings: Settings,
+        *,
+        desk: Desk | None = None,
+        segment_records: int = SEGMENT_RECORDS,
+        segment_bytes: int = SEGMENT_BYTES,
+        sweep: int = 500,
+    ) -> None:
+        self.log = log
+        self.table = ShardTable()
+        self.engine = Engine(self.table, settings, sweep=sweep)
+        self._segment_records = segment_records
+        self._segment_bytes = segment_bytes
+        self._bytes = 0
+        self._desk = desk
+
+    async def load(self, now: int) -> None:
+        """Read the log; then every lease begins anew, for its worker may still be at work.
+
+        Which jobs were started within the window of a rate limit is not known: it counts as full.
+        """
+        table = self.table
+        async for segment, records in self.log.replay():
+            for record in records:
+                if not self._replay(segment, record):
+                    await self.log.confirm()
+                    raise IntegrityViolated(f"segment {segment} of a queue's log claims a job that it does not have")
+        for row in list(table.rows.values()):
+            if row.status == PROCESSING:
+                table.save(replace(row, start_ms=now), row)
+        if self._desk is not None:
+            await self._desk.load(table)
+        table.forget_changes()
+        rate = self.engine.settings.rate_limit
+        if rate is not None:
+            table.add_starts(now, rate.count, now - rate.window_ms)
+        await self._write([self._meta()])
+
+    def _replay(self, segment: int, record: bytes) -> bool:
+        """Take over one record; False if it makes no sense after those before it."""
+        kind, entry, *rest = _unpack(record)
+        table = self.table
+        if kind == _IMAGE:
+            row = msgspec.convert(rest[0], Row)
+            table.restore(row, entry)
+            table.segments[entry], table.logged[entry] = segment, row
+        elif kind == _CLAIM:
+            if entry not in table.rows:
+                return False
+            row = replace(table.rows[entry], **dict(zip(_CLAIMED, rest, strict=True)))
+            table.restore(row, entry)
+            table.logged[entry] = row
+        elif kind == _GONE:
+            table.restore(None, entry)
+            table.segments.pop(entry, None)
+            table.logged.pop(entry, None)
+        else:
+            assert kind == _META
+            table.forget_up_to(entry)
+            table.pause(rest[0])
+        return True
+
+    def _meta(self) -> bytes:
+        return _pack((_META, self.table.last_entry, self.table.paused()))
+
+    async def execute(self, operations: Sequence[Operation], now: int) -> list[Answer]:
+        """The answers, once all that they rest on is in the log. An error leaves nobody's call acknowledged."""
+        answers = [self._apply(operation, now) for operation in operations]
+        table = self.table
+        if self._desk is not None and (table.buried or table.flagged):
+            await self._desk.save(table)  # first: a letter may be there too early, never too late
+        records = self._records()
+        if records:
+            await self._write(records)
+        if self._desk is not None and table.unburied:
+            await self._desk.drop(table)
+        table.forget_changes()
+        return answers
+
+    def _apply(self, operation: Operation, now: int) -> Answer:
+        table = self.table
+        if not isinstance(operation, Heartbeat):
+            return self.engine.apply(operation, now)
+        known = operation.handle.entry in table.changed
+        answer = self.engine.apply(operation, now)
+        if not known:
+            table.changed.pop(operation.handle.entry, None)
+        return answer
+
+    def _records(self) -> list[bytes]:
+        """What the log must know of the rows that changed. A row that came and went in one group is noted, too: its
+        entry must not be given out again."""
+        table = self.table
+        records = []
+        for entry, row in table.changed.items():
+            before = table.logged.get(entry)
+            if row is None:
+                records.append(_pack((_GONE, entry)))
+                table.segments.pop(entry, None)
+                table.logged.pop(entry, None)
+                continue
+            if before is not None and replace(before, **_claimed(row)) == row:
+                records.append(_pack((_CLAIM, entry, *_claimed(row).values())))
+            else:
+                records.append(_pack((_IMAGE, entry, row)))
+                table.segments[entry] = self.log.high
+            table.logged[entry] = row
+        if table.meta_changed:
+            records.append(self._meta())
+        return records
+
+    async def _write(self, records: Sequence[bytes]) -> None:
+        """One append for all of a group, so that no operation is in the log by half."""
+        self._bytes += sum(map(len, records))
+        await self.log.append(records)
+
+    async def tidy(self) -> None:
+        """Open a new segment when this one is full; drop old ones, after carrying what lives in them."""
+        if self.log.tail < self._segment_records and self._bytes < self._segment_bytes:
+            return
+        await self.log.rotate()
+        self._bytes = 0
+        await self._write([self._meta()])
+        most = self.engine.settings.max_buckets
+        while self.log.low < self.log.high:
+            oldest = self.log.low
+            living = [entry for entry, segment in self.table.segments.items() if segment == oldest]
+            if living and self.log.high - oldest <= most:
+                return
+            await self._carry(living)
+            await self.log.drop_oldest()
+
+    async def _carry(self, living: Sequence[int]) -> None:
+        """Write rows again, as they are now, into the newest segment. In parts: each image stands for itself."""
+        for first in range(0, len(living), CARRY):
+            images = []
+            for entry in living[first : first + CARRY]:
+                row = self.table.rows[entry]
+                images.append(_pack((_IMAGE, entry, row)))
+                self.table.segments[entry] = self.log.high
+                self.table.logged[entry] = row
+            await self._write(images)
+
+
+_CLAIMED = ("status", "start_ms", "lease_ms", "token", "owner", "stop", "stop_reason")
+
+
+def _claimed(row: Row) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in _CLAIMED}

@@ -1,0 +1,217 @@
+"""The fenced log of one queue shard: one owner appends, anybody may take it over, nobody else's write gets in.
+
+Nothing here knows Cassandra: `Backend` is what the protocol needs of a store with conditional writes. A conditional
+write answers True or False, or None when its outcome is unknown; then it is read again, serially, which settles it.
+
+* Ownership is an epoch. Whoever raises it owns the shard; who owned it before finds out at its next write.
+* Every segment has a fence: the epoch that may append. A new owner raises the fence of the newest segment *after* it
+  has raised the epoch and then read which one is the newest; so a batch of the old owner is either in before, and is
+  replayed, or does not get in.
+* An append is one conditional write: the fence is mine and the tail is what I wrote last. A lost answer is settled by
+  the tail, so a batch is in the log exactly once.
+* Segments are dropped from the oldest on, after what still lives in them was written again (`carry`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple, Protocol
+
+from everlog.errors import Deposed, IntegrityViolated, Unreachable
+
+PAGE = 5000
+MAX_TRIES = 50
+
+
+class Shard(NamedTuple):
+    """The row of a shard. `beat` moves while its owner lives."""
+
+    epoch: int
+    owner: str
+    address: str
+    beat: int
+    low: int
+    high: int
+
+
+class Statics(NamedTuple):
+    """Who may append to a segment, and how many records it has."""
+
+    fence: int | None
+    tail: int
+
+
+class Backend(Protocol):
+    """One shard in a store. All reads are serial unless they say otherwise."""
+
+    async def read_shard(self) -> Shard: ...
+
+    async def change_shard(self, expected: Shard, changed: Shard) -> bool | None:
+        """Replace the row if its epoch and beat are still the expected ones."""
+
+    async def read_statics(self, segment: int) -> Statics: ...
+
+    async def raise_fence(self, segment: int, observed: Statics, epoch: int) -> bool | None:
+        """Set the fence if it is still the observed one."""
+
+    async def append(self, segment: int, epoch: int, tail: int, records: Sequence[bytes]) -> bool | None:
+        """Add records behind the tail, if fence and tail are these."""
+
+    async def read_records(self, segment: int, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Records in order; need not be serial: the fence was raised before."""
+
+    async def drop_segment(self, segment: int) -> None:
+        """A plain delete: nobody reads this segment any more, whether it works or not."""
+
+
+class ShardLog:
+    """The log as its owner uses it. One call at a time."""
+
+    def __init__(self, backend: Backend, *, owner: str, address: str = "") -> None:
+        self._backend = backend
+        self._owner = owner
+        self._address = address
+        self.shard: Shard | None = None
+        self._tail = 0
+
+    @property
+    def low(self) -> int:
+        return self._mine().low
+
+    @property
+    def high(self) -> int:
+        return self._mine().high
+
+    @property
+    def tail(self) -> int:
+        """How many records the newest segment has."""
+        return self._tail
+
+    def _mine(self) -> Shard:
+        if self.shard is None:
+            raise Deposed(f"{self._owner} does not own this queue any more: try again")
+        return self.shard
+
+    def depose(self) -> None:
+        """Forget the ownership."""
+        self.shard = None
+
+    async def take_over(self, seen: Shard) -> bool:
+        """Become the owner, if nobody else did since the row was `seen`; then nobody before us can append."""
+        wanted = Shard(seen.epoch + 1, self._owner, self._address, seen.beat + 1, seen.low, seen.high)
+        if not await self._change(seen, wanted):
+            return False
+        # Only now: whoever was the owner may have opened a segment until its epoch ended.
+        row = await self._backend.read_shard()
+        if (row.epoch, row.owner) != (wanted.epoch, wanted.owner):
+            return False
+        self.shard = row
+        self._tail = (await self._fence(row.high)).tail
+        return True
+
+    async def _change(self, expected: Shard, wanted: Shard) -> bool:
+        """A conditional change of the row; an unknown outcome is read again."""
+        for _ in range(MAX_TRIES):
+            applied = await self._backend.change_shard(expected, wanted)
+            if applied is not None:
+                return applied
+            row = await self._backend.read_shard()
+            if row == wanted:
+                return True
+            if (row.epoch, row.beat) != (expected.epoch, expected.beat):
+                return False
+        raise Unreachable("the outcome of a change of ownership stays unknown: try again")
+
+    async def _fence(self, segment: int) -> Statics:
+        """Make a segment ours, against owners before us; one after us deposes us."""
+        epoch = self._mine().epoch
+        for _ in range(MAX_TRIES):
+            observed = await self._backend.read_statics(segment)
+            if observed.fence == epoch:
+                return observed
+            if observed.fence is not None and observed.fence > epoch:
+                self._lose()
+            await self._backend.raise_fence(segment, observed, epoch)
+        raise Unreachable("the newest segment of a queue cannot be fenced: try again")
+
+    def _lose(self) -> None:
+        self.depose()
+        self._mine()
+
+    async def replay(self) -> AsyncIterator[tuple[int, list[bytes]]]:
+        """All records of the living segments, in order, page by page, each page with its segment.
+
+        The newest one ends at the tail that we found when we fenced it. An owner after us may append to it, and drop
+        older ones, while we read: then what we read makes no sense, and `confirm` says why.
+        """
+        mine, tail = self._mine(), self._tail
+        for segment in range(mine.low, mine.high + 1):
+            after, end = 0, tail if segment == mine.high else None
+            while end is None or after < end:
+                limit = PAGE if end is None else min(PAGE, end - after)
+                page = await self._backend.read_records(segment, after, limit)
+                if [seq for seq, _ in page] != list(range(after + 1, after + 1 + len(page))) or (end and not page):
+                    await self.confirm()
+                    raise IntegrityViolated(f"segment {segment} of a queue's log has a hole after record {after}")
+                if not page:
+                    break
+                yield segment, [record for _, record in page]
+                after = page[-1][0]
+
+    async def confirm(self) -> None:
+        """Raises `Deposed` if somebody else owns the shard by now."""
+        if (await self._backend.read_shard()).epoch != self._mine().epoch:
+            self._lose()
+
+    async def append(self, records: Sequence[bytes]) -> None:
+        """Add records, all or none; returns when they are known to be in the log, once."""
+        mine = self._mine()
+        for _ in range(MAX_TRIES):
+            applied = await self._backend.append(mine.high, mine.epoch, self._tail, records)
+            if applied:
+                break
+            # False may also mean that our own first try got in and its answer was lost below us.
+            now = await self._backend.read_statics(mine.high)
+            if now.fence != mine.epoch:
+                self._lose()
+            if now.tail == self._tail + len(records):
+                break
+            assert now.tail == self._tail, "nobody else appends under our fence"
+        else:
+            self.depose()
+            raise Unreachable("the outcome of an append to a queue stays unknown: it is read again at the next use")
+        self._tail += len(records)
+
+    async def beat(self) -> None:
+        """Show that we live."""
+        mine = self._mine()
+        wanted = mine._replace(beat=mine.beat + 1)
+        if not await self._change(mine, wanted):
+            self._lose()
+        self.shard = wanted
+
+    async def rotate(self) -> None:
+        """Open a new segment. No append may be under way."""
+        mine = self._mine()
+        wanted = mine._replace(high=mine.high + 1, beat=mine.beat + 1)
+        if not await self._change(mine, wanted):
+            self._lose()
+        self.shard = wanted
+        self._tail = (await self._fence(wanted.high)).tail
+        assert self._tail == 0, "a segment is never used twice"
+
+    async def drop_oldest(self) -> None:
+        """Drop the oldest segment; what lives in it was carried before."""
+        mine = self._mine()
+        assert mine.low < mine.high, "the newest segment stays"
+        wanted = mine._replace(low=mine.low + 1, beat=mine.beat + 1)
+        if not await self._change(mine, wanted):
+            self._lose()
+        self.shard = wanted
+        await self._backend.drop_segment(mine.low)
+
+    async def resign(self) -> None:
+        """Let the next one in at once."""
+        if self.shard is not None:
+            mine, self.shard = self.shard, None
+            await self._backend.change_shard(mine, mine._replace(owner="", address="", beat=mine.beat + 1))

@@ -1,0 +1,83 @@
+"""What a queue is declared to be: its options, and the columns of its keys and data, version by version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from everlog.errors import DeclarationRefused
+from everlog.queues.columns import Column
+from everlog.queues.options import QueueOptions
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """The columns of one version; those named in `key` make up the key, the others the data."""
+
+    version: int
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        return tuple(column for name in self.key for column in self.columns if column.name == name)
+
+    @property
+    def data_columns(self) -> tuple[Column, ...]:
+        return tuple(column for column in self.columns if column.name not in self.key)
+
+
+class Declaration(msgspec.Struct, frozen=True):
+    """A queue as the store knows it. Without columns, keys and data are whatever clients send."""
+
+    name: str
+    options: QueueOptions = QueueOptions()
+    schemas: tuple[Schema, ...] = ()
+    description: str = ""
+
+    @property
+    def schema(self) -> Schema | None:
+        """The newest version of the columns."""
+        return self.schemas[-1] if self.schemas else None
+
+    @property
+    def version(self) -> int:
+        return self.schemas[-1].version if self.schemas else 1
+
+    def evolve(self, wanted: Declaration, *, empty: bool) -> Declaration:
+        """This queue under a new declaration: a change of columns is a new version, the old ones stay readable.
+
+        What makes two keys equal cannot change under rows that are there.
+        """
+        mine, theirs = self.schema, wanted.schema
+        schemas = self.schemas
+        if theirs is not None and (mine is None or (mine.key, mine.columns) != (theirs.key, theirs.columns)):
+            if not empty and (mine is None or mine.key_columns != theirs.key_columns):
+                raise DeclarationRefused(
+                    f"{self.name}: the key columns cannot change while the queue holds jobs: drain it first, or "
+                    "declare a queue with another name"
+                )
+            schemas = (*schemas, msgspec.structs.replace(theirs, version=self.version + 1 if mine else 2))
+        return Declaration(self.name, wanted.options, schemas, wanted.description or self.description)
+
+
+def encode_declaration(declaration: Declaration) -> bytes:
+    return msgspec.json.encode(declaration)
+
+
+def decode_declaration(data: bytes | str) -> Declaration:
+    return msgspec.json.decode(data, type=Declaration)
+
+
+def find_data(declaration: Declaration, version: int) -> tuple[Column, ...] | None:
+    """The data columns of a version; None if that version had none."""
+    for schema in declaration.schemas:
+        if schema.version == version:
+            return schema.data_columns
+    return None
+
+
+def plain_options(options: QueueOptions) -> dict[str, Any]:
+    """The options that differ from the defaults."""
+    found: dict[str, Any] = msgspec.to_builtins(options)
+    return found

@@ -1,0 +1,379 @@
+"""One shard of a queue: takes an operation and `now`, changes its table, returns an answer. It has no clock.
+
+All of an operation happens in one step; a store makes that step durable before anybody hears the answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import replace
+
+from everlog.queues import rules
+from everlog.queues.operations import (
+    AckFlag,
+    Answer,
+    AskDue,
+    AskStats,
+    BeatAnswer,
+    Cancel,
+    Claim,
+    Done,
+    DueAnswer,
+    Fail,
+    Forget,
+    Get,
+    Handle,
+    Heartbeat,
+    Lease,
+    ListDead,
+    ListFlags,
+    Operation,
+    Pause,
+    Peek,
+    Put,
+    PutAnswer,
+    Release,
+    Revive,
+    Stats,
+    Sweep,
+)
+from everlog.queues.options import Settings
+from everlog.queues.rows import WAITING, Flag, Image, Packet, Reason, Row
+from everlog.queues.rules import Change
+from everlog.queues.table import Table
+
+SWEEP = 500
+
+
+class Engine:
+    """Applies operations to a table. `counted` says what happened, by kind, since it was made.
+
+    `sweep`: how many overdue and expired rows a claim turns over first, at most. Nothing depends on it but speed:
+    expired rows are never given out, swept or not.
+    """
+
+    def __init__(self, table: Table, settings: Settings, *, sweep: int = SWEEP) -> None:
+        self.table = table
+        self.settings = settings
+        self.counted: Counter[str] = Counter()
+        self._sweep_limit = sweep
+
+    def apply(self, operation: Operation, now: int) -> Answer:
+        """Do it; the answer is what the operation's client waits for."""
+        answer: Answer = _ACTIONS[type(operation)](self, operation, now)
+        return answer
+
+    def _put(self, operation: Put, now: int) -> PutAnswer:
+        packet = operation.packet
+        image, skewed = rules.arrive(packet, now, self.settings)
+        if skewed:
+            self._raise_flag("clock_skew", now, packet.key)
+        answer = self._arrive(packet, image, now)
+        self.counted[answer.result] += 1
+        return answer
+
+    def _arrive(self, packet: Packet, image: Image, now: int) -> PutAnswer:
+        if not self.settings.merge:
+            return self._create(packet, image)
+        rows = self._settled(packet.hash, packet.key, now)
+        for row in rows:
+            if row.status == WAITING:
+                if rules.is_late(row.image, image, self.settings):
+                    return PutAnswer("IGNORED_LATE", row.entry)
+                self.table.refile(rules.merge_waiting(row, image, self.settings), row)
+                return PutAnswer("MERGED", row.entry)
+        if not rows or self.settings.on_busy == "parallel":
+            return self._create(packet, image)
+        return self._arrive_busy(rows[0], image, now)
+
+    def _arrive_busy(self, row: Row, image: Image, now: int) -> PutAnswer:
+        if self.settings.on_busy == "reject":
+            return PutAnswer("REJECTED", row.entry)
+        if self.settings.on_busy == "drop":
+            return PutAnswer("DROPPED", row.entry)
+        slot, _ = rules.live_slot(row, now)
+        if rules.is_late(slot or row.image, image, self.settings):
+            return PutAnswer("IGNORED_LATE", row.entry)
+        self.table.save(rules.merge_slot(row, image, now, self.settings), row)
+        return PutAnswer("SUCCESSOR" if slot is None else "SUCCESSOR_MERGED", row.entry)
+
+    def _create(self, packet: Packet, image: Image, lifetime: int = 0) -> PutAnswer:
+        row = Row(self.table.next_entry(), packet.key, packet.hash, image, lifetime=lifetime)
+        self.table.save(row, None)
+        return PutAnswer("CREATED", row.entry)
+
+    def _settled(self, key_hash: bytes, key: bytes, now: int) -> list[Row]:
+        """A key's rows as they must be seen now: overdue ones timed out, expired ones gone unless they run."""
+        found = self.table.find(key_hash, key)
+        for row in found:
+            if rules.is_overdue(row, now):
+                self._time_out(row, now)
+            elif row.status == WAITING and rules.is_expired(row.image, now):
+                self._expire(row)
+            else:
+                continue
+            found = self.table.find(key_hash, key)
+        return list(found)
+
+    def _claim(self, operation: Claim, now: int) -> list[Lease]:
+        if self.table.paused():
+            return []
+        self._sweep(Sweep(self._sweep_limit), now)
+        lease_ms = operation.lease_ms or self.settings.processing_timeout
+        lease_ms = min(lease_ms, self.settings.max_processing_timeout)
+        room = min(operation.limit, self._room(now))
+        leases = []
+        for row in self._first(room, now, operation.fast_only):
+            taken = rules.claim(row, operation.owner, now, lease_ms)
+            self.table.save(taken, row)
+            leases.append(Lease(taken, taken.deadline_ms))
+        if leases and self.settings.rate_limit is not None:
+            self.table.add_starts(now, len(leases), now - self.settings.rate_limit.window_ms)
+        self.counted["CLAIMED"] += len(leases)
+        return leases
+
+    def _room(self, now: int) -> int:
+        """How many more may start now: the limits are exact, because every claim is one step after another."""
+        room = 1 << 31
+        if self.settings.max_in_flight is not None:
+            room = min(room, self.settings.max_in_flight - self.table.live_leases(now))
+        rate = self.settings.rate_limit
+        if rate is not None:
+            room = min(room, rate.count - len(self.table.starts(now - rate.window_ms)))
+        return max(0, room)
+
+    def _first(self, count: int, now: int, fast_only: bool) -> list[Row]:
+        """The first `count` claimable rows in order, under the rule for slow ones."""
+        if count <= 0:
+            return []
+        threshold = self.settings.slow_threshold
+        if threshold is None:
+            return list(islice(self._in_order(count, now), count))
+        chosen: list[Row] = []
+        for row in self._in_order(count, now):
+            slow = row.image.priority >= threshold
+            if slow and fast_only:
+                continue
+            chosen.append(row)
+            fast_only = fast_only or not slow
+            if len(chosen) == count:
+                break
+        return chosen
+
+    def _in_order(self, count: int, now: int) -> Iterator[Row]:
+        """Claimable rows, the first one first. Lazy, one priority after the other.
+
+        With aging the priorities are merged: within one, the oldest row is also the most urgent.
+        """
+        if not self.settings.aging:
+            for priority in self.table.priorities():
+                yield from self.table.due(priority, now, count)
+            return
+
+        def urgency(row: Row) -> tuple[int, int, bytes, int]:
+            return (rules.effective_priority(row.image, now, self.settings), *row.order[1:])
+
+        lists = [self.table.due(priority, now, count) for priority in self.table.priorities()]
+        yield from heapq.merge(*lists, key=urgency)
+
+    def _heartbeat(self, operation: Heartbeat, now: int) -> BeatAnswer:
+        row = self._held(operation.handle)
+        if row is None:
+            return BeatAnswer("LEASE_LOST")
+        beaten = rules.beat(row, now)
+        self.table.save(beaten, row)
+        return BeatAnswer("OK", beaten.deadline_ms, row.stop, row.stop_reason)
+
+    def _done(self, operation: Done, now: int) -> str:
+        row = self._held(operation.handle)
+        if row is None:
+            return "LEASE_LOST"
+        self._change(row, rules.done(row, now), now)
+        self.counted["DONE"] += 1
+        return "OK"
+
+    def _fail(self, operation: Fail, now: int) -> str:
+        row = self._held(operation.handle)
+        if row is None:
+            return "LEASE_LOST"
+        change = rules.end_attempt(
+            row,
+            now,
+            self.settings,
+            "failed",
+            reason=operation.reason,
+            delay_ms=operation.delay_ms,
+            retry=operation.retry,
+        )
+        self._change(row, change, now)
+        self.counted["FAILED"] += 1
+        return "OK"
+
+    def _release(self, operation: Release, now: int) -> str:
+        row = self._held(operation.handle)
+        if row is None:
+            return "LEASE_LOST"
+        self._change(row, rules.release(row, now, self.settings), now)
+        self.counted["RELEASED"] += 1
+        return "OK"
+
+    def _held(self, handle: Handle) -> Row | None:
+        """The row that a handle still holds. Overdue is no reason: nobody else has it yet."""
+        row = self.table.get(handle.entry)
+        if row is None or not rules.holds(row, handle.token):
+            self.counted["LEASE_LOST"] += 1
+            return None
+        return row
+
+    def _cancel(self, operation: Cancel, now: int) -> int:
+        rows = self._settled(operation.hash, operation.key, now)
+        for row in rows:
+            self._change(row, rules.cancel(row, now, operation.reason), now)
+        self.counted["CANCELLED"] += len(rows)
+        return len(rows)
+
+    def _pause(self, operation: Pause, now: int) -> bool:
+        changed = self.table.paused() != operation.paused
+        self.table.pause(operation.paused)
+        return changed
+
+    def _revive(self, operation: Revive, now: int) -> PutAnswer | None:
+        """A dead letter arrives again, as of now; the number of its lifetime's failures is kept.
+
+        The letter stays until `Forget`, which comes when the job is safe: a crash between the two must lose nothing.
+        """
+        letter = self.table.dead(operation.entry)
+        if letter is None:
+            return None
+        image = replace(letter.image, inserted_ms=now, process_ms=now)
+        packet = Packet(letter.key, letter.hash, image.data, image.priority, now)
+        answer = self._arrive(packet, image, now)
+        if answer.result in ("REJECTED", "DROPPED"):
+            return answer
+        row = self.table.get(answer.entry)
+        assert row is not None
+        self.table.save(replace(row, lifetime=max(row.lifetime, letter.lifetime)), row)
+        self.counted["REVIVED"] += 1
+        return answer
+
+    def _forget(self, operation: Forget, now: int) -> bool:
+        found = self.table.dead(operation.entry) is not None
+        if found:
+            self.table.unbury(operation.entry)
+        return found
+
+    def _ack_flag(self, operation: AckFlag, now: int) -> bool:
+        return self.table.drop_flag(operation.reason)
+
+    def _sweep(self, operation: Sweep, now: int) -> int:
+        """Turn over what is overdue, remove what has expired; how many rows that were."""
+        if operation.limit <= 0:
+            return 0
+        overdue = self.table.overdue(now, operation.limit)
+        for row in overdue:
+            self._time_out(row, now)
+        expired = self.table.expired(now, operation.limit)
+        for row in expired:
+            self._expire(row)
+        return len(overdue) + len(expired)
+
+    def _time_out(self, row: Row, now: int) -> None:
+        self.counted["TIMED_OUT"] += 1
+        self._change(row, rules.end_attempt(row, now, self.settings, "timeout"), now)
+
+    def _expire(self, row: Row) -> None:
+        self.counted["EXPIRED"] += 1
+        self.table.remove(row)
+
+    def _change(self, row: Row, change: Change, now: int) -> None:
+        """Write what a rule decided: the dead letter before its row goes, so that nothing is ever in neither place."""
+        if change.dead is not None:
+            self.table.bury(change.dead)
+            self.table.drop_dead(now - self.settings.dead_letter_ttl, SWEEP)
+            self.counted["DEAD"] += 1
+        for reason in change.flags:
+            dead_entry = None if change.dead is None else change.dead.entry
+            self._raise_flag(reason, now, row.key, row.owner, dead_entry)
+        self.counted["EXPIRED"] += change.expired
+        if change.row is None:
+            self.table.remove(row)
+        else:
+            self.table.save(change.row, row)
+        if change.fresh is not None:
+            fresh = Row(self.table.next_entry(), row.key, row.hash, change.fresh)
+            self.table.save(fresh, None)
+
+    def _raise_flag(
+        self, reason: Reason, now: int, key: bytes | None, owner: str | None = None, dead_entry: int | None = None
+    ) -> None:
+        open_flag = self.table.flag(reason)
+        count, first = (0, now) if open_flag is None else (open_flag.count, open_flag.first_ms)
+        self.table.put_flag(Flag(reason, count + 1, first, now, key, owner, dead_entry))
+        self.counted[f"FLAG_{reason}"] += 1
+
+    def _get(self, operation: Get, now: int) -> list[Row]:
+        """The rows of a key as they are, unless they have expired; it changes nothing."""
+        return [row for row in self.table.find(operation.hash, operation.key) if not rules.is_expired(row.image, now)]
+
+    def _peek(self, operation: Peek, now: int) -> list[Row]:
+        return list(self.table.page(operation.after, now, operation.limit))
+
+    def _dead_letters(self, operation: ListDead, now: int) -> Answer:
+        oldest = now - self.settings.dead_letter_ttl
+        letters = self.table.dead_letters(operation.before, operation.limit)
+        return [letter for letter in letters if letter.dead_ms > oldest]
+
+    def _flags(self, operation: ListFlags, now: int) -> list[Flag]:
+        return list(self.table.flags())
+
+    def _stats(self, operation: AskStats, now: int) -> Stats:
+        ready, delayed, running, oldest = self.table.counts(now)
+        return Stats(ready, delayed, running, self.table.count_dead(), self.table.paused(), oldest)
+
+    def _due(self, operation: AskDue, now: int) -> DueAnswer:
+        """What listeners are to be woken for. A limit that blocks everything also says when it ends."""
+        times = self.table.times(now)
+        moments = [
+            times.process_ms,
+            None if times.deadline_ms is None else times.deadline_ms + 1,
+            None if times.expires_s is None else times.expires_s * 1000 + 1,
+        ]
+        rate = self.settings.rate_limit
+        if rate is not None:
+            starts = self.table.starts(now - rate.window_ms)
+            if len(starts) >= rate.count:
+                moments.append(starts[len(starts) - rate.count] + rate.window_ms)
+        future = [moment for moment in moments if moment is not None and moment > now]
+        due = 0
+        if not self.table.paused():
+            limit = min(operation.limit, self._room(now))
+            due = len(self._first(limit, now, fast_only=False))
+            due = min(limit, due + len(self.table.overdue(now, limit))) if due < limit else due
+        return DueAnswer(due, min(future, default=None))
+
+
+_ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
+    Put: Engine._put,
+    Claim: Engine._claim,
+    Heartbeat: Engine._heartbeat,
+    Done: Engine._done,
+    Fail: Engine._fail,
+    Release: Engine._release,
+    Cancel: Engine._cancel,
+    Pause: Engine._pause,
+    Revive: Engine._revive,
+    Forget: Engine._forget,
+    AckFlag: Engine._ack_flag,
+    Sweep: Engine._sweep,
+    Get: Engine._get,
+    Peek: Engine._peek,
+    ListDead: Engine._dead_letters,
+    ListFlags: Engine._flags,
+    AskStats: Engine._stats,
+    AskDue: Engine._due,
+}

@@ -1,0 +1,57 @@
+"""Who waits for work, and whom to wake: a pure value that is told how much there is to do.
+
+A wake-up is a hint, not a grant. As many listeners are woken as there are due jobs that nobody was woken for yet, in
+turn, so that one job does not start a herd. Who was woken counts until he claims or listens again; one that does
+neither within `grace` is forgotten, so that a dead listener holds up nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+GRACE_MS = 1000
+
+
+class Listeners:
+    """The listeners of one queue, by name."""
+
+    def __init__(self, grace_ms: int = GRACE_MS) -> None:
+        self._grace_ms = grace_ms
+        self._idle: OrderedDict[str, None] = OrderedDict()
+        self._woken: dict[str, int] = {}
+
+    @property
+    def idle(self) -> int:
+        return len(self._idle)
+
+    def listen(self, name: str) -> None:
+        """It waits; ask `wake` next, for what is due already."""
+        self._woken.pop(name, None)
+        self._idle.setdefault(name)
+
+    def leave(self, name: str) -> None:
+        """It does not wait any more."""
+        self._idle.pop(name, None)
+        self._woken.pop(name, None)
+
+    def claimed(self, name: str) -> None:
+        """It has looked; what it was woken for is taken, or somebody else's."""
+        self._woken.pop(name, None)
+
+    def wanted(self, now: int) -> int:
+        """How many due jobs it is worth counting."""
+        self._forget(now)
+        return len(self._idle) + len(self._woken)
+
+    def wake(self, due: int, now: int) -> list[str]:
+        """Whom to wake, given so many jobs that could be claimed now."""
+        self._forget(now)
+        count = min(due - len(self._woken), len(self._idle))
+        names = [self._idle.popitem(last=False)[0] for _ in range(max(0, count))]
+        self._woken.update((name, now) for name in names)
+        return names
+
+    def _forget(self, now: int) -> None:
+        late = [name for name, at in self._woken.items() if not 0 <= now - at <= self._grace_ms]
+        for name in late:
+            del self._woken[name]

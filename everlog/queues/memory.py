@@ -1,0 +1,268 @@
+"""A table in memory: a map of rows, and heaps for the orders in which they are looked for.
+
+A heap entry carries the version of the row that it was made for; a row that changed since leaves a stale entry
+behind, which is dropped when it comes up. A heap with more than twice as many entries as there are rows is built anew.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right, insort
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from everlog.queues.operations import Place
+from everlog.queues.rows import PROCESSING, WAITING, DeadLetter, Flag, Row
+from everlog.queues.rules import is_expired
+from everlog.queues.table import Counts, Table, Times
+
+MIN_HEAP = 1000
+
+
+class _Heap:
+    """Rows by some order. `entries` are (order…, entry, version)."""
+
+    def __init__(self, versions: dict[int, int]) -> None:
+        self._versions = versions
+        self.entries: list[Any] = []
+
+    def push(self, order: tuple[Any, ...], entry: int) -> None:
+        heapq.heappush(self.entries, (*order, entry, self._versions[entry]))
+        if len(self.entries) > MIN_HEAP + 2 * len(self._versions):
+            self.entries = [found for found in self.entries if self._is_live(found)]
+            heapq.heapify(self.entries)
+
+    def first(self) -> tuple[Any, ...] | None:
+        """The first live entry, which stays."""
+        while self.entries:
+            if self._is_live(self.entries[0]):
+                first: tuple[Any, ...] = self.entries[0]
+                return first
+            heapq.heappop(self.entries)
+        return None
+
+    def pop(self) -> None:
+        heapq.heappop(self.entries)
+
+    def _is_live(self, found: tuple[Any, ...]) -> bool:
+        entry, version = found[-2:]
+        return bool(self._versions.get(entry) == version)
+
+
+class MemoryTable(Table):
+    """The rows of one queue in this process.
+
+    `changed` and what follows it collect what was written, for whoever makes it durable; `forget_changes` empties them.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self.changed: dict[int, Row | None] = {}
+        self._by_key: dict[bytes, list[int]] = {}
+        self._versions: dict[int, int] = {}
+        self._version = 0
+        self._last_entry = 0
+        # Waiting rows are in `_delayed` until they are due, then in the heap of their priority.
+        self._ready: defaultdict[int, _Heap] = defaultdict(lambda: _Heap(self._versions))
+        self._delayed = _Heap(self._versions)
+        self._leases = _Heap(self._versions)
+        self._expiring = _Heap(self._versions)
+        self._waiting: dict[int, int] = {}
+        self._running = 0
+        self._starts: list[int] = []
+        self._dead: dict[int, DeadLetter] = {}
+        self._flags: dict[str, Flag] = {}
+        self._paused = False
+        self.meta_changed = False
+        self.buried: dict[int, DeadLetter] = {}
+        self.unburied: dict[int, DeadLetter] = {}
+        self.flagged: dict[str, Flag | None] = {}
+
+    def next_entry(self) -> int:
+        self._last_entry += 1
+        return self._last_entry
+
+    def find(self, key_hash: bytes, key: bytes) -> list[Row]:
+        rows = [self.rows[entry] for entry in self._by_key.get(key_hash, ())]
+        return [row for row in rows if row.key == key]
+
+    def get(self, entry: int) -> Row | None:
+        return self.rows.get(entry)
+
+    def save(self, row: Row, before: Row | None) -> None:
+        assert self.rows.get(row.entry) == before, "a row changed between its reading and its writing"
+        if before is None:
+            insort(self._by_key.setdefault(row.hash, []), row.entry)
+            self._last_entry = max(self._last_entry, row.entry)
+        else:
+            self._unfile(before)
+        self.rows[row.entry] = self.changed[row.entry] = row
+        self._version += 1
+        self._versions[row.entry] = self._version
+        self._file(row)
+
+    def refile(self, row: Row, before: Row) -> None:
+        self.save(row, before)
+
+    def remove(self, row: Row) -> None:
+        assert self.rows.get(row.entry) == row, "a row changed between its reading and its removal"
+        self._unfile(row)
+        del self.rows[row.entry], self._versions[row.entry]
+        self.changed[row.entry] = None
+        entries = self._by_key[row.hash]
+        entries.remove(row.entry)
+        if not entries:
+            del self._by_key[row.hash]
+
+    def _file(self, row: Row) -> None:
+        if row.status == PROCESSING:
+            self._running += 1
+            self._leases.push((row.deadline_ms,), row.entry)
+            return
+        priority = row.image.priority
+        self._waiting[priority] = self._waiting.get(priority, 0) + 1
+        self._delayed.push((row.image.process_ms,), row.entry)
+        if row.image.expires_s:
+            self._expiring.push((row.image.expires_s,), row.entry)
+
+    def _unfile(self, row: Row) -> None:
+        """Heap entries go stale by themselves; only the counts are kept."""
+        if row.status == PROCESSING:
+            self._running -= 1
+            return
+        priority = row.image.priority
+        self._waiting[priority] -= 1
+        if not self._waiting[priority]:
+            del self._waiting[priority]
+
+    def _advance(self, now: int) -> None:
+        """Move what has become due to the heap of its priority."""
+        while (found := self._delayed.first()) is not None and found[0] <= now:
+            self._delayed.pop()
+            row = self.rows[found[-2]]
+            self._ready[row.image.priority].push((row.image.process_ms, row.hash), row.entry)
+
+    def priorities(self) -> Iterator[int]:
+        return iter(sorted(self._waiting))
+
+    def due(self, priority: int, now: int, limit: int) -> list[Row]:
+        self._advance(now)
+        heap = self._ready[priority]
+        taken: list[tuple[Any, ...]] = []
+        rows: list[Row] = []
+        while len(rows) < limit and (found := heap.first()) is not None and found[0] <= now:
+            heap.pop()
+            taken.append(found)
+            row = self.rows[found[-2]]
+            if not is_expired(row.image, now):
+                rows.append(row)
+        for found in taken:
+            heap.push(found[:-2], found[-2])
+        return rows
+
+    def overdue(self, now: int, limit: int) -> list[Row]:
+        return self._up_to(self._leases, now - 1, limit)
+
+    def expired(self, now: int, limit: int) -> list[Row]:
+        return self._up_to(self._expiring, (now - 1) // 1000, limit)
+
+    def _up_to(self, heap: _Heap, most: int, limit: int) -> list[Row]:
+        taken: list[tuple[Any, ...]] = []
+        while len(taken) < limit and (found := heap.first()) is not None and found[0] <= most:
+            heap.pop()
+            taken.append(found)
+        for found in taken:
+            heap.push(found[:-2], found[-2])
+        return [self.rows[found[-2]] for found in taken]
+
+    def live_leases(self, now: int) -> int:
+        return self._running - len(self.overdue(now, self._running))
+
+    def times(self, now: int) -> Times:
+        self._advance(now)
+        firsts = [heap.first() for heap in (self._delayed, self._leases, self._expiring)]
+        process, deadline, expires = (None if found is None else found[0] for found in firsts)
+        return Times(process, deadline, expires)
+
+    def counts(self, now: int) -> Counts:
+        ready = delayed = running = 0
+        oldest: int | None = None
+        for row in self.rows.values():
+            if row.status == PROCESSING and now <= row.deadline_ms:
+                running += 1
+            elif is_expired(row.image, now):
+                continue
+            elif row.status == PROCESSING or row.image.process_ms <= now:
+                ready += 1
+                oldest = row.image.process_ms if oldest is None else min(oldest, row.image.process_ms)
+            else:
+                delayed += 1
+        return Counts(ready, delayed, running, oldest)
+
+    def page(self, after: Place | None, now: int, limit: int) -> list[Row]:
+        waiting = (
+            row
+            for row in self.rows.values()
+            if row.status == WAITING and not is_expired(row.image, now) and (after is None or row.order > after)
+        )
+        return heapq.nsmallest(limit, waiting, key=lambda row: row.order)
+
+    def starts(self, since: int) -> Sequence[int]:
+        return self._starts[bisect_right(self._starts, since) :]
+
+    def add_starts(self, now: int, count: int, since: int) -> None:
+        del self._starts[: bisect_right(self._starts, since)]
+        for _ in range(count):
+            insort(self._starts, now)
+
+    def bury(self, letter: DeadLetter) -> None:
+        if letter.entry not in self._dead:
+            self._dead[letter.entry] = self.buried[letter.entry] = letter
+
+    def dead(self, entry: int) -> DeadLetter | None:
+        return self._dead.get(entry)
+
+    def unbury(self, entry: int) -> None:
+        letter = self._dead.pop(entry, None)
+        if letter is not None and self.buried.pop(entry, None) is None:
+            self.unburied[entry] = letter
+
+    def dead_letters(self, before: int | None, limit: int) -> list[DeadLetter]:
+        entries = sorted((entry for entry in self._dead if before is None or entry < before), reverse=True)
+        return [self._dead[entry] for entry in entries[:limit]]
+
+    def drop_dead(self, until_ms: int, limit: int) -> int:
+        old = [entry for entry, letter in self._dead.items() if letter.dead_ms <= until_ms][:limit]
+        for entry in old:
+            self.unbury(entry)
+        return len(old)
+
+    def count_dead(self) -> int:
+        return len(self._dead)
+
+    def flag(self, reason: str) -> Flag | None:
+        return self._flags.get(reason)
+
+    def put_flag(self, flag: Flag) -> None:
+        self._flags[flag.reason] = self.flagged[flag.reason] = flag
+
+    def drop_flag(self, reason: str) -> bool:
+        self.flagged[reason] = None
+        return self._flags.pop(reason, None) is not None
+
+    def flags(self) -> list[Flag]:
+        return [self._flags[reason] for reason in sorted(self._flags)]
+
+    def forget_changes(self) -> None:
+        """What was written so far is durable, or need not be."""
+        for collected in (self.changed, self.buried, self.unburied, self.flagged):
+            collected.clear()
+        self.meta_changed = False
+
+    def paused(self) -> bool:
+        return self._paused
+
+    def pause(self, paused: bool) -> None:
+        self.meta_changed = self.meta_changed or paused != self._paused
+        self._paused = paused

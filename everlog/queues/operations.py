@@ -1,0 +1,171 @@
+"""What can be asked of a queue, and what it answers: plain values, which travel as they are."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from everlog.queues.rows import DeadLetter, Flag, Packet, Row
+
+Result = Literal["CREATED", "MERGED", "SUCCESSOR", "SUCCESSOR_MERGED", "IGNORED_LATE", "REJECTED", "DROPPED"]
+Ack = Literal["OK", "LEASE_LOST"]
+Place: TypeAlias = tuple[int, int, bytes, int]
+"""Where a page ends: priority, Process Date, hash, entry."""
+
+
+class Handle(NamedTuple):
+    """Names one claim; it never repeats."""
+
+    entry: int
+    token: int
+
+
+class Put(msgspec.Struct, frozen=True, tag=True):
+    packet: Packet
+
+
+class Claim(msgspec.Struct, frozen=True, tag=True):
+    owner: str
+    limit: int = 1
+    lease_ms: int | None = None
+    fast_only: bool = False
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    handle: Handle
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    handle: Handle
+
+
+class Fail(msgspec.Struct, frozen=True, tag=True):
+    handle: Handle
+    reason: str | None = None
+    delay_ms: int | None = None
+    retry: bool = True
+
+
+class Release(msgspec.Struct, frozen=True, tag=True):
+    handle: Handle
+
+
+class Cancel(msgspec.Struct, frozen=True, tag=True):
+    key: bytes
+    hash: bytes
+    reason: str | None = None
+
+
+class Pause(msgspec.Struct, frozen=True, tag=True):
+    paused: bool
+
+
+class Revive(msgspec.Struct, frozen=True, tag=True):
+    entry: int
+
+
+class Forget(msgspec.Struct, frozen=True, tag=True):
+    """Remove a dead letter."""
+
+    entry: int
+
+
+class AckFlag(msgspec.Struct, frozen=True, tag=True):
+    reason: str
+
+
+class Sweep(msgspec.Struct, frozen=True, tag=True):
+    limit: int = 500
+
+
+class Get(msgspec.Struct, frozen=True, tag=True):
+    key: bytes
+    hash: bytes
+
+
+class Peek(msgspec.Struct, frozen=True, tag=True):
+    limit: int = 10
+    after: Place | None = None
+
+
+class ListDead(msgspec.Struct, frozen=True, tag=True):
+    limit: int = 100
+    before: int | None = None
+
+
+class ListFlags(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class AskStats(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class AskDue(msgspec.Struct, frozen=True, tag=True):
+    """How many could be claimed now, counted up to `limit`, and when to look again."""
+
+    limit: int = 1
+
+
+Write: TypeAlias = Put | Claim | Heartbeat | Done | Fail | Release | Cancel | Pause | Revive | Forget | AckFlag | Sweep
+Read: TypeAlias = Get | Peek | ListDead | ListFlags | AskStats | AskDue
+Operation: TypeAlias = Write | Read
+
+
+READS = (Get, Peek, ListDead, ListFlags, AskStats, AskDue)
+
+
+class PutAnswer(NamedTuple):
+    result: Result
+    entry: int
+
+
+class Lease(NamedTuple):
+    """A row that was claimed, and until when."""
+
+    row: Row
+    deadline_ms: int
+
+    @property
+    def attempt(self) -> int:
+        return self.row.timeouts + 1
+
+
+class BeatAnswer(NamedTuple):
+    ack: Ack
+    deadline_ms: int = 0
+    stop: Literal["cancel", "restart"] | None = None
+    reason: str | None = None
+
+
+class DueAnswer(NamedTuple):
+    due: int
+    next_ms: int | None
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """Counts of a queue. Overdue rows count as ready: the next claim finds them."""
+
+    ready: int
+    delayed: int
+    running: int
+    dead: int
+    paused: bool
+    oldest_due_ms: int | None = None
+
+
+Answer: TypeAlias = (
+    PutAnswer
+    | list[Lease]
+    | BeatAnswer
+    | Ack
+    | int
+    | bool
+    | list[Row]
+    | list[DeadLetter]
+    | list[Flag]
+    | Stats
+    | DueAnswer
+    | None
+)

@@ -1,0 +1,478 @@
+"""`log.queue(name)`: put jobs into a queue, take them out, look at them.
+
+queue = log.queue("pages")
+await queue.put("page-7", {"edit": 3}, delay="10s")      # waits; another put for the key merges into it
+for job in await queue.claim(10):
+    ...
+    await job.done()
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, cast
+
+from everlog.errors import InvalidHandle, InvalidInput, InvalidKey, KeyBusy, LeaseLost, NotTransactional, QueueNotFound
+from everlog.queues.columns import encode_columns_key
+from everlog.queues.declaration import Declaration, Schema
+from everlog.queues.durations import Duration, milliseconds
+from everlog.queues.keys import Key, decode_key, encode_key, hash_key
+from everlog.queues.operations import (
+    Ack,
+    AckFlag,
+    AskStats,
+    BeatAnswer,
+    Cancel,
+    Claim,
+    Done,
+    Fail,
+    Forget,
+    Get,
+    Handle,
+    Heartbeat,
+    Lease,
+    ListDead,
+    ListFlags,
+    Operation,
+    Pause,
+    Peek,
+    Place,
+    Put,
+    PutAnswer,
+    Release,
+    Result,
+    Revive,
+    Stats,
+)
+from everlog.queues.options import MAX_CLAIM, QueueOptions, check_name, make_options
+from everlog.queues.payload import decode_data, encode_data
+from everlog.queues.priority import DEFAULT_PRIORITY, check_priority
+from everlog.queues.rows import Attempt, DeadLetter, Flag, Packet, Row
+from everlog.queues.store import QueueStore
+
+MAX_PAGE = 1000
+When = datetime | timedelta
+
+
+class Receipt(NamedTuple):
+    """What became of a put: CREATED, MERGED, SUCCESSOR, …; `entry` names the job that holds it now."""
+
+    result: Result
+    entry: int
+
+
+class JobInfo:
+    """A job as one sees it from outside."""
+
+    def __init__(self, row: Row, declaration: Declaration) -> None:
+        self.row = row
+        self._declaration = declaration
+
+    @property
+    def entry(self) -> int:
+        return self.row.entry
+
+    @property
+    def key(self) -> Key:
+        return decode_key(self.row.key)
+
+    @property
+    def data(self) -> Any:
+        return decode_data(self.row.image.data, self._declaration, self.row.image.schema)
+
+    @property
+    def priority(self) -> int:
+        return self.row.image.priority
+
+    @property
+    def due(self) -> datetime:
+        """When it may start."""
+        return _moment(self.row.image.process_ms)
+
+    @property
+    def expires(self) -> datetime | None:
+        seconds = self.row.image.expires_s
+        return _moment(seconds * 1000) if seconds else None
+
+    @property
+    def running(self) -> bool:
+        return self.row.status == "P"
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The last runs that did not end in done."""
+        return self.row.attempts
+
+    @property
+    def schema(self) -> int:
+        """The version of the columns that the data were written with."""
+        return self.row.image.schema
+
+
+class Job(JobInfo):
+    """A job that this worker has, until its lease ends. (entry, token) never repeats: fence your own writes with it."""
+
+    def __init__(self, queue: Queue, lease: Lease, declaration: Declaration) -> None:
+        super().__init__(lease.row, declaration)
+        self.queue = queue
+        self.deadline_ms = lease.deadline_ms
+        self.stopping = False
+
+    def __repr__(self) -> str:
+        return f"Job({self.queue.name}, {self.key!r}, attempt {self.attempt})"
+
+    @property
+    def token(self) -> int:
+        return self.row.token
+
+    @property
+    def handle(self) -> Handle:
+        return Handle(self.row.entry, self.row.token)
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run since the last merge."""
+        return self.row.timeouts + 1
+
+    async def done(self) -> None:
+        await self.queue.done(self)
+
+    async def fail(self, reason: str | None = None, *, delay: Duration | timedelta | None = None) -> None:
+        await self.queue.fail(self, reason, delay=delay)
+
+    async def release(self) -> None:
+        await self.queue.release(self)
+
+    async def heartbeat(self) -> BeatAnswer:
+        return await self.queue.heartbeat(self)
+
+
+class DeadJob(NamedTuple):
+    """A job that will not run again by itself; `revive(entry)` puts it back."""
+
+    entry: int
+    key: Key
+    data: Any
+    cause: str
+    reason: str | None
+    time: datetime
+    attempts: tuple[Attempt, ...]
+
+
+class Queue:
+    """One work queue. Made by `log.queue(name)`; the queue itself by the first put, or by a declaration."""
+
+    def __init__(self, name: str, store: QueueStore, options: QueueOptions | None = None) -> None:
+        self.name = check_name(name)
+        self.store = store
+        self._options = options
+
+    async def declare(self, /, *, schema: Schema | None = None, description: str = "", **options: Any) -> Declaration:
+        """Make the queue, or change its options. What is not named here is what the configuration says.
+
+        >>> await queue.declare(max_wait="1m", max_in_flight=10)     # doctest: +SKIP
+        """
+        base = {} if self._options is None else _given(self._options)
+        wanted = Declaration(self.name, make_options(**{**base, **options}), _schemas(schema), description)
+        return await self.store.declare(wanted)
+
+    async def ensure(self) -> Declaration:
+        """The queue's declaration; the queue is made if it is not there.
+
+        What the configuration says is compared once per process: what somebody declares later stays.
+        """
+        found = await self.store.declared(self.name)
+        new = self._options is not None and self.name not in self.store.configured
+        if found is None or (new and found.options != self._options):
+            schemas = () if found is None else found.schemas
+            found = await self.store.declare(Declaration(self.name, self._options or QueueOptions(), schemas))
+        if new:
+            self.store.configured.add(self.name)
+        return found
+
+    async def declaration(self) -> Declaration:
+        """The queue's declaration, or QueueNotFound."""
+        found = await self.store.declared(self.name)
+        if found is None:
+            raise QueueNotFound(self.name, await self.store.names())
+        return found
+
+    async def put(
+        self,
+        key: Key | Mapping[str, Any],
+        data: Any = None,
+        *,
+        priority: int = DEFAULT_PRIORITY,
+        at: When | None = None,
+        delay: Duration | timedelta | None = None,
+        expires: When | Duration | None = None,
+    ) -> Receipt:
+        """Put a job. If one with this key waits, the two merge; if one runs, this waits behind it.
+
+        `at` or `delay`: not before then. `expires`: not after then (a moment, or how long from now).
+        """
+        priority = check_priority(priority)
+        now = self.store.clock.now_ms()
+        times = (_process_ms(at, delay, now), _expires_s(expires, now))
+        declaration = await self.ensure()
+        packet = make_packet(declaration, key, data, priority, now, *times)
+        return self._receipt(cast(PutAnswer, await self._do(Put(packet))))
+
+    def put_in(
+        self,
+        connection: sqlite3.Connection,
+        key: Key | Mapping[str, Any],
+        data: Any = None,
+        *,
+        priority: int = DEFAULT_PRIORITY,
+        at: When | None = None,
+        delay: Duration | timedelta | None = None,
+        expires: When | Duration | None = None,
+    ) -> Receipt:
+        """Put a job inside your own SQLite transaction: it exists if and only if you commit.
+
+        The queue must have been declared with `bucket="none"` and `file=` the file of this connection.
+        """
+        put_in = getattr(self.store, "put_in", None)
+        if put_in is None:
+            raise NotTransactional("only queues in SQLite files take jobs inside a transaction of yours")
+        priority = check_priority(priority)
+        now = self.store.clock.now_ms()
+        times = (_process_ms(at, delay, now), _expires_s(expires, now))
+
+        def packet(declaration: Declaration) -> Packet:
+            return make_packet(declaration, key, data, priority, now, *times)
+
+        return self._receipt(put_in(connection, self.name, packet))
+
+    def _receipt(self, answer: PutAnswer) -> Receipt:
+        if answer.result == "REJECTED":
+            raise KeyBusy(self.name, answer.entry)
+        return Receipt(answer.result, answer.entry)
+
+    async def claim(
+        self,
+        limit: int = 1,
+        *,
+        owner: str = "client",
+        lease: Duration | timedelta | None = None,
+        fast_only: bool = False,
+    ) -> list[Job]:
+        """Take the first jobs that are due, each under a lease. `lease`: how long, instead of the queue's default."""
+        if not 1 <= limit <= MAX_CLAIM:
+            raise InvalidInput(f"a claim takes 1 to {MAX_CLAIM} jobs, not {limit}")
+        lease_ms = None if lease is None else milliseconds(lease)
+        if lease_ms == 0:
+            raise InvalidInput("a lease lasts at least a millisecond")
+        declaration = await self.declaration()
+        leases = cast(list[Lease], await self._do(Claim(owner, limit, lease_ms, fast_only)))
+        return [Job(self, found, declaration) for found in leases]
+
+    async def done(self, job: Job | Handle) -> None:
+        """The work is finished: the job goes, and what came for its key meanwhile is next."""
+        self._check(job, cast(Ack, await self._do(Done(self._handle(job)))))
+
+    async def fail(
+        self,
+        job: Job | Handle,
+        reason: str | None = None,
+        *,
+        delay: Duration | timedelta | None = None,
+        retry: bool = True,
+    ) -> None:
+        """The attempt failed: again later, or with `retry=False` a dead letter."""
+        delay_ms = None if delay is None else milliseconds(delay)
+        operation = Fail(self._handle(job), None if reason is None else reason[:1000], delay_ms, retry)
+        self._check(job, cast(Ack, await self._do(operation)))
+
+    async def release(self, job: Job | Handle) -> None:
+        """Give the job back untouched; that does not count as a failure."""
+        self._check(job, cast(Ack, await self._do(Release(self._handle(job)))))
+
+    async def heartbeat(self, job: Job | Handle) -> BeatAnswer:
+        """Keep the job for one more lease; the answer says whether it should stop."""
+        answer = cast(BeatAnswer, await self._do(Heartbeat(self._handle(job))))
+        self._check(job, answer.ack)
+        if isinstance(job, Job):
+            job.deadline_ms = answer.deadline_ms
+        return answer
+
+    def _handle(self, job: Job | Handle) -> Handle:
+        if isinstance(job, Handle):
+            return job
+        if job.queue.name != self.name:
+            raise InvalidHandle(f"this job is of the queue {job.queue.name!r}, not of {self.name!r}")
+        return job.handle
+
+    def _check(self, job: Job | Handle, ack: Ack) -> None:
+        if ack != "OK":
+            raise LeaseLost(self.name, *self._handle(job))
+
+    async def get(self, key: Key | Mapping[str, Any]) -> list[JobInfo]:
+        """The jobs of a key, waiting or running: one at most, if the queue merges."""
+        declaration = await self.declaration()
+        encoded = make_key(declaration, key)
+        rows = cast(list[Row], await self._do(Get(encoded, hash_key(encoded))))
+        return [JobInfo(row, declaration) for row in rows]
+
+    async def peek(self, limit: int = 10, *, after: JobInfo | Place | None = None) -> list[JobInfo]:
+        """What waits, in order, due or not; `after` goes on behind a job of the last page."""
+        if not 1 <= limit <= MAX_PAGE:
+            raise InvalidInput(f"a page has 1 to {MAX_PAGE} jobs, not {limit}")
+        declaration = await self.declaration()
+        place = after.row.order if isinstance(after, JobInfo) else after
+        rows = cast(list[Row], await self._do(Peek(limit, place)))
+        return [JobInfo(row, declaration) for row in rows]
+
+    async def jobs(self, page: int = 100) -> AsyncIterator[JobInfo]:
+        """All that waits, in order."""
+        after: JobInfo | None = None
+        while found := await self.peek(page, after=after):
+            for info in found:
+                yield info
+            after = found[-1]
+
+    async def cancel(self, key: Key | Mapping[str, Any], reason: str | None = None) -> int:
+        """Remove what waits for a key, tell what runs to stop; how many jobs that were."""
+        encoded = make_key(await self.declaration(), key)
+        return cast(int, await self._do(Cancel(encoded, hash_key(encoded), reason)))
+
+    async def pause(self) -> bool:
+        """No more claims, until `resume`; whether that is new."""
+        return cast(bool, await self._do(Pause(True)))
+
+    async def resume(self) -> bool:
+        return cast(bool, await self._do(Pause(False)))
+
+    async def stats(self) -> Stats:
+        """How many jobs are ready, delayed, running, dead."""
+        return cast(Stats, await self._do(AskStats()))
+
+    async def dead(self, limit: int = 100, *, before: int | None = None) -> list[DeadJob]:
+        """Dead letters, the newest first; `before` is the entry where the last page ended."""
+        if not 1 <= limit <= MAX_PAGE:
+            raise InvalidInput(f"a page has 1 to {MAX_PAGE} dead letters, not {limit}")
+        declaration = await self.declaration()
+        letters = cast(list[DeadLetter], await self._do(ListDead(limit, before)))
+        return [
+            DeadJob(
+                letter.entry,
+                decode_key(letter.key),
+                decode_data(letter.image.data, declaration, letter.image.schema),
+                letter.cause,
+                letter.reason,
+                _moment(letter.dead_ms),
+                letter.attempts,
+            )
+            for letter in letters
+        ]
+
+    async def revive(self, entry: int) -> Receipt | None:
+        """Put a dead letter back into the queue; None if there is none of that number."""
+        answer = cast("PutAnswer | None", await self._do(Revive(entry)))
+        if answer is None:
+            return None
+        receipt = self._receipt(answer)
+        await self._do(Forget(entry))
+        return receipt
+
+    async def flags(self) -> list[Flag]:
+        """What an administrator should know: one open flag per reason."""
+        return cast(list[Flag], await self._do(ListFlags()))
+
+    async def ack_flag(self, reason: str) -> bool:
+        """Close a flag; whether it was open."""
+        return cast(bool, await self._do(AckFlag(reason)))
+
+    async def wait(self, seconds: float, *, listener: str = "client") -> bool:
+        """Wait until there may be work; False after so many seconds."""
+        await self.declaration()
+        return await self.store.wait(self.name, listener, seconds)
+
+    async def _do(self, operation: Operation) -> Any:
+        return await self.store.execute(self.name, operation)
+
+
+def make_key(declaration: Declaration, key: object) -> bytes:
+    """The canonical bytes of a key; a declared one is a value per column, or a dictionary of them."""
+    schema = declaration.schema
+    if schema is None:
+        return encode_key(key)
+    columns = schema.key_columns
+    if isinstance(key, Mapping):
+        return encode_columns_key(columns, key)
+    values = key if isinstance(key, tuple) else (key,)
+    if len(values) != len(columns):
+        raise InvalidInput(f"the key of {declaration.name} has {len(columns)} columns, not {len(values)}")
+    return encode_columns_key(columns, dict(zip((column.name for column in columns), values, strict=True)))
+
+
+def parse_key(declaration: Declaration | None, text: str) -> Key:
+    """A key as one types it: text, or for declared columns one value for each, separated by commas."""
+    schema = None if declaration is None else declaration.schema
+    if schema is None:
+        return text
+    columns = schema.key_columns
+    parts = text.split(",") if len(columns) > 1 else [text]
+    if len(parts) != len(columns):
+        raise InvalidKey(f"the key is {','.join(column.name for column in columns)}, not {text!r}")
+    values: list[str | int | bytes] = []
+    for column, part in zip(columns, parts, strict=True):
+        try:
+            whole = column.width is not None
+            values.append(int(part) if whole else part if column.type == "string" else part.encode())
+        except ValueError as error:
+            raise InvalidKey(f"the key column {column.name} is {column.type}: {part!r} is not") from error
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def make_packet(
+    declaration: Declaration, key: object, data: Any, priority: int, now: int, process_ms: int | None, expires_s: int
+) -> Packet:
+    """What a put sends; everything was checked before."""
+    encoded = make_key(declaration, key)
+    payload = encode_data(data, declaration)
+    return Packet(encoded, hash_key(encoded), payload, priority, now, process_ms, expires_s, declaration.version)
+
+
+def _given(options: QueueOptions) -> dict[str, Any]:
+    default = QueueOptions()
+    names = QueueOptions.__struct_fields__
+    return {name: getattr(options, name) for name in names if getattr(options, name) != getattr(default, name)}
+
+
+def _schemas(schema: Schema | None) -> tuple[Schema, ...]:
+    return () if schema is None else (schema,)
+
+
+def _process_ms(at: When | None, delay: Duration | timedelta | None, now: int) -> int | None:
+    if at is not None and delay is not None:
+        raise InvalidInput("give `at` or `delay`, not both")
+    if delay is not None:
+        return now + milliseconds(delay)
+    return None if at is None else _absolute_ms("at", at, now)
+
+
+def _expires_s(expires: When | Duration | None, now: int) -> int:
+    """The last second of its life, rounded up: a job must not expire earlier than it was told."""
+    if expires is None:
+        return 0
+    if isinstance(expires, str | int | float):
+        expires = timedelta(milliseconds=milliseconds(expires))
+    return -(-_absolute_ms("expires", expires, now) // 1000)
+
+
+def _absolute_ms(name: str, when: object, now: int) -> int:
+    if isinstance(when, timedelta):
+        return now + round(when.total_seconds() * 1000)
+    if not isinstance(when, datetime):
+        raise InvalidInput(f"{name} is a datetime or a timedelta, not {when!r}")
+    if when.tzinfo is None:
+        raise InvalidInput(f"{name}={when} has no time zone: write datetime(…, tzinfo=UTC)")
+    return round(when.timestamp() * 1000)
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,0 +1,112 @@
+"""What a queue is made of: images, rows, attempts, dead letters, flags. Plain values; `rules` says how they change."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+WAITING: Final = "W"
+PROCESSING: Final = "P"
+MAX_ATTEMPTS_KEPT = 16
+
+Status = Literal["W", "P"]
+Cause = Literal["max_timeouts", "failed", "cancelled"]
+Reason = Literal["max_timeouts", "failed", "lifetime_timeouts", "clock_skew", "bucket_overdue", "owner_flap", "backlog"]
+
+
+class Packet(msgspec.Struct, frozen=True):
+    """A job as a client sends it."""
+
+    key: bytes
+    hash: bytes
+    data: bytes
+    priority: int
+    inserted_ms: int
+    process_ms: int | None = None
+    expires_s: int = 0
+    schema: int = 1
+
+
+class Image(msgspec.Struct, frozen=True):
+    """What is to be done, and when: the part of a row that comes from clients."""
+
+    priority: int
+    process_ms: int
+    inserted_ms: int
+    expires_s: int
+    data_date: int
+    schema: int
+    data: bytes
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """A run that did not end in done."""
+
+    started_ms: int
+    ended_ms: int
+    owner: str
+    how: Literal["timeout", "failed", "released"]
+    reason: str | None = None
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One job: waiting (W), or being processed (P) under a lease.
+
+    (entry, token) names one claim and never repeats: entry ids are never reused, and a token only grows. `slot` is
+    the one successor of a running job: what arrived for its key meanwhile.
+    """
+
+    entry: int
+    key: bytes
+    hash: bytes
+    image: Image
+    status: Status = WAITING
+    start_ms: int | None = None
+    lease_ms: int = 0
+    timeouts: int = 0
+    lifetime: int = 0
+    token: int = 0
+    owner: str | None = None
+    slot: Image | None = None
+    stop: Literal["cancel", "restart"] | None = None
+    stop_reason: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def deadline_ms(self) -> int:
+        """The last moment of the lease."""
+        assert self.start_ms is not None
+        return self.start_ms + self.lease_ms
+
+    @property
+    def order(self) -> tuple[int, int, bytes, int]:
+        """The place among the waiting; the entry decides only between two of the same key."""
+        return (self.image.priority, self.image.process_ms, self.hash, self.entry)
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A job that will not run again by itself, with all that is known about it."""
+
+    entry: int
+    key: bytes
+    hash: bytes
+    image: Image
+    cause: Cause
+    reason: str | None
+    dead_ms: int
+    timeouts: int
+    lifetime: int
+    attempts: tuple[Attempt, ...] = ()
+
+
+class Flag(msgspec.Struct, frozen=True):
+    """Something that an administrator should see. One is open per reason; repeats raise its count."""
+
+    reason: Reason
+    count: int
+    first_ms: int
+    last_ms: int
+    key: bytes | None = None
+    owner: str | None = None
+    dead_entry: int | None = None

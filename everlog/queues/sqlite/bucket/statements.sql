@@ -1,0 +1,90 @@
+-- name: find
+SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_key WHERE jid = ? AND kh = ? ORDER BY id
+
+-- name: get
+SELECT {columns} FROM everlog_queue_item WHERE id = ? AND jid = ?
+
+-- name: insert
+INSERT INTO everlog_queue_item ({names}) VALUES ({marks})
+
+-- name: update_all
+UPDATE everlog_queue_item SET priority = ?, process_ms = ?, inserted_ms = ?, expires_s = ?, data_date = ?, schema_v = ?,
+    status = ?, start_ms = ?, lease_ms = ?, deadline_ms = ?, timeouts = ?, lifetime = ?, token = ?, owner = ?,
+    stop = ?, stop_reason = ?, attempts = ?, slot = ?, data = ?
+WHERE id = ?
+
+-- name: update_state
+UPDATE everlog_queue_item SET status = ?, start_ms = ?, lease_ms = ?, deadline_ms = ?, timeouts = ?, lifetime = ?,
+    token = ?, owner = ?, stop = ?, stop_reason = ?
+WHERE id = ?
+
+-- name: delete
+DELETE FROM everlog_queue_item WHERE id = ?
+
+-- name: next_priority
+SELECT min(priority) FROM everlog_queue_item INDEXED BY everlog_queue_ready
+WHERE jid = ? AND status = 'W' AND priority > ?
+
+-- name: due
+SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_ready
+WHERE jid = ? AND status = 'W' AND priority = ? AND process_ms <= ? AND (expires_s = 0 OR expires_s * 1000 >= ?)
+ORDER BY process_ms, kh, id LIMIT ?
+
+-- name: overdue
+SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_lease
+WHERE jid = ? AND status = 'P' AND deadline_ms < ? ORDER BY deadline_ms LIMIT ?
+
+-- name: expired
+SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_expiry
+WHERE jid = ? AND status = 'W' AND expires_s > 0 AND expires_s * 1000 < ? AND expires_s <= ?
+ORDER BY expires_s LIMIT ?
+
+-- name: live_leases
+SELECT count(*) FROM everlog_queue_item INDEXED BY everlog_queue_lease
+WHERE jid = ? AND status = 'P' AND deadline_ms >= ?
+
+-- name: next_process
+SELECT min(process_ms) FROM everlog_queue_item INDEXED BY everlog_queue_ready
+WHERE jid = ? AND status = 'W' AND priority = ? AND process_ms > ?
+
+-- name: next_deadline
+SELECT min(deadline_ms) FROM everlog_queue_item INDEXED BY everlog_queue_lease WHERE jid = ? AND status = 'P'
+
+-- name: next_expiry
+SELECT min(expires_s) FROM everlog_queue_item INDEXED BY everlog_queue_expiry
+WHERE jid = ? AND status = 'W' AND expires_s > 0
+
+-- name: count_waiting
+SELECT count(*), coalesce(sum(process_ms <= ?), 0), min(process_ms) FROM everlog_queue_item
+WHERE jid = ? AND status = 'W' AND (expires_s = 0 OR expires_s * 1000 >= ?)
+
+-- name: count_overdue
+SELECT count(*), min(process_ms) FROM everlog_queue_item
+WHERE jid = ? AND status = 'P' AND deadline_ms < ? AND (expires_s = 0 OR expires_s * 1000 >= ?)
+
+-- name: page
+SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_ready
+WHERE jid = ? AND status = 'W' AND (priority, process_ms, kh, id) > (?, ?, ?, ?)
+    AND (expires_s = 0 OR expires_s * 1000 >= ?)
+ORDER BY priority, process_ms, kh, id LIMIT ?
+
+-- name: any
+SELECT 1 FROM everlog_queue_item LIMIT 1
+
+-- name: any_of_queue
+SELECT 1 FROM everlog_queue_item INDEXED BY everlog_queue_key WHERE jid = ? LIMIT 1
+
+-- name: some
+SELECT {columns}, jid FROM everlog_queue_item ORDER BY id LIMIT ?
+
+-- name: moved
+SELECT id FROM everlog_queue_moved
+
+-- name: add_moved
+INSERT OR IGNORE INTO everlog_queue_moved (id) VALUES (?)
+
+-- name: clear_moved
+DELETE FROM everlog_queue_moved
+
+-- name: exists
+SELECT 1 FROM everlog_queue_item WHERE id = ?

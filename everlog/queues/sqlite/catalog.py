@@ -1,0 +1,160 @@
+"""The main file of all queues in a folder, and what is known of it: names, options, the list of bucket files."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from everlog.queues.declaration import Declaration, decode_declaration
+from everlog.queues.options import Bucket
+from everlog.sqlite import Connection, Trace, connect, load_statements, migrate
+
+FOLDER = "queues"
+MAIN = "main.db"
+PACKAGE = "everlog.queues.sqlite.main"
+SQL = load_statements(PACKAGE)
+BLOCK = 1000
+
+
+class Known(NamedTuple):
+    """A queue."""
+
+    jid: int
+    declaration: Declaration
+    paused: bool
+
+    @property
+    def space(self) -> str:
+        """Which files it is in: its own, the shared ones, or one of the user's."""
+        options = self.declaration.options
+        if options.file is not None:
+            return f"file:{options.file}"
+        return f"shared-{options.bucket}" if options.placement == "shared" else f"queue-{self.declaration.name}"
+
+
+class BucketFile(NamedTuple):
+    """A file of jobs; the greater `seq`, the newer."""
+
+    seq: int
+    space: str
+    file: str
+    kind: str
+    period_ms: int
+    version: int
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is a file of the user's own."""
+        return self.space.startswith("file:")
+
+    def serves(self, kind: str, period_ms: int, version: int) -> bool:
+        """Whether new jobs may go here. A clock that goes back opens no older bucket."""
+        return self.kind == kind and self.period_ms >= period_ms and self.version >= version
+
+
+class Main:
+    """A connection to the main file, and its contents as of the last look. Looking costs microseconds."""
+
+    def __init__(self, folder: Path, *, synchronous: str, patient: bool, trace: Trace | None) -> None:
+        self.path = folder / FOLDER / MAIN
+        self.path.parent.mkdir(exist_ok=True)
+        self.connection: Connection = connect(self.path, synchronous=synchronous, trace=trace)
+        try:
+            migrate(self.connection, self.path, PACKAGE)
+            if not patient:
+                self.connection.execute("PRAGMA busy_timeout = 0")  # only now: others may be making the same tables
+        except BaseException:
+            self.connection.close()
+            raise
+        self.queues: dict[str, Known] = {}
+        self.buckets: dict[str, list[BucketFile]] = {}
+        self._version: int | None = None
+
+    def refresh(self) -> bool:
+        """Whether queues or buckets changed since the last look."""
+        (version,) = self.connection.execute("PRAGMA data_version").fetchone()
+        if version == self._version:
+            return False
+        self._version, before = version, (self.queues, self.buckets)
+        rows = self.connection.execute(SQL["queues"])
+        self.queues = {
+            name: Known(jid, decode_declaration(declaration), bool(paused)) for jid, name, declaration, paused in rows
+        }
+        self.buckets = {}
+        for row in self.connection.execute(SQL["buckets"]):
+            bucket = BucketFile(*row)
+            self.buckets.setdefault(bucket.space, []).append(bucket)
+        return before != (self.queues, self.buckets)
+
+    def forget(self) -> None:
+        """Look anew next time: SQLite does not tell a connection of its own changes."""
+        self._version = None
+
+    def open_bucket(self, known: Known, now: int) -> None:
+        """Make the bucket that new jobs go to at this moment, if it is not there: whoever needs it first does."""
+        options = known.declaration.options
+        # Queues that share files have versions of their own: their rows say which, the files do not.
+        version = 1 if options.placement == "shared" else known.declaration.version
+        period_ms, label = period(options.bucket, now)
+        if self._has_bucket(known.space, options.bucket, period_ms, version):
+            return
+        self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            self.forget()
+            self.refresh()
+            if not self._has_bucket(known.space, options.bucket, period_ms, version):
+                file = options.file or self._new_file(
+                    f"{known.space}.{label}" + (f"-v{version}" if version > 1 else "")
+                )
+                values = (known.space, file, options.bucket, period_ms, version)
+                self.connection.execute(SQL["insert_bucket"], values)
+            self.connection.execute("COMMIT")
+        except BaseException:
+            self.connection.execute("ROLLBACK")
+            raise
+        self.forget()
+        self.refresh()
+
+    def _has_bucket(self, space: str, kind: str, period_ms: int, version: int) -> bool:
+        buckets = self.buckets.get(space, [])
+        return bool(buckets) and buckets[-1].serves(kind, period_ms, version)
+
+    def _new_file(self, stem: str) -> str:
+        """A name that no bucket ever had."""
+        file, number = f"{stem}.db", 1
+        while self.connection.execute(SQL["file_taken"], (file,)).fetchone():
+            number += 1
+            file = f"{stem}-{number}.db"
+        return file
+
+    def reserve(self) -> range:
+        """Entry ids that nobody else gets. The caller holds the write lock, or needs none."""
+        own = not self.connection.in_transaction
+        if own:
+            self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            (first,) = self.connection.execute(SQL["next_entries"]).fetchone()
+            self.connection.execute(SQL["reserve"], (BLOCK,))
+        except BaseException:
+            if own:
+                self.connection.execute("ROLLBACK")
+            raise
+        if own:
+            self.connection.execute("COMMIT")
+        return range(first, first + BLOCK)
+
+
+def period(bucket: Bucket, now: int) -> tuple[int, str]:
+    """When the period of a moment began, and its name. Periods are those of the calendar, in UTC.
+
+    >>> period("day", 1_700_000_000_000)
+    (1699920000000, '2023-11-14')
+    """
+    if bucket == "none":
+        return 0, "all"
+    start = datetime.fromtimestamp(now // 1000, UTC).replace(minute=0, second=0, microsecond=0)
+    if bucket != "hour":
+        start = start.replace(hour=0, day=1 if bucket == "month" else start.day)
+    form = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}[bucket]
+    return int(start.timestamp()) * 1000, start.strftime(form)

@@ -1,0 +1,220 @@
+"""The files of queues for one thread: connections, and transactions over all buckets of a queue.
+
+Locks are taken from the oldest bucket to the newest and then on the main file, so that no two wait for each other.
+Commits go the other way: the main file first, then from the newest bucket to the oldest. SQLite makes each of them
+atomic, not all of them together; so what a crash between two leaves behind must be harmless:
+
+* a dead letter or a start that is counted, of a job that is still there: the job ends again, and is counted once more;
+* a job that is in two buckets: the newer one lists it in `moved`, and whoever locks both deletes the older copy first.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+
+from everlog.errors import StorageFailed
+from everlog.failpoints import failpoint
+from everlog.queues.sqlite.catalog import BLOCK, BucketFile, Known, Main
+from everlog.sqlite import Connection, Trace, connect, error_name, load_statements, migrate
+
+BUCKET_PACKAGE = "everlog.queues.sqlite.bucket"
+NAMES = (
+    "id, jid, kh, ukey, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, status, start_ms, lease_ms, "
+    "deadline_ms, timeouts, lifetime, token, owner, stop, stop_reason, attempts, slot, data"
+)
+COLUMNS = (
+    "id, ukey, kh, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, data, status, start_ms, "
+    "lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts"
+)
+MARKS = ", ".join("?" * len(NAMES.split(", ")))
+ITEM = {
+    name: text.replace("{columns}", COLUMNS).replace("{names}", NAMES).replace("{marks}", MARKS)
+    for name, text in load_statements(BUCKET_PACKAGE).items()
+}
+MAX_RELOADS = 100
+
+
+class Opened:
+    """An open bucket."""
+
+    def __init__(self, bucket: BucketFile, connection: Connection) -> None:
+        self.bucket = bucket
+        self.connection = connection
+        self.changed = False
+
+    def write(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        self.changed = True
+        return self.connection.execute(ITEM[statement], values)
+
+
+class Files:
+    """Connections of one thread. `patient`: whether to wait for another process that writes, or to fail at once."""
+
+    def __init__(
+        self, folder: Path, *, synchronous: str = "FULL", patient: bool = True, trace: Trace | None = None
+    ) -> None:
+        self.folder = folder
+        self._synchronous = synchronous
+        self._patient = patient
+        self._trace = trace
+        self.main = Main(folder, synchronous=synchronous, patient=patient, trace=trace)
+        self._opened: dict[str, Opened] = {}
+        self._entries: Iterator[int] = iter(())
+        self._left = 0
+        self._tentative = False
+
+    def known(self, name: str) -> Known | None:
+        """The queue of that name, as of now."""
+        self.main.refresh()
+        return self.main.queues.get(name)
+
+    def live(self, known: Known) -> list[Opened]:
+        """The buckets of a queue, from the oldest to the newest."""
+        buckets = self.main.buckets.get(known.space, [])
+        wanted = {bucket.file for bucket in buckets}
+        for file in [file for file, one in self._opened.items() if one.bucket.space == known.space]:
+            if file not in wanted:
+                self._opened.pop(file).connection.close()
+        return [self._open(bucket, known) for bucket in buckets]
+
+    def _open(self, bucket: BucketFile, known: Known) -> Opened:
+        found = self._opened.get(bucket.file)
+        if found is not None and found.bucket.seq == bucket.seq:
+            return found
+        if found is not None:
+            found.connection.close()
+        path = self.path(bucket)
+        connection = connect(path, synchronous=self._synchronous, trace=self._trace)
+        try:
+            if bucket.foreign:
+                create_tables(connection)
+            else:
+                migrate(connection, path, BUCKET_PACKAGE)
+            if not self._patient:
+                connection.execute("PRAGMA busy_timeout = 0")  # only now: others may be making the same tables
+            if not bucket.foreign:  # some builds of SQLite have it on: that costs time which nobody asked for
+                secure = "ON" if known.declaration.options.secure else "OFF"
+                connection.execute(f"PRAGMA secure_delete = {secure}")
+        except BaseException:
+            connection.close()
+            raise
+        opened = self._opened[bucket.file] = Opened(bucket, connection)
+        return opened
+
+    def path(self, bucket: BucketFile) -> Path:
+        return Path(bucket.file) if bucket.foreign else self.main.path.parent / bucket.file
+
+    @contextmanager
+    def transaction(self, name: str, now: int) -> Iterator[tuple[Known, list[Opened]]]:
+        """Lock all buckets of a queue, the open one last; commit what was changed, or nothing."""
+        known, buckets = self._lock(name, now)
+        try:
+            yield known, buckets
+            self._commit(buckets)
+        except BaseException:
+            self._rollback(buckets)
+            raise
+        finally:
+            for opened in buckets:
+                opened.changed = False
+
+    def _lock(self, name: str, now: int) -> tuple[Known, list[Opened]]:
+        """The locks are worth something only if the list of buckets is still the same when all are held."""
+        for _ in range(MAX_RELOADS):
+            known = self.known(name)
+            if known is None:
+                raise KeyError(name)
+            self.main.open_bucket(known, now)
+            buckets = self.live(known)
+            begun: list[Opened] = []
+            try:
+                for opened in buckets:
+                    opened.connection.execute("BEGIN IMMEDIATE")
+                    begun.append(opened)
+                if not self.main.refresh():
+                    self._finish_moves(buckets)
+                    return known, buckets
+            except BaseException:
+                self._rollback(begun)
+                raise
+            self._rollback(begun)
+        raise StorageFailed(f"{self.main.path} changes too often")
+
+    def _finish_moves(self, buckets: list[Opened]) -> None:
+        """Delete the older copies of moved jobs; only when they are known to be gone is the note removed."""
+        for at, newer in enumerate(buckets[1:], 1):
+            moved = newer.connection.execute(ITEM["moved"]).fetchall()
+            if not moved:
+                continue
+            left = 0
+            for older in buckets[:at]:
+                for (entry,) in moved:
+                    if older.connection.execute(ITEM["exists"], (entry,)).fetchone():
+                        older.write("delete", (entry,))
+                        left += 1
+            if not left:
+                newer.write("clear_moved")
+
+    def begin_main(self) -> Connection:
+        """The main file, locked for writing: last of all."""
+        if not self.main.connection.in_transaction:
+            self.main.connection.execute("BEGIN IMMEDIATE")
+        return self.main.connection
+
+    def next_entry(self) -> int:
+        """A number that no job ever had, in any queue."""
+        if not self._left:
+            self._tentative = self.main.connection.in_transaction
+            self._entries, self._left = iter(self.main.reserve()), BLOCK
+        self._left -= 1
+        return next(self._entries)
+
+    def _commit(self, buckets: list[Opened]) -> None:
+        if self.main.connection.in_transaction:
+            failpoint("queue.main")
+            self.main.connection.execute("COMMIT")
+            self.main.forget()
+        self._tentative = False
+        moved = sum(opened.changed for opened in buckets) > 1
+        for opened in reversed(buckets):
+            if opened.changed:
+                failpoint("queue.bucket")
+            opened.connection.execute("COMMIT")
+            if moved and opened.changed and self._synchronous != "FULL":
+                # The deletion of the older copy must not reach the disk before the newer one.
+                opened.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        failpoint("queue.committed")
+
+    def _rollback(self, buckets: list[Opened]) -> None:
+        if self._tentative:
+            self._left, self._tentative = 0, False
+        for connection in [self.main.connection, *(opened.connection for opened in buckets)]:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        for opened in self._opened.values():
+            opened.connection.close()
+        self._opened.clear()
+        self.main.connection.close()
+
+
+def create_tables(connection: sqlite3.Connection) -> None:
+    """The tables of jobs in a file of the user's own, whose version number is not ours to set."""
+    folder = resources.files(BUCKET_PACKAGE).joinpath("migrations")
+    for name in sorted(item.name for item in folder.iterdir() if item.name.endswith(".sql")):
+        statement = ""
+        for line in folder.joinpath(name).read_text().splitlines(keepends=True):
+            statement += line
+            if sqlite3.complete_statement(statement):
+                connection.execute(statement)
+                statement = ""
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another process or thread holds a lock that we did not want to wait for."""
+    return error_name(error).startswith("SQLITE_BUSY")

@@ -1,0 +1,69 @@
+-- name: queues
+SELECT jid, name, declaration, paused FROM everlog_queue ORDER BY name
+
+-- name: insert_queue
+INSERT INTO everlog_queue (name, declaration) VALUES (?, ?) ON CONFLICT DO NOTHING
+
+-- name: update_queue
+UPDATE everlog_queue SET declaration = ? WHERE jid = ?
+
+-- name: pause
+UPDATE everlog_queue SET paused = ? WHERE jid = ?
+
+-- name: next_entries
+SELECT next FROM everlog_queue_counter WHERE one = 1
+
+-- name: reserve
+UPDATE everlog_queue_counter SET next = next + ? WHERE one = 1
+
+-- name: buckets
+SELECT seq, space, file, kind, period_ms, version FROM everlog_queue_bucket WHERE state = 'live' ORDER BY seq
+
+-- name: file_taken
+SELECT 1 FROM everlog_queue_bucket WHERE file = ?
+
+-- name: insert_bucket
+INSERT INTO everlog_queue_bucket (space, file, kind, period_ms, version) VALUES (?, ?, ?, ?, ?)
+
+-- name: retire_bucket
+UPDATE everlog_queue_bucket SET state = 'retired' WHERE seq = ?
+
+-- name: bury
+INSERT INTO everlog_queue_dead (jid, entry, dead_ms, letter) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: dead
+SELECT letter FROM everlog_queue_dead WHERE jid = ? AND entry = ?
+
+-- name: unbury
+DELETE FROM everlog_queue_dead WHERE jid = ? AND entry = ?
+
+-- name: dead_letters
+SELECT letter FROM everlog_queue_dead WHERE jid = ? AND entry < ? ORDER BY entry DESC LIMIT ?
+
+-- name: old_dead
+SELECT entry FROM everlog_queue_dead WHERE jid = ? AND dead_ms <= ? LIMIT ?
+
+-- name: count_dead
+SELECT count(*) FROM everlog_queue_dead WHERE jid = ?
+
+-- name: flag
+SELECT flag FROM everlog_queue_flag WHERE jid = ? AND reason = ?
+
+-- name: put_flag
+INSERT OR REPLACE INTO everlog_queue_flag (jid, reason, flag) VALUES (?, ?, ?)
+
+-- name: drop_flag
+DELETE FROM everlog_queue_flag WHERE jid = ? AND reason = ?
+
+-- name: flags
+SELECT flag FROM everlog_queue_flag WHERE jid = ? ORDER BY reason
+
+-- name: starts
+SELECT at_ms, count FROM everlog_queue_start WHERE jid = ? AND at_ms > ? ORDER BY at_ms
+
+-- name: forget_starts
+DELETE FROM everlog_queue_start WHERE jid = ? AND at_ms <= ?
+
+-- name: add_starts
+INSERT INTO everlog_queue_start (jid, at_ms, count) VALUES (?, ?, ?)
+ON CONFLICT (jid, at_ms) DO UPDATE SET count = count + excluded.count

@@ -1,0 +1,205 @@
+"""Queues in SQLite files: any number of processes on one host, each job durable before it is acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from everlog.clock import Clock
+from everlog.config import prepare_folder
+from everlog.errors import DeclarationRefused, NotTransactional, QueueNotFound
+from everlog.failpoints import failpoint
+from everlog.queues.declaration import Declaration, encode_declaration
+from everlog.queues.engine import SWEEP, Engine
+from everlog.queues.operations import READS, Answer, Operation, Put, PutAnswer
+from everlog.queues.rows import Packet
+from everlog.queues.sqlite.catalog import SQL, Known
+from everlog.queues.sqlite.committing import QueueCommitter
+from everlog.queues.sqlite.files import ITEM, Files, Opened
+from everlog.queues.sqlite.table import SqliteTable
+from everlog.queues.sqlite.upkeep import tend
+from everlog.queues.store import LOOK_SECONDS, QueueStore
+from everlog.sqlite import Trace, transaction, translated
+
+
+class SqliteQueueStore(QueueStore):
+    """The queues of a data folder, in its folder `queues`."""
+
+    look_seconds = LOOK_SECONDS
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        synchronous: str = "FULL",
+        clock: Clock | None = None,
+        trace: Trace | None = None,
+        sweep: int = SWEEP,
+    ) -> None:
+        super().__init__(clock)
+        prepare_folder(folder)
+        self._folder = folder
+        self._synchronous = synchronous
+        self._trace = trace
+        self._sweep = sweep
+        self._reader = self._open_files(patient=True)
+        self._counted: dict[str, Counter[str]] = {}
+        self._committer = QueueCommitter(
+            self._reader.main.path, lambda patient: self._open_files(patient=patient), self._work
+        )
+        self._closed = False
+
+    def _open_files(self, *, patient: bool) -> Files:
+        return Files(self._folder, synchronous=self._synchronous, patient=patient, trace=self._trace)
+
+    async def declare(self, wanted: Declaration) -> Declaration:
+        await asyncio.to_thread(self._declare, wanted)
+        found = await self.declared(wanted.name)
+        assert found is not None
+        self.ring(wanted.name)
+        return found
+
+    def _declare(self, wanted: Declaration) -> None:
+        files = self._open_files(patient=True)
+        try:
+            with translated(files.main.path):
+                if files.known(wanted.name) is None:
+                    with transaction(files.main.connection):
+                        values = (wanted.name, encode_declaration(wanted))
+                        files.main.connection.execute(SQL["insert_queue"], values)
+                    files.main.forget()
+                self._evolve(files, wanted)
+        finally:
+            files.close()
+
+    def _evolve(self, files: Files, wanted: Declaration) -> None:
+        """Under the locks of all buckets, so that nothing comes in while we look whether the queue is empty."""
+        with files.transaction(wanted.name, self.clock.now_ms()) as (known, buckets):
+            empty = not any(
+                opened.connection.execute(ITEM["any_of_queue"], (known.jid,)).fetchone() for opened in buckets
+            )
+            evolved = known.declaration.evolve(wanted, empty=empty)
+            if evolved == known.declaration:
+                return
+            if not empty and known._replace(declaration=evolved).space != known.space:
+                raise DeclarationRefused(
+                    f"{wanted.name}: placement and file cannot change while the queue holds jobs: drain it first"
+                )
+            main = files.begin_main()
+            main.execute(SQL["update_queue"], (encode_declaration(evolved), known.jid))
+
+    async def declared(self, name: str) -> Declaration | None:
+        with translated(self._reader.main.path):
+            known = self._reader.known(name)
+        return None if known is None else known.declaration
+
+    async def names(self) -> list[str]:
+        with translated(self._reader.main.path):
+            self._reader.main.refresh()
+        return sorted(self._reader.main.queues)
+
+    async def execute(self, name: str, operation: Operation) -> Answer:
+        if isinstance(operation, READS):
+            with translated(self._reader.main.path):
+                return self._read(name, operation)
+        answer = await self._committer.execute(name, operation)
+        self.ring(name, operation)
+        return answer
+
+    def _read(self, name: str, operation: Operation) -> Answer:
+        known = self._known(self._reader, name)
+        table = SqliteTable(self._reader, known, self._reader.live(known))
+        return self._engine(table, known).apply(operation, self.clock.now_ms())
+
+    def _known(self, files: Files, name: str) -> Known:
+        known = files.known(name)
+        if known is None:
+            raise QueueNotFound(name, sorted(files.main.queues))
+        return known
+
+    def _engine(self, table: SqliteTable, known: Known) -> Engine:
+        return Engine(table, known.declaration.options.settings, sweep=self._sweep)
+
+    def _work(self, files: Files, name: str, operations: Sequence[Operation]) -> list[Answer]:
+        """A group in one transaction: all of it is durable, or nothing is."""
+        self._known(files, name)
+        with files.transaction(name, self.clock.now_ms()) as (known, buckets):
+            now = self.clock.now_ms()  # under the locks: who comes later must not be earlier
+            engine = self._engine(SqliteTable(files, known, buckets), known)
+            answers = []
+            for operation in operations:
+                answers.append(engine.apply(operation, now))
+                failpoint(f"queue.{type(operation).__name__.lower()}")
+        self._count(name, engine)
+        return answers
+
+    def _count(self, name: str, engine: Engine) -> None:
+        self._counted.setdefault(name, Counter()).update(engine.counted)
+
+    def put_in(self, connection: sqlite3.Connection, name: str, packet: Callable[[Declaration], Packet]) -> PutAnswer:
+        """Put a job inside a transaction of the caller's: it is there if and only if that transaction commits."""
+        files = self._reader
+        known = self._known(files, name)
+        file = known.declaration.options.file
+        main_file = connection.execute("PRAGMA database_list").fetchone()[2]
+        if file is None or not main_file or not Path(main_file).samefile(file):
+            raise NotTransactional(
+                f"{name} is not in the file of this connection: declare it with bucket='none' and file={main_file!r}"
+            )
+        if not connection.in_transaction and connection.isolation_level is None:
+            raise NotTransactional("this connection commits every statement by itself: execute BEGIN IMMEDIATE first")
+        with translated(Path(file)):
+            if not connection.in_transaction:
+                # Looking and writing must be one step; Python would begin only at the first write.
+                connection.execute("BEGIN IMMEDIATE")
+            bucket = files.live(known)[-1].bucket
+            opened = Opened(bucket, connection)  # type: ignore[arg-type]
+            engine = self._engine(SqliteTable(files, known, [opened]), known)
+            try:
+                answer = engine.apply(Put(packet(known.declaration)), self.clock.now_ms())
+                if files.main.connection.in_transaction:
+                    files.main.connection.execute("COMMIT")
+            except BaseException:
+                if files.main.connection.in_transaction:
+                    files.main.connection.execute("ROLLBACK")
+                raise
+        assert isinstance(answer, PutAnswer)
+        return answer
+
+    async def tend(self, name: str) -> None:
+        await asyncio.to_thread(self._tend, name)
+
+    def _tend(self, name: str) -> None:
+        files = self._open_files(patient=True)
+        try:
+            with translated(files.main.path):
+                tend(files, self._known(files, name), self.clock.now_ms())
+        finally:
+            files.close()
+
+    def changes(self, name: str) -> Any:
+        with translated(self._reader.main.path):
+            known = self._known(self._reader, name)
+            return [
+                opened.connection.execute("PRAGMA data_version").fetchone()[0] for opened in self._reader.live(known)
+            ] + [known.paused]
+
+    def sibling(self) -> SqliteQueueStore:
+        return SqliteQueueStore(
+            self._folder, synchronous=self._synchronous, clock=self.clock, trace=self._trace, sweep=self._sweep
+        )
+
+    def counted(self, name: str) -> Counter[str]:
+        return Counter(self._counted.get(name, Counter()))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await super().close()
+        await self._committer.close()
+        self._reader.close()

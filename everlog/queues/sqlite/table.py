@@ -1,0 +1,279 @@
+"""The rows of a queue in its bucket files, as the engine sees them: one table, whichever file a row is in."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from everlog.queues.operations import Place
+from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, Flag, Image, Row
+from everlog.queues.sqlite.catalog import SQL, Known
+from everlog.queues.sqlite.files import ITEM, Files, Opened
+from everlog.queues.table import Counts, Table, Times
+
+_pack = msgspec.msgpack.Encoder().encode
+_image = msgspec.msgpack.Decoder(Image).decode
+_attempts = msgspec.msgpack.Decoder(tuple[Attempt, ...]).decode
+_letter = msgspec.msgpack.Decoder(DeadLetter).decode
+_flag = msgspec.msgpack.Decoder(Flag).decode
+MAX_ENTRY = 2**63 - 1
+
+
+def row_from(found: tuple[Any, ...]) -> Row:
+    """A row from the columns of a query."""
+    (entry, key, key_hash, priority, process_ms, inserted_ms, expires_s, data_date, schema, data, *state) = found[:21]
+    status, start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts = state
+    return Row(
+        entry,
+        key,
+        key_hash,
+        Image(priority, process_ms, inserted_ms, expires_s, data_date, schema, data),
+        status,
+        start_ms,
+        lease_ms,
+        timeouts,
+        lifetime,
+        token,
+        owner,
+        None if slot is None else _image(slot),
+        stop,
+        stop_reason,
+        () if attempts is None else _attempts(attempts),
+    )
+
+
+class SqliteTable(Table):
+    """One queue. Used inside one transaction over all its buckets, or, to read only, without any."""
+
+    def __init__(self, files: Files, known: Known, buckets: Sequence[Opened]) -> None:
+        self._files = files
+        self._jid = known.jid
+        self._paused = known.paused
+        self._buckets = buckets
+        # Where a row that was read lies; the last bucket is the open one.
+        self._home: dict[int, Opened] = {}
+
+    def next_entry(self) -> int:
+        return self._files.next_entry()
+
+    def _select(self, statement: str, values: tuple[object, ...]) -> list[Row]:
+        """Rows of all buckets, from the oldest on: a row that is being moved is seen in the newer one."""
+        if len(self._buckets) == 1:
+            opened = self._buckets[0]
+            return [row_from(found) for found in opened.connection.execute(ITEM[statement], values)]
+        rows: dict[int, Row] = {}
+        for opened in self._buckets:
+            for found in opened.connection.execute(ITEM[statement], values):
+                row = row_from(found)
+                rows[row.entry] = row
+                self._home[row.entry] = opened
+        return list(rows.values())
+
+    def _home_of(self, row: Row) -> Opened:
+        if len(self._buckets) == 1:
+            return self._buckets[0]
+        return self._home[row.entry]
+
+    def find(self, key_hash: bytes, key: bytes) -> list[Row]:
+        rows = [row for row in self._select("find", (self._jid, key_hash)) if row.key == key]
+        return sorted(rows, key=lambda row: row.entry)
+
+    def get(self, entry: int) -> Row | None:
+        rows = self._select("get", (entry, self._jid))
+        return rows[-1] if rows else None
+
+    def save(self, row: Row, before: Row | None) -> None:
+        if before is None:
+            self._insert(self._buckets[-1], row)
+            return
+        opened = self._home_of(row)
+        state = (
+            row.status,
+            row.start_ms,
+            row.lease_ms,
+            row.deadline_ms if row.status == PROCESSING else None,
+            row.timeouts,
+            row.lifetime,
+            row.token,
+            row.owner,
+            row.stop,
+            row.stop_reason,
+        )
+        if row.image is before.image and row.slot is before.slot and row.attempts is before.attempts:
+            opened.write("update_state", (*state, row.entry))
+            return
+        image = row.image
+        values = (
+            image.priority,
+            image.process_ms,
+            image.inserted_ms,
+            image.expires_s,
+            image.data_date,
+            image.schema,
+            *state,
+            _pack(row.attempts) if row.attempts else None,
+            None if row.slot is None else _pack(row.slot),
+            image.data,
+            row.entry,
+        )
+        opened.write("update_all", values)
+
+    def refile(self, row: Row, before: Row) -> None:
+        """A row of an older bucket moves to the open one, which notes it: see `Files`."""
+        home, newest = self._home_of(before), self._buckets[-1]
+        if home is newest:
+            self.save(row, before)
+            return
+        self._insert(newest, row)
+        newest.write("add_moved", (row.entry,))
+        home.write("delete", (row.entry,))
+
+    def _insert(self, opened: Opened, row: Row) -> None:
+        image = row.image
+        values = (
+            row.entry,
+            self._jid,
+            row.hash,
+            row.key,
+            image.priority,
+            image.process_ms,
+            image.inserted_ms,
+            image.expires_s,
+            image.data_date,
+            image.schema,
+            row.status,
+            row.start_ms,
+            row.lease_ms,
+            row.deadline_ms if row.status == PROCESSING else None,
+            row.timeouts,
+            row.lifetime,
+            row.token,
+            row.owner,
+            row.stop,
+            row.stop_reason,
+            _pack(row.attempts) if row.attempts else None,
+            None if row.slot is None else _pack(row.slot),
+            image.data,
+        )
+        opened.write("insert", values)
+        self._home[row.entry] = opened
+
+    def remove(self, row: Row) -> None:
+        self._home_of(row).write("delete", (row.entry,))
+
+    def priorities(self) -> Iterator[int]:
+        """A loose scan: one seek per priority that occurs, however many rows it has."""
+        last = -1
+        while True:
+            found = [
+                opened.connection.execute(ITEM["next_priority"], (self._jid, last)).fetchone()[0]
+                for opened in self._buckets
+            ]
+            priority = min((one for one in found if one is not None), default=None)
+            if priority is None:
+                return
+            yield priority
+            last = priority
+
+    def due(self, priority: int, now: int, limit: int) -> list[Row]:
+        rows = self._select("due", (self._jid, priority, now, now, limit))
+        return rows if len(self._buckets) == 1 else heapq.nsmallest(limit, rows, key=lambda row: row.order)
+
+    def overdue(self, now: int, limit: int) -> list[Row]:
+        rows = self._select("overdue", (self._jid, now, limit))
+        return rows if len(self._buckets) == 1 else heapq.nsmallest(limit, rows, key=lambda row: row.deadline_ms)
+
+    def expired(self, now: int, limit: int) -> list[Row]:
+        return self._select("expired", (self._jid, now, now // 1000, limit))[:limit]
+
+    def live_leases(self, now: int) -> int:
+        return self._sum("live_leases", (self._jid, now))
+
+    def times(self, now: int) -> Times:
+        process = [self._least("next_process", (self._jid, priority, now)) for priority in list(self.priorities())]
+        return Times(
+            min((one for one in process if one is not None), default=None),
+            self._least("next_deadline", (self._jid,)),
+            self._least("next_expiry", (self._jid,)),
+        )
+
+    def counts(self, now: int) -> Counts:
+        waiting = self._all("count_waiting", (now, self._jid, now))
+        overdue = self._all("count_overdue", (self._jid, now, now))
+        late = sum(row[0] for row in overdue)
+        dates = [row[2] for row in waiting] + [row[1] for row in overdue]
+        oldest = min((date for date in dates if date is not None and date <= now), default=None)
+        ready = sum(row[1] for row in waiting)
+        return Counts(ready + late, sum(row[0] for row in waiting) - ready, self.live_leases(now), oldest)
+
+    def page(self, after: Place | None, now: int, limit: int) -> list[Row]:
+        rows = self._select("page", (self._jid, *(after or (-1, 0, b"", 0)), now, limit))
+        return heapq.nsmallest(limit, rows, key=lambda row: row.order)
+
+    def _all(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        return [opened.connection.execute(ITEM[statement], values).fetchone() for opened in self._buckets]
+
+    def _sum(self, statement: str, values: tuple[object, ...]) -> int:
+        return sum(row[0] for row in self._all(statement, values))
+
+    def _least(self, statement: str, values: tuple[object, ...]) -> int | None:
+        found: Iterable[int | None] = (row[0] for row in self._all(statement, values))
+        return min((one for one in found if one is not None), default=None)
+
+    def starts(self, since: int) -> list[int]:
+        rows = self._files.main.connection.execute(SQL["starts"], (self._jid, since))
+        return [at for at, count in rows for _ in range(count)]
+
+    def add_starts(self, now: int, count: int, since: int) -> None:
+        main = self._files.begin_main()
+        main.execute(SQL["forget_starts"], (self._jid, since))
+        main.execute(SQL["add_starts"], (self._jid, now, count))
+
+    def bury(self, letter: DeadLetter) -> None:
+        main = self._files.begin_main()
+        main.execute(SQL["bury"], (self._jid, letter.entry, letter.dead_ms, _pack(letter)))
+
+    def dead(self, entry: int) -> DeadLetter | None:
+        found = self._files.main.connection.execute(SQL["dead"], (self._jid, entry)).fetchone()
+        return None if found is None else _letter(found[0])
+
+    def unbury(self, entry: int) -> None:
+        self._files.begin_main().execute(SQL["unbury"], (self._jid, entry))
+
+    def dead_letters(self, before: int | None, limit: int) -> list[DeadLetter]:
+        values = (self._jid, MAX_ENTRY if before is None else before, limit)
+        return [_letter(letter) for (letter,) in self._files.main.connection.execute(SQL["dead_letters"], values)]
+
+    def drop_dead(self, until_ms: int, limit: int) -> int:
+        main = self._files.begin_main()
+        old = main.execute(SQL["old_dead"], (self._jid, until_ms, limit)).fetchall()
+        main.executemany(SQL["unbury"], [(self._jid, entry) for (entry,) in old])
+        return len(old)
+
+    def count_dead(self) -> int:
+        (count,) = self._files.main.connection.execute(SQL["count_dead"], (self._jid,)).fetchone()
+        return int(count)
+
+    def flag(self, reason: str) -> Flag | None:
+        found = self._files.main.connection.execute(SQL["flag"], (self._jid, reason)).fetchone()
+        return None if found is None else _flag(found[0])
+
+    def put_flag(self, flag: Flag) -> None:
+        self._files.begin_main().execute(SQL["put_flag"], (self._jid, flag.reason, _pack(flag)))
+
+    def drop_flag(self, reason: str) -> bool:
+        return self._files.begin_main().execute(SQL["drop_flag"], (self._jid, reason)).rowcount > 0
+
+    def flags(self) -> list[Flag]:
+        rows = self._files.main.connection.execute(SQL["flags"], (self._jid,))
+        return [_flag(flag) for (flag,) in rows]
+
+    def paused(self) -> bool:
+        return self._paused
+
+    def pause(self, paused: bool) -> None:
+        self._paused = paused
+        self._files.begin_main().execute(SQL["pause"], (int(paused), self._jid))

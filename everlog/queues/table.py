@@ -1,0 +1,102 @@
+"""What the engine needs of a table: the rows of one queue, in the orders in which they are looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from everlog.queues.operations import Place
+from everlog.queues.rows import DeadLetter, Flag, Row
+
+
+class Times(NamedTuple):
+    """The next moments at which something happens by itself; None: never."""
+
+    process_ms: int | None
+    deadline_ms: int | None
+    expires_s: int | None
+
+
+class Counts(NamedTuple):
+    """How many rows there are; expired ones do not count, overdue ones do as ready."""
+
+    ready: int
+    delayed: int
+    running: int
+    oldest_due_ms: int | None
+
+
+class Table(Protocol):
+    """The rows of one queue shard. All calls of one operation see and make one state: a store commits them together."""
+
+    def next_entry(self) -> int:
+        """A number that no row ever had."""
+
+    def find(self, key_hash: bytes, key: bytes) -> Sequence[Row]:
+        """All rows of a key, by entry; hashes may collide, keys do not."""
+
+    def get(self, entry: int) -> Row | None: ...
+
+    def save(self, row: Row, before: Row | None) -> None:
+        """Write a row; `before` is what it was, None for a new one."""
+
+    def refile(self, row: Row, before: Row) -> None:
+        """The same, to the place where new rows go."""
+
+    def remove(self, row: Row) -> None: ...
+
+    def priorities(self) -> Iterable[int]:
+        """The priorities of waiting rows, each once, ascending. Lazy: nobody need look beyond what is used."""
+
+    def due(self, priority: int, now: int, limit: int) -> Sequence[Row]:
+        """The first waiting rows of a priority with a Process Date up to now, not expired, in their order."""
+
+    def overdue(self, now: int, limit: int) -> Sequence[Row]:
+        """Rows whose lease is over, the longest first."""
+
+    def expired(self, now: int, limit: int) -> Sequence[Row]:
+        """Waiting rows that have expired."""
+
+    def live_leases(self, now: int) -> int:
+        """How many rows are leased and not overdue."""
+
+    def times(self, now: int) -> Times:
+        """The next Process Date after now, the first deadline, the first expiration of a waiting row."""
+
+    def counts(self, now: int) -> Counts: ...
+
+    def page(self, after: Place | None, now: int, limit: int) -> Sequence[Row]:
+        """Waiting rows that have not expired, in order, beyond a place."""
+
+    def starts(self, since: int) -> Sequence[int]:
+        """When jobs were started after this moment, ascending. Older ones may be forgotten."""
+
+    def add_starts(self, now: int, count: int, since: int) -> None:
+        """Remember starts; those up to `since` may be forgotten."""
+
+    def bury(self, letter: DeadLetter) -> None:
+        """Keep a dead letter; the same entry again changes nothing."""
+
+    def dead(self, entry: int) -> DeadLetter | None: ...
+
+    def unbury(self, entry: int) -> None: ...
+
+    def dead_letters(self, before: int | None, limit: int) -> Sequence[DeadLetter]:
+        """The newest first, by entry; below `before` if that is given."""
+
+    def drop_dead(self, until_ms: int, limit: int) -> int:
+        """Forget dead letters of that moment and before; how many."""
+
+    def count_dead(self) -> int: ...
+
+    def flag(self, reason: str) -> Flag | None: ...
+
+    def put_flag(self, flag: Flag) -> None: ...
+
+    def drop_flag(self, reason: str) -> bool: ...
+
+    def flags(self) -> Sequence[Flag]: ...
+
+    def paused(self) -> bool: ...
+
+    def pause(self, paused: bool) -> None: ...

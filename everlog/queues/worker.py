@@ -1,0 +1,271 @@
+"""A worker: claims jobs, runs their functions, and says how it went.
+
+A job is leased; a thread of its own keeps the lease while the function runs. Whoever loses a lease is cancelled, for
+somebody else has the job then. A worker that stops lets its jobs finish for a while, then gives the rest back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Literal
+
+from everlog.errors import EverlogError, InvalidInput, LeaseLost
+from everlog.queues.heart import Heart
+from everlog.queues.job import GiveUp, JobFunction, Retry, find_jobs
+from everlog.queues.operations import BeatAnswer
+from everlog.queues.options import MAX_CLAIM, QueueOptions
+from everlog.queues.queue import Job, Queue
+from everlog.queues.store import POLL_SECONDS, QueueStore
+
+log = logging.getLogger("everlog.queues")
+
+PASS_SECONDS = 60.0
+TEND_SECONDS = 60.0
+RETRY_SECONDS = 1.0
+SAY_ATTEMPTS = 5
+Why = Literal["lost", "cancel", "restart", "shutdown"]
+Say = Callable[[], Awaitable[None]]
+
+
+class Room:
+    """How many more jobs may run."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self._some = asyncio.Event()
+        self._some.set()
+
+    async def wait(self) -> None:
+        """Until there is room for one."""
+        await self._some.wait()
+
+    def take(self) -> None:
+        self.free -= 1
+        if not self.free:
+            self._some.clear()
+
+    def give(self) -> None:
+        self.free += 1
+        self._some.set()
+
+
+class Worker:
+    """Runs the jobs of one or more queues, `concurrency` at a time for each queue.
+
+    >>> worker = Worker(log.queues, [send])            # doctest: +SKIP
+    >>> await worker.run()                             # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        store: QueueStore,
+        jobs: Sequence[JobFunction] | JobFunction,
+        *,
+        concurrency: int = 10,
+        poll: float = POLL_SECONDS,
+        grace: float = 30.0,
+        name: str | None = None,
+        options: Mapping[str, QueueOptions] | None = None,
+    ) -> None:
+        if not 1 <= concurrency <= MAX_CLAIM:
+            raise InvalidInput(f"a worker runs 1 to {MAX_CLAIM} jobs at a time, not {concurrency}")
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{store.clock.new_id()[:8]}"
+        self.counted: Counter[str] = Counter()
+        self._store = store
+        self._options = options or {}
+        self._jobs = find_jobs(jobs)
+        self._concurrency = concurrency
+        self._poll = poll
+        self._grace = grace
+        self._heart = Heart(store.sibling, store.clock)
+        self._threads = ThreadPoolExecutor(concurrency * len(self._jobs), thread_name_prefix="everlog-job")
+        self._stopping = asyncio.Event()
+        self._running: dict[asyncio.Task[None], Why | None] = {}
+
+    @property
+    def running(self) -> int:
+        """How many jobs run now."""
+        return len(self._running)
+
+    def stop(self) -> None:
+        """Take no more jobs; `run` returns when those under way have ended."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Work until `stop`."""
+        loops = []
+        try:
+            for function in self._jobs:
+                queue = Queue(function.queue, self._store, self._options.get(function.queue))
+                await queue.ensure()
+                await self._put_next(function, queue)
+                loops.append(asyncio.create_task(self._serve(function, queue), name=f"everlog-work-{queue.name}"))
+                loops.append(asyncio.create_task(self._tend(queue), name=f"everlog-tend-{queue.name}"))
+            await self._stopping.wait()
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+            await self._end_jobs()
+            await asyncio.to_thread(self._heart.close)
+            self._threads.shutdown()
+
+    async def _end_jobs(self) -> None:
+        """A while for what runs, then the rest is released: it waits again at once, uncounted."""
+        if self._running:
+            log.info("%d jobs run still: they have %.0f s", len(self._running), self._grace)
+            await asyncio.wait(list(self._running), timeout=self._grace)
+        for task in self._running:
+            self._cancel(task, "shutdown")
+        if self._running:
+            await asyncio.wait(list(self._running))
+
+    async def _serve(self, function: JobFunction, queue: Queue) -> None:
+        """Claim and start jobs of one queue. A pass ends when there is nothing, or after a minute."""
+        room = Room(self._concurrency)
+        clock = self._store.clock
+        fast_only, pass_ends = False, clock.monotonic() + PASS_SECONDS
+        while True:
+            await room.wait()
+            if clock.monotonic() >= pass_ends:
+                fast_only, pass_ends = False, clock.monotonic() + PASS_SECONDS
+            try:
+                jobs = await queue.claim(
+                    room.free, owner=self.name, lease=_seconds(function.lease_ms), fast_only=fast_only
+                )
+            except EverlogError as error:
+                log.warning("%s: no claim: %s; next try in %.0f s", queue.name, error, RETRY_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            threshold = (await queue.declaration()).options.slow_threshold
+            fast_only = fast_only or (threshold is not None and any(job.priority < threshold for job in jobs))
+            for job in jobs:
+                self._start(function, job, room)
+            if not jobs:
+                fast_only = False
+                await self._store.wait(queue.name, self.name, self._poll)
+                pass_ends = clock.monotonic() + PASS_SECONDS
+
+    def _start(self, function: JobFunction, job: Job, room: Room) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.create_task(self._run_job(function, job))
+        self._running[task] = None
+        room.take()
+
+        def told(answer: BeatAnswer) -> None:
+            why: Why = answer.stop if answer.ack == "OK" and answer.stop is not None else "lost"
+            job.stopping = True  # plain functions look at it: a thread cannot be cancelled
+            loop.call_soon_threadsafe(self._cancel, task, why)
+
+        def ended(_: asyncio.Task[None]) -> None:
+            self._heart.forget(job.queue.name, job.handle)
+            del self._running[task]
+            room.give()
+
+        task.add_done_callback(ended)
+        self._heart.watch(job.queue.name, job.handle, job.row.lease_ms, told)
+
+    def _cancel(self, task: asyncio.Task[None], why: Why) -> None:
+        if task in self._running and self._running[task] is None:
+            self._running[task] = why
+            task.cancel()
+
+    async def _run_job(self, function: JobFunction, job: Job) -> None:
+        """Run the function once, and say how it went. Nothing that it raises ends the worker."""
+        say: Say
+        try:
+            if function.is_async:
+                await function(job)  # type: ignore[misc]
+            else:
+                await self._in_thread(function, job)
+            if function.schedule is not None:
+                await self._put_next(function, job.queue)
+            outcome, say = "done", lambda: job.queue.done(job)
+        except asyncio.CancelledError:
+            outcome, say = self._stopped(job)
+        except Exception as error:
+            outcome, say = self._failed(job, error)
+        await self._tell(job, outcome, say)
+
+    async def _in_thread(self, function: JobFunction, job: Job) -> None:
+        """A thread cannot be cancelled: it is told by `job.stopping`, and the job is its own until it ends."""
+        future = asyncio.get_running_loop().run_in_executor(self._threads, function.handler, job)
+        while not future.done():
+            try:
+                await asyncio.shield(asyncio.wait([future]))
+            except asyncio.CancelledError:
+                job.stopping = True
+        future.result()
+
+    def _failed(self, job: Job, error: Exception) -> tuple[str, Say]:
+        if self._why() == "cancel":
+            return self._stopped(job)
+        if isinstance(error, Retry):
+            delay = None if error.delay_ms is None else error.delay_ms / 1000
+            return "failed", lambda: job.queue.fail(job, str(error), delay=delay)
+        if isinstance(error, GiveUp):
+            return "failed", lambda: job.queue.fail(job, str(error), retry=False)
+        log.warning("%s: attempt %d of %r failed", job.queue.name, job.attempt, job.key, exc_info=error)
+        return "failed", lambda: job.queue.fail(job, f"{type(error).__name__}: {error}")
+
+    def _stopped(self, job: Job) -> tuple[str, Say]:
+        """What to say about a job that was stopped. Of one that was lost, nothing would be heard."""
+        why = self._why()
+        if why == "lost":
+            return "lost", _nothing
+        if why == "cancel":
+            return "cancelled", lambda: job.queue.fail(job, "cancelled", retry=False)
+        return "released", lambda: job.queue.release(job)
+
+    def _why(self) -> Why | None:
+        """Why the job of the running task was stopped, if it was."""
+        task = asyncio.current_task()
+        assert task is not None
+        return self._running.get(task)
+
+    async def _tell(self, job: Job, outcome: str, say: Say) -> None:
+        """Say how it went; once more, if that may help. If nobody hears it, the lease ends and the job runs again."""
+        for attempt in range(1, SAY_ATTEMPTS + 1):
+            try:
+                await say()
+                break
+            except LeaseLost as error:
+                outcome = "lost"
+                log.warning("%s", error)
+                break
+            except EverlogError as error:
+                log.warning("%s: the end of job %s was not heard: %s", job.queue.name, job.entry, error)
+                if not error.retriable or attempt == SAY_ATTEMPTS:
+                    outcome = "unsaid"
+                    break
+                await asyncio.sleep(RETRY_SECONDS)
+        self.counted[outcome] += 1
+
+    async def _put_next(self, function: JobFunction, queue: Queue) -> None:
+        """The next time of a job that repeats. All workers put the same one: it merges."""
+        if function.schedule is not None:
+            at = function.schedule.after(self._store.clock.now_ms())
+            await queue.put(function.__name__, at=datetime.fromtimestamp(at / 1000, UTC))
+
+    async def _tend(self, queue: Queue) -> None:
+        while True:
+            try:
+                await self._store.tend(queue.name)
+            except EverlogError as error:
+                log.warning("%s: upkeep failed: %s", queue.name, error)
+            await asyncio.sleep(TEND_SECONDS)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+async def _nothing() -> None:
+    """Nothing needs to be said."""

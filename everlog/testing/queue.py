@@ -1,0 +1,39 @@
+"""What every store of queues must do, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from everlog.queues.store import QueueStore
+from everlog.testing.queue_desk import Desk, VirtualClock
+from everlog.testing.queue_keeping import Keeping
+from everlog.testing.queue_leasing import Leasing
+from everlog.testing.queue_merging import Merging
+
+
+class QueueConformance(Merging, Leasing, Keeping):
+    """Subclass it and provide the fixture `make_store`: a function from a clock to an open, empty store.
+
+    It takes `sweep`, how many rows a claim turns over first, and passes it to the engine.
+    """
+
+    pytestmark = pytest.mark.asyncio
+
+    @pytest.fixture
+    def clock(self) -> VirtualClock:
+        return VirtualClock()
+
+    @pytest.fixture
+    async def store(self, make_store: Callable[..., Any], clock: VirtualClock) -> AsyncIterator[QueueStore]:
+        store = await make_store(clock)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def desk(self, store: QueueStore, clock: VirtualClock) -> Desk:
+        desk = Desk(store, clock)
+        await desk.declare()
+        return desk

@@ -1,0 +1,178 @@
+"""One queue of a store in virtual time, with short words for what the suites do to it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from everlog.queues.declaration import Declaration, Schema
+from everlog.queues.keys import decode_key, encode_key, hash_key
+from everlog.queues.operations import (
+    AskDue,
+    AskStats,
+    BeatAnswer,
+    Cancel,
+    Claim,
+    Done,
+    DueAnswer,
+    Fail,
+    Get,
+    Handle,
+    Heartbeat,
+    Lease,
+    ListDead,
+    ListFlags,
+    Operation,
+    Peek,
+    Put,
+    PutAnswer,
+    Release,
+    Stats,
+)
+from everlog.queues.options import make_options
+from everlog.queues.rows import DeadLetter, Flag, Packet, Row
+from everlog.queues.store import QueueStore
+
+T = 1_700_000_000_000
+"""The moment at which virtual time begins, ms."""
+HOUR = 3_600_000
+
+
+class VirtualClock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self, now_ms: int = T) -> None:
+        self.now = now_ms
+        self._ids = itertools.count(1)
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now / 1000
+
+    def new_id(self) -> str:
+        return f"id-{next(self._ids)}"
+
+
+class Desk:
+    """One queue of a store, with short words for what tests do to it."""
+
+    def __init__(self, store: QueueStore, clock: VirtualClock, name: str = "jobs") -> None:
+        self.store = store
+        self.clock = clock
+        self.name = name
+
+    async def declare(self, schema: Schema | None = None, **options: Any) -> Declaration:
+        wanted = Declaration(self.name, make_options(**options), () if schema is None else (schema,))
+        return await self.store.declare(wanted)
+
+    async def do(self, operation: Operation) -> Any:
+        return await self.store.execute(self.name, operation)
+
+    async def enq(
+        self,
+        key: str = "a",
+        pri: int = 128,
+        proc: int | None = None,
+        exp: int = 0,
+        data: object = 1,
+        *,
+        ins: int | None = None,
+        schema: int = 1,
+        key_hash: bytes | None = None,
+    ) -> PutAnswer:
+        """`proc` and `ins` in ms after T, `exp` in s after T."""
+        encoded = encode_key(key)
+        packet = Packet(
+            encoded,
+            key_hash or hash_key(encoded),
+            str(data).encode(),
+            pri,
+            self.clock.now if ins is None else T + ins,
+            None if proc is None else T + proc,
+            T // 1000 + exp if exp else 0,
+            schema,
+        )
+        answer: PutAnswer = await self.do(Put(packet))
+        return answer
+
+    async def claim(
+        self, limit: int = 1, *, owner: str = "w", lease: int | None = None, fast: bool = False
+    ) -> list[Lease]:
+        leases: list[Lease] = await self.do(Claim(owner, limit, lease, fast))
+        return leases
+
+    async def one(self, **options: Any) -> Lease:
+        (lease,) = await self.claim(**options)
+        return lease
+
+    async def done(self, lease: Lease) -> str:
+        answer: str = await self.do(Done(handle(lease)))
+        return answer
+
+    async def fail(self, lease: Lease, reason: str | None = None, delay: int | None = None, retry: bool = True) -> str:
+        answer: str = await self.do(Fail(handle(lease), reason, delay, retry))
+        return answer
+
+    async def release(self, lease: Lease) -> str:
+        answer: str = await self.do(Release(handle(lease)))
+        return answer
+
+    async def beat(self, lease: Lease) -> BeatAnswer:
+        answer: BeatAnswer = await self.do(Heartbeat(handle(lease)))
+        return answer
+
+    async def cancel(self, key: str = "a", reason: str | None = None) -> int:
+        encoded = encode_key(key)
+        count: int = await self.do(Cancel(encoded, hash_key(encoded), reason))
+        return count
+
+    async def rows(self, key: str = "a") -> list[Row]:
+        encoded = encode_key(key)
+        rows: list[Row] = await self.do(Get(encoded, hash_key(encoded)))
+        return rows
+
+    async def row(self, key: str = "a") -> Row:
+        (row,) = await self.rows(key)
+        return row
+
+    async def peek(self, limit: int = 10, after: tuple[int, int, bytes, int] | None = None) -> list[Row]:
+        rows: list[Row] = await self.do(Peek(limit, after))
+        return rows
+
+    async def dead(self) -> list[DeadLetter]:
+        letters: list[DeadLetter] = await self.do(ListDead())
+        return letters
+
+    async def flags(self) -> dict[str, Flag]:
+        flags: list[Flag] = await self.do(ListFlags())
+        return {flag.reason: flag for flag in flags}
+
+    async def stats(self) -> Stats:
+        stats: Stats = await self.do(AskStats())
+        return stats
+
+    async def due(self, limit: int = 1000) -> DueAnswer:
+        answer: DueAnswer = await self.do(AskDue(limit))
+        return answer
+
+    def counted(self, kind: str) -> int:
+        return self.store.counted(self.name)[kind]
+
+    def wait(self, ms: int) -> None:
+        """Let time pass."""
+        self.clock.now += ms
+
+
+def handle(lease: Lease) -> Handle:
+    return Handle(lease.row.entry, lease.row.token)
+
+
+def keys(leases: Sequence[Lease]) -> list[Any]:
+    return [decode_key(lease.row.key) for lease in leases]
+
+
+def number(row: Row) -> int:
+    return int(row.image.data)

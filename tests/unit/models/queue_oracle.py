@@ -1,0 +1,257 @@
+"""A queue as simple as it can be written: a list of dictionaries, walked from end to end for every question.
+
+It was written from the table of states, not from the engine, so that the two can disagree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everlog.queues.operations import (
+    Cancel,
+    Claim,
+    Done,
+    Fail,
+    Heartbeat,
+    Operation,
+    Pause,
+    Put,
+    Release,
+    Sweep,
+)
+from everlog.queues.options import Settings
+
+Entry = dict[str, Any]
+
+
+class Oracle:
+    """Answers what a queue must answer; rows by key, token and data instead of entry ids."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.rows: list[Entry] = []
+        self.dead: list[Entry] = []
+        self.flags: dict[str, int] = {}
+        self.paused = False
+        self.starts: list[int] = []
+        self._serial = 0
+
+    def apply(self, operation: Operation, now: int, row: Entry | None = None) -> Any:
+        """`row`: the one that a handle names, None if it names none that is still held."""
+        match operation:
+            case Put(packet):
+                return self.put(packet, now)
+            case Claim(_, limit, lease_ms, fast_only):
+                return self.claim(operation.owner, limit, lease_ms, fast_only, now)
+            case Heartbeat() if row:
+                row["start"] = now
+                return row["stop"]
+            case Done() if row:
+                self.finish(row, now)
+            case Fail() if row:
+                self.end(row, now, "failed", operation.delay_ms, operation.retry)
+            case Release() if row:
+                self.give_back(row, now)
+            case Heartbeat() | Done() | Fail() | Release():
+                return "LEASE_LOST"
+            case Cancel():
+                return self.cancel(operation.key, now)
+            case Pause():
+                self.paused = operation.paused
+            case Sweep():
+                self.sweep(now)
+        return "OK"
+
+    def get(self, key: bytes, now: int) -> list[Entry]:
+        return [row for row in self.rows if row["key"] == key and not self.expired(row, now)]
+
+    def expired(self, image: Entry, now: int) -> bool:
+        return image["expires"] > 0 and now > image["expires"] * 1000
+
+    def overdue(self, row: Entry, now: int) -> bool:
+        return row["status"] == "P" and now - row["start"] > row["lease"]
+
+    def put(self, packet: Any, now: int) -> str:
+        inserted = packet.inserted_ms
+        if inserted > now + self.settings.clock_tolerance:
+            inserted = now
+            self.flags["clock_skew"] = self.flags.get("clock_skew", 0) + 1
+        process = max(inserted, packet.process_ms or 0)
+        if self.settings.max_wait:
+            process = min(process, inserted + self.settings.max_wait)
+        image = {
+            "priority": packet.priority,
+            "process": process,
+            "inserted": inserted,
+            "expires": packet.expires_s,
+            "date": inserted,
+            "data": packet.data,
+        }
+        if not self.settings.merge:
+            return self.create(packet.key, packet.hash, image)
+        for row in list(self.rows):
+            if row["key"] == packet.key:
+                if self.overdue(row, now):
+                    self.end(row, now, "timeout")
+                elif row["status"] == "W" and self.expired(row, now):
+                    self.rows.remove(row)
+        mine = [row for row in self.rows if row["key"] == packet.key]
+        for row in mine:
+            if row["status"] == "W":
+                if self.settings.late_packets == "ignore" and image["date"] < row["date"]:
+                    return "IGNORED_LATE"
+                self.merge(row, image)
+                row["timeouts"] = 0
+                return "MERGED"
+        if not mine or self.settings.on_busy == "parallel":
+            return self.create(packet.key, packet.hash, image)
+        return self.put_busy(mine[0], image, now)
+
+    def put_busy(self, row: Entry, image: Entry, now: int) -> str:
+        if self.settings.on_busy in ("reject", "drop"):
+            return {"reject": "REJECTED", "drop": "DROPPED"}[self.settings.on_busy]
+        slot = row["slot"]
+        if slot is not None and self.expired(slot, now):
+            slot = None
+        if self.settings.late_packets == "ignore" and image["date"] < (slot or row)["date"]:
+            return "IGNORED_LATE"
+        if self.settings.on_busy == "restart" and not row["stop"]:
+            row["stop"] = "restart"
+        if slot is None:
+            row["slot"] = dict(image)
+            return "SUCCESSOR"
+        self.merge(slot, image)
+        return "SUCCESSOR_MERGED"
+
+    def merge(self, held: Entry, image: Entry) -> None:
+        held["priority"] = min(held["priority"], image["priority"])
+        held["process"] = max(held["process"], image["process"])
+        if self.settings.max_wait:
+            held["process"] = min(held["process"], held["inserted"] + self.settings.max_wait)
+        both = held["expires"] and image["expires"]
+        held["expires"] = max(held["expires"], image["expires"]) if both else 0
+        if image["date"] >= held["date"]:
+            held["date"], held["data"] = image["date"], image["data"]
+
+    def create(self, key: bytes, key_hash: bytes, image: Entry) -> str:
+        self._serial += 1
+        state = {"status": "W", "start": None, "lease": 0, "timeouts": 0, "lifetime": 0, "token": 0}
+        self.rows.append(
+            {**image, **state, "key": key, "hash": key_hash, "serial": self._serial, "slot": None, "stop": None}
+        )
+        return "CREATED"
+
+    def order(self, row: Entry) -> tuple[Any, ...]:
+        return row["priority"], row["process"], row["hash"], row["serial"]
+
+    def waiting(self, now: int) -> list[Entry]:
+        return sorted((row for row in self.rows if row["status"] == "W" and not self.expired(row, now)), key=self.order)
+
+    def claimable(self, now: int) -> list[Entry]:
+        return [row for row in self.waiting(now) if row["process"] <= now]
+
+    def claim(self, owner: str, limit: int, lease_ms: int | None, fast_only: bool, now: int) -> list[Entry]:
+        if self.paused:
+            return []
+        self.sweep(now)
+        lease = min(lease_ms or self.settings.processing_timeout, self.settings.max_processing_timeout)
+        if self.settings.max_in_flight is not None:
+            limit = min(limit, self.settings.max_in_flight - sum(row["status"] == "P" for row in self.rows))
+        rate = self.settings.rate_limit
+        if rate is not None:
+            limit = min(limit, rate.count - sum(at > now - rate.window_ms for at in self.starts))
+        taken: list[Entry] = []
+        for row in self.claimable(now):
+            slow = self.settings.slow_threshold is not None and row["priority"] >= self.settings.slow_threshold
+            if len(taken) < limit and not (slow and fast_only):
+                taken.append(row)
+                fast_only = fast_only or (self.settings.slow_threshold is not None and not slow)
+        for row in taken:
+            row.update(status="P", start=now, lease=lease, token=row["token"] + 1, owner=owner, stop=None)
+        if taken and rate is not None:  # what has left the window is forgotten, even if the clock goes back
+            self.starts = [at for at in self.starts if at > now - rate.window_ms] + [now] * len(taken)
+        return taken
+
+    def sweep(self, now: int) -> None:
+        for row in list(self.rows):
+            if self.overdue(row, now):
+                self.end(row, now, "timeout")
+        self.rows = [row for row in self.rows if not (row["status"] == "W" and self.expired(row, now))]
+
+    def finish(self, row: Entry, now: int) -> None:
+        slot = row["slot"]
+        if slot is None or self.expired(slot, now):
+            self.rows.remove(row)
+        else:
+            row.update(slot, timeouts=0)
+            self.to_waiting(row)
+
+    def to_waiting(self, row: Entry) -> None:
+        row.update(status="W", start=None, lease=0, slot=None, stop=None)
+
+    def end(self, row: Entry, now: int, how: str, delay: int | None = None, retry: bool = True) -> None:
+        row["timeouts"] = min(255, row["timeouts"] + 1)
+        row["lifetime"] += 1
+        if row["lifetime"] >= self.settings.lifetime_timeouts:
+            self.flags["lifetime_timeouts"] = self.flags.get("lifetime_timeouts", 0) + 1
+        if self.ended_for_good(row, now):
+            return
+        if row["timeouts"] >= self.settings.max_timeouts or not retry:
+            reason = "max_timeouts" if row["timeouts"] >= self.settings.max_timeouts else "failed"
+            self.flags[reason] = self.flags.get(reason, 0) + 1
+            self.dead.append(dict(row, cause=reason))
+            self.leave(row, now)
+            return
+        if not self.merge_slot(row, now):
+            pause = 0
+            if self.settings.retry_backoff:
+                pause = min(self.settings.retry_backoff * 2 ** (row["timeouts"] - 1), self.settings.max_retry_backoff)
+            if how == "failed":
+                row["process"] = now + (pause if delay is None else delay)
+            elif pause:
+                row["process"] = now + pause
+        self.to_waiting(row)
+
+    def give_back(self, row: Entry, now: int) -> None:
+        if not self.ended_for_good(row, now):
+            self.merge_slot(row, now)
+            self.to_waiting(row)
+
+    def merge_slot(self, row: Entry, now: int) -> bool:
+        slot = row["slot"]
+        if slot is None or self.expired(slot, now):
+            return False
+        self.merge(row, slot)
+        row["timeouts"] = 0
+        return True
+
+    def ended_for_good(self, row: Entry, now: int) -> bool:
+        if row["stop"] == "cancel":
+            self.dead.append(dict(row, cause="cancelled"))
+        elif not self.expired(row, now):
+            return False
+        self.leave(row, now)
+        return True
+
+    def leave(self, row: Entry, now: int) -> None:
+        """The row goes; a successor that is alive gets a row of its own."""
+        self.rows.remove(row)
+        if row["slot"] is not None and not self.expired(row["slot"], now):
+            self.create(row["key"], row["hash"], row["slot"])
+
+    def cancel(self, key: bytes, now: int) -> int:
+        for row in list(self.rows):
+            if row["key"] == key and self.overdue(row, now):
+                self.end(row, now, "timeout")
+        mine = [row for row in self.rows if row["key"] == key]
+        count = 0
+        for row in mine:
+            if row["status"] == "P":
+                row.update(stop="cancel", slot=None)
+            else:
+                self.rows.remove(row)
+                if self.expired(row, now):
+                    continue
+                self.dead.append(dict(row, cause="cancelled"))
+            count += 1
+        return count

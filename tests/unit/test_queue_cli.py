@@ -1,0 +1,172 @@
+"""`everlog queue` and `everlog work`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.cli_support import Cli
+
+
+@pytest.fixture
+def cli(tmp_path):
+    return Cli(tmp_path / "data")
+
+
+def test_a_job_from_put_to_done(cli):
+    assert cli.json("queue", "put", "pages", "p1", "--payload", "a")["result"] == "CREATED"
+    assert cli.json("queue", "put", "pages", "p1", "--payload", "b", "--priority", "new-page")["result"] == "MERGED"
+    assert cli.out("queue", "put", "pages", "p2", "--delay", "1h").startswith("created: job ")
+    first, second = cli.lines("queue", "peek", "pages")
+    assert (first["key"], first["data"], first["priority"], first["status"]) == ("p1", "b", 20, "W")
+    assert (second["key"], second["data"]) == ("p2", None)
+    assert "p2" in cli.out("queue", "peek", "pages")
+    (job,) = cli.lines("queue", "claim", "pages", "--lease", "10m", "--owner", "me")
+    assert (job["key"], job["attempt"], job["owner"]) == ("p1", 1, "me")
+    assert cli.lines("queue", "peek", "pages", "--key", "p1")[0]["status"] == "P"
+    assert cli.json("queue", "put", "pages", "p1")["result"] == "SUCCESSOR"
+    assert cli.json("queue", "done", "pages", job["handle"])["outcome"] == "done"
+    assert cli.error("queue", "done", "pages", job["handle"], code=3)["type"] == "LeaseLost"
+    (stats,) = cli.lines("queue", "stats")
+    assert (stats["queue"], stats["ready"], stats["delayed"], stats["running"]) == ("pages", 1, 1, 0)
+    assert "pages" in cli.out("queue", "stats", "pages")
+
+
+def test_dead_letters_and_flags(cli):
+    cli.run("queue", "put", "jobs", "k", "--json-payload", '{"n": 1}')
+    for _ in range(5):
+        (job,) = cli.lines("queue", "claim", "jobs")
+        cli.run("queue", "done", "jobs", job["handle"], "--failed", "broken")
+    (letter,) = cli.lines("queue", "dead", "jobs")
+    assert (letter["key"], letter["data"], letter["reason"], len(letter["attempts"])) == ("k", {"n": 1}, "broken", 5)
+    assert "broken" in cli.out("queue", "dead", "jobs")
+    assert json.loads(cli.run("queue", "flags", "jobs", "--json", code=1).stdout)["reason"] == "max_timeouts"
+    assert "max_timeouts" in cli.run("queue", "flags", "jobs", code=1).stdout
+    cli.run("queue", "flags", "jobs", "--ack", "max_timeouts")
+    assert cli.out("queue", "flags", "jobs") == ""
+    cli.run("queue", "flags", "jobs", "--ack", "max_timeouts", code=4)
+    assert cli.json("queue", "revive", "jobs", str(letter["entry"]))["revived"] == 1
+    cli.run("queue", "revive", "jobs", str(letter["entry"]), code=4)
+    assert cli.json("queue", "revive", "jobs", "--all")["revived"] == 0
+    cli.run("queue", "revive", "jobs", code=2)
+    assert cli.lines("queue", "claim", "jobs")[0]["attempt"] == 1
+
+
+def test_pause_resume_cancel_release(cli):
+    cli.run("queue", "put", "jobs", "k")
+    assert cli.out("queue", "pause", "jobs") == "jobs is paused\n"
+    assert cli.lines("queue", "claim", "jobs") == []
+    cli.run("queue", "resume", "jobs")
+    (job,) = cli.lines("queue", "claim", "jobs")
+    cli.run("queue", "done", "jobs", job["handle"], "--release")
+    assert "k" in cli.out("queue", "claim", "jobs")
+    assert cli.json("queue", "cancel", "jobs", "k", "--reason", "no")["cancelled"] == 1
+    cli.run("queue", "cancel", "jobs", "other", code=4)
+
+
+def test_what_is_wrong_is_said(cli, tmp_path):
+    cli.run("queue", "put", "jobs", "k")
+    for words in (
+        ("put", "jobs", "k", "--priority", "256"),
+        ("put", "jobs", "k", "--priority", "soon"),
+        ("put", "jobs", "k", "--delay", "soon"),
+        ("put", "jobs", "k", "--at", "tomorrow"),
+        ("put", "jobs", "k", "--at", "2026-01-01", "--delay", "1s"),
+        ("put", "no name", "k"),
+        ("done", "jobs", "7"),
+        ("done", "jobs", "7/1", "--failed", "x", "--release"),
+        ("declare", str(tmp_path / "no.xml")),
+    ):
+        cli.run("queue", *words, code=2)
+    for words in (("peek", "nothing"), ("claim", "nothing"), ("stats", "nothing"), ("pause", "nothing")):
+        assert cli.error("queue", *words, code=4)["type"] == "QueueNotFound"
+
+
+def test_a_declaration_from_a_file(cli, tmp_path):
+    file = tmp_path / "queues.xml"
+    file.write_text(
+        '<context><table name="pages" model="queue" row-key="page"><schema><column name="page" type="uint8"/>\n'
+        '<column name="title" type="string"/></schema><journal max-wait="1m"/></table></context>'
+    )
+    assert cli.json("queue", "declare", str(file)) == {"queue": "pages", "version": 1, "options": {"max_wait": "1m"}}
+    cli.run("queue", "put", "pages", "7", "--json-payload", '{"title": "x"}')
+    cli.run("queue", "put", "pages", "7", "--json-payload", '{"name": "x"}', code=2)
+    for wrong in ("p1", "256", "1,2"):
+        cli.run("queue", "put", "pages", wrong, code=2)
+    (job,) = cli.lines("queue", "peek", "pages", "--key", "7")
+    assert (job["key"], job["data"]) == (7, {"title": "x"})
+    cli.run("queue", "cancel", "pages", "7")
+    file.write_text(file.read_text().replace("max-wait", "max-wiat"))
+    error = cli.error("queue", "declare", str(file), code=2)
+    assert (error["line"], error["attribute"]) == (2, "max-wiat")
+
+
+MODULE = """
+import everlog
+
+@everlog.job("pages")
+async def index(job):
+    print("indexed", job.key, flush=True)
+
+@everlog.job("forever", timeout="1s")
+async def forever(job):
+    import asyncio
+    print("started", flush=True)
+    await asyncio.Event().wait()
+
+app = [index]
+nothing = []
+"""
+
+
+@pytest.fixture
+def worker(tmp_path, cli):
+    """`everlog work …` as a process, in a folder with a module of jobs."""
+    (tmp_path / "shop.py").write_text(textwrap.dedent(MODULE))
+
+    def start(*words, grace=30):
+        (cli.folder).mkdir(exist_ok=True)
+        (cli.folder / "everlog.toml").write_text(f"[queue]\ngrace = {grace}\n")
+        command = [sys.executable, "-m", "everlog.cli", "work", *words, "--data", str(cli.folder)]
+        return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env={**os.environ})
+
+    return start
+
+
+def test_work_until_nothing_is_left(cli, worker):
+    for number in range(3):
+        cli.run("queue", "put", "pages", f"p{number}")
+    process = worker("shop:app", "--until-empty")
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    lines = out.splitlines()
+    assert lines[0].endswith("works on pages")
+    assert sorted(lines[1:-1]) == ["indexed p0", "indexed p1", "indexed p2"]
+    assert lines[-1] == "3 done"
+
+
+def test_work_gives_back_what_it_cannot_finish(cli, worker):
+    cli.run("queue", "put", "forever", "k")
+    process = worker("shop:forever", grace=0)
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "1 released\n")
+    (job,) = cli.lines("queue", "peek", "forever")
+    assert (job["status"], job["timeouts"]) == ("W", 0)
+
+
+@pytest.mark.parametrize("target", ["no_such_module", "shop:missing", "shop:nothing", "json"])
+def test_work_needs_functions(cli, target, tmp_path, monkeypatch):
+    (tmp_path / "shop.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cli.run("work", target, code=2)

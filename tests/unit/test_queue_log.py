@@ -1,0 +1,284 @@
+"""The fenced log of queues, on a model of its store: nothing acknowledged is lost, nothing done comes back.
+
+The real protocol and the real owner run; four compete, stop anywhere, and lose answers. Each protection is left out
+once, to see that the checks notice.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from everlog.errors import Deposed, EverlogError, IntegrityViolated
+from everlog.queues.cassandra.owner import Owner
+from everlog.queues.cassandra.protocol import Shard, ShardLog
+from everlog.queues.keys import encode_key, hash_key
+from everlog.queues.operations import Claim, Done, Fail, Handle, Heartbeat, Pause, Put
+from everlog.queues.options import Settings
+from everlog.queues.rows import Packet
+from tests.unit.models.queue_log import ModelBackend, Scheduler, World, switch
+
+SETTINGS = Settings(processing_timeout=100_000, max_timeouts=255, max_buckets=2)
+STEPS = 1500
+
+
+class Ledger:
+    """What was acknowledged, over all owners."""
+
+    def __init__(self) -> None:
+        self.put: set[bytes] = set()
+        self.done: set[bytes] = set()
+        self.maybe_done: set[bytes] = set()
+        self.handles: set[Handle] = set()
+        self.takeovers = 0
+        self.found: list[str] = []
+
+
+def packet(name: str, now: int) -> Packet:
+    key = encode_key(name)
+    return Packet(key, hash_key(key), b"x", 128, now)
+
+
+async def own(name: str, world: World, scheduler: Scheduler, ledger: Ledger, kind: type[ShardLog], owner: type[Owner]):
+    """A process that takes the shard whenever it can, works on it, and begins again when it is deposed."""
+    number = 0
+    while True:
+        log = kind(ModelBackend(world), owner=name)
+        try:
+            if not await log.take_over(await ModelBackend(world).read_shard()):
+                continue
+            ledger.takeovers += 1
+            mine = owner(log, SETTINGS, segment_records=12)
+            await mine.load(scheduler.steps)
+            if world.shard.epoch == log.shard.epoch:  # else an owner after us may have acknowledged more by now
+                check(name, mine, ledger)
+            for _ in range(scheduler.chance.randint(1, 20)):
+                number += 1
+                await work(f"{name}-{number}", mine, scheduler, ledger)
+                await switch()
+            if scheduler.chance.random() < 0.3:
+                await log.resign()
+        except IntegrityViolated as error:
+            ledger.found.append(f"{name}: {error}")
+        except EverlogError:
+            continue
+
+
+def check(name: str, mine: Owner, ledger: Ledger) -> None:
+    """A new owner has all that was acknowledged, and nothing that was done."""
+    keys = {row.key for row in mine.table.rows.values()}
+    if back := keys & ledger.done:
+        ledger.found.append(f"{name}: {back} were done and are back")
+    if lost := ledger.put - ledger.maybe_done - keys:
+        ledger.found.append(f"{name}: {lost} were put and are gone")
+
+
+async def work(name: str, mine: Owner, scheduler: Scheduler, ledger: Ledger) -> None:
+    now = scheduler.steps
+    new = packet(name, now)
+    (created,) = await mine.execute([Put(new)], now)
+    assert created.result == "CREATED"
+    ledger.put.add(new.key)
+    (leases,) = await mine.execute([Claim(name, scheduler.chance.randint(1, 3))], now)
+    for lease in leases:
+        handle = Handle(lease.row.entry, lease.row.token)
+        if handle in ledger.handles:
+            ledger.found.append(f"{name}: {handle} was given twice")
+        ledger.handles.add(handle)
+        if scheduler.chance.random() < 0.8:
+            ledger.maybe_done.add(lease.row.key)
+            await mine.execute([Heartbeat(handle), Done(handle)], now)
+            ledger.done.add(lease.row.key)
+        else:
+            await mine.execute([Fail(handle, delay_ms=0)], now)
+    await mine.tidy()
+
+
+def run(seed: int, *, kind=ShardLog, owner=Owner, **world_options) -> Ledger:
+    scheduler = Scheduler(seed)
+    world = World(scheduler.chance, **world_options)
+    ledger = Ledger()
+    for name in "abcd":
+        scheduler.start(own(name, world, scheduler, ledger, kind, owner))
+    scheduler.run(STEPS)
+    return ledger
+
+
+@pytest.mark.case("journal-tables", 46)
+def test_nothing_is_lost_and_nothing_comes_back():
+    """Owners that are paused past a takeover, and answers that get lost: each batch is in the log once, or not."""
+    total = Ledger()
+    for seed in range(150):
+        ledger = run(seed)
+        assert not ledger.found, (seed, ledger.found)
+        total.takeovers += ledger.takeovers
+        total.put |= {b"%d" % seed + key for key in ledger.put}
+        total.done |= {b"%d" % seed + key for key in ledger.done}
+    assert total.takeovers > 500
+    assert len(total.put) > 2000
+    assert len(total.done) > 1000
+
+
+class HighTooEarly(ShardLog):
+    """Uses the newest segment as it was before the epoch was raised."""
+
+    async def take_over(self, seen: Shard) -> bool:
+        backend = self._backend
+
+        class Stale:
+            def __getattr__(self, name):
+                return getattr(backend, name)
+
+            async def read_shard(self):
+                row = await backend.read_shard()
+                return row._replace(high=seen.high)
+
+        self._backend = Stale()
+        try:
+            return await super().take_over(seen)
+        finally:
+            self._backend = backend
+
+
+class NoCarry(Owner):
+    async def _carry(self, living):
+        return
+
+
+def findings(**options) -> int:
+    """In how many runs something is found: by the ledger, or by an assertion of the protocol itself."""
+    count = 0
+    for seed in range(400):
+        try:
+            count += bool(run(seed, **options).found)
+        except (AssertionError, KeyError):
+            count += 1
+        if count:
+            break
+    return count
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"ignore_fence": True}, {"kind": HighTooEarly}, {"owner": NoCarry}],
+    ids=["fence ignored", "high read before the epoch", "no carry"],
+)
+def test_each_protection_is_needed(broken):
+    assert findings(**broken)
+
+
+async def test_a_paused_owner_finds_out_at_its_next_write():
+    """Its batch does not get in, and it steps down; the new owner has all that was acknowledged."""
+    drive = Drive()
+    world = World(drive.chance, lossy=0)
+    old = drive.own(world, "old")
+    drive.do(old, [Put(packet("a", 0))])
+    new = drive.own(world, "new")
+    with pytest.raises(Deposed):
+        drive.do(old, [Put(packet("b", 0))])
+    with pytest.raises(Deposed):
+        drive.do(old, [Put(packet("b", 0))])
+    assert [row.key for row in new.table.rows.values()] == [encode_key("a")]
+    assert drive.do(new, [Put(packet("c", 0))])
+
+
+@pytest.mark.case("journal-tables", 46)
+def test_a_lost_answer_applies_once():
+    """Every conditional write's answer may get lost: each job is there once all the same."""
+    drive = Drive()
+    world = World(drive.chance, lossy=0.5)
+    mine = drive.own(world, "me")
+    for number in range(50):
+        drive.do(mine, [Put(packet(f"k{number}", 0))])
+    again = drive.own(world, "other")
+    assert len(again.table.rows) == 50
+    assert sum(map(len, world.records.values())) == 50 + 2  # and what each owner says of itself
+
+
+@pytest.mark.case("journal-tables", 48)
+def test_a_new_owner_gives_every_lease_its_time_again():
+    """100 live leases: after a takeover none is given again within its time, and every done is heard."""
+    drive = Drive()
+    world = World(drive.chance, lossy=0)
+    old = drive.own(world, "old")
+    drive.do(old, [Put(packet(f"k{number}", 0)) for number in range(100)])
+    (leases,) = drive.do(old, [Claim("w", 100)])
+    new = drive.own(world, "new", now=99_000)
+    (again,) = drive.do(new, [Claim("w", 100)], now=99_000 + 100_000)
+    assert again == []
+    handles = [Handle(lease.row.entry, lease.row.token) for lease in leases]
+    assert drive.do(new, [Done(handle) for handle in handles], now=120_000) == ["OK"] * 100
+    assert new.table.rows == {}
+
+
+@pytest.mark.case("journal-tables", 47)
+def test_what_a_hundred_thousand_jobs_would_cost():
+    """10,000 jobs here: no row is ever deleted, segments are dropped in order, few conditional writes, no heartbeats.
+
+    Jobs go through in groups of 50, as group commit makes them.
+    """
+    drive = Drive()
+    world = World(drive.chance, lossy=0)
+    mine = drive.own(world, "me", records=2000)
+    before = world.conditional
+    for first in range(0, 10_000, 50):
+        drive.do(mine, [Put(packet(f"k{number}", 0)) for number in range(first, first + 50)])
+        (leases,) = drive.do(mine, [Claim("w", 50)])
+        handles = [Handle(lease.row.entry, lease.row.token) for lease in leases]
+        written = world.conditional
+        drive.do(mine, [Heartbeat(handle) for handle in handles])
+        assert world.conditional == written
+        drive.do(mine, [Done(handle) for handle in handles])
+        drive.tidy(mine)
+    assert world.conditional - before <= 3 * 10_000 / 50 + 5 * len(world.dropped)
+    assert world.dropped == list(range(len(world.dropped)))
+    assert len(world.dropped) >= 10
+    # A segment that comes back from the dead is not looked at.
+    world.records[0] = world.records.get(0, []) or [b"garbage"]
+    again = drive.own(world, "other")
+    assert again.table.rows == {}
+    assert again.table.last_entry == 10_000
+
+
+def test_a_pause_and_entries_outlive_owners_and_segments():
+    drive = Drive()
+    world = World(drive.chance, lossy=0)
+    mine = drive.own(world, "one", records=5)
+    drive.do(mine, [Pause(True)])
+    for number in range(40):
+        drive.do(mine, [Put(packet(f"k{number}", 0))])
+        drive.tidy(mine)
+    again = drive.own(world, "two")
+    assert again.table.paused()
+    assert len(again.table.rows) == 40
+    (answer,) = drive.do(again, [Put(packet("new", 0))])
+    assert answer.entry == 41
+
+
+class Drive:
+    """Owners one after the other, without a scheduler."""
+
+    def __init__(self) -> None:
+        import random
+
+        self.chance = random.Random(1)
+
+    def run(self, work):
+        while True:
+            try:
+                work.send(None)
+            except StopIteration as end:
+                return end.value
+
+    def own(self, world: World, name: str, *, now: int = 0, records: int = 200_000) -> Owner:
+        backend = ModelBackend(world)
+        log = ShardLog(backend, owner=name)
+        assert self.run(log.take_over(self.run(backend.read_shard())))
+        mine = Owner(log, SETTINGS, segment_records=records)
+        self.run(mine.load(now))
+        return mine
+
+    def do(self, mine: Owner, operations, now: int = 0):
+        return self.run(mine.execute(operations, now))
+
+    def tidy(self, mine: Owner) -> None:
+        self.run(mine.tidy())

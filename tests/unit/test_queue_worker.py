@@ -1,0 +1,396 @@
+"""Workers: functions run once per job, keep their leases, are told to stop, and give back what they cannot finish."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+import everlog
+from everlog.errors import InvalidInput
+from everlog.queues.cron import Schedule, parse_every
+from everlog.queues.heart import Heart
+from everlog.queues.job import find_jobs
+from everlog.queues.operations import BeatAnswer, Handle
+from everlog.queues.queue import Queue
+from everlog.queues.sqlite.store import SqliteQueueStore
+from everlog.queues.store import MemoryStore
+from everlog.queues.worker import Worker
+
+
+@pytest.fixture(params=["memory", "files"])
+async def store(request, tmp_path):
+    store = MemoryStore() if request.param == "memory" else SqliteQueueStore(tmp_path, synchronous="NORMAL")
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
+async def working(store, *functions, **options):
+    worker = Worker(store, functions, **options)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await task
+
+
+async def until(condition, seconds=20.0):
+    """Wait for something that must come true."""
+    async with asyncio.timeout(seconds):
+        while not (result := condition()):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        return result
+
+
+async def gone(queue):
+    stats = await queue.stats()
+    return stats.ready + stats.delayed + stats.running == 0
+
+
+async def until_empty(queue):
+    async with asyncio.timeout(20):
+        while not await gone(queue):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+async def test_every_job_runs_once(store):
+    ran = []
+
+    @everlog.job("jobs")
+    async def work(job):
+        await asyncio.sleep(0)
+        ran.append(job.key)
+
+    queue = Queue("jobs", store)
+    for number in range(100):
+        await queue.put(number)
+    async with working(store, work, concurrency=7) as worker:
+        await until_empty(queue)
+        for number in range(100, 130):
+            await queue.put(number)
+        await until_empty(queue)
+    assert sorted(ran) == list(range(130))
+    assert worker.counted == {"done": 130}
+
+
+async def test_no_more_than_so_many_at_a_time(store):
+    now = most = 0
+    gate = asyncio.Event()
+
+    @everlog.job("jobs")
+    async def work(job):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await gate.wait()
+        now -= 1
+
+    queue = Queue("jobs", store)
+    for number in range(20):
+        await queue.put(number)
+    async with working(store, work, concurrency=3) as worker:
+        await until(lambda: now == 3)
+        assert worker.running == 3
+        gate.set()
+        await until_empty(queue)
+    assert most == 3
+
+
+async def test_plain_functions_run_in_threads(store):
+    threads = set()
+    barrier = threading.Barrier(4, timeout=20)
+
+    @everlog.job("jobs")
+    def work(job):
+        threads.add(threading.current_thread())
+        barrier.wait()
+
+    queue = Queue("jobs", store)
+    for number in range(4):
+        await queue.put(number)
+    async with working(store, work, concurrency=4):
+        await until_empty(queue)
+    assert len(threads) == 4
+    assert threading.main_thread() not in threads
+
+
+async def test_failures_are_tried_again_and_then_dead(store):
+    attempts = []
+
+    @everlog.job("jobs")
+    async def work(job):
+        attempts.append((job.key, job.attempt))
+        if job.key == "hopeless":
+            raise everlog.GiveUp("no use")
+        if job.key == "later":
+            if job.attempt == 1:
+                raise everlog.Retry("not yet", delay="5ms")
+            return
+        raise ValueError("broken")
+
+    queue = Queue("jobs", store)
+    await queue.declare(max_timeouts=3)
+    for key in ("broken", "hopeless", "later"):
+        await queue.put(key)
+    async with working(store, work) as worker:
+        await until_empty(queue)
+    assert sorted(attempts) == [
+        ("broken", 1),
+        ("broken", 2),
+        ("broken", 3),
+        ("hopeless", 1),
+        ("later", 1),
+        ("later", 2),
+    ]
+    assert {(dead.key, dead.reason) for dead in await queue.dead()} == {
+        ("broken", "ValueError: broken"),
+        ("hopeless", "no use"),
+    }
+    assert worker.counted == {"failed": 5, "done": 1}
+
+
+async def test_heartbeats_go_on_while_a_job_blocks_the_event_loop(store):
+    """The lease is 600 ms, the job holds the loop for 1.5 s: nobody else gets it."""
+    ran = []
+
+    @everlog.job("jobs", timeout="600ms")
+    async def work(job):
+        ran.append(job.attempt)
+        time.sleep(1.5)  # noqa: ASYNC251
+
+    queue = Queue("jobs", store)
+    await queue.put("k")
+    async with working(store, work):
+        await until_empty(queue)
+    assert ran == [1]
+    assert await queue.dead() == []
+
+
+async def test_a_lost_lease_cancels_the_job(store):
+    """Somebody else has it now: the function is stopped, and what it would say is not heard."""
+    stopped = asyncio.Event()
+    started = asyncio.Event()
+
+    @everlog.job("jobs", timeout="900ms")
+    async def work(job):
+        if job.attempt > 1:
+            return
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+
+    queue = Queue("jobs", store)
+    await queue.put("k")
+    async with working(store, work) as worker:
+        await started.wait()
+        (info,) = await queue.get("k")
+        # As if the machine had slept: the row is taken from the worker behind its back.
+        await queue.store.execute("jobs", everlog.queues.operations.Fail(Handle(info.entry, info.row.token)))
+        await asyncio.wait_for(stopped.wait(), 20)
+        await until_empty(queue)
+    assert worker.counted == {"lost": 1, "done": 1}
+
+
+async def test_a_cancelled_job_is_stopped_and_not_tried_again(store):
+    started = asyncio.Event()
+
+    @everlog.job("jobs", timeout="900ms")
+    async def work(job):
+        started.set()
+        await asyncio.Event().wait()
+
+    queue = Queue("jobs", store)
+    await queue.put("k")
+    async with working(store, work) as worker:
+        await started.wait()
+        assert await queue.cancel("k", "enough") == 1
+        await until(lambda: worker.counted["cancelled"])
+        assert await gone(queue)
+    assert [(dead.cause, dead.reason) for dead in await queue.dead()] == [("cancelled", "enough")]
+
+
+async def test_restart_runs_the_newest_data_at_once(store):
+    data = []
+
+    @everlog.job("jobs", timeout="900ms")
+    async def work(job):
+        data.append(job.data)
+        if job.data == "old":
+            await asyncio.Event().wait()
+
+    queue = Queue("jobs", store)
+    await queue.declare(on_busy="restart")
+    await queue.put("k", "old")
+    async with working(store, work):
+        await until(lambda: data)
+        assert (await queue.put("k", "new")).result == "SUCCESSOR"
+        await until_empty(queue)
+    assert data == ["old", "new"]
+    assert await queue.dead() == []
+
+
+async def test_what_cannot_finish_is_released(store):
+    """Stopped while jobs run: they get their grace, then wait again, uncounted."""
+    ended = []
+
+    @everlog.job("jobs")
+    async def work(job):
+        await asyncio.sleep(0.02 if job.key == "short" else 3600)
+        ended.append(job.key)
+
+    queue = Queue("jobs", store)
+    await queue.put("short")
+    await queue.put("long")
+    async with working(store, work, grace=0.2) as worker:
+        await until(lambda: worker.running == 2)
+    assert ended == ["short"]
+    (info,) = await queue.peek()
+    assert (info.key, info.running, info.row.timeouts) == ("long", False, 0)
+    assert worker.counted == {"done": 1, "released": 1}
+
+
+async def test_a_plain_function_keeps_its_job_until_it_ends(store):
+    """A thread cannot be stopped: it is asked to, and the job is not given to another before it has ended."""
+    seen = []
+
+    @everlog.job("jobs")
+    def work(job):
+        while not job.stopping:
+            time.sleep(0.005)
+        seen.append(job.key)
+
+    queue = Queue("jobs", store)
+    await queue.put("k")
+    async with working(store, work, grace=0.05) as worker:
+        await until(lambda: worker.running == 1)
+    assert seen == ["k"]
+    assert worker.counted == {"done": 1}
+    assert await gone(queue)
+
+
+async def test_a_delayed_job_starts_when_it_is_due(store):
+    """No poll is needed: the fall-back comes after an hour here."""
+    started = []
+
+    @everlog.job("jobs")
+    async def work(job):
+        started.append(time.time() - job.due.timestamp())
+
+    queue = Queue("jobs", store)
+    async with working(store, work, poll=3600):
+        for delay in (0.05, 0.1, 0.2):
+            await queue.put(f"k{delay}", delay=delay)
+        await until_empty(queue)
+    assert len(started) == 3
+    assert min(started) >= 0
+
+
+async def test_slow_jobs_wait_for_the_next_pass(store):
+    order = []
+
+    @everlog.job("jobs")
+    async def work(job):
+        order.append(job.key)
+        if len(order) < 3:
+            await job.queue.put(f"more-{len(order)}", priority=50)
+
+    queue = Queue("jobs", store)
+    await queue.declare(slow_threshold=200)
+    await queue.put("slow", priority=230)
+    await queue.put("fast", priority=50)
+    async with working(store, work, concurrency=1):
+        await until_empty(queue)
+    assert order == ["fast", "more-1", "more-2", "slow"]
+
+
+async def test_a_job_that_repeats(store):
+    times = []
+
+    @everlog.job("ticks", every="30ms")
+    async def tick(job):
+        times.append(round(job.due.timestamp() * 1000))
+
+    async with working(store, tick), working(store, tick):
+        await until(lambda: len(times) >= 4)
+    assert all(at % 30 == 0 for at in times)
+    assert times == sorted(set(times))
+    (info,) = await Queue("ticks", store).peek()
+    assert info.key == "tick"
+
+
+@pytest.mark.parametrize(
+    ("line", "after", "expected"),
+    [
+        ("* * * * *", "2026-01-01 00:00", "2026-01-01 00:01"),
+        ("30 2 * * *", "2026-01-01 02:30", "2026-01-02 02:30"),
+        ("*/15 8-9 * * 1-5", "2026-01-02 09:45", "2026-01-05 08:00"),
+        ("0 0 29 2 *", "2026-01-01 00:00", "2028-02-29 00:00"),
+        ("0 12 1,15 * *", "2026-01-01 12:00", "2026-01-15 12:00"),
+        ("0 0 13 * 5", "2026-01-01 00:00", "2026-01-02 00:00"),
+        ("59 23 31 12 7", "2026-12-01 00:00", "2026-12-06 23:59"),
+    ],
+)
+def test_lines_of_cron(line, after, expected):
+    def ms(text):
+        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 1000
+
+    assert Schedule.parse(line).after(ms(after)) == ms(expected)
+
+
+@pytest.mark.parametrize("line", ["", "* * * *", "60 * * * *", "x * * * *", "*/0 * * * *", "5-1 * * * *", "0 0 30 2 *"])
+def test_what_is_no_line_of_cron(line):
+    with pytest.raises(InvalidInput):
+        Schedule.parse(line)
+
+
+def test_every_means_the_same_moments_for_all():
+    assert [parse_every("10s").after(now) for now in (0, 9999, 10_000)] == [10_000, 10_000, 20_000]
+
+
+def test_functions_are_found():
+    @everlog.job("one")
+    async def one(job): ...
+
+    @everlog.job("one")
+    async def again(job): ...
+
+    assert find_jobs(one) == find_jobs([one]) == [one]
+    for wrong in (5, [], [len], [one, again], pytest):
+        with pytest.raises(InvalidInput):
+            find_jobs(wrong)
+    for options in ({"every": 1, "cron": "* * * * *"}, {"timeout": 0}, {"every": 0}):
+        with pytest.raises(InvalidInput):
+            everlog.job("x", **options)
+
+
+def test_a_heart_beats_three_times_per_lease_and_tells_once():
+    """The store's answers are scripted; the heart's own thread and clock are real."""
+    beats: list[Handle] = []
+    told: list[BeatAnswer] = []
+    ended = threading.Event()
+
+    class Scripted(MemoryStore):
+        async def execute(self, name, operation):
+            beats.append(operation.handle)
+            return BeatAnswer("OK", 0) if len(beats) < 3 else BeatAnswer("LEASE_LOST")
+
+    def tell(answer):
+        told.append(answer)
+        ended.set()
+
+    store = Scripted()
+    heart = Heart(lambda: store, store.clock)
+    heart.watch("jobs", Handle(1, 1), 30, tell)
+    assert ended.wait(20)
+    heart.close()
+    assert beats == [Handle(1, 1)] * 3
+    assert told == [BeatAnswer("LEASE_LOST")]
