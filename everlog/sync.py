@@ -29,6 +29,7 @@ from everlog.queues import queue as queues
 from everlog.sqlite import Trace
 from everlog.store.base import Snapshot
 from everlog.tags import tag
+from everlog.tags.delay import reader
 
 FETCH = 500
 
@@ -174,6 +175,25 @@ class Tag(_Twin[tag.Tag]):
     drop = _blocking(tag.Tag.drop)
 
 
+class ForeignTag(_Twin[reader.ForeignTag]):
+    """The events of a tag, in a view that others write."""
+
+    current = _iterating(reader.ForeignTag.current, 1)
+    live = _iterating(reader.ForeignTag.live, 1)
+
+
+class Foreign(_Twin[reader.ForeignReader]):
+    """Tables that others write."""
+
+    events = _iterating(reader.ForeignReader.events, 1)
+    persistence_ids = _iterating(reader.ForeignReader.persistence_ids, 1)
+    highest_seq_nr = _blocking(reader.ForeignReader.highest_seq_nr)
+
+    def tag(self, name: str) -> ForeignTag:
+        """The events that carry a tag."""
+        return ForeignTag(self._inner.tag(name), self._portal)
+
+
 class Queue(_Twin[queues.Queue]):
     """A work queue."""
 
@@ -259,6 +279,10 @@ class Everlog(_Twin[client.Everlog]):
     def slices(self, first: int = 0, last: int = SLICES - 1) -> Tag:
         """The events of all journals whose slice is in this range, of topics with `slices = true`."""
         return Tag(self._inner.slices(first, last), self._portal)
+
+    def foreign(self) -> Foreign:
+        """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[foreign]` says."""
+        return Foreign(self._portal.call(self._inner.foreign()), self._portal)
 
     def queue(self, name: str) -> Queue:
         """A work queue; it is made by the first put."""
