@@ -55,6 +55,8 @@ class Index(msgspec.Struct, frozen=True, rename="camel"):
     revision: int = 0
     count: int = 0
     reason: str | None = None
+    since: int = 0
+    """The collection's revision when the index was defined: an older deletion of the collection does not touch it."""
 
     @property
     def sort(self) -> Sort:

@@ -11,7 +11,9 @@ Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on 
 import pytest
 
 # So that a failing assertion of a suite shows its values.
-pytest.register_assert_rewrite("everlog.testing.journal", "everlog.testing.log", "everlog.testing.store")
+pytest.register_assert_rewrite(
+    "everlog.testing.documents", "everlog.testing.journal", "everlog.testing.log", "everlog.testing.store"
+)
 
 from everlog.testing.journal import JournalConformance  # noqa: E402
 from everlog.testing.log import LogConformance  # noqa: E402
