@@ -7,7 +7,7 @@ import socket
 from collections.abc import Collection
 from datetime import date
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from everlog.backends import open_parts
 from everlog.clock import Clock, SystemClock
@@ -24,6 +24,9 @@ from everlog.sqlite import Trace
 from everlog.store.base import Store
 from everlog.version import __version__
 
+if TYPE_CHECKING:
+    from everlog.documents.documents import Documents
+
 
 class Everlog:
     """An open event log. Made by `everlog.connect`; used as `async with`."""
@@ -34,6 +37,7 @@ class Everlog:
         self._trace = trace
         self._parts: Parts | None = None
         self._journals: dict[str, Journal] = {}
+        self._documents: Documents | None = None
 
     async def __aenter__(self) -> Self:
         if self._parts is None:
@@ -67,6 +71,15 @@ class Everlog:
         return [journal.short(name) for name in names if journal.includes(name)]
 
     @property
+    def documents(self) -> Documents:
+        """JSON documents and collections; their changes are events of the topic `documents`."""
+        if self._documents is None:
+            from everlog.documents.opening import make_documents
+
+            self._documents = make_documents(self.parts, trace=self._trace)
+        return self._documents
+
+    @property
     def quarantine(self) -> Quarantine:
         """Records that could not be applied, and how their journals go on."""
         return Quarantine(self.parts)
@@ -85,6 +98,9 @@ class Everlog:
 
     async def close(self) -> None:
         """Finish open writes and let go of the files."""
+        if self._documents is not None:
+            documents, self._documents = self._documents, None
+            await documents.close()
         if self._parts is not None:
             parts, self._parts = self._parts, None
             self._journals.clear()

@@ -131,6 +131,44 @@ class CassandraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     password: str | None = None
 
 
+class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[documents]`: documents and collections. Times in seconds."""
+
+    topic: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9._-]{1,200}$")] = "documents"
+    max_body_bytes: Annotated[int, msgspec.Meta(ge=1, le=8 * 1024 * 1024)] = 1024 * 1024
+    page_size: Positive = 100
+    max_page_size: Positive = 10_000
+    skip_max: Positive = 10_000
+    max_query_requests: Positive = 20
+    max_query_bytes: Positive = 64 * 1024 * 1024
+    request_timeout: Seconds = 15.0
+    max_pending: Positive = 500
+    workers: Positive = 16
+    index_step: Positive = 256
+    fail_timeout: Seconds = 180.0
+    hot_recovery: Seconds = 1800.0
+    hot_recovery_retry: Seconds = 15.0
+    stale_recovery: Seconds = 86_400.0
+    stale_recovery_retry: Seconds = 180.0
+    transaction_days: Annotated[float, msgspec.Meta(gt=1)] = 7.0
+    feed_poll: Seconds = 0.5
+    feed_checkpoint: Seconds = 15.0
+    max_history: Positive = 10_000
+
+    def __post_init__(self) -> None:
+        if not self.fail_timeout < self.hot_recovery < self.stale_recovery:
+            raise ValueError("[documents] needs fail_timeout < hot_recovery < stale_recovery")
+        if self.transaction_days * 86_400 <= self.stale_recovery:
+            raise ValueError("[documents] transaction_days must be longer than stale_recovery")
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[server]`: where `everlog serve` listens."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8080
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings. `data` is the folder of the embedded log and store.
 
@@ -143,6 +181,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal: JournalConfig = JournalConfig()
     pipeline: PipelineConfig = PipelineConfig()
     spark: SparkConfig = SparkConfig()
+    documents: DocumentsConfig = DocumentsConfig()
+    server: ServerConfig = ServerConfig()
     kafka: KafkaConfig | None = None
     cassandra: CassandraConfig | None = None
 
