@@ -34,8 +34,8 @@ RETRY_MOST = 10.0
 class Follower(Protocol):
     """What else a completed write leads to: views, template indexes."""
 
-    async def before_indexes(self, uri: str, transactions: Sequence[Transaction]) -> None:
-        """New indexes may be due."""
+    async def before_indexes(self, uri: str, transactions: Sequence[Transaction]) -> bool:
+        """New indexes may be due; whether some were defined."""
 
     async def after_events(self, uri: str, transactions: Sequence[Transaction]) -> None:
         """The events are out."""
@@ -75,6 +75,8 @@ class Completer:
         self._waiting: dict[str, int] = {}  # uri -> failed attempts so far; in the order of asking
         self._workers: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
+        self._builder: asyncio.Task[None] | None = None
+        self._build_again = False
         self._closed = False
         self.last_error: str | None = None
 
@@ -146,12 +148,13 @@ class Completer:
     async def _index(self, uri: str, pending: Sequence[Transaction]) -> None:
         if not Place(uri).in_collection:
             return
-        if self._follower is not None:
-            await self._follower.before_indexes(uri, pending)
+        if self._follower is not None and await self._follower.before_indexes(uri, pending):
+            self.kick_indexes(BATCH)
         ended = max((one.revision for one in pending if _ends_collection(one)), default=0)
         for index in await self._store.indexes(uri):
             if index.since < ended:
                 await self._store.mark_index(uri, index, IndexStatus.DELETING)
+                self.kick_indexes(BATCH)
             elif index.status not in (IndexStatus.DELETING, IndexStatus.FAILED):
                 await self._update(uri, index, pending)
 
@@ -161,6 +164,23 @@ class Completer:
         except InvalidDocument as error:
             log.warning("the index %s of %s failed: %s", index.index_id, uri, error, extra={"key": uri})
             await self._store.mark_index(uri, index, IndexStatus.FAILED, str(error))
+
+    def kick_indexes(self, step: int) -> None:
+        """Build and drop indexes soon."""
+        self._build_again = True
+        if self._builder is None and not self._closed:
+            self._builder = asyncio.create_task(self._build(step))
+
+    async def _build(self, step: int) -> None:
+        try:
+            while self._build_again and not self._closed:
+                self._build_again = False
+                await self.build_indexes(step)
+        except EverlogError as error:
+            self.last_error = str(error)
+            log.warning("indexes wait to be built: %s", error)  # recovery builds them
+        finally:
+            self._builder = None
 
     async def build_indexes(self, step: int) -> int:
         """Build what is to be built and drop what is to be dropped, to the end; how many indexes."""
@@ -172,7 +192,7 @@ class Completer:
             else:
                 work = _bound(self._store.build, uri, index, locate, limit=step)
             try:
-                while not await work():
+                while not self._closed and not await work():
                     pass
             except InvalidDocument as error:
                 await self._store.mark_index(uri, index, IndexStatus.FAILED, str(error))
@@ -196,6 +216,8 @@ class Completer:
             timer.cancel()
         self._timers.clear()
         await self.idle()
+        if self._builder is not None:
+            await self._builder
 
 
 def _bound(

@@ -89,6 +89,7 @@ class Command(msgspec.Struct, frozen=True):
     remembered: bool = False
     preconditions: Preconditions = Preconditions()
     internal: bool = False
+    makes_view: bool = False
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -238,7 +239,7 @@ def _change(
         count=_count(head, place, method, created),
         last_id=place.item if method == "post" else head.last_id,
         messages=_messages(head, command, str(transaction_id), created, now_ms),
-        view=head.view and not (method == "delete" and whole),
+        view=command.makes_view or (head.view and not (method == "delete" and whole)),
     )
     return Change(head.revision, new_head, transaction, place, new_row, clears=whole and place.kind == "collection")
 

@@ -49,16 +49,19 @@ class Followers:
             self._read_at = now
         return self._views, self._templates
 
-    async def before_indexes(self, uri: str, transactions: Sequence[Transaction]) -> None:
+    async def before_indexes(self, uri: str, transactions: Sequence[Transaction]) -> bool:
         _, templates = await self._definitions()
         matching = [one for one in templates if match_template(one.template, uri) is not None]
         if not matching:
-            return
+            return False
         known = {index.index_id for index in await self._store.indexes(uri)}
+        made = False
         for template in matching:
             if template.index_id not in known:
                 new = check_index(msgspec.json.decode(template.definition, type=IndexNew))
-                await self._store.create_index(uri, self.new_index(new, template.index_id, transactions[0].revision))
+                index = self.new_index(new, template.index_id, transactions[0].revision)
+                made |= await self._store.create_index(uri, index)
+        return made
 
     def new_index(self, new: IndexNew, index_id: str, since: int) -> Index:
         """A definition to be built."""
