@@ -7,7 +7,15 @@ from typing import Any
 import click
 import msgspec
 
-from everlog.errors import Conflict, EverlogError, InvalidInput, JournalHalted, JournalNotFound
+from everlog.errors import (
+    Conflict,
+    DocumentNotFound,
+    DocumentRefused,
+    EverlogError,
+    InvalidInput,
+    JournalHalted,
+    JournalNotFound,
+)
 
 OK = 0
 FAILED = 1
@@ -22,8 +30,8 @@ EXIT_CODES = {
     OK: "done",
     FAILED: "an error; the line on standard error says which",
     USAGE: "wrong usage or invalid input; nothing was stored",
-    CONFLICT: "the journal is not where --expected or --seq-nr said",
-    NOT_FOUND: "no such folder, topic, journal, snapshot or record",
+    CONFLICT: "the journal is not where --expected or --seq-nr said, or a document does not allow this",
+    NOT_FOUND: "no such folder, topic, journal, snapshot, document or record",
     HALTED: "a record of this journal cannot be applied: see 'everlog quarantine'",
     RETRY: "try again: outcome unknown, file busy, overtaken, disk full",
     INTERRUPTED: "interrupted before the end",
@@ -55,8 +63,10 @@ def exit_code(error: BaseException) -> int:
         return USAGE
     if isinstance(error, Conflict):
         return CONFLICT
-    if isinstance(error, JournalNotFound | NotFound):
+    if isinstance(error, JournalNotFound | NotFound | DocumentNotFound):
         return NOT_FOUND
+    if isinstance(error, DocumentRefused) and not error.retriable:
+        return CONFLICT
     if isinstance(error, JournalHalted):
         return HALTED
     if isinstance(error, EverlogError) and error.retriable:

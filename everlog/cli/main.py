@@ -6,17 +6,20 @@ import click
 
 from everlog.cli.cluster import cluster
 from everlog.cli.commands import Root
+from everlog.cli.docs import docs
 from everlog.cli.expire import expire
 from everlog.cli.journal import journal
 from everlog.cli.quarantine import quarantine
 from everlog.cli.run import replicate, up
+from everlog.cli.serve import serve
 from everlog.cli.snapshot import snapshot
 from everlog.cli.status import status
 from everlog.version import __version__
 
 _SECTIONS = {
-    "Run": ["up", "replicate", "status", "cluster"],
+    "Run": ["up", "serve", "replicate", "status", "cluster"],
     "Work with journals": ["journal", "snapshot"],
+    "Work with documents": ["docs"],
     "Look after them": ["quarantine", "expire"],
 }
 _EXAMPLES = [
@@ -38,5 +41,5 @@ def main() -> None:
     """
 
 
-for _command in (up, replicate, status, journal, snapshot, quarantine, expire, cluster):
+for _command in (up, serve, replicate, status, journal, snapshot, docs, quarantine, expire, cluster):
     main.add_command(_command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -436,12 +436,13 @@ class Documents:
         await self.settle(path)
         return await (await self.open()).history.diff(parse_path(path), old, new)
 
-    async def feed(self, path: str, *, after: int | None = None) -> AsyncIterator[DocumentEvent | int]:
+    async def feed(self, path: str, *, after: int | None = None) -> AsyncGenerator[DocumentEvent | int, None]:
         """Changes as they come, after a revision or from now on; a number is a checkpoint: all up to it was given."""
         place, parts = parse_path(path), await self.open()
         start = await parts.history.last_revision(place.uri) if after is None else after
-        async for item in parts.history.feed(place, after=start):
-            yield item
+        async with contextlib.aclosing(parts.history.feed(place, after=start)) as items:
+            async for item in items:
+                yield item
 
 
 def _created(change: Change, head: Any, row: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import msgspec
@@ -147,7 +147,7 @@ class History:
             raise InvalidDocument("invalid-parameter", "the difference of two revisions is of a document or an element")
         return patch_between(await self.body_at(place, old), await self.body_at(place, new))
 
-    async def feed(self, place: Place, *, after: int) -> AsyncIterator[DocumentEvent | int]:
+    async def feed(self, place: Place, *, after: int) -> AsyncGenerator[DocumentEvent | int, None]:
         """Events above a revision as they come, for ever; a number is a revision that nothing more precedes."""
         wake = asyncio.Event()
         watching = self._watching.setdefault(place.uri, set())

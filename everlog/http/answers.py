@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -90,14 +91,15 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
     }
 
 
-async def server_sent(items: AsyncIterator[DocumentEvent | int], *, every: float) -> AsyncIterator[bytes]:
+async def server_sent(items: AsyncGenerator[DocumentEvent | int, None], *, every: float) -> AsyncIterator[bytes]:
     """A feed on the wire. The id of an event is its revision; a checkpoint says that nothing up to it was left out."""
     loop = asyncio.get_running_loop()
     due = 0.0
-    async for item in items:
-        if isinstance(item, DocumentEvent):
-            data = _encode(event_body(item)).decode()
-            yield f"id: {item.revision}\nevent: {item.method}\ndata: {data}\n\n".encode()
-        elif loop.time() >= due:
-            due = loop.time() + every
-            yield f'id: {item}\nevent: checkpoint\ndata: {{"revision":{item}}}\n\n'.encode()
+    async with contextlib.aclosing(items):
+        async for item in items:
+            if isinstance(item, DocumentEvent):
+                data = _encode(event_body(item)).decode()
+                yield f"id: {item.revision}\nevent: {item.method}\ndata: {data}\n\n".encode()
+            elif loop.time() >= due:
+                due = loop.time() + every
+                yield f'id: {item}\nevent: checkpoint\ndata: {{"revision":{item}}}\n\n'.encode()

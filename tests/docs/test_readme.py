@@ -140,6 +140,7 @@ def test_links_lead_somewhere(page):
         ("counter.py", ["the counter is at 20 after 20 events and some conflicts"]),
         ("account.py", ["refused: -200 with a balance of 95", "recovered at event 23 by replaying 3: balance 305"]),
         ("threads.py", ["sensor-4: 25 readings, mean 22.0", "left of sensor-1: [21, 22, 23, 24, 25]"]),
+        ("documents.py", ["open: ['call Eve']", "3 feed:patch {'done': True}", "new: todo~/rest"]),
     ],
 )
 def test_examples_run(name, prints, tmp_path):
@@ -151,5 +152,5 @@ def test_examples_run(name, prints, tmp_path):
 
 
 def test_every_example_is_run():
-    ran = {"counter.py", "account.py", "threads.py"}
+    ran = {"counter.py", "account.py", "threads.py", "documents.py"}
     assert {file.name for file in (ROOT / "examples").glob("*.py")} == ran
