@@ -63,7 +63,7 @@ class Page(msgspec.Struct, frozen=True):
 
     json: str
     revision: int
-    count: int
+    count: int | None
     next: dict[str, str] | None = None
     explanation: Explanation | None = None
 
@@ -451,7 +451,7 @@ def _created(change: Change, head: Any, row: Any) -> bool:
     return absent and not change.head.deleted
 
 
-def _page(answer: Answer, revision: int, count: int, *, explain: bool) -> Page:
+def _page(answer: Answer, revision: int, count: int | None, *, explain: bool) -> Page:
     index = answer.plan.index
     return Page(
         json=encode_body(answer.elements),

@@ -53,7 +53,7 @@ class Index(msgspec.Struct, frozen=True, rename="camel"):
     definition_id: str
     built_to: str = ""
     revision: int = 0
-    count: int = 0
+    count: int | None = 0  # None: the store does not count
     reason: str | None = None
     since: int = 0
     """The collection's revision when the index was defined: an older deletion of the collection does not touch it."""

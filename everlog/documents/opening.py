@@ -22,7 +22,10 @@ def make_documents(parts: Parts, *, trace: Trace | None = None) -> Documents:
 
     async def open_store() -> DocumentStore:
         cassandra = parts.config.cassandra
-        assert cassandra is None, "documents on a cluster are opened elsewhere"
+        if cassandra is not None:
+            from everlog.documents.cassandra.store import CassandraDocuments
+
+            return await CassandraDocuments.open(cassandra, transaction_days=config.transaction_days, trace=trace)
         return SqliteDocuments(parts.config.folder, synchronous=parts.config.store.synchronous, trace=trace)
 
     def publisher() -> Publisher:

@@ -65,7 +65,9 @@ def page_etag(page: Page) -> str:
 def page_answer(path: str, page: Page, given: dict[str, str], headers: dict[str, str]) -> Response[bytes]:
     """A page of a collection, with the link to the next one if there may be one."""
     headers |= revision_headers(page.revision)
-    headers |= {"ETag": page_etag(page), "Hyper-Storage-Count": str(page.count)}
+    headers["ETag"] = page_etag(page)
+    if page.count is not None:
+        headers["Hyper-Storage-Count"] = str(page.count)
     body: dict[str, Any] = {"_embedded": {"els": msgspec.Raw(page.json.encode())}}
     if page.next is not None:
         query = {name: value for name, value in given.items() if name not in ("after", "explain")} | page.next

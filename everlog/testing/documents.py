@@ -231,7 +231,8 @@ class DocumentStoreConformance:
         for item, a, b in (("1", "x", 5), ("2", None, 20), ("3", "a", 30)):
             await write(store, "put", f"{uri}/{item}", {"a": a, "b": b})
         index = await build(store, uri, make_index("by-a", "a", condition="b > 10"))
-        assert (index.status, index.revision, index.count) == (IndexStatus.READY, 3, 2)
+        assert (index.status, index.revision) == (IndexStatus.READY, 3)
+        assert index.count in (2, None)  # a store need not count
         assert await indexed(store, uri, index) == ["2", "3"]
         assert await indexed(store, uri, index, reverse=True, limit=1) == ["3"]
         await store.complete(uri, await store.pending(uri, limit=10), NOW)
@@ -243,7 +244,8 @@ class DocumentStoreConformance:
         assert await indexed(store, uri, index) == ["1", "3"]
         await store.update_index(uri, index, pending, locate, 6)
         (found,) = await store.indexes(uri)
-        assert (found.revision, found.count) == (6, 2)
+        assert found.revision == 6
+        assert found.count in (2, None)  # a store need not count
         await store.update_index(uri, index, pending[:1], locate, 4)
         assert (await store.indexes(uri))[0].revision == 6
 
@@ -275,7 +277,8 @@ class DocumentStoreConformance:
         while not await store.build(uri, index, locate, limit=4):
             pass
         (found,) = await store.indexes(uri)
-        assert (found.status, found.count) == (IndexStatus.READY, 5)
+        assert found.status is IndexStatus.READY
+        assert found.count in (5, None)
         assert await indexed(store, uri, found) == ["5", "2", "3", "4", "0"]
 
     async def test_the_life_of_an_index(self, store: DocumentStore) -> None:
