@@ -114,10 +114,14 @@ def connect(
     clock: Clock | None = None,
     trace: Trace | None = None,
 ) -> Everlog:
-    """Open a folder (embedded), or what a TOML file says.
+    """Open a folder (embedded), what a TOML file says, or a server's documents (`http://…`).
 
     >>> log = connect("everlog-data")
     """
+    if isinstance(target, str) and target.startswith(("http://", "https://")):
+        from everlog.http.client import RemoteEverlog
+
+        return RemoteEverlog(target, clock=clock)
     return Everlog(target if isinstance(target, Config) else load_config(target), clock=clock, trace=trace)
 
 

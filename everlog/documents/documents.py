@@ -131,7 +131,7 @@ class Documents:
             await parts.completer.close()
             await parts.store.close()
 
-    async def put(self, path: str, body: Any = None, **options: Any) -> Written:
+    async def put(self, /, path: str, body: Any = None, **options: Any) -> Written:
         """Store a document or an element, or begin an empty collection.
 
         Options of all writes: `if_match`, `if_none_match` (entity tags), `message_id` (a repeat is answered, not
@@ -139,15 +139,15 @@ class Documents:
         """
         return await self.write("put", path, body_of(body), **options)
 
-    async def patch(self, path: str, patch: Any, **options: Any) -> Written:
+    async def patch(self, /, path: str, patch: Any, **options: Any) -> Written:
         """Merge into what is stored: null removes a field (RFC 7396)."""
         return await self.write("patch", path, body_of(patch), **options)
 
-    async def delete(self, path: str, **options: Any) -> Written:
+    async def delete(self, /, path: str, **options: Any) -> Written:
         """Delete a document, an element, or a collection with all its elements and indexes."""
         return await self.write("delete", path, **options)
 
-    async def post(self, path: str, body: Any, **options: Any) -> Written:
+    async def post(self, /, path: str, body: Any, **options: Any) -> Written:
         """Add an element to a collection; its id is above all ids that were made for it before."""
         return await self.write("post", path, body_of(body), **options)
 
@@ -263,7 +263,7 @@ class Documents:
             raise DocumentNotFound("not_found", f"there is no {path}")
         return Document(path, row.body, head.revision, etag_of(row.revision), row.created_ms, row.modified_ms)
 
-    async def list(self, path: str, query: Query | None = None, **parameters: Any) -> Page:
+    async def list(self, /, path: str, query: Query | None = None, **parameters: Any) -> Page:
         """A page of a collection: `filter`, `sort`, `size`, `skip_max`, `after`, `explain`."""
         uri = parse_collection(path)
         store = (await self.open()).store

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from everlog.documents.bodies import encode_body
 from everlog.documents.filters.evaluation import make_matcher
-from everlog.documents.filters.nodes import Binary, Field, Literal, Node, Unary, text_of
+from everlog.documents.filters.nodes import Binary, Field, Literal, Node, Unary, conjuncts, text_of
 from everlog.documents.filters.parsing import parse_filter
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus, check_index
 from everlog.documents.order import complete, index_key, parse_sort
@@ -117,6 +117,8 @@ def test_the_index_that_fits_is_used(query, index, expected):
         ("x > 4", "x > 3"),
         ("x and 2", "x and 1"),
         ("x", "x + 1 and y"),
+        ("10 < x", 'x > "a"'),  # no text like that is a number
+        ("x and y", "z = 1 and x and y"),  # 1 and 2 are both true, but have no bit in common
     ],
 )
 @pytest.mark.case("hyperstorage", 62)
@@ -228,6 +230,13 @@ def sort_text(sort: list[tuple[str, bool]]) -> str:
     return ",".join(("-" if descending else "") + name for name, descending in sort)
 
 
+def joined(parts: list[Node]) -> Node:
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = Binary("and", whole, part)
+    return whole
+
+
 @st.composite
 def index_lists(draw: st.DrawFn, near: Node | None) -> list[Index]:
     found = []
@@ -237,9 +246,8 @@ def index_lists(draw: st.DrawFn, near: Node | None) -> list[Index]:
             sort = sort[:-1]
         pool = [st.none(), conditions]
         if near is not None:
-            from everlog.documents.filters.nodes import conjuncts
-
-            pool.append(st.sampled_from(list(conjuncts(near))))
+            parts = st.sampled_from(list(conjuncts(near)))
+            pool += [parts, st.lists(parts, min_size=2, max_size=3).map(joined)]
         condition = draw(st.one_of(*pool))
         found.append(make_index(f"x{number}", sort_text(sort), None if condition is None else text_of(condition)))
     return found
@@ -253,6 +261,10 @@ def cases(draw: st.DrawFn) -> tuple[list[Any], Node | None, list[tuple[str, bool
 
 @given(cases())
 @example(([{"a": "5", "id": "i00"}], parse_filter("a > 10"), [], [make_index("x0", "", "a > 9")], 1))
+@example(([{"a": "b", "id": "i00"}], parse_filter('a > "a"'), [], [make_index("x0", "", "10 < a")], 1))
+@example(
+    ([{"a": 1, "b": 2, "id": "i0"}], parse_filter("id > '' and a and b"), [], [make_index("x0", "", "a and b")], 1)
+)
 def test_a_query_with_indexes_answers_as_one_without(case):
     """Page by page, through whichever link, the answer is the naive one: filter all, sort all."""
     elements, condition, sort, indexes, size = case
