@@ -247,6 +247,18 @@ async def test_a_failing_event_holds_back_the_later_ones_of_its_document_only(fa
     assert [revision for _, _, revision, _ in await events(docs, "d")] == [1, 2]
 
 
+async def test_events_go_out_in_the_order_of_revisions_and_once(log: Everlog) -> None:
+    """A later one waits for the earlier; one that is out already is no error."""
+    journal = document_journal(log.parts)
+    publisher = JournalPublisher(journal)
+    first, second = [Transaction("d", "", revision, "", '{"n":1}') for revision in (1, 2)]
+    with pytest.raises(NotPublished):
+        await publisher.publish(second)
+    for one in (first, first, second, first, second):
+        await publisher.publish(one)
+    assert [event.seq_nr async for event in journal.read("d")] == [1, 2]
+
+
 @pytest.mark.case("hyperstorage", 66)
 async def test_recovery_completes_what_a_crash_left(faulty, clock) -> None:
     """Nobody writes again; the event appears when the write is older than the fail-timeout."""
@@ -276,6 +288,8 @@ async def test_an_orphan_is_abandoned_without_an_event(faulty, clock) -> None:
     store = (await docs.open()).store
     for uri, number in (("d", 7), ("never", 8)):
         await store.add_transaction(Transaction(uri, str(time_uuid(clock.now_ms(), number)), 2, "", "{}"))
+    recovery = (await docs.open()).recovery
+    assert [(await one()).abandoned for one in (recovery.hot, recovery.everything)] == [0, 0]  # its writer may be slow
     clock.advance(240)
     found = await (await docs.open()).recovery.hot()
     assert (found.abandoned, found.failed, found.completed) == (2, 1, 0)

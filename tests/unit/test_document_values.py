@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,6 +152,25 @@ def test_what_is_no_body(data):
 
 def test_nulls_go_but_not_from_arrays():
     assert without_nulls({"a": None, "b": {"c": None}, "d": [None, {"e": None}]}) == {"b": {}, "d": [None, {"e": None}]}
+
+
+IN_ORDER = [None, False, True, Decimal("-1e20"), -100, Decimal("-10.5"), -10, -9, Decimal("-0.01"), 0, Decimal("0.001"),
+            Decimal("0.01"), Decimal("0.1"), 1, 9, 10, Decimal("10.5"), 99, 100, 10**30, "", "\0", "\0\0", "\0a",
+            "\x01", "a", "a\0", "a\0\0", "a\0b", "a\x01", "aa", "ab", "b", "\u00ff", "\uffff", "\U00010000"]  # fmt: skip
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_every_pair_of_odd_values_sorts_as_bytes(descending):
+    """Before random values: signs, exponents, zeros inside and at the end of texts, and all types."""
+    keys = [encode_directed(key_of(value), descending=descending) for value in IN_ORDER]
+    assert sorted(keys, reverse=descending) == keys
+    assert len(set(keys)) == len(keys)
+    for one in keys:
+        assert not any(other.startswith(one) for other in keys if other != one)
+        assert one[0] != 255
+    assert key_of(1) == key_of(Decimal("1.00"))
+    assert len({encode_directed(key_of(one), descending=descending) for one in (1, Decimal("1.00"))}) == 1
+    assert encode_directed(key_of(0), descending=False) == encode_directed(key_of(Decimal("-0.0")), descending=False)
 
 
 @given(json_values, json_values, st.booleans())
