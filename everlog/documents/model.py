@@ -250,7 +250,7 @@ def _count(head: Head, place: Place, method: Method, created: bool) -> int:
         return 0
     if not place.item:
         return head.count
-    return (0 if head.deleted else head.count) + (1 if created else -1 if method == "delete" else 0)
+    return head.count + (1 if created else -1 if method == "delete" else 0)
 
 
 def _messages(head: Head, command: Command, transaction_id: str, created: bool, now_ms: int) -> tuple[Message, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import msgspec
@@ -53,8 +54,16 @@ class TemplateIndexBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     filter: str | None = None
 
 
-def _errors(*statuses: int) -> dict[int, ResponseSpec]:
-    return {status: ResponseSpec(ErrorBody, generate_examples=False) for status in sorted({*statuses, 400, 414, 503})}
+def _also(*statuses: int) -> dict[int, ResponseSpec]:
+    """What else a route may answer: errors, and a second way to succeed."""
+    return {
+        status: ResponseSpec(
+            ErrorBody if status >= 400 else None,
+            generate_examples=False,
+            description=HTTPStatus(status).phrase,
+        )
+        for status in sorted({*statuses, 400, 414, 500, 503, 507})
+    }
 
 
 def _documents(request: AnyRequest) -> Documents:
@@ -116,7 +125,7 @@ async def _write(request: AnyRequest, method: Method, body: Any) -> Response[byt
     "/hyper-storage/content/{path:path}",
     http_method=["GET", "HEAD"],
     name="content.get",
-    responses=_errors(404, 504),
+    responses=_also(304, 404, 504),
     description="A document, an element, or a page of a collection; with `feed`, `history`, `at`, `diff` its changes.",
 )
 async def get_content(
@@ -127,7 +136,7 @@ async def get_content(
 ) -> Response[Any]:
     docs, given, headers = _documents(request), parameters(request), _correlation(request)
     name = _content_path(request)
-    if "feed" in given:
+    if "feed" in given and request.method == "GET":
         return await _feed(request, name, given)
     if "history" in given:
         return await _history(docs, name, given, headers)
@@ -217,7 +226,9 @@ async def _diff(docs: Documents, path: str, text: str, headers: dict[str, str]) 
     return json_answer(patch_, headers=headers | {"Content-Type": "application/merge-patch+json"})
 
 
-@put("/hyper-storage/content/{path:path}", status_code=200, responses=_errors(404, 408, 409, 412, 413, 422, 429, 504))
+@put(
+    "/hyper-storage/content/{path:path}", status_code=200, responses=_also(201, 404, 408, 409, 412, 413, 422, 429, 504)
+)
 async def put_content(request: AnyRequest) -> Response[bytes]:
     """Store a document or an element; without a body, begin an empty collection."""
     config = _config(request)
@@ -226,13 +237,13 @@ async def put_content(request: AnyRequest) -> Response[bytes]:
     return await _write(request, "put", None if not data and place.kind == "collection" else decode_body(data))
 
 
-@patch("/hyper-storage/content/{path:path}", status_code=200, responses=_errors(404, 408, 409, 412, 413, 422, 429, 504))
+@patch("/hyper-storage/content/{path:path}", status_code=200, responses=_also(404, 408, 409, 412, 413, 422, 429, 504))
 async def patch_content(request: AnyRequest) -> Response[bytes]:
     """Merge into what is stored (RFC 7396)."""
     return await _write(request, "patch", await _json_body(request))
 
 
-@delete("/hyper-storage/content/{path:path}", status_code=200, responses=_errors(404, 409, 412, 422, 429, 504))
+@delete("/hyper-storage/content/{path:path}", status_code=200, responses=_also(404, 409, 412, 422, 429, 504))
 async def delete_content(request: AnyRequest) -> Response[bytes]:
     """Delete a document, an element or a collection."""
     return await _write(request, "delete", None)
@@ -241,7 +252,7 @@ async def delete_content(request: AnyRequest) -> Response[bytes]:
 @post(
     "/hyper-storage/content/{path:path}",
     status_code=201,
-    responses=_errors(405, 408, 409, 412, 413, 422, 429, 504),
+    responses=_also(405, 408, 409, 412, 413, 422, 429, 504),
 )
 async def post_content(request: AnyRequest) -> Response[bytes]:
     """Add an element to a collection under a new id."""
@@ -271,7 +282,7 @@ def _segments(request: AnyRequest, prefix: str, most: int) -> list[str]:
     return found
 
 
-@post("/hyper-storage/indexes/{path:path}", status_code=201, responses=_errors(408, 409, 413))
+@post("/hyper-storage/indexes/{path:path}", status_code=201, responses=_also(408, 409, 413))
 async def post_index(request: AnyRequest) -> Response[bytes]:
     """Define an index of a collection."""
     (name,) = _segments(request, "indexes", 1)
@@ -280,7 +291,7 @@ async def post_index(request: AnyRequest) -> Response[bytes]:
     return json_answer(body, status=201, headers=_correlation(request))
 
 
-@get("/hyper-storage/indexes/{path:path}", responses=_errors(404))
+@get("/hyper-storage/indexes/{path:path}", responses=_also(404))
 async def get_index(request: AnyRequest) -> Response[bytes]:
     """One index, or all of a collection."""
     name, *index_id = _segments(request, "indexes", 2)
@@ -291,7 +302,7 @@ async def get_index(request: AnyRequest) -> Response[bytes]:
     return json_answer({"_embedded": {"els": found}}, headers=_correlation(request))
 
 
-@delete("/hyper-storage/indexes/{path:path}", status_code=204, responses=_errors(404))
+@delete("/hyper-storage/indexes/{path:path}", status_code=204, responses=_also(404))
 async def delete_index(request: AnyRequest) -> Response[None]:
     """Delete an index."""
     segments = _segments(request, "indexes", 2)
@@ -305,7 +316,7 @@ def _transaction_body(found: Transaction) -> dict[str, Any]:
     return {"transactionId": found.id, "revision": found.revision, "completedAt": found.completed_ms}
 
 
-@get("/hyper-storage/transactions", responses=_errors())
+@get("/hyper-storage/transactions", responses=_also())
 async def list_transactions(
     request: AnyRequest, path: Annotated[str | None, QueryParameter(description="The document's path")] = None
 ) -> Response[bytes]:
@@ -317,14 +328,14 @@ async def list_transactions(
     return json_answer({"_embedded": {"els": [_transaction_body(one) for one in found]}})
 
 
-@get("/hyper-storage/transactions/{path:path}", responses=_errors(404))
+@get("/hyper-storage/transactions/{path:path}", responses=_also(404))
 async def get_transaction(request: AnyRequest) -> Response[bytes]:
     """One write, by its id."""
     name = decode(raw_rest(request, f"{PREFIX}/transactions/"))
     return json_answer(_transaction_body(await _documents(request).transaction(name)))
 
 
-@put("/hyper-storage/views/{path:path}", status_code=200, responses=_errors(408, 409, 413))
+@put("/hyper-storage/views/{path:path}", status_code=201, responses=_also(408, 409, 413))
 async def put_view(request: AnyRequest) -> Response[bytes]:
     """Make a collection that shows what matches a template."""
     (name,) = _segments(request, "views", 1)
@@ -333,7 +344,7 @@ async def put_view(request: AnyRequest) -> Response[bytes]:
     return json_answer({"path": view.uri, "template_uri": view.template, "filter": view.filter}, status=201)
 
 
-@get("/hyper-storage/views/{path:path}", responses=_errors(404))
+@get("/hyper-storage/views/{path:path}", responses=_also(404))
 async def get_view(request: AnyRequest) -> Response[bytes]:
     """One view."""
     (name,) = _segments(request, "views", 1)
@@ -341,7 +352,7 @@ async def get_view(request: AnyRequest) -> Response[bytes]:
     return json_answer({"path": view.uri, "template_uri": view.template, "filter": view.filter})
 
 
-@delete("/hyper-storage/views/{path:path}", status_code=204, responses=_errors(404))
+@delete("/hyper-storage/views/{path:path}", status_code=204, responses=_also(404))
 async def delete_view(request: AnyRequest) -> Response[None]:
     """Remove a view and what it shows."""
     (name,) = _segments(request, "views", 1)
@@ -349,7 +360,7 @@ async def delete_view(request: AnyRequest) -> Response[None]:
     return Response(None, status_code=204)
 
 
-@put("/hyper-storage/template-indexes/{path:path}", status_code=200, responses=_errors(408, 409, 413))
+@put("/hyper-storage/template-indexes/{path:path}", status_code=201, responses=_also(408, 409, 413))
 async def put_template_index(request: AnyRequest) -> Response[bytes]:
     """Give every matching collection an index."""
     (index_id,) = _segments(request, "template-indexes", 1)
@@ -359,7 +370,7 @@ async def put_template_index(request: AnyRequest) -> Response[bytes]:
     return json_answer({"indexId": made.index_id, "template_uri": made.template}, status=201)
 
 
-@get("/hyper-storage/template-indexes/{path:path}", responses=_errors(404))
+@get("/hyper-storage/template-indexes/{path:path}", responses=_also(404))
 async def get_template_index(request: AnyRequest) -> Response[bytes]:
     """One template index."""
     (index_id,) = _segments(request, "template-indexes", 1)
@@ -368,7 +379,7 @@ async def get_template_index(request: AnyRequest) -> Response[bytes]:
     return json_answer({**definition, "indexId": found.index_id, "template_uri": found.template})
 
 
-@delete("/hyper-storage/template-indexes/{path:path}", status_code=204, responses=_errors(404))
+@delete("/hyper-storage/template-indexes/{path:path}", status_code=204, responses=_also(404))
 async def delete_template_index(request: AnyRequest) -> Response[None]:
     """Remove a template index; indexes that it made stay."""
     (index_id,) = _segments(request, "template-indexes", 1)

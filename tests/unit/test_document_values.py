@@ -154,9 +154,13 @@ def test_nulls_go_but_not_from_arrays():
     assert without_nulls({"a": None, "b": {"c": None}, "d": [None, {"e": None}]}) == {"b": {}, "d": [None, {"e": None}]}
 
 
-IN_ORDER = [None, False, True, Decimal("-1e20"), -100, Decimal("-10.5"), -10, -9, Decimal("-0.01"), 0, Decimal("0.001"),
-            Decimal("0.01"), Decimal("0.1"), 1, 9, 10, Decimal("10.5"), 99, 100, 10**30, "", "\0", "\0\0", "\0a",
-            "\x01", "a", "a\0", "a\0\0", "a\0b", "a\x01", "aa", "ab", "b", "\u00ff", "\uffff", "\U00010000"]  # fmt: skip
+IN_ORDER = [
+    *(None, False, True),
+    *(Decimal("-1e20"), -100, Decimal("-10.5"), -10, -9, Decimal("-0.01"), 0, Decimal("0.001"), Decimal("0.01")),
+    *(Decimal("0.1"), 1, 9, 10, Decimal("10.5"), 99, 100, 10**30),
+    *("", "\0", "\0\0", "\0a", "\x01", "a", "a\0", "a\0\0", "a\0b", "a\x01", "aa", "ab", "b", "\u00ff", "\uffff"),
+    "\U00010000",
+]
 
 
 @pytest.mark.parametrize("descending", [False, True])
