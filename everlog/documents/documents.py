@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 import msgspec
 
@@ -16,21 +15,19 @@ from everlog.config import DocumentsConfig
 from everlog.documents.bodies import body_of, encode_body, plain_body
 from everlog.documents.completing import Completer
 from everlog.documents.conditional import Preconditions
-from everlog.documents.filters.parsing import parse_filter
+from everlog.documents.definitions import Definitions, Opened
 from everlog.documents.history import DocumentEvent, History
 from everlog.documents.ids import TransactionId, etag_of, next_id
-from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
+from everlog.documents.indexes import Index
 from everlog.documents.model import Change, Command, Method, Settings, Transaction, Written, decide
 from everlog.documents.paths import Place, parse_collection, parse_path
 from everlog.documents.planning import Range
 from everlog.documents.publishing import Publisher
 from everlog.documents.query import Answer, Batch, Explanation, Limits, Query, Runner
 from everlog.documents.recovery import Recovery
-from everlog.documents.store import DocumentStore, TemplateIndex, View
-from everlog.documents.templates import compile_template
+from everlog.documents.store import DocumentStore
 from everlog.documents.views import Followers
 from everlog.errors import (
-    DocumentConflict,
     DocumentNotFound,
     EverlogError,
     InvalidDocument,
@@ -73,17 +70,7 @@ class Page(msgspec.Struct, frozen=True):
         return found
 
 
-class Opened(NamedTuple):
-    """What works once the store is open."""
-
-    store: DocumentStore
-    completer: Completer
-    history: History
-    followers: Followers
-    recovery: Recovery
-
-
-class Documents:
+class Documents(Definitions):
     """JSON documents and collections. Every accepted change has a revision, and an event in the log."""
 
     def __init__(
@@ -181,9 +168,6 @@ class Documents:
         if wait:
             await self._wait_until_out(command, written)
         return written
-
-    def _entropy(self) -> int:
-        return UUID(self._clock.new_id()).int
 
     async def _apply(self, command: Command) -> Written:
         """Decide and accept, again if another writer was quicker. Writers of one process take turns."""
@@ -291,105 +275,6 @@ class Documents:
             seconds=config.request_timeout,
             max_bytes=config.max_query_bytes,
         )
-
-    async def create_index(self, path: str, new: IndexNew) -> Index:
-        """Define an index of a collection, which need not exist yet; it is built in the background."""
-        uri = parse_collection(path)
-        checked = check_index(new)
-        parts = await self.open()
-        index_id = checked.index_id or next_id(self._clock.now_ms(), self._entropy())
-        head, _ = await parts.store.load(Place(uri))
-        index = parts.followers.new_index(checked, index_id, 0 if head is None else head.revision)
-        if not await parts.store.create_index(uri, index):
-            raise DocumentConflict("already-exists", f"{uri} has an index {index_id!r} already")
-        parts.completer.kick_indexes(self._config.index_step)
-        return index
-
-    async def index(self, path: str, index_id: str) -> Index:
-        """One index; DocumentNotFound if there is none, or it is being deleted."""
-        for index in await self.indexes(path):
-            if index.index_id == index_id:
-                return index
-        raise DocumentNotFound("index-not-found", f"{path} has no index {index_id!r}")
-
-    async def indexes(self, path: str) -> Sequence[Index]:
-        """The indexes of a collection."""
-        found = await (await self.open()).store.indexes(parse_collection(path))
-        return [index for index in found if index.status is not IndexStatus.DELETING]
-
-    async def delete_index(self, path: str, index_id: str) -> None:
-        """Queries stop using it at once; its entries go in the background."""
-        index = await self.index(path, index_id)
-        if not await (await self.open()).store.mark_index(parse_collection(path), index, IndexStatus.DELETING):
-            raise DocumentNotFound("index-not-found", f"{path} has no index {index_id!r}")
-        (await self.open()).completer.kick_indexes(self._config.index_step)
-
-    async def put_view(self, path: str, template: str, condition: str | None = None) -> View:
-        """Make a read-only collection of everything that is written from now on and matches a template."""
-        uri = parse_collection(path)
-        compile_template(template)
-        view = View(uri, template, None if parse_filter(condition or "") is None else condition)
-        parts = await self.open()
-        if view in await parts.store.views():
-            return view
-        head, _ = await parts.store.load(Place(uri))
-        if head is not None and not head.deleted and not head.view:
-            raise DocumentConflict("collection_view_conflict", f"{uri} is a collection already")
-        if not await parts.store.put_view(view):
-            raise DocumentConflict("already-exists", f"{uri} is another view already: delete it first")
-        with contextlib.suppress(DocumentConflict):  # it is there since an earlier, unfinished call
-            await self._apply(Command("put", Place(uri), internal=True, makes_view=True))
-        parts.followers.forget()
-        return view
-
-    async def view(self, path: str) -> View:
-        """One view."""
-        uri = parse_collection(path)
-        for view in await (await self.open()).store.views():
-            if view.uri == uri:
-                return view
-        raise DocumentNotFound("not_found", f"there is no view {uri}")
-
-    async def delete_view(self, path: str) -> None:
-        """Remove a view and what it shows."""
-        uri = parse_collection(path)
-        parts = await self.open()
-        known = await parts.store.delete_view(uri)
-        parts.followers.forget()
-        head, _ = await parts.store.load(Place(uri))
-        if head is not None and head.view and not head.deleted:
-            await self._apply(Command("delete", Place(uri), internal=True))
-        elif not known:
-            raise DocumentNotFound("not_found", f"there is no view {uri}")
-
-    async def put_template_index(self, index_id: str, template: str, new: IndexNew) -> TemplateIndex:
-        """Every collection that matches gets this index with its next write."""
-        compile_template(template)
-        checked = check_index(msgspec.structs.replace(new, index_id=index_id))
-        made = TemplateIndex(index_id, template, msgspec.json.encode(checked).decode())
-        parts = await self.open()
-        if not await parts.store.put_template_index(made) and made not in await parts.store.template_indexes():
-            raise DocumentConflict("already-exists", f"there is another template index {index_id!r}: delete it first")
-        parts.followers.forget()
-        return made
-
-    async def template_index(self, index_id: str) -> TemplateIndex:
-        """One template index."""
-        for found in await (await self.open()).store.template_indexes():
-            if found.index_id == index_id:
-                return found
-        raise DocumentNotFound("index-not-found", f"there is no template index {index_id!r}")
-
-    async def delete_template_index(self, index_id: str) -> None:
-        """Collections keep the indexes that they have got."""
-        parts = await self.open()
-        if not await parts.store.delete_template_index(index_id):
-            raise DocumentNotFound("index-not-found", f"there is no template index {index_id!r}")
-        parts.followers.forget()
-
-    async def build_indexes(self) -> int:
-        """Build and drop what waits for it, now; how many indexes."""
-        return await (await self.open()).completer.build_indexes(self._config.index_step)
 
     async def transaction(self, transaction_id: str) -> Transaction:
         """One write, by its id."""

@@ -20,7 +20,8 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
-from everlog.http.documents import DOCUMENT_ROUTES
+from everlog.http.definitions import DEFINITION_ROUTES
+from everlog.http.documents import CONTENT_ROUTES
 from everlog.http.errors import handle_http, handle_refusal, handle_unexpected
 
 
@@ -40,7 +41,7 @@ def make_app(log: Everlog) -> Litestar:
             yield
 
     return Litestar(
-        DOCUMENT_ROUTES,
+        [*CONTENT_ROUTES, *DEFINITION_ROUTES],
         exception_handlers={
             EverlogError: handle_refusal,
             HTTPException: handle_http,
