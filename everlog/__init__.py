@@ -6,12 +6,17 @@ from everlog.clock import Clock, SystemClock
 from everlog.config import Config, load_config
 from everlog.errors import (
     Conflict,
+    DocumentConflict,
+    DocumentNotFound,
     EverlogError,
+    InvalidDocument,
     InvalidInput,
     JournalHalted,
     JournalNotFound,
     OutcomeUnknown,
     Overtaken,
+    PreconditionFailed,
+    WriteUnfinished,
 )
 from everlog.journal.events import Event, EventRecord, Json
 from everlog.journal.journal import Journal, Token
@@ -28,11 +33,14 @@ __all__ = [
     "Config",
     "Conflict",
     "Criteria",
+    "DocumentConflict",
+    "DocumentNotFound",
     "Event",
     "EventRecord",
     "Everlog",
     "EverlogError",
     "ExpireReport",
+    "InvalidDocument",
     "InvalidInput",
     "Journal",
     "JournalHalted",
@@ -43,6 +51,7 @@ __all__ = [
     "PartitionStatus",
     "PipelineStatus",
     "Position",
+    "PreconditionFailed",
     "Recovered",
     "SeqNr",
     "SeqRange",
@@ -51,6 +60,7 @@ __all__ = [
     "SystemClock",
     "Token",
     "WaitingItem",
+    "WriteUnfinished",
     "__version__",
     "connect",
     "load_config",

@@ -56,6 +56,11 @@ def _check(value: Any, depth: int) -> None:
         raise InvalidDocument("invalid-json", f"a number has at most {MAX_DIGITS} digits")
 
 
+def stored_body(text: str) -> Any:
+    """The same for what was checked before it was stored."""
+    return _decoder.decode(text)
+
+
 def encode_body(value: Any) -> str:
     """A body as it is stored."""
     return _encode(value).decode()

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from everlog.clock import Clock
-from everlog.documents.bodies import decode_body
+from everlog.documents.bodies import stored_body
 from everlog.documents.filters.evaluation import make_matcher
 from everlog.documents.indexes import MAX_KEY_BYTES, Index, IndexStatus
 from everlog.documents.model import Transaction
@@ -43,7 +43,7 @@ class Follower(Protocol):
 
 def locate(index: Index, body: str) -> bytes | None:
     """Where an element belongs in an index; None if the index leaves it out."""
-    element = decode_body(body)
+    element = stored_body(body)
     if not make_matcher(index.condition)(element, 0):
         return None
     key = index_key(element, index.sort)

@@ -89,7 +89,7 @@ class Documents(Definitions):
         self._turns = Turns()
         self._opening = asyncio.Lock()
         self._parts: Opened | None = None
-        self._settings = Settings(max_pending=config.max_pending)
+        self._settings = Settings(max_pending=config.max_pending, max_body_bytes=config.max_body_bytes)
 
     async def open(self) -> Opened:
         """The parts; the store is opened by the first call."""

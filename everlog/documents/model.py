@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from everlog.documents.bodies import decode_body, digest, encode_body, merge, without_nulls
+from everlog.documents.bodies import digest, encode_body, merge, stored_body, without_nulls
 from everlog.documents.conditional import Preconditions
 from everlog.documents.ids import TransactionId, etag_of, next_id, time_uuid
 from everlog.documents.paths import Place
@@ -96,6 +96,7 @@ class Settings(msgspec.Struct, frozen=True):
     """The limits of a decision."""
 
     max_pending: int = 500
+    max_body_bytes: int = 1024 * 1024
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -140,7 +141,12 @@ def decide(
         raise TooManyPending(
             "transaction_limit", f"{known.pending} events of {place.uri} wait for their publication: try again later"
         )
-    return _change(known, row, command, body, exists=exists, now_ms=now_ms, entropy=entropy)
+    text = encode_body(body)
+    if len(text.encode()) > settings.max_body_bytes:
+        raise InvalidDocument(
+            "body-too-large", f"the body of {place.path} would have more than {settings.max_body_bytes:,} bytes"
+        )
+    return _change(known, row, command, text, exists=exists, now_ms=now_ms, entropy=entropy)
 
 
 def _repeated(head: Head, command: Command, now_ms: int) -> Written | None:
@@ -198,7 +204,7 @@ def _new_body(command: Command, row: Row | None, exists: bool) -> Any:
         assert row is not None
         if not isinstance(body, dict):
             raise InvalidDocument("patch-not-object", "a patch is a JSON object")
-        old = decode_body(row.body)
+        old = stored_body(row.body)
         if not isinstance(old, dict):
             raise InvalidDocument("not-mergeable", f"the body of {place.path} is no object: replace it with PUT")
         if place.item and body.get("id", place.item) != place.item:
@@ -212,13 +218,12 @@ def _new_body(command: Command, row: Row | None, exists: bool) -> Any:
 
 
 def _change(
-    head: Head, row: Row | None, command: Command, body: Any, *, exists: bool, now_ms: int, entropy: int
+    head: Head, row: Row | None, command: Command, text: str, *, exists: bool, now_ms: int, entropy: int
 ) -> Change:
     place, method = command.place, command.method
     revision = head.revision + 1
     transaction_id = TransactionId(place.uri, time_uuid(now_ms, entropy), revision)
     created = not exists and method != "delete"
-    text = encode_body(body)
     new_row = None
     if method != "delete" and place.kind != "collection":
         new_row = Row(text, revision, row.created_ms if exists and row is not None else now_ms, now_ms)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from everlog.clock import Clock
-from everlog.documents.bodies import decode_body
+from everlog.documents.bodies import stored_body
 from everlog.documents.filters.evaluation import make_matcher
 from everlog.documents.filters.nodes import Node, text_of
 from everlog.documents.filters.parsing import parse_filter
@@ -163,7 +163,7 @@ class Runner:
                     raise self._limited("query-timeout", f"{self._limits.seconds:g} s were not enough")
             self._rows += 1
             self._bytes += len(entry.body)
-            element = decode_body(entry.body)
+            element = stored_body(entry.body)
             if self._follows(element) and self._matches(element, self._now_ms):
                 accepted.append(element)
             else:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from everlog.clock import Clock
-from everlog.documents.bodies import decode_body, same
+from everlog.documents.bodies import same, stored_body
 from everlog.documents.filters.evaluation import make_matcher
 from everlog.documents.filters.parsing import parse_filter
 from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
@@ -82,7 +82,7 @@ class Followers:
             return
         target = Place(view.uri, item)
         head, row = await self._store.load(source)
-        body = None if row is None or head is None or head.deleted else decode_body(row.body)
+        body = None if row is None or head is None or head.deleted else stored_body(row.body)
         if not isinstance(body, dict) or not make_matcher(parse_filter(view.filter or ""))(body, self._clock.now_ms()):
             body = None
         _, shown = await self._store.load(target)
@@ -91,7 +91,7 @@ class Followers:
                 await self._ignore_absent(Command("delete", target, internal=True))
             return
         wanted = {**body, "id": item}
-        if shown is None or not same(decode_body(shown.body), wanted):
+        if shown is None or not same(stored_body(shown.body), wanted):
             await self._apply(Command("put", target, wanted, internal=True))
 
     async def _ignore_absent(self, command: Command) -> None:

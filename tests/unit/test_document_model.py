@@ -147,6 +147,14 @@ def test_preconditions_are_of_the_element_not_of_its_siblings():
     refused(PreconditionFailed, "not_matched", world, "put", "c~/w", {}, preconditions=Preconditions.of("*", None))
 
 
+def test_patches_do_not_grow_a_body_beyond_its_limit():
+    world = World(max_body_bytes=20)
+    world.write("put", "d", {"a": "0123456789"})
+    refused(InvalidDocument, "body-too-large", world, "patch", "d", {"b": "0123456789"})
+    refused(InvalidDocument, "body-too-large", world, "put", "d", "\u00fc" * 10)
+    world.write("patch", "d", {"a": None, "b": "0123456789"})
+
+
 def test_too_many_pending_events_hold_writers_back():
     world = World(max_pending=2)
     world.head = Head(revision=5, pending=2)
