@@ -27,17 +27,18 @@ class Function(NamedTuple):
 
 def search(text: str, pattern: str) -> bool:
     """Whether a pattern is found anywhere in a text."""
-    return _suitable(text, pattern).compiled.search(text) is not None
-
-
-def _suitable(text: str, pattern: str) -> Pattern:
-    try:
-        found = check_pattern(pattern)
-    except InvalidDocument:
-        raise Failure from None
-    if len(text) > found.longest:
+    found = _pattern(pattern).search(text)
+    if found is None:
         raise Failure
     return found
+
+
+def _pattern(text: str) -> Pattern:
+    """A pattern that may come from an element: a bad one is no value."""
+    try:
+        return check_pattern(text)
+    except InvalidDocument:
+        raise Failure from None
 
 
 def _case(index: Any, *values: Any) -> Any:
@@ -72,7 +73,10 @@ def _lower(value: Any) -> str:
 
 
 def _split(value: Any, pattern: Any) -> list[str]:
-    return [part or "" for part in _suitable(_text(value), _text(pattern)).compiled.split(value)]
+    found = _pattern(_text(pattern)).split(_text(value))
+    if found is None:
+        raise Failure
+    return found
 
 
 def _index_of(value: Any, part: Any) -> int:

@@ -98,13 +98,15 @@ def number(value: Any) -> Decimal:
 
 
 def text(value: Any) -> str:
-    if type(value) is str:
-        return value
-    if type(value) is bool:
-        return "true" if value else "false"
-    if type(value) in (int, Decimal):
-        return str(value)
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return value if type(value) is str else json_text(value)
+
+
+def json_text(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ",".join(map(json_text, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json_text(name)}:{json_text(inner)}" for name, inner in value.items()) + "}"
+    return str(value) if type(value) is Decimal else json.dumps(value, ensure_ascii=False)
 
 
 def equal(left: Any, right: Any) -> bool:
