@@ -17,6 +17,9 @@ from everlog.journal.values import DEFAULT_SEGMENT_SIZE, MAX_VALUE_BYTES, MIN_SE
 
 CONFIG_FILE = "everlog.toml"
 
+# What an event of a document may have beside the body: paths, ids, and the form of the record.
+ENVELOPE_BYTES = 64 * 1024
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -155,6 +158,11 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feed_checkpoint: Seconds = 15.0
     max_history: Positive = 10_000
 
+    @property
+    def max_event_bytes(self) -> int:
+        """The largest event: a body, and what stands around it."""
+        return self.max_body_bytes + ENVELOPE_BYTES
+
     def __post_init__(self) -> None:
         if not self.fail_timeout < self.hot_recovery < self.stale_recovery:
             raise ValueError("[documents] needs fail_timeout < hot_recovery < stale_recovery")
@@ -190,6 +198,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if (self.kafka is None) != (self.cassandra is None):
             missing = "[kafka]" if self.kafka is None else "[cassandra]"
             raise ValueError(f"{missing} is missing: log and store move to a cluster together")
+        if self.kafka is not None and self.documents.max_event_bytes > self.kafka.max_record_bytes:
+            raise ValueError(
+                f"[documents] max_body_bytes and {ENVELOPE_BYTES:,} more must fit into [kafka] max_record_bytes"
+            )
 
     @property
     def embedded(self) -> bool:

@@ -11,9 +11,6 @@ from everlog.journal.journal import Journal, Parts
 from everlog.journal.writing import Writer
 from everlog.sqlite import Trace
 
-# Around the body of an event: paths, ids, and the old body's name in JSON.
-ENVELOPE = 64 * 1024
-
 
 def make_documents(parts: Parts, *, trace: Trace | None = None) -> Documents:
     """Documents beside the journals of this log."""
@@ -48,7 +45,7 @@ def document_journal(parts: Parts) -> Journal:
         parts.reader,
         parts.clock,
         parts.origin,
-        max_append_bytes=config.documents.max_body_bytes + ENVELOPE,
+        max_append_bytes=config.documents.max_event_bytes,
         known_journals=journal.known_journals,
         page_size=journal.page_size,
     )

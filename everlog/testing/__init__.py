@@ -5,7 +5,8 @@
         async def log(self) -> AsyncIterator[Log]:
             ...
 
-Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on your log and store.
+Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on your log and store;
+`everlog.testing.documents.DocumentStoreConformance` is for stores of documents.
 """
 
 import pytest
