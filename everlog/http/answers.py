@@ -93,12 +93,19 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
     }
 
 
-async def server_sent(items: AsyncGenerator[DocumentEvent | int, None], *, every: float) -> AsyncIterator[bytes]:
-    """A feed on the wire. The id of an event is its revision; a checkpoint says that nothing up to it was left out."""
+async def server_sent(
+    items: AsyncGenerator[DocumentEvent | int, None], *, every: float, stopping: asyncio.Event
+) -> AsyncIterator[bytes]:
+    """A feed on the wire. The id of an event is its revision; a checkpoint says that nothing up to it was left out.
+
+    It ends when the server stops: something comes with every look at the log, so that is soon.
+    """
     loop = asyncio.get_running_loop()
     due = 0.0
     async with contextlib.aclosing(items):
         async for item in items:
+            if stopping.is_set():
+                return
             if isinstance(item, DocumentEvent):
                 data = _encode(event_body(item)).decode()
                 yield f"id: {item.revision}\nevent: {item.method}\ndata: {data}\n\n".encode()

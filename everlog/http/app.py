@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
@@ -51,7 +52,14 @@ def make_app(log: Everlog) -> Litestar:
         openapi_config=OpenAPIConfig(title="Everlog", version=__version__, path="/openapi"),
         # Bodies are read by the handlers, which know the limit of their part.
         request_max_body_size=None,
-        state=State({"documents": log.documents, "config": log.config, "new_error_id": new_error_id}),
+        state=State(
+            {
+                "documents": log.documents,
+                "config": log.config,
+                "new_error_id": new_error_id,
+                "stopping": asyncio.Event(),
+            }
+        ),
         # Errors are answered by our handlers and logged there.
         logging_config=None,
     )

@@ -110,10 +110,10 @@ async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream
     after = whole_number({"Last-Event-ID": last}, "Last-Event-ID") if last is not None else None
     if after is not None and after < 0:
         raise InvalidDocument("invalid-parameter", "Last-Event-ID is a revision, 0 for the beginning")
-    docs, config = documents_of(request), config_of(request)
+    docs, config, stopping = documents_of(request), config_of(request), request.app.state.stopping
     parse_path(path)
     return Stream(
-        lambda: server_sent(docs.feed(path, after=after), every=config.feed_checkpoint),
+        lambda: server_sent(docs.feed(path, after=after), every=config.feed_checkpoint, stopping=stopping),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store"},
     )

@@ -64,6 +64,7 @@ async def serving(log: Everlog, *, host: str, port: int) -> AsyncIterator[str]:
             await asyncio.sleep(0.01)
         yield f"http://{host}:{bound.getsockname()[1]}"
     finally:
+        app.state.stopping.set()
         server.should_exit = True
         await task
         bound.close()

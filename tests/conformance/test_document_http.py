@@ -461,6 +461,16 @@ async def test_a_feed_is_resumable(http):
     await refused(http, "GET", C + "d?feed", status=400, code="invalid-parameter", headers={"Last-Event-ID": "x"})
 
 
+async def test_a_feed_ends_when_the_server_stops(tmp_path):
+    async with connect(small_config(tmp_path / "data")) as log, httpx.AsyncClient() as client:
+        async with serving(log, host="127.0.0.1", port=0) as address:
+            reading = asyncio.create_task(client.get(f"{address}{C}d?feed"))
+            await client.put(f"{address}{C}d", content="1")
+        answer = await asyncio.wait_for(reading, 10)
+    assert answer.status_code == 200
+    assert answer.text.endswith("\n\n")  # the last message is whole
+
+
 async def test_the_feed_of_a_collection_and_of_one_element(http):
     await fill(http)
     await send(http, "DELETE", C + "collection-1~/item2", headers={"Hyper-Storage-Wait": "full"})
