@@ -52,12 +52,13 @@ DELETE FROM outbox WHERE rowid IN
     (SELECT rowid FROM outbox WHERE completed_at IS NOT NULL AND completed_at < ? ORDER BY completed_at LIMIT ?)
 
 -- name: elements
+-- A blob comes behind every text: no upper bound then, and still a range that is searched, not scanned.
 SELECT item_id, body FROM content
-WHERE document_uri = ? AND item_id > '' AND item_id >= ? AND (?3 IS NULL OR item_id < ?3) ORDER BY item_id LIMIT ?4
+WHERE document_uri = ? AND item_id >= ? AND item_id < coalesce(?, x'') ORDER BY item_id LIMIT ?
 
 -- name: elements_reverse
 SELECT item_id, body FROM content
-WHERE document_uri = ? AND item_id > '' AND item_id >= ? AND (?3 IS NULL OR item_id < ?3) ORDER BY item_id DESC LIMIT ?4
+WHERE document_uri = ? AND item_id >= ? AND item_id < coalesce(?, x'') ORDER BY item_id DESC LIMIT ?
 
 -- name: entries
 SELECT sort_key, body FROM index_entry
