@@ -23,5 +23,9 @@ async def serve(log: Everlog, settings: Settings, /, host: str | None, port: int
     where, number = host or server.host, server.port if port is None else port
     with stop_signals("" if settings.as_json else "stopping … (once more: at once)") as stop:
         async with serving(log, host=where, port=number) as url:
-            show(settings.as_json, {"url": url}, f"Everlog in {log.config.where} serves {url} (API: {url}/openapi)")
+            show(
+                settings.as_json,
+                {"url": url},
+                f"Everlog in {log.config.where} serves {url} ({url}/openapi)",
+            )
             await stop.wait()

@@ -18,6 +18,7 @@ try:
     from litestar.datastructures import State
     from litestar.exceptions import HTTPException
     from litestar.openapi import OpenAPIConfig
+    from litestar.openapi.plugins import JsonRenderPlugin
 except ImportError as error:
     raise MissingExtra("server") from error
 
@@ -49,7 +50,10 @@ def make_app(log: Everlog) -> Litestar:
             Exception: handle_unexpected,
         },
         lifespan=[running],
-        openapi_config=OpenAPIConfig(title="Everlog", version=__version__, path="/openapi"),
+        # The document alone: pages that show it would load their scripts from elsewhere.
+        openapi_config=OpenAPIConfig(
+            title="Everlog", version=__version__, path="/openapi", render_plugins=[JsonRenderPlugin()]
+        ),
         # Bodies are read by the handlers, which know the limit of their part.
         request_max_body_size=None,
         state=State(
