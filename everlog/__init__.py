@@ -6,7 +6,10 @@ from everlog.clock import Clock, SystemClock
 from everlog.config import Config, load_config
 from everlog.errors import (
     Conflict,
+    DocumentConflict,
+    DocumentNotFound,
     EverlogError,
+    InvalidDocument,
     InvalidInput,
     JournalHalted,
     JournalNotFound,
@@ -15,7 +18,9 @@ from everlog.errors import (
     NotReplicated,
     OutcomeUnknown,
     Overtaken,
+    PreconditionFailed,
     QueueNotFound,
+    WriteUnfinished,
 )
 from everlog.journal.events import Event, EventRecord, Json
 from everlog.journal.journal import Journal, Token
@@ -41,12 +46,15 @@ __all__ = [
     "Conflict",
     "Criteria",
     "DeadJob",
+    "DocumentConflict",
+    "DocumentNotFound",
     "Event",
     "EventRecord",
     "Everlog",
     "EverlogError",
     "ExpireReport",
     "GiveUp",
+    "InvalidDocument",
     "InvalidInput",
     "Job",
     "JobFunction",
@@ -63,6 +71,7 @@ __all__ = [
     "PartitionStatus",
     "PipelineStatus",
     "Position",
+    "PreconditionFailed",
     "Priority",
     "Queue",
     "QueueNotFound",
@@ -83,6 +92,7 @@ __all__ = [
     "Token",
     "WaitingItem",
     "Worker",
+    "WriteUnfinished",
     "__version__",
     "connect",
     "job",

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack
 from datetime import date
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from everlog.backends import open_parts
 from everlog.clock import Clock, SystemClock
@@ -37,6 +37,9 @@ from everlog.tags.delay.reader import ForeignReader, open_reader
 from everlog.tags.tag import Tag, TagInfo, Tags
 from everlog.version import __version__
 
+if TYPE_CHECKING:
+    from everlog.documents.documents import Documents
+
 
 class Everlog:
     """An open event log. Made by `everlog.connect`; used as `async with`."""
@@ -51,6 +54,7 @@ class Everlog:
         self._foreign: ForeignReader | None = None
         self._open = AsyncExitStack()
         self._queues: QueueStore | None = None
+        self._documents: Documents | None = None
 
     async def __aenter__(self) -> Self:
         if self._parts is None:
@@ -175,6 +179,15 @@ class Everlog:
         )
 
     @property
+    def documents(self) -> Documents:
+        """JSON documents and collections; their changes are events of the topic `documents`."""
+        if self._documents is None:
+            from everlog.documents.opening import make_documents
+
+            self._documents = make_documents(self.parts, trace=self._trace)
+        return self._documents
+
+    @property
     def quarantine(self) -> Quarantine:
         """Records that could not be applied, and how their journals go on."""
         return Quarantine(self.parts)
@@ -193,6 +206,9 @@ class Everlog:
 
     async def close(self) -> None:
         """Finish open writes and let go of the files."""
+        if self._documents is not None:
+            documents, self._documents = self._documents, None
+            await documents.close()
         if self._parts is not None:
             parts, self._parts = self._parts, None
             self._journals.clear()
@@ -220,10 +236,14 @@ def connect(
     clock: Clock | None = None,
     trace: Trace | None = None,
 ) -> Everlog:
-    """Open a folder (embedded), or what a TOML file says.
+    """Open a folder (embedded), what a TOML file says, or a server's documents (`http://…`).
 
     >>> log = connect("everlog-data")
     """
+    if isinstance(target, str) and target.startswith(("http://", "https://")):
+        from everlog.http.client import RemoteEverlog
+
+        return RemoteEverlog(target, clock=clock)
     return Everlog(target if isinstance(target, Config) else load_config(target), clock=clock, trace=trace)
 
 

@@ -19,6 +19,9 @@ from everlog.tags.buckets import bucket_size
 
 CONFIG_FILE = "everlog.toml"
 
+# What an event of a document may have beside the body: paths, ids, and the form of the record.
+ENVELOPE_BYTES = 64 * 1024
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 SecondsOrZero = Annotated[float, msgspec.Meta(ge=0)]
@@ -211,6 +214,49 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace: Annotated[float, msgspec.Meta(ge=0)] = 30.0
 
 
+class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[documents]`: documents and collections. Times in seconds."""
+
+    topic: Annotated[str, msgspec.Meta(pattern="^[a-zA-Z0-9._-]{1,200}$")] = "documents"
+    max_body_bytes: Annotated[int, msgspec.Meta(ge=1, le=8 * 1024 * 1024)] = 1024 * 1024
+    page_size: Positive = 100
+    max_page_size: Positive = 10_000
+    skip_max: Positive = 10_000
+    max_query_requests: Positive = 20
+    max_query_bytes: Positive = 64 * 1024 * 1024
+    request_timeout: Seconds = 15.0
+    max_pending: Positive = 500
+    workers: Positive = 16
+    index_step: Positive = 256
+    fail_timeout: Seconds = 180.0
+    hot_recovery: Seconds = 1800.0
+    hot_recovery_retry: Seconds = 15.0
+    stale_recovery: Seconds = 86_400.0
+    stale_recovery_retry: Seconds = 180.0
+    transaction_days: Annotated[float, msgspec.Meta(gt=1)] = 7.0
+    feed_poll: Seconds = 0.5
+    feed_checkpoint: Seconds = 15.0
+    max_history: Positive = 10_000
+
+    @property
+    def max_event_bytes(self) -> int:
+        """The largest event: a body, and what stands around it."""
+        return self.max_body_bytes + ENVELOPE_BYTES
+
+    def __post_init__(self) -> None:
+        if not self.fail_timeout < self.hot_recovery < self.stale_recovery:
+            raise ValueError("[documents] needs fail_timeout < hot_recovery < stale_recovery")
+        if self.transaction_days * 86_400 <= self.stale_recovery:
+            raise ValueError("[documents] transaction_days must be longer than stale_recovery")
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[server]`: where `everlog serve` listens."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8080
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings. `data` is the folder of the embedded log and store.
 
@@ -225,6 +271,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topics: dict[str, TopicConfig] = {}
     pipeline: PipelineConfig = PipelineConfig()
     spark: SparkConfig = SparkConfig()
+    documents: DocumentsConfig = DocumentsConfig()
+    server: ServerConfig = ServerConfig()
     kafka: KafkaConfig | None = None
     cassandra: CassandraConfig | None = None
     foreign: ForeignConfig = ForeignConfig()
@@ -235,6 +283,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if (self.kafka is None) != (self.cassandra is None):
             missing = "[kafka]" if self.kafka is None else "[cassandra]"
             raise ValueError(f"{missing} is missing: log and store move to a cluster together")
+        if self.kafka is not None and self.documents.max_event_bytes > self.kafka.max_record_bytes:
+            raise ValueError(
+                f"[documents] max_body_bytes and {ENVELOPE_BYTES:,} more must fit into [kafka] max_record_bytes"
+            )
 
     def slices(self, log_name: str) -> bool:
         """Whether all events of a topic of the log get the tag of their slice."""

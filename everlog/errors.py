@@ -9,6 +9,7 @@
     │   ├── AppendTooLarge
     │   ├── RecordTooLarge
     │   ├── InvalidPosition
+    │   ├── InvalidDocument       a path, a body, a filter or a parameter of a document request
     │   ├── InvalidTag
     │   ├── InvalidOffset
     │   ├── InvalidConfig
@@ -59,6 +60,14 @@
     │   ├── DownloadFailed
     │   ├── PortTaken
     │   └── ServerFailed
+    ├── DocumentRefused           the request is sound, the document is not in a state for it; nothing was stored
+    │   ├── DocumentNotFound
+    │   ├── DocumentConflict
+    │   ├── PreconditionFailed
+    │   ├── MessageReused
+    │   └── TooManyPending
+    ├── QueryLimited              a query would read more than it may
+    ├── WriteUnfinished           a document write whose outcome is unknown, or whose event is not out yet
     └── MissingExtra              an optional dependency is not installed
 
 The message says what happened and what to do; the facts are attributes.
@@ -171,6 +180,15 @@ class InvalidDeclaration(InvalidInput):
 
 class NotTransactional(InvalidInput):
     """This queue cannot take jobs inside the caller's own transaction."""
+
+
+class InvalidDocument(InvalidInput):
+    """A document request is wrong; `code` says in which way and never changes its spelling."""
+
+    def __init__(self, code: str, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.facts = facts
 
 
 class Conflict(EverlogError):
@@ -466,6 +484,57 @@ class ServerFailed(ClusterFailed):
         self.server = server
         self.log = log
         self.lines = lines
+
+
+class DocumentRefused(EverlogError):
+    """The document is not in a state for this request; nothing was stored. `code` never changes its spelling."""
+
+    def __init__(self, code: str, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.facts = facts
+
+
+class DocumentNotFound(DocumentRefused):
+    """There is no such document, element, collection, index or transaction."""
+
+
+class DocumentConflict(DocumentRefused):
+    """What is stored does not allow this request."""
+
+
+class PreconditionFailed(DocumentRefused):
+    """If-Match or If-None-Match does not hold."""
+
+
+class MessageReused(DocumentRefused):
+    """A message id came again, with another request."""
+
+
+class TooManyPending(DocumentRefused):
+    """Too many events of this document wait for their publication; try again."""
+
+    retriable = True
+
+
+class QueryLimited(EverlogError):
+    """A query read as much as it may and is not done; an index would help, `explain=1` says which."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class WriteUnfinished(EverlogError):
+    """Nobody can say yet whether the write happened, or its event is not out yet; repeat it with its message id."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, message_id: str, transaction_id: str | None = None) -> None:
+        super().__init__(message)
+        self.code = "request_timeout"
+        self.message_id = message_id
+        self.transaction_id = transaction_id
 
 
 class MissingExtra(EverlogError):

@@ -28,6 +28,15 @@ POINTS = (
     "batch.published",
     "batch.watermark",
 )
+# Where a write of a document, or its completion, may be cut off.
+DOCUMENT_POINTS = (
+    "documents.decided",
+    "documents.outboxed",
+    "documents.accepted",
+    "documents.indexed",
+    "documents.published",
+    "documents.completed",
+)
 
 _hits: dict[str, int] = {}
 

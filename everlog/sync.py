@@ -15,7 +15,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from everlog import client
 from everlog.clock import Clock
@@ -30,6 +30,9 @@ from everlog.sqlite import Trace
 from everlog.store.base import Snapshot
 from everlog.tags import tag
 from everlog.tags.delay import reader
+
+if TYPE_CHECKING:
+    from everlog.documents.blocking import BlockingDocuments
 
 FETCH = 500
 
@@ -289,6 +292,13 @@ class Everlog(_Twin[client.Everlog]):
         return Queue(self._portal.call(_queue(self._inner, name)), self._portal)
 
     @property
+    def documents(self) -> BlockingDocuments:
+        """JSON documents and collections."""
+        from everlog.documents.blocking import BlockingDocuments
+
+        return BlockingDocuments(self._inner.documents, self._portal)
+
+    @property
     def config(self) -> Config:
         return self._inner.config
 
@@ -309,7 +319,7 @@ def connect(
     clock: Clock | None = None,
     trace: Trace | None = None,
 ) -> Everlog:
-    """Open a folder (embedded), or what a TOML file says.
+    """Open a folder (embedded), what a TOML file says, or a server's documents (`http://…`).
 
     >>> log = connect("everlog-data")
     """

@@ -9,6 +9,8 @@ import msgspec
 
 from everlog.errors import (
     Conflict,
+    DocumentNotFound,
+    DocumentRefused,
     EverlogError,
     InvalidInput,
     JournalHalted,
@@ -30,8 +32,8 @@ EXIT_CODES = {
     OK: "done",
     FAILED: "an error; the line on standard error says which",
     USAGE: "wrong usage or invalid input; nothing was stored",
-    CONFLICT: "the journal is not where --expected or --seq-nr said; the lease of a job is lost",
-    NOT_FOUND: "no such folder, topic, journal, snapshot, record or queue",
+    CONFLICT: "the journal is not where --expected or --seq-nr said; a lease is lost; a document does not allow it",
+    NOT_FOUND: "no such folder, topic, journal, snapshot, document, record or queue",
     HALTED: "a record of this journal cannot be applied: see 'everlog quarantine'",
     RETRY: "try again: outcome unknown, file busy, overtaken, disk full",
     INTERRUPTED: "interrupted before the end",
@@ -63,8 +65,10 @@ def exit_code(error: BaseException) -> int:
         return USAGE
     if isinstance(error, Conflict | LeaseLost):
         return CONFLICT
-    if isinstance(error, JournalNotFound | QueueNotFound | NotFound):
+    if isinstance(error, JournalNotFound | QueueNotFound | NotFound | DocumentNotFound):
         return NOT_FOUND
+    if isinstance(error, DocumentRefused) and not error.retriable:
+        return CONFLICT
     if isinstance(error, JournalHalted):
         return HALTED
     if isinstance(error, EverlogError) and error.retriable:

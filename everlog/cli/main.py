@@ -6,11 +6,13 @@ import click
 
 from everlog.cli.cluster import cluster
 from everlog.cli.commands import Root
+from everlog.cli.docs import docs
 from everlog.cli.expire import expire
 from everlog.cli.journal import journal
 from everlog.cli.quarantine import quarantine
 from everlog.cli.queue import queue
 from everlog.cli.run import replicate, up
+from everlog.cli.serve import serve
 from everlog.cli.snapshot import snapshot
 from everlog.cli.status import status
 from everlog.cli.tags import tags
@@ -18,9 +20,10 @@ from everlog.cli.work import work
 from everlog.version import __version__
 
 _SECTIONS = {
-    "Run": ["up", "replicate", "status", "cluster"],
+    "Run": ["up", "serve", "replicate", "status", "cluster"],
     "Work with journals": ["journal", "snapshot", "tags"],
     "Work with queues": ["queue", "work"],
+    "Work with documents": ["docs"],
     "Look after them": ["quarantine", "expire"],
 }
 _EXAMPLES = [
@@ -44,5 +47,19 @@ def main() -> None:
     """
 
 
-for _command in (up, replicate, status, journal, snapshot, tags, queue, work, quarantine, expire, cluster):
+for _command in (
+    up,
+    serve,
+    replicate,
+    status,
+    journal,
+    snapshot,
+    tags,
+    queue,
+    work,
+    docs,
+    quarantine,
+    expire,
+    cluster,
+):
     main.add_command(_command)

@@ -5,13 +5,15 @@
         async def log(self) -> AsyncIterator[Log]:
             ...
 
-Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on your log and store.
+Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on your log and store;
+`everlog.testing.documents.DocumentStoreConformance` is for stores of documents.
 """
 
 import pytest
 
 # So that a failing assertion of a suite shows its values.
 pytest.register_assert_rewrite(
+    "everlog.testing.documents",
     "everlog.testing.journal",
     "everlog.testing.log",
     "everlog.testing.queue_keeping",

@@ -142,6 +142,7 @@ def test_links_lead_somewhere(page):
         ("feed.py", ["  o-1: placed on Monday", "  o-1: placed on Tuesday", "  0 new"]),
         ("threads.py", ["sensor-4: 25 readings, mean 22.0", "left of sensor-1: [21, 22, 23, 24, 25]"]),
         ("queue_pages.py", ["40 edits of 3 pages, fewer than 10 runs", "news: indexed with edit 39, the last one"]),
+        ("documents.py", ["open: ['call Eve']", "3 feed:patch {'done': True}", "new: todo~/rest"]),
     ],
 )
 def test_examples_run(name, prints, tmp_path):
@@ -153,5 +154,5 @@ def test_examples_run(name, prints, tmp_path):
 
 
 def test_every_example_is_run():
-    ran = {"counter.py", "account.py", "feed.py", "threads.py", "queue_pages.py"}
+    ran = {"counter.py", "account.py", "feed.py", "threads.py", "queue_pages.py", "documents.py"}
     assert {file.name for file in (ROOT / "examples").glob("*.py")} == ran

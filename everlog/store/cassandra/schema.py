@@ -102,7 +102,7 @@ class Schema:
                 )
             log.info("keyspace %s: %s", self._keyspace, missing)
             await self._create_first(found)
-            async with self._locked() as lock:
+            async with self.locked() as lock:
                 await self._bring_up(lock)
             found = await self._look()
             assert not self._missing(found), self._missing(found)
@@ -204,7 +204,8 @@ class Schema:
         await self._session.write(self._cql["put_setting"], key, value, timestamp(int(time.time() * 1000)))
 
     @asynccontextmanager
-    async def _locked(self) -> AsyncIterator[_Lock]:
+    async def locked(self) -> AsyncIterator[_Lock]:
+        """Nobody else changes tables of this keyspace meanwhile."""
         lock = _Lock(self._session, self._cql)
         await lock.acquire()
         try:

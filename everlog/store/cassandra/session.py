@@ -135,10 +135,13 @@ class Session:
 
     async def write_if(self, cql: str, *values: Any) -> bool | None:
         """A conditional write: whether it was applied; None if that is unknown, then read again with `serial`."""
-        statement = (await self.prepare(cql)).bind(list(values))
+        return await self.attempt_if((await self.prepare(cql)).bind(list(values)), cql)
+
+    async def attempt_if(self, request: Request, cql: str) -> bool | None:
+        """The same for a bound statement, or a batch of one partition with a condition in it."""
         try:
             async with self._turns:
-                result = await self._once(statement, cql)
+                result = await self._once(request, cql)
         except driver.CassException as error:
             if isinstance(error, _TRANSIENT):
                 log.info("a conditional write has no known outcome (%s): it is read again", error)

@@ -1,0 +1,259 @@
+"""`everlog docs …`: JSON documents and collections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+
+from everlog.cli.commands import Command, Group
+from everlog.cli.output import Rows, encode, moment, plain, show
+from everlog.cli.settings import Settings, with_log
+from everlog.cli.status import stop_signals
+from everlog.client import Everlog
+
+path_argument = click.argument("path")
+body_argument = click.argument("body", metavar="[BODY]", required=False)
+
+
+def _write_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--if-match", metavar="ETAG", help="Only if the document has this entity tag."),
+        click.option("--if-none-match", metavar="ETAG", help="Only if it has not; '*': only if there is none."),
+        click.option("--message-id", metavar="ID", help="A repetition with the same id is not applied again."),
+        click.option("--wait", is_flag=True, help="Return when the event is in the log."),
+    ):
+        command = option(command)
+    return command
+
+
+def _parse(body: str | None) -> Any:
+    """JSON from the line, or from standard input with '-' or nothing."""
+    from everlog.documents.bodies import decode_body
+
+    return decode_body(sys.stdin.buffer.read() if body in (None, "-") else str(body))
+
+
+@click.group(cls=Group)
+def docs() -> None:
+    """Store JSON documents and collections, query them, follow their changes.
+
+    The path of a collection ends with '~': 'shop/orders~'; its elements are 'shop/orders~/1' and so on.
+    """
+
+
+def _show_written(settings: Settings, written: Any) -> None:
+    document = {
+        "transactionId": written.transaction_id,
+        "path": written.path,
+        "revision": written.revision,
+        "created": written.created,
+    }
+    show(settings.as_json, document, f"{plain(written.path)} is at revision {written.revision}")
+
+
+@docs.command(cls=Command, examples=["everlog docs get shop/settings", "everlog docs get shop/orders~/1 --at 3"])
+@path_argument
+@click.option("--at", type=int, metavar="N", help="The body at this revision.")
+@with_log()
+async def get(log: Everlog, settings: Settings, /, path: str, at: int | None) -> None:
+    """Print a document or an element: its body, or with --json all about it."""
+    from everlog.documents.bodies import encode_body
+
+    if at is not None:
+        click.echo(encode_body(await log.documents.at(path, at)))
+        return
+    found = await log.documents.get(path)
+    if settings.as_json:
+        about = {"path": path, "revision": found.revision, "etag": found.etag, "modified": moment(found.modified_ms)}
+        click.echo(encode({**about, "body": msgspec.Raw(found.json.encode())}))
+    else:
+        click.echo(found.json)
+
+
+@docs.command(
+    cls=Command,
+    examples=[
+        'everlog docs put shop/settings \'{"currency": "EUR"}\'',
+        "everlog docs put shop/orders~/1 '{\"total\": 12}' --wait",
+    ],
+)
+@path_argument
+@body_argument
+@_write_options
+@with_log(create=True)
+async def put(log: Everlog, settings: Settings, /, path: str, body: str | None, **options: Any) -> None:
+    """Store a document or an element. Without a body, or with '-', it comes from standard input."""
+    _show_written(settings, await log.documents.write("put", path, _parse(body), **options))
+
+
+@docs.command(cls=Command, examples=["everlog docs post shop/orders~ '{\"total\": 12}'"])
+@path_argument
+@body_argument
+@_write_options
+@with_log(create=True)
+async def post(log: Everlog, settings: Settings, /, path: str, body: str | None, **options: Any) -> None:
+    """Add an element to a collection under a new id."""
+    _show_written(settings, await log.documents.write("post", path, _parse(body), **options))
+
+
+@docs.command(cls=Command, examples=["everlog docs patch shop/settings '{\"currency\": null}'"])
+@path_argument
+@body_argument
+@_write_options
+@with_log()
+async def patch(log: Everlog, settings: Settings, /, path: str, body: str | None, **options: Any) -> None:
+    """Merge into a document or an element; null removes a field."""
+    _show_written(settings, await log.documents.write("patch", path, _parse(body), **options))
+
+
+@docs.command(cls=Command)
+@path_argument
+@_write_options
+@with_log()
+async def delete(log: Everlog, settings: Settings, /, path: str, **options: Any) -> None:
+    """Delete a document, an element, or a collection with all its elements and indexes."""
+    _show_written(settings, await log.documents.delete(path, **options))
+
+
+@docs.command(
+    "list",
+    cls=Command,
+    examples=["everlog docs list shop/orders~ --filter 'total>10' --sort=-total --size 20"],
+)
+@path_argument
+@click.option("--filter", "condition", default="", metavar="FILTER", help="Which elements: 'total > 10'.")
+@click.option("--sort", default="", metavar="FIELDS", help="In which order: '-total,name'.")
+@click.option("--size", type=int, metavar="N", help="How many.  [100]")
+@click.option("--after", metavar="TOKEN", help="The next page, as the last one said.")
+@click.option("--explain", is_flag=True, help="Say which index was used and how much was read.")
+@with_log()
+async def list_(log: Everlog, settings: Settings, /, path: str, condition: str, explain: bool, **options: Any) -> None:
+    """List the elements of a collection, one per line."""
+    page = await log.documents.list(path, filter=condition, explain=explain, **options)
+    for element in msgspec.json.decode(page.json, type=list[msgspec.Raw]):
+        click.echo(bytes(element))
+    if page.explanation is not None:
+        click.echo(encode(page.explanation), err=True)
+    if page.next is not None and not settings.as_json:
+        hint = " ".join(f"--{name} '{value}'" for name, value in page.next.items())
+        click.echo(f"there may be more: {hint}", err=True)
+
+
+@docs.command(cls=Command)
+@path_argument
+@click.option("--after", type=int, default=0, metavar="N", help="Only above this revision.")
+@click.option("--reverse", is_flag=True, help="The newest first.")
+@click.option("--limit", type=int, default=100, metavar="N", help="At most so many.  [100]")
+@with_log()
+async def history(log: Everlog, settings: Settings, /, path: str, after: int, reverse: bool, limit: int) -> None:
+    """List the changes of a document, an element or a collection."""
+    from everlog.documents.bodies import encode_body
+
+    rows = Rows("revision", "time (UTC)", "change", "body")
+    async for event in log.documents.history(path, after=after, reverse=reverse, limit=limit):
+        body = encode_body(event.body)
+        if settings.as_json:
+            about = {"revision": event.revision, "time": moment(event.time_ms), "method": event.method}
+            click.echo(encode({**about, "path": event.path, "body": msgspec.Raw(body.encode())}))
+        else:
+            rows.add([[str(event.revision), moment(event.time_ms), f"{event.method} {event.path}", plain(body)]])
+
+
+@docs.command(cls=Command, examples=["everlog docs feed shop/orders~ --after 0 --json"])
+@path_argument
+@click.option("--after", type=int, metavar="N", help="Begin behind this revision.  [now]")
+@click.option("--once", is_flag=True, help="End when all that is there now was printed.")
+@with_log()
+async def feed(log: Everlog, settings: Settings, /, path: str, after: int | None, once: bool) -> None:
+    """Print changes as they come, until Ctrl-C."""
+    if once:
+        await log.documents.settle(path)
+    with stop_signals() as stop:
+        printing = asyncio.create_task(_print_feed(log, path, after, once=once, as_json=settings.as_json))
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait([printing, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in (printing, stopped):
+            task.cancel()
+        results = await asyncio.gather(printing, stopped, return_exceptions=True)
+    if isinstance(results[0], Exception):
+        raise results[0]
+
+
+async def _print_feed(log: Everlog, path: str, after: int | None, *, once: bool, as_json: bool) -> None:
+    from everlog.documents.bodies import encode_body
+    from everlog.documents.history import DocumentEvent
+
+    async with contextlib.aclosing(log.documents.feed(path, after=after)) as items:
+        async for item in items:
+            if not isinstance(item, DocumentEvent):
+                if once:
+                    return
+                continue
+            body = encode_body(item.body)
+            if as_json:
+                about = {"revision": item.revision, "method": item.method, "path": item.path}
+                click.echo(encode({**about, "body": msgspec.Raw(body.encode())}))
+            else:
+                click.echo(f"{item.revision}  {item.method}  {plain(item.path)}  {plain(body)}")
+
+
+@docs.group(cls=Group)
+def index() -> None:
+    """Define, look at and delete the indexes of a collection."""
+
+
+@index.command(cls=Command, examples=["everlog docs index create shop/orders~ --sort=-total --filter 'total>0'"])
+@path_argument
+@click.option("--id", "index_id", metavar="ID", help="Its name.  [a new one]")
+@click.option("--sort", default="", metavar="FIELDS", help="Its order: '-total,name'.  [by id]")
+@click.option("--filter", "condition", metavar="FILTER", help="Which elements it holds.  [all]")
+@with_log(create=True)
+async def create(
+    log: Everlog, settings: Settings, /, path: str, index_id: str | None, sort: str, condition: str | None
+) -> None:
+    """Define an index and build it."""
+    from everlog.documents.indexes import IndexNew, IndexSortItem
+    from everlog.documents.order import parse_sort
+
+    items = tuple(
+        IndexSortItem(str(item).removeprefix("-"), order="desc" if item.descending else "asc")
+        for item in parse_sort(sort)
+    )
+    made = await log.documents.create_index(path, IndexNew(index_id, items, condition))
+    await log.documents.build_indexes()
+    show(settings.as_json, {"indexId": made.index_id, "path": path}, f"{plain(path)} has the index {made.index_id}")
+
+
+@index.command("list", cls=Command)
+@path_argument
+@with_log()
+async def list_indexes(log: Everlog, settings: Settings, /, path: str) -> None:
+    """List the indexes of a collection."""
+    found = await log.documents.indexes(path)
+    if settings.as_json:
+        for one in found:
+            click.echo(encode({**msgspec.to_builtins(one), "status": one.status.name.lower()}))
+        return
+    Rows("index", "status", "elements", "order", "filter").add(
+        [
+            [one.index_id, one.status.name.lower(), str(one.count), ",".join(map(str, one.sort)), one.filter_by or "-"]
+            for one in found
+        ]
+    )
+
+
+@index.command("delete", cls=Command)
+@path_argument
+@click.argument("index_id", metavar="ID")
+@with_log()
+async def delete_index(log: Everlog, settings: Settings, /, path: str, index_id: str) -> None:
+    """Delete an index."""
+    await log.documents.delete_index(path, index_id)
+    await log.documents.build_indexes()
+    show(settings.as_json, {"indexId": index_id, "path": path}, f"deleted the index {plain(index_id)} of {plain(path)}")

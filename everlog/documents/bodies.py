@@ -1,0 +1,139 @@
+"""JSON bodies: exact numbers, no nulls, merge patches (RFC 7396) and the patch between two bodies."""
+
+from __future__ import annotations
+
+import decimal
+import hashlib
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from everlog.errors import InvalidDocument
+
+MAX_DEPTH = 100
+MAX_DIGITS = 400
+_MAX_BITS = 1330  # 10^400
+_MAX_EXPONENT = 10_000
+
+
+def _number(text: str) -> Decimal:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number has at most {MAX_DIGITS} digits")
+    number = Decimal(text)
+    if number and abs(number.adjusted()) > _MAX_EXPONENT:
+        raise ValueError(f"a number's exponent is at most {_MAX_EXPONENT:,}")
+    return number
+
+
+_decoder = msgspec.json.Decoder(float_hook=_number)
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+_canonical = msgspec.json.Encoder(decimal_format="number", order="deterministic").encode
+
+
+def decode_body(data: bytes | str) -> Any:
+    """JSON with exact numbers: whole ones as int, others as Decimal."""
+    try:
+        value = _decoder.decode(data)
+        _check(value, 0)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, decimal.DecimalException, ValueError) as error:
+        if isinstance(error, InvalidDocument):
+            raise
+        raise InvalidDocument("invalid-json", f"this body is not JSON that can be stored: {error}") from error
+    return value
+
+
+def _check(value: Any, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise InvalidDocument("invalid-json", f"a body has at most {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        for inner in value.values():
+            _check(inner, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            _check(inner, depth + 1)
+    elif isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        raise InvalidDocument("invalid-json", f"a number has at most {MAX_DIGITS} digits")
+
+
+def stored_body(text: str) -> Any:
+    """The same for what was checked before it was stored."""
+    return _decoder.decode(text)
+
+
+def encode_body(value: Any) -> str:
+    """A body as it is stored."""
+    return _encode(value).decode()
+
+
+def body_of(value: Any) -> Any:
+    """A Python value as a body: what comes back when it went through JSON."""
+    try:
+        data = _encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidDocument("invalid-json", f"this body cannot be written as JSON: {error}") from error
+    return decode_body(data)
+
+
+def plain_body(text: str) -> Any:
+    """A stored body for Python users: numbers are int and float."""
+    return msgspec.json.decode(text)
+
+
+def digest(*parts: Any) -> str:
+    """A short fingerprint of a request, equal for equal JSON."""
+    return hashlib.blake2b(_canonical(parts), digest_size=16).hexdigest()
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without object fields that are null, at any depth; arrays are not entered."""
+    if not isinstance(value, dict):
+        return value
+    return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7396: objects merge, null removes, all else replaces.
+
+    >>> merge({"a": {"x": 1, "y": 2}, "b": 1}, {"a": {"y": None, "z": 3}})
+    {'a': {'x': 1, 'z': 3}, 'b': 1}
+    """
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merge(result.get(name), value)
+    return result
+
+
+def patch_between(old: Any, new: Any) -> Any:
+    """The merge patch that leads from one body to the other; {} if they are equal."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    patch: dict[str, Any] = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        if name not in old:
+            patch[name] = value
+        elif not same(old[name], value):
+            patch[name] = patch_between(old[name], value)
+    return patch
+
+
+def same(left: Any, right: Any) -> bool:
+    """Structural and strict equality: true is not 1, 1 is 1.0."""
+    if isinstance(left, dict):
+        return (
+            isinstance(right, dict)
+            and left.keys() == right.keys()
+            and all(same(value, right[name]) for name, value in left.items())
+        )
+    if isinstance(left, list):
+        return (
+            isinstance(right, list)
+            and len(left) == len(right)
+            and all(same(one, other) for one, other in zip(left, right, strict=True))
+        )
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)

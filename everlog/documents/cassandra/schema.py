@@ -1,0 +1,43 @@
+"""The tables of documents, made once, under the lock that guards all tables of the keyspace."""
+
+from __future__ import annotations
+
+from everlog.errors import StorageFailed
+from everlog.sqlite import load_statements
+from everlog.store.cassandra.schema import Schema, quoted
+from everlog.store.cassandra.session import Session
+
+PACKAGE = "everlog.documents.cassandra"
+_TABLES = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?"
+
+
+def statements(keyspace: str, file: str = "statements.cql") -> dict[str, str]:
+    """The named statements of a file, for this keyspace."""
+    found = load_statements(PACKAGE, file)
+    return {
+        name: "\n".join(line for line in text.splitlines() if not line.startswith("--")).replace(
+            "{keyspace}", quoted(keyspace)
+        )
+        for name, text in found.items()
+    }
+
+
+async def prepare_tables(session: Session) -> None:
+    """Make the tables that are missing. The keyspace is there: the store of journals was opened before."""
+    keyspace = session.config.keyspace.lower()
+    wanted = statements(keyspace, "tables.cql")
+
+    async def missing() -> list[str]:
+        known = {name for (name,) in await session.fetch(_TABLES, keyspace)}
+        return [name for name in wanted if name not in known]
+
+    if not await missing():
+        return
+    if not session.config.create_schema:
+        raise StorageFailed(
+            f"the keyspace {keyspace} has no tables for documents; set [cassandra] create_schema = true once, with a "
+            "role that may create tables"
+        )
+    async with Schema(session).locked() as lock:
+        for name in await missing():
+            await lock.change(wanted[name])

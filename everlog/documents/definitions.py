@@ -1,0 +1,153 @@
+"""What is defined rather than stored: indexes, views and template indexes."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from everlog.clock import Clock
+from everlog.config import DocumentsConfig
+from everlog.documents.completing import Completer
+from everlog.documents.filters.parsing import parse_filter
+from everlog.documents.history import History
+from everlog.documents.ids import next_id
+from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
+from everlog.documents.model import Command, Written
+from everlog.documents.paths import Place, parse_collection
+from everlog.documents.recovery import Recovery
+from everlog.documents.store import DocumentStore, TemplateIndex, View
+from everlog.documents.templates import compile_template
+from everlog.documents.views import Followers
+from everlog.errors import DocumentConflict, DocumentNotFound
+
+
+class Opened(NamedTuple):
+    """What works once the store is open."""
+
+    store: DocumentStore
+    completer: Completer
+    history: History
+    followers: Followers
+    recovery: Recovery
+
+
+class Definitions(ABC):
+    """The part of `Documents` that defines indexes and views."""
+
+    _clock: Clock
+    _config: DocumentsConfig
+
+    @abstractmethod
+    async def open(self) -> Opened:
+        """The parts; the store is opened by the first call."""
+
+    @abstractmethod
+    async def _apply(self, command: Command) -> Written:
+        """Carry out a write."""
+
+    def _entropy(self) -> int:
+        return UUID(self._clock.new_id()).int
+
+    async def create_index(self, path: str, new: IndexNew) -> Index:
+        """Define an index of a collection, which need not exist yet; it is built in the background."""
+        uri = parse_collection(path)
+        checked = check_index(new)
+        parts = await self.open()
+        index_id = checked.index_id or next_id(self._clock.now_ms(), self._entropy())
+        head, _ = await parts.store.load(Place(uri))
+        index = parts.followers.new_index(checked, index_id, 0 if head is None else head.revision)
+        if not await parts.store.create_index(uri, index):
+            raise DocumentConflict("already-exists", f"{uri} has an index {index_id!r} already")
+        parts.completer.kick_indexes(self._config.index_step)
+        return index
+
+    async def index(self, path: str, index_id: str) -> Index:
+        """One index; DocumentNotFound if there is none, or it is being deleted."""
+        for index in await self.indexes(path):
+            if index.index_id == index_id:
+                return index
+        raise DocumentNotFound("index-not-found", f"{path} has no index {index_id!r}")
+
+    async def indexes(self, path: str) -> Sequence[Index]:
+        """The indexes of a collection."""
+        found = await (await self.open()).store.indexes(parse_collection(path))
+        return [index for index in found if index.status is not IndexStatus.DELETING]
+
+    async def delete_index(self, path: str, index_id: str) -> None:
+        """Queries stop using it at once; its entries go in the background."""
+        index = await self.index(path, index_id)
+        if not await (await self.open()).store.mark_index(parse_collection(path), index, IndexStatus.DELETING):
+            raise DocumentNotFound("index-not-found", f"{path} has no index {index_id!r}")
+        (await self.open()).completer.kick_indexes(self._config.index_step)
+
+    async def put_view(self, path: str, template: str, condition: str | None = None) -> View:
+        """Make a read-only collection of everything that is written from now on and matches a template."""
+        uri = parse_collection(path)
+        compile_template(template)
+        view = View(uri, template, None if parse_filter(condition or "") is None else condition)
+        parts = await self.open()
+        if view in await parts.store.views():
+            return view
+        head, _ = await parts.store.load(Place(uri))
+        if head is not None and not head.deleted and not head.view:
+            raise DocumentConflict("collection_view_conflict", f"{uri} is a collection already")
+        if not await parts.store.put_view(view):
+            raise DocumentConflict("already-exists", f"{uri} is another view already: delete it first")
+        with contextlib.suppress(DocumentConflict):  # it is there since an earlier, unfinished call
+            await self._apply(Command("put", Place(uri), internal=True, makes_view=True))
+        parts.followers.forget()
+        return view
+
+    async def view(self, path: str) -> View:
+        """One view."""
+        uri = parse_collection(path)
+        for view in await (await self.open()).store.views():
+            if view.uri == uri:
+                return view
+        raise DocumentNotFound("not_found", f"there is no view {uri}")
+
+    async def delete_view(self, path: str) -> None:
+        """Remove a view and what it shows."""
+        uri = parse_collection(path)
+        parts = await self.open()
+        known = await parts.store.delete_view(uri)
+        parts.followers.forget()
+        head, _ = await parts.store.load(Place(uri))
+        if head is not None and head.view and not head.deleted:
+            await self._apply(Command("delete", Place(uri), internal=True))
+        elif not known:
+            raise DocumentNotFound("not_found", f"there is no view {uri}")
+
+    async def put_template_index(self, index_id: str, template: str, new: IndexNew) -> TemplateIndex:
+        """Every collection that matches gets this index with its next write."""
+        compile_template(template)
+        checked = check_index(msgspec.structs.replace(new, index_id=index_id))
+        made = TemplateIndex(index_id, template, msgspec.json.encode(checked).decode())
+        parts = await self.open()
+        if not await parts.store.put_template_index(made) and made not in await parts.store.template_indexes():
+            raise DocumentConflict("already-exists", f"there is another template index {index_id!r}: delete it first")
+        parts.followers.forget()
+        return made
+
+    async def template_index(self, index_id: str) -> TemplateIndex:
+        """One template index."""
+        for found in await (await self.open()).store.template_indexes():
+            if found.index_id == index_id:
+                return found
+        raise DocumentNotFound("index-not-found", f"there is no template index {index_id!r}")
+
+    async def delete_template_index(self, index_id: str) -> None:
+        """Collections keep the indexes that they have got."""
+        parts = await self.open()
+        if not await parts.store.delete_template_index(index_id):
+            raise DocumentNotFound("index-not-found", f"there is no template index {index_id!r}")
+        parts.followers.forget()
+
+    async def build_indexes(self) -> int:
+        """Build and drop what waits for it, now; how many indexes."""
+        return await (await self.open()).completer.build_indexes(self._config.index_step)

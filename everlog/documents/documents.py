@@ -1,0 +1,347 @@
+"""Documents and collections from Python: `log.documents`. The HTTP routes call the same methods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from everlog.clock import Clock
+from everlog.config import DocumentsConfig
+from everlog.documents.bodies import body_of, encode_body, plain_body
+from everlog.documents.completing import Completer
+from everlog.documents.conditional import Preconditions
+from everlog.documents.definitions import Definitions, Opened
+from everlog.documents.history import DocumentEvent, History
+from everlog.documents.ids import TransactionId, etag_of, next_id
+from everlog.documents.indexes import Index
+from everlog.documents.model import Change, Command, Method, Settings, Transaction, Written, decide
+from everlog.documents.paths import Place, parse_collection, parse_path
+from everlog.documents.planning import Range
+from everlog.documents.publishing import Publisher
+from everlog.documents.query import Answer, Batch, Explanation, Limits, Query, Runner
+from everlog.documents.recovery import Recovery
+from everlog.documents.store import DocumentStore
+from everlog.documents.views import Followers
+from everlog.errors import (
+    DocumentNotFound,
+    EverlogError,
+    InvalidDocument,
+    Unreachable,
+    WriteUnfinished,
+)
+from everlog.failpoints import failpoint
+from everlog.journal.turns import Turns
+
+MAX_HEADER = 200
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A stored document or element. `etag` is of the body itself, `revision` of its document or collection."""
+
+    path: str
+    json: str
+    revision: int
+    etag: str
+    created_ms: int
+    modified_ms: int
+
+    @property
+    def body(self) -> Any:
+        return plain_body(self.json)
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Elements of a collection. `next`: the parameters that lead to the next page."""
+
+    json: str
+    revision: int
+    count: int | None
+    next: dict[str, str] | None = None
+    explanation: Explanation | None = None
+
+    @property
+    def elements(self) -> list[Any]:
+        found: list[Any] = plain_body(self.json)
+        return found
+
+
+class Documents(Definitions):
+    """JSON documents and collections. Every accepted change has a revision, and an event in the log."""
+
+    def __init__(
+        self,
+        config: DocumentsConfig,
+        clock: Clock,
+        open_store: Callable[[], Awaitable[DocumentStore]],
+        history: Callable[[], History],
+        publisher: Callable[[], Publisher],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._open_store = open_store
+        self._make_history = history
+        self._make_publisher = publisher
+        self._turns = Turns()
+        self._opening = asyncio.Lock()
+        self._parts: Opened | None = None
+        self._settings = Settings(max_pending=config.max_pending, max_body_bytes=config.max_body_bytes)
+
+    async def open(self) -> Opened:
+        """The parts; the store is opened by the first call."""
+        async with self._opening:
+            if self._parts is None:
+                store = await self._open_store()
+                history = self._make_history()
+                followers = Followers(store, self._apply, clock=self._clock)
+                completer = Completer(
+                    store,
+                    self._make_publisher(),
+                    clock=self._clock,
+                    workers=self._config.workers,
+                    follower=followers,
+                    published=history.notify,
+                )
+                recovery = Recovery(store, completer, clock=self._clock, config=self._config)
+                self._parts = Opened(store, completer, history, followers, recovery)
+            return self._parts
+
+    async def close(self) -> None:
+        """Let events that are on their way get out, and let go of the files."""
+        async with self._opening:
+            parts, self._parts = self._parts, None
+        if parts is not None:
+            await parts.completer.close()
+            await parts.store.close()
+
+    async def put(self, /, path: str, body: Any = None, **options: Any) -> Written:
+        """Store a document or an element, or begin an empty collection.
+
+        Options of all writes: `if_match`, `if_none_match` (entity tags), `message_id` (a repeat is answered, not
+        repeated), `correlation_id`, `wait=True` (return when the event is out).
+        """
+        return await self.write("put", path, body_of(body), **options)
+
+    async def patch(self, /, path: str, patch: Any, **options: Any) -> Written:
+        """Merge into what is stored: null removes a field (RFC 7396)."""
+        return await self.write("patch", path, body_of(patch), **options)
+
+    async def delete(self, /, path: str, **options: Any) -> Written:
+        """Delete a document, an element, or a collection with all its elements and indexes."""
+        return await self.write("delete", path, **options)
+
+    async def post(self, /, path: str, body: Any, **options: Any) -> Written:
+        """Add an element to a collection; its id is above all ids that were made for it before."""
+        return await self.write("post", path, body_of(body), **options)
+
+    async def write(
+        self,
+        method: Method,
+        path: str,
+        body: Any = None,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        wait: bool = False,
+    ) -> Written:
+        """Any of the four; the body is exact JSON."""
+        for name, value in (("message id", message_id), ("correlation id", correlation_id)):
+            if value is not None and not (0 < len(value) <= MAX_HEADER and value.isprintable()):
+                raise InvalidDocument("invalid-header", f"a {name} has 1 to {MAX_HEADER} printable characters")
+        made = message_id or next_id(self._clock.now_ms(), self._entropy())
+        command = Command(
+            method,
+            parse_path(path),
+            body,
+            message_id=made,
+            correlation_id=correlation_id or made,
+            remembered=message_id is not None,
+            preconditions=Preconditions.of(if_match, if_none_match),
+        )
+        written = await self._apply(command)
+        if wait:
+            await self._wait_until_out(command, written)
+        return written
+
+    async def _apply(self, command: Command) -> Written:
+        """Decide and accept, again if another writer was quicker. Writers of one process take turns."""
+        parts = await self.open()
+        place = command.place
+        deadline = self._clock.monotonic() + self._config.request_timeout
+        await self._turns.take(place.uri)
+        try:
+            while True:
+                state = await parts.store.load(place)
+                made = decide(
+                    *state,
+                    command,
+                    now_ms=self._clock.now_ms(),
+                    entropy=self._entropy(),
+                    settings=self._settings,
+                )
+                if isinstance(made, Written):
+                    return made
+                failpoint("documents.decided")
+                if await self._accept(parts.store, command, made):
+                    break
+                if self._clock.monotonic() > deadline:
+                    raise WriteUnfinished(
+                        f"{place.path}: other writers were quicker for {self._config.request_timeout:g} s; "
+                        "nothing was stored, try again",
+                        message_id=command.message_id,
+                    )
+        finally:
+            self._turns.end(place.uri)
+        failpoint("documents.accepted")
+        parts.completer.kick(place.uri)
+        return Written(
+            made.transaction.id, made.place.path, made.head.revision, created=_created(made, state.head, state.row)
+        )
+
+    async def _accept(self, store: DocumentStore, command: Command, change: Change) -> bool:
+        """Store the write. If nobody can say what became of it, look once more; else say so."""
+        try:
+            return await store.accept(change)
+        except Unreachable as error:
+            try:
+                await store.load(change.place, settled=True)
+                found = await store.transaction(TransactionId.parse(change.transaction.id))
+                if found is not None and found.accepted:
+                    return True
+                if found is not None:
+                    return False
+            except EverlogError:
+                pass
+            raise WriteUnfinished(
+                f"{command.place.path}: {error}; the write may or may not have happened: repeat it with its message id",
+                message_id=command.message_id,
+                transaction_id=change.transaction.id,
+            ) from error
+
+    async def _wait_until_out(self, command: Command, written: Written) -> None:
+        parts = await self.open()
+        try:
+            async with asyncio.timeout(self._config.request_timeout):
+                while await parts.history.last_revision(command.place.uri) < written.revision:
+                    await parts.completer.complete(command.place.uri)
+        except (TimeoutError, EverlogError) as error:
+            raise WriteUnfinished(
+                f"{written.path} is stored as revision {written.revision}, but its event is not out yet",
+                message_id=command.message_id,
+                transaction_id=written.transaction_id,
+            ) from error
+
+    async def get(self, path: str) -> Document:
+        """A document or an element; DocumentNotFound if there is none."""
+        place = parse_path(path)
+        if place.kind == "collection":
+            raise InvalidDocument("not-a-document", f"{path!r} is a collection: list it")
+        head, row = await (await self.open()).store.load(place)
+        if head is None or head.deleted or row is None:
+            raise DocumentNotFound("not_found", f"there is no {path}")
+        return Document(path, row.body, head.revision, etag_of(row.revision), row.created_ms, row.modified_ms)
+
+    async def list(self, /, path: str, query: Query | None = None, **parameters: Any) -> Page:
+        """A page of a collection: `filter`, `sort`, `size`, `skip_max`, `after`, `explain`."""
+        uri = parse_collection(path)
+        store = (await self.open()).store
+        head, _ = await store.load(Place(uri))
+        if head is None or head.deleted:
+            raise DocumentNotFound("not_found", f"there is no {path}")
+        wanted = query or Query(**parameters)
+        indexes = await store.indexes(uri) if wanted.filter or wanted.sort else []
+
+        async def fetch(index: Index | None, where: Range, reverse: bool, limit: int, max_bytes: int) -> Batch:
+            if index is None:
+                return await store.elements(uri, where, reverse=reverse, limit=limit, max_bytes=max_bytes)
+            return await store.entries(uri, index, where, reverse=reverse, limit=limit, max_bytes=max_bytes)
+
+        answer = await Runner(wanted, indexes, fetch, clock=self._clock, limits=self._limits()).run()
+        return _page(answer, head.revision, head.count, explain=wanted.explain)
+
+    def _limits(self) -> Limits:
+        config = self._config
+        return Limits(
+            page_size=config.page_size,
+            max_page_size=config.max_page_size,
+            skip_max=config.skip_max,
+            requests=config.max_query_requests,
+            seconds=config.request_timeout,
+            max_bytes=config.max_query_bytes,
+        )
+
+    async def transaction(self, transaction_id: str) -> Transaction:
+        """One write, by its id."""
+        found = await (await self.open()).store.transaction(TransactionId.parse(transaction_id))
+        if found is None or found.id != transaction_id:
+            raise DocumentNotFound("not_found", f"there is no transaction {transaction_id}")
+        return found
+
+    async def pending(self, path: str, *, limit: int = 100) -> Sequence[Transaction]:
+        """Accepted writes of a document whose events are not out yet."""
+        return await (await self.open()).store.pending(parse_path(path).uri, limit=limit)
+
+    async def settle(self, path: str) -> None:
+        """Let the events of all writes before this call get out."""
+        await (await self.open()).completer.complete(parse_path(path).uri)
+
+    async def history(
+        self, path: str, *, after: int = 0, limit: int | None = None, reverse: bool = False
+    ) -> AsyncIterator[DocumentEvent]:
+        """The changes of a document, a collection or an element."""
+        await self.settle(path)
+        parts = await self.open()
+        async for event in parts.history.events(parse_path(path), after=after, limit=limit, reverse=reverse):
+            yield event
+
+    async def revision_at(self, path: str, moment: datetime) -> int:
+        """The revision that was the newest at a time."""
+        await self.settle(path)
+        uri = parse_path(path).uri
+        return await (await self.open()).history.revision_at(uri, round(moment.timestamp() * 1000))
+
+    async def at(self, path: str, revision: int) -> Any:
+        """The exact body at a revision; for a collection, its elements."""
+        await self.settle(path)
+        parts, place = await self.open(), parse_path(path)
+        if revision > await parts.history.last_revision(place.uri):
+            raise DocumentNotFound("not_found", f"{place.uri} has no revision {revision}")
+        if place.kind == "collection":
+            return await parts.history.elements_at(place.uri, revision)
+        return await parts.history.body_at(place, revision)
+
+    async def diff(self, path: str, old: int, new: int) -> Any:
+        """The merge patch that leads from one revision to another."""
+        await self.settle(path)
+        return await (await self.open()).history.diff(parse_path(path), old, new)
+
+    async def feed(self, path: str, *, after: int | None = None) -> AsyncGenerator[DocumentEvent | int, None]:
+        """Changes as they come, after a revision or from now on; a number is a checkpoint: all up to it was given."""
+        place, parts = parse_path(path), await self.open()
+        start = await parts.history.last_revision(place.uri) if after is None else after
+        async with contextlib.aclosing(parts.history.feed(place, after=start)) as items:
+            async for item in items:
+                yield item
+
+
+def _created(change: Change, head: Any, row: Any) -> bool:
+    """Whether the write made something that was not there."""
+    absent = head is None or head.deleted or (row is None and change.place.kind != "collection")
+    return absent and not change.head.deleted
+
+
+def _page(answer: Answer, revision: int, count: int | None, *, explain: bool) -> Page:
+    index = answer.plan.index
+    return Page(
+        json=encode_body(answer.elements),
+        revision=revision if index is None else index.revision,
+        count=count if index is None else index.count,
+        next=answer.next,
+        explanation=answer.explanation if explain else None,
+    )

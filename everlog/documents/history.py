@@ -1,0 +1,194 @@
+"""The past of a document: its events in the log, folded back into bodies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import msgspec
+
+from everlog.documents.bodies import decode_body, merge, patch_between, without_nulls
+from everlog.documents.ids import TransactionId, time_of
+from everlog.documents.paths import Place, parse_path
+from everlog.errors import DocumentNotFound, InvalidDocument, QueryLimited
+from everlog.journal.events import EventRecord
+from everlog.journal.journal import Journal
+from everlog.journal.values import MAX_SEQ_NR
+
+
+class DocumentEvent(msgspec.Struct, frozen=True, rename="camel"):
+    """One change, as the feed carries it. The body is exact JSON."""
+
+    revision: int
+    method: str
+    path: str
+    time_ms: int
+    message_id: str
+    correlation_id: str
+    transaction_id: str
+    body: Any
+
+
+class _Headers(msgspec.Struct, rename="camel"):
+    message_id: str = ""
+    correlation_id: str = ""
+    transaction_id: str = ""
+
+
+class _Wire(msgspec.Struct):
+    method: str
+    path: str
+    headers: _Headers
+    body: msgspec.Raw
+
+
+_wire = msgspec.json.Decoder(_Wire).decode
+
+
+def event_of(record: EventRecord) -> DocumentEvent:
+    """What an event of the log says."""
+    found = _wire(record.data or "")
+    written = found.headers.transaction_id
+    return DocumentEvent(
+        revision=record.seq_nr,
+        method=found.method,
+        path=found.path,
+        # Of the write: the record itself may have come later.
+        time_ms=time_of(TransactionId.parse(written).uuid) if written else record.timestamp,
+        message_id=found.headers.message_id,
+        correlation_id=found.headers.correlation_id,
+        transaction_id=written,
+        body=decode_body(bytes(found.body)),
+    )
+
+
+class History:
+    """Reads the events of documents."""
+
+    def __init__(self, journal: Journal, *, limit: int, poll: float) -> None:
+        self._journal = journal
+        self._limit = limit
+        self._poll = poll
+        self._watching: dict[str, set[asyncio.Event]] = {}
+
+    async def events(
+        self, place: Place, *, after: int = 0, limit: int | None = None, reverse: bool = False, upto: int | None = None
+    ) -> AsyncIterator[DocumentEvent]:
+        """The events of a document, a collection, or one element of it, with a revision above `after`."""
+        last = MAX_SEQ_NR if upto is None else upto
+        if last <= after:
+            return
+        count = 0
+        async for record in self._journal.read(place.uri, from_seq=after + 1, to_seq=last, reverse=reverse):
+            event = event_of(record)
+            if place.item and event.path not in (place.path, place.uri):
+                continue
+            yield event
+            count += 1
+            if count == limit:
+                return
+
+    async def last_revision(self, uri: str) -> int:
+        """The newest revision whose event is out."""
+        return await self._journal.pointer(uri) or 0
+
+    async def revision_at(self, uri: str, time_ms: int) -> int:
+        """The newest revision at a time; 0 if there was none yet. Times grow with the revisions."""
+        low, high = 0, await self.last_revision(uri)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if await self._time_of(uri, middle) <= time_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    async def _time_of(self, uri: str, revision: int) -> int:
+        async for record in self._journal.read(uri, from_seq=revision, limit=1):
+            return event_of(record).time_ms
+        raise DocumentNotFound("not_found", f"revision {revision} of {uri} is not in the log any more")
+
+    async def body_at(self, place: Place, revision: int) -> Any:
+        """The body of a document or an element at a revision: its last PUT, and the patches since."""
+        patches: list[Any] = []
+        seen = 0
+        async for event in self.events(place, upto=revision, reverse=True):
+            seen += 1
+            if seen > self._limit:
+                raise QueryLimited("query-skipped-rows-limited", f"more than {self._limit:,} events were read")
+            if event.path == place.path and event.method == "feed:patch":
+                patches.append(event.body)
+                continue
+            if event.path != place.path or event.method == "feed:delete":
+                break  # deleted, alone or with its collection
+            body = event.body
+            for patch in reversed(patches):
+                body = without_nulls(merge(body, patch))
+            return body
+        raise DocumentNotFound("not_found", f"there was no {place.path} at revision {revision}")
+
+    async def elements_at(self, uri: str, revision: int) -> list[Any]:
+        """The elements of a collection at a revision, in the order of their ids."""
+        found: dict[str, Any] = {}
+        exists, seen = False, 0
+        async for event in self.events(Place(uri), upto=revision):
+            seen += 1
+            if seen > self._limit:
+                raise QueryLimited("query-skipped-rows-limited", f"more than {self._limit:,} events were read")
+            exists = _apply(found, event)
+        if not exists:
+            raise DocumentNotFound("not_found", f"there was no {uri} at revision {revision}")
+        return [found[item] for item in sorted(found)]
+
+    async def diff(self, place: Place, old: int, new: int) -> Any:
+        """The merge patch that leads from one revision to another."""
+        if place.kind == "collection":
+            raise InvalidDocument("invalid-parameter", "the difference of two revisions is of a document or an element")
+        return patch_between(await self.body_at(place, old), await self.body_at(place, new))
+
+    async def feed(self, place: Place, *, after: int) -> AsyncGenerator[DocumentEvent | int, None]:
+        """Events above a revision as they come, for ever; a number is a revision that nothing more precedes."""
+        wake = asyncio.Event()
+        watching = self._watching.setdefault(place.uri, set())
+        watching.add(wake)
+        reached = after
+        try:
+            while True:
+                wake.clear()
+                end = await self.last_revision(place.uri)
+                async for event in self.events(place, after=reached, upto=end):
+                    reached = event.revision
+                    yield event
+                reached = max(reached, end)
+                yield reached
+                try:
+                    async with asyncio.timeout(self._poll):
+                        await wake.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            watching.discard(wake)
+            if not watching:
+                self._watching.pop(place.uri, None)
+
+    def notify(self, uri: str) -> None:
+        """An event of this document is out: its feeds need not wait for the next look."""
+        for wake in self._watching.get(uri, ()):
+            wake.set()
+
+
+def _apply(elements: dict[str, Any], event: DocumentEvent) -> bool:
+    """Apply an event to the elements of a collection; whether the collection exists after it."""
+    place = parse_path(event.path)
+    if not place.item:
+        elements.clear()
+        return event.method != "feed:delete"
+    match event.method:
+        case "feed:put":
+            elements[place.item] = event.body
+        case "feed:patch":
+            elements[place.item] = without_nulls(merge(elements.get(place.item), event.body))
+        case _:
+            elements.pop(place.item, None)
+    return True

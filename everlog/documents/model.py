@@ -1,0 +1,293 @@
+"""What is stored about documents, and the decision about a write: pure, with time and ids as arguments.
+
+A write is: load the state, decide, store the decision if the document is still at the revision it was decided on. So
+revisions of a document are 1, 2, 3, … without hole or double, whoever writes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from everlog.documents.bodies import digest, encode_body, merge, stored_body, without_nulls
+from everlog.documents.conditional import Preconditions
+from everlog.documents.ids import TransactionId, etag_of, next_id, time_uuid
+from everlog.documents.paths import Place
+from everlog.errors import (
+    DocumentConflict,
+    DocumentNotFound,
+    InvalidDocument,
+    MessageReused,
+    PreconditionFailed,
+    TooManyPending,
+)
+
+MAX_MESSAGES = 64
+MESSAGE_MS = 24 * 3600 * 1000
+
+Method = Literal["put", "patch", "delete", "post"]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True):
+    """A write that carried a message id: enough to answer its repetition."""
+
+    id: str
+    digest: str
+    time_ms: int
+    transaction_id: str
+    item: str
+    created: bool
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What is known about a document or a collection as a whole. Absent: nothing was ever written."""
+
+    revision: int = 0
+    deleted: bool = False
+    count: int = 0
+    last_id: str | None = None
+    messages: tuple[Message, ...] = ()
+    pending: int = 0
+    view: bool = False
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A stored body, and at which revision it was written."""
+
+    body: str
+    revision: int
+    created_ms: int
+    modified_ms: int
+
+
+class Transaction(msgspec.Struct, frozen=True):
+    """A row of the outbox: the event of one write. `old_body` is what indexes may still hold."""
+
+    uri: str
+    uuid: str
+    revision: int
+    item: str
+    event: str
+    old_body: str | None = None
+    completed_ms: int | None = None
+    accepted: bool = True
+
+    @property
+    def id(self) -> str:
+        return f"{self.uri}:{self.uuid}:{self.revision}"
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A write as it was asked for; the body is exact JSON."""
+
+    method: Method
+    place: Place
+    body: Any = None
+    message_id: str = ""
+    correlation_id: str = ""
+    remembered: bool = False
+    preconditions: Preconditions = Preconditions()
+    internal: bool = False
+    makes_view: bool = False
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The limits of a decision."""
+
+    max_pending: int = 500
+    max_body_bytes: int = 1024 * 1024
+
+
+class Written(msgspec.Struct, frozen=True):
+    """The answer to a write."""
+
+    transaction_id: str
+    path: str
+    revision: int
+    created: bool
+    repeated: bool = False
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a write stores, if the document is still at `expected`: the outbox row, the head, and a body or its end."""
+
+    expected: int
+    head: Head
+    transaction: Transaction
+    place: Place
+    row: Row | None
+    clears: bool = False
+    """Whether all elements of the collection go."""
+
+
+def decide(
+    head: Head | None, row: Row | None, command: Command, *, now_ms: int, entropy: int, settings: Settings
+) -> Change | Written:
+    """What a write does to this state; a repeated message gets its first answer. Refusals are raised."""
+    known = head or Head()
+    repeated = _repeated(known, command, now_ms)
+    if repeated is not None:
+        return repeated
+    command = _named(known, command, now_ms, entropy)
+    place = command.place
+    exists = head is not None and not head.deleted and (place.kind == "collection" or row is not None)
+    _check_kind(known, command, exists)
+    body = _new_body(command, row, exists)
+    revision = known.revision if place.kind == "collection" else row.revision if row is not None else 0
+    if not command.preconditions.hold(etag_of(revision) if exists else None):
+        raise PreconditionFailed("not_matched", "If-Match or If-None-Match does not hold", revision=known.revision)
+    if known.pending >= settings.max_pending:
+        raise TooManyPending(
+            "transaction_limit", f"{known.pending} events of {place.uri} wait for their publication: try again later"
+        )
+    text = encode_body(body)
+    if len(text.encode()) > settings.max_body_bytes:
+        raise InvalidDocument(
+            "body-too-large", f"the body of {place.path} would have more than {settings.max_body_bytes:,} bytes"
+        )
+    return _change(known, row, command, text, exists=exists, now_ms=now_ms, entropy=entropy)
+
+
+def _repeated(head: Head, command: Command, now_ms: int) -> Written | None:
+    if not command.remembered:
+        return None
+    for message in head.messages:
+        if message.id == command.message_id and now_ms - message.time_ms < MESSAGE_MS:
+            if message.digest != _digest(command):
+                raise MessageReused(
+                    "message-id-reused", f"the message id {message.id!r} was used for another request already"
+                )
+            found = TransactionId.parse(message.transaction_id)
+            path = Place(found.uri, message.item).path
+            return Written(message.transaction_id, path, found.revision, message.created, repeated=True)
+    return None
+
+
+def _digest(command: Command) -> str:
+    return digest(command.method, command.place.path, command.body)
+
+
+def _named(head: Head, command: Command, now_ms: int, entropy: int) -> Command:
+    """A POST is a PUT of an element with the next id of its collection."""
+    if command.method != "post":
+        return command
+    if command.place.kind != "collection":
+        raise InvalidDocument("post-not-allowed", "only a collection takes POST: its path ends with '~'")
+    item = next_id(now_ms, entropy, head.last_id)
+    return msgspec.structs.replace(command, place=Place(command.place.uri, item))
+
+
+def _check_kind(head: Head, command: Command, exists: bool) -> None:
+    place, method = command.place, command.method
+    if head.view and not command.internal and not head.deleted:
+        raise DocumentConflict("view_modification", f"{place.uri} is a view: it changes with what it shows")
+    if place.kind == "collection":
+        if method == "patch":
+            raise DocumentConflict("collection_patch_not_implemented", "a collection cannot be patched")
+        if method == "put" and command.body not in (None, {}):
+            raise DocumentConflict(
+                "collection-put-not-implemented", "a collection is written element by element; PUT takes no body here"
+            )
+        if method == "put" and exists:
+            raise DocumentConflict("already-exists", f"the collection {place.uri} exists already")
+    if method in ("patch", "delete") and not exists:
+        raise DocumentNotFound("not_found", f"there is no {place.path}")
+
+
+def _new_body(command: Command, row: Row | None, exists: bool) -> Any:
+    """The body after the write; None if there is none any more."""
+    place, body = command.place, command.body
+    if command.method == "delete" or place.kind == "collection":
+        return None
+    if command.method == "patch":
+        assert row is not None
+        if not isinstance(body, dict):
+            raise InvalidDocument("patch-not-object", "a patch is a JSON object")
+        old = stored_body(row.body)
+        if not isinstance(old, dict):
+            raise InvalidDocument("not-mergeable", f"the body of {place.path} is no object: replace it with PUT")
+        if place.item and body.get("id", place.item) != place.item:
+            raise DocumentConflict("field_is_protected", "the id of an element cannot be changed")
+        return without_nulls(merge(old, body))
+    if place.item:
+        if not isinstance(body, dict):
+            raise InvalidDocument("element-not-object", "an element of a collection is a JSON object")
+        return {**without_nulls(body), "id": place.item}
+    return without_nulls(body)
+
+
+def _change(
+    head: Head, row: Row | None, command: Command, text: str, *, exists: bool, now_ms: int, entropy: int
+) -> Change:
+    place, method = command.place, command.method
+    revision = head.revision + 1
+    transaction_id = TransactionId(place.uri, time_uuid(now_ms, entropy), revision)
+    created = not exists and method != "delete"
+    new_row = None
+    if method != "delete" and place.kind != "collection":
+        new_row = Row(text, revision, row.created_ms if exists and row is not None else now_ms, now_ms)
+    sent = encode_body(command.body) if method == "patch" else text
+    transaction = Transaction(
+        uri=place.uri,
+        uuid=str(transaction_id.uuid),
+        revision=revision,
+        item=place.item,
+        event=event_text(command, revision, sent, str(transaction_id)),
+        old_body=row.body if row is not None and place.item else None,
+    )
+    whole = not place.item
+    new_head = msgspec.structs.replace(
+        head,
+        revision=revision,
+        deleted=method == "delete" if whole else False,
+        count=_count(head, place, method, created),
+        last_id=place.item if method == "post" else head.last_id,
+        messages=_messages(head, command, str(transaction_id), created, now_ms),
+        view=command.makes_view or (head.view and not (method == "delete" and whole)),
+    )
+    return Change(head.revision, new_head, transaction, place, new_row, clears=whole and place.kind == "collection")
+
+
+def _count(head: Head, place: Place, method: Method, created: bool) -> int:
+    """How many elements there are."""
+    if place.kind == "collection":
+        return 0
+    if not place.item:
+        return head.count
+    return head.count + (1 if created else -1 if method == "delete" else 0)
+
+
+def _messages(head: Head, command: Command, transaction_id: str, created: bool, now_ms: int) -> tuple[Message, ...]:
+    """The newest 64, none older than a day."""
+    kept = tuple(one for one in head.messages if now_ms - one.time_ms < MESSAGE_MS)
+    if command.remembered:
+        original = _original(command)
+        item = command.place.item
+        kept += (Message(command.message_id, _digest(original), now_ms, transaction_id, item, created),)
+    return kept[-MAX_MESSAGES:]
+
+
+def _original(command: Command) -> Command:
+    """The command as it came: a POST named its collection."""
+    if command.method != "post":
+        return command
+    return msgspec.structs.replace(command, place=Place(command.place.uri))
+
+
+def event_text(command: Command, revision: int, body: str, transaction_id: str) -> str:
+    """The event of a write: what the feed carries, as JSON."""
+    method = "put" if command.method == "post" else command.method
+    headers = {
+        "messageId": command.message_id,
+        "correlationId": command.correlation_id,
+        "revision": revision,
+        "transactionId": transaction_id,
+    }
+    event = {
+        "method": f"feed:{method}",
+        "path": command.place.path,
+        "headers": headers,
+        "body": msgspec.Raw(body.encode()),
+    }
+    return msgspec.json.encode(event).decode()

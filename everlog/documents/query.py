@@ -1,0 +1,228 @@
+"""Queries of a collection: read what the plan says, in bounded steps, until the page is full.
+
+The first read asks for a page; if the filter rejects much, the next ones ask for more. Rows read and rejected,
+requests, bytes and time are limited: a query that needs more ends with QueryLimited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from everlog.clock import Clock
+from everlog.documents.bodies import stored_body
+from everlog.documents.filters.evaluation import make_matcher
+from everlog.documents.filters.nodes import Node, text_of
+from everlog.documents.filters.parsing import parse_filter
+from everlog.documents.indexes import Index
+from everlog.documents.order import BY_ID, Key, Sort, compare_keys, complete, keys_of, parse_sort, sort_elements
+from everlog.documents.paging import behind, page_token, parse_token
+from everlog.documents.planning import Plan, Range, helpful_index, make_plan, source_key
+from everlog.errors import InvalidDocument, QueryLimited
+
+CHUNK = 200
+
+
+class Entry(NamedTuple):
+    """A row of a source: its key there, and the body."""
+
+    key: Any
+    body: str
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """How much a query may do."""
+
+    page_size: int = 100
+    max_page_size: int = 10_000
+    skip_max: int = 10_000
+    max_skip: int = 1_000_000
+    requests: int = 20
+    seconds: float = 15.0
+    max_bytes: int = 64 * 1024 * 1024
+
+
+class Query(msgspec.Struct, frozen=True):
+    """What a user asks of a collection."""
+
+    filter: str = ""
+    sort: str = ""
+    size: int | None = None
+    skip_max: int | None = None
+    after: str | None = None
+    explain: bool = False
+
+
+class Read(msgspec.Struct, frozen=True):
+    """One request to the store, for `explain`."""
+
+    limit: int
+    rows: int
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """How a query was answered."""
+
+    index: str | None
+    order: str
+    reverse: bool
+    narrowed: bool
+    sorted_in_memory: bool
+    reads: tuple[Read, ...]
+    rows_read: int
+    rows_rejected: int
+    helpful_index: str | None
+
+
+class Answer(NamedTuple):
+    """A page: its elements as exact JSON, and where the next one is (`filter=…` or `after=…`)."""
+
+    elements: list[Any]
+    plan: Plan
+    next: dict[str, str] | None
+    explanation: Explanation
+
+
+class Batch(NamedTuple):
+    """Rows in the order of the source; `more`: whether some may follow before the end of the range."""
+
+    entries: list[Entry]
+    more: bool
+
+
+Fetch = Callable[[Index | None, Range, bool, int, int], Awaitable[Batch]]
+"""fetch(index, range, reverse, limit, max_bytes)"""
+
+
+class Runner:
+    """Answers one query."""
+
+    def __init__(self, query: Query, indexes: Sequence[Index], fetch: Fetch, *, clock: Clock, limits: Limits) -> None:
+        self._fetch = fetch
+        self._clock = clock
+        self._limits = limits
+        self._deadline = clock.monotonic() + limits.seconds
+        self._now_ms = clock.now_ms()
+        self._size = _bounded("size", query.size, limits.page_size, limits.max_page_size)
+        self._skip_max = _bounded("skipMax", query.skip_max, limits.skip_max, limits.max_skip)
+        self._condition: Node | None = parse_filter(query.filter)
+        self._sort: Sort = complete(parse_sort(query.sort))
+        self._after: Sequence[Key] | None = None if query.after is None else parse_token(query.after, self._sort)
+        self._plan = make_plan(self._condition, self._sort, indexes, self._after)
+        self._matches = make_matcher(self._condition)
+        self._reads: list[Read] = []
+        self._rows = self._rejected = self._bytes = 0
+
+    async def run(self) -> Answer:
+        accepted: list[Any] = [] if self._size == 0 else await self._collect()
+        plan = self._plan
+        if not plan.exact:
+            accepted = sort_elements(accepted, self._sort)
+        page = accepted[: self._size]
+        return Answer(page, plan, self._next(page), self._explain())
+
+    async def _collect(self) -> list[Any]:
+        plan, size = self._plan, self._size
+        unordered = plan.matched == 0
+        first = size + self._skip_max if unordered else size
+        allowed = size + self._skip_max if unordered else self._skip_max
+        accepted: list[Any] = []
+        waiting = list(plan.ranges)
+        while waiting and not self._full(accepted):
+            self._check(allowed)
+            limit = first + len(self._reads) * (allowed - first) // self._limits.requests if allowed > first else first
+            batch = await self._fetch(plan.index, waiting[0], plan.reverse, limit, self._limits.max_bytes - self._bytes)
+            self._reads.append(Read(limit, len(batch.entries)))
+            await self._take(batch, accepted)
+            if unordered and self._rows >= first:
+                raise self._limited("query-skipped-rows-limited", f"{self._rows:,} rows were read to be sorted")
+            if not batch.more:
+                waiting.pop(0)
+            else:
+                waiting[0] = _rest(waiting[0], batch.entries[-1].key, plan.reverse)
+        return accepted
+
+    def _check(self, allowed: int) -> None:
+        if len(self._reads) >= self._limits.requests:
+            raise self._limited("query-count-limited", f"{len(self._reads)} requests to the store were not enough")
+        if self._clock.monotonic() > self._deadline:
+            raise self._limited("query-timeout", f"{self._limits.seconds:g} s were not enough")
+        if self._rejected >= allowed > 0 or (allowed == 0 and self._rejected > 0):
+            raise self._limited("query-skipped-rows-limited", f"{self._rejected:,} rows were read and rejected")
+        if self._bytes >= self._limits.max_bytes:
+            raise self._limited("query-bytes-limited", f"{self._bytes:,} bytes were read")
+
+    async def _take(self, batch: Batch, accepted: list[Any]) -> None:
+        for at, entry in enumerate(batch.entries):
+            if at % CHUNK == CHUNK - 1:
+                await asyncio.sleep(0)  # others want to be served too
+                if self._clock.monotonic() > self._deadline:
+                    raise self._limited("query-timeout", f"{self._limits.seconds:g} s were not enough")
+            self._rows += 1
+            self._bytes += len(entry.body)
+            element = stored_body(entry.body)
+            if self._follows(element) and self._matches(element, self._now_ms):
+                accepted.append(element)
+            else:
+                self._rejected += 1
+
+    def _follows(self, element: Any) -> bool:
+        return self._after is None or compare_keys(keys_of(element, self._sort), self._after, self._sort) > 0
+
+    def _full(self, accepted: list[Any]) -> bool:
+        """Whether the page is complete: also the last element's equals, if the source does not order them."""
+        if len(accepted) < self._size or self._plan.matched == 0:
+            return False
+        if self._plan.exact:
+            return True
+        return source_key(accepted[-1], self._plan) != source_key(accepted[self._size - 1], self._plan)
+
+    def _next(self, page: list[Any]) -> dict[str, str] | None:
+        """The parameters of the next page, if there may be one."""
+        if len(page) < self._size or not page:
+            return None
+        if len(self._sort) == 1 and self._sort[0].names == BY_ID[0].names:
+            return {"filter": behind(self._condition, page[-1]["id"], descending=self._sort[0].descending)}
+        token = page_token(page[-1], self._sort)
+        return None if token is None else {"after": token}
+
+    def _explain(self) -> Explanation:
+        plan = self._plan
+        wasteful = not plan.exact or self._rejected > 0
+        return Explanation(
+            index=None if plan.index is None else plan.index.index_id,
+            order=", ".join(map(str, plan.source_sort)),
+            reverse=plan.reverse,
+            narrowed=plan.narrowed or bool(plan.pinned),
+            sorted_in_memory=not plan.exact,
+            reads=tuple(self._reads),
+            rows_read=self._rows,
+            rows_rejected=self._rejected,
+            helpful_index=self._helpful() if wasteful else None,
+        )
+
+    def _helpful(self) -> str:
+        fields = helpful_index(self._condition, self._sort)
+        where = "" if self._condition is None else f", filterBy {text_of(self._condition)}"
+        return f"sortBy [{fields}]{where}"
+
+    def _limited(self, code: str, what: str) -> QueryLimited:
+        return QueryLimited(code, f"{what}; an index would help: {self._helpful()}")
+
+
+def _bounded(name: str, value: int | None, default: int, most: int) -> int:
+    if value is None:
+        return default
+    if not 0 <= value <= most:
+        raise InvalidDocument("invalid-parameter", f"{name} is between 0 and {most:,}", parameter=name)
+    return value
+
+
+def _rest(range_: Range, last: Any, reverse: bool) -> Range:
+    """What follows a row in its range."""
+    if reverse:
+        return Range(range_.low, last)
+    return Range(last + ("\0" if isinstance(last, str) else b"\0"), range_.high)

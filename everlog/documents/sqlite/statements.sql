@@ -1,0 +1,141 @@
+-- name: head
+SELECT revision, is_deleted, count, last_id, messages, is_view,
+       (SELECT count(*) FROM outbox o WHERE o.document_uri = h.document_uri AND o.completed_at IS NULL AND o.accepted)
+FROM head h WHERE document_uri = ?
+
+-- name: row
+SELECT body, revision, created_at, modified_at FROM content WHERE document_uri = ? AND item_id = ?
+
+-- name: revision
+SELECT revision FROM head WHERE document_uri = ?
+
+-- name: put_head
+INSERT INTO head (document_uri, revision, is_deleted, count, last_id, messages, is_view) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET revision = excluded.revision, is_deleted = excluded.is_deleted, count = excluded.count,
+    last_id = excluded.last_id, messages = excluded.messages, is_view = excluded.is_view
+
+-- name: put_row
+INSERT INTO content (document_uri, item_id, body, revision, created_at, modified_at) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET body = excluded.body, revision = excluded.revision, created_at = excluded.created_at,
+    modified_at = excluded.modified_at
+
+-- name: delete_row
+DELETE FROM content WHERE document_uri = ? AND item_id = ?
+
+-- name: delete_rows
+DELETE FROM content WHERE document_uri = ?
+
+-- name: add_transaction
+INSERT INTO outbox (document_uri, uuid, revision, item_id, quantum, event, old_body, accepted, completed_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: transaction
+SELECT document_uri, uuid, revision, item_id, event, old_body, completed_at, accepted
+FROM outbox WHERE document_uri = ? AND uuid = ?
+
+-- name: pending
+SELECT document_uri, uuid, revision, item_id, event, old_body, completed_at, accepted
+FROM outbox WHERE document_uri = ? AND completed_at IS NULL AND accepted ORDER BY revision LIMIT ?
+
+-- name: complete
+UPDATE outbox SET completed_at = ? WHERE document_uri = ? AND uuid = ? AND completed_at IS NULL
+
+-- name: abandon
+UPDATE outbox SET completed_at = ? WHERE document_uri = ? AND uuid = ? AND completed_at IS NULL AND NOT accepted
+
+-- name: incomplete
+SELECT document_uri, uuid, revision, quantum, rowid FROM outbox
+WHERE completed_at IS NULL AND quantum <= ? AND (quantum, rowid) > (?, ?) ORDER BY quantum, rowid LIMIT ?
+
+-- name: forget
+DELETE FROM outbox WHERE rowid IN
+    (SELECT rowid FROM outbox WHERE completed_at IS NOT NULL AND completed_at < ? ORDER BY completed_at LIMIT ?)
+
+-- name: elements
+-- A blob comes behind every text: no upper bound then, and still a range that is searched, not scanned.
+SELECT item_id, body FROM content
+WHERE document_uri = ? AND item_id >= ? AND item_id < coalesce(?, x'') ORDER BY item_id LIMIT ?
+
+-- name: elements_reverse
+SELECT item_id, body FROM content
+WHERE document_uri = ? AND item_id >= ? AND item_id < coalesce(?, x'') ORDER BY item_id DESC LIMIT ?
+
+-- name: entries
+SELECT sort_key, body FROM index_entry
+WHERE definition_id = ? AND sort_key >= ? AND sort_key < ? ORDER BY sort_key LIMIT ?
+
+-- name: entries_reverse
+SELECT sort_key, body FROM index_entry
+WHERE definition_id = ? AND sort_key >= ? AND sort_key < ? ORDER BY sort_key DESC LIMIT ?
+
+-- name: indexes
+SELECT index_id, sort_by, filter_by, status, definition_id, built_to, revision, count, reason, since
+FROM index_def WHERE document_uri = ? ORDER BY index_id
+
+-- name: pending_indexes
+SELECT document_uri, index_id, sort_by, filter_by, status, definition_id, built_to, revision, count, reason, since
+FROM index_def WHERE status IN (0, 1) ORDER BY document_uri, index_id
+
+-- name: create_index
+INSERT INTO index_def (document_uri, index_id, sort_by, filter_by, status, definition_id, built_to, revision, count, since)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: mark_index
+UPDATE index_def SET status = ?, reason = ?
+WHERE document_uri = ? AND index_id = ? AND definition_id = ? AND status NOT IN (1, ?1)
+
+-- name: index_status
+SELECT status, built_to FROM index_def WHERE document_uri = ? AND index_id = ? AND definition_id = ?
+
+-- name: built
+UPDATE index_def SET built_to = ?, count = count + ? WHERE document_uri = ? AND index_id = ? AND definition_id = ?
+
+-- name: ready
+UPDATE index_def SET status = 2, revision = max(revision, coalesce(
+    (SELECT h.revision FROM head h WHERE h.document_uri = index_def.document_uri), 0))
+WHERE document_uri = ? AND index_id = ? AND definition_id = ? AND status = 0
+
+-- name: indexed
+UPDATE index_def SET revision = max(revision, ?), count = count + ?
+WHERE document_uri = ? AND index_id = ? AND definition_id = ?
+
+-- name: entry
+SELECT sort_key FROM index_entry WHERE definition_id = ? AND item_id = ?
+
+-- name: put_entry
+INSERT INTO index_entry (definition_id, item_id, sort_key, body) VALUES (?, ?, ?, ?)
+ON CONFLICT (definition_id, item_id) DO UPDATE SET sort_key = excluded.sort_key, body = excluded.body
+
+-- name: delete_entry
+DELETE FROM index_entry WHERE definition_id = ? AND item_id = ?
+
+-- name: delete_entries
+DELETE FROM index_entry WHERE rowid IN (SELECT rowid FROM index_entry WHERE definition_id = ? LIMIT ?)
+
+-- name: delete_index
+DELETE FROM index_def WHERE document_uri = ? AND index_id = ? AND definition_id = ?
+
+-- name: checkpoint
+SELECT last_quantum FROM checkpoint WHERE name = 'stale'
+
+-- name: save_checkpoint
+INSERT INTO checkpoint (name, last_quantum) VALUES ('stale', ?)
+ON CONFLICT DO UPDATE SET last_quantum = excluded.last_quantum WHERE last_quantum < excluded.last_quantum
+
+-- name: views
+SELECT document_uri, template_uri, filter FROM view_def ORDER BY document_uri
+
+-- name: put_view
+INSERT INTO view_def (document_uri, template_uri, filter) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: delete_view
+DELETE FROM view_def WHERE document_uri = ?
+
+-- name: template_indexes
+SELECT index_id, template_uri, definition FROM template_index_def ORDER BY index_id
+
+-- name: put_template_index
+INSERT INTO template_index_def (index_id, template_uri, definition) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: delete_template_index
+DELETE FROM template_index_def WHERE index_id = ?

@@ -1,0 +1,96 @@
+"""Writes that come at the same time share a commit, each as if it were alone."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from everlog.errors import StorageFailed
+from everlog.sqlite import Trace, connect, is_fatal, transaction, translated
+
+MAX_SHARED = 100
+T = TypeVar("T")
+
+Work = Callable[[sqlite3.Connection], Any]
+
+
+class _Waiting(NamedTuple):
+    work: Work
+    done: asyncio.Future[Any]
+
+
+class SharedWriter:
+    """One connection, used in a thread; what waits while a commit runs goes into the next one."""
+
+    def __init__(self, path: Path, *, synchronous: str, trace: Trace | None) -> None:
+        self._path = path
+        self._synchronous = synchronous
+        self._trace = trace
+        self._connection: sqlite3.Connection | None = None
+        self._waiting: list[_Waiting] = []
+        self._running: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do the work in a transaction; an error of its own undoes only this work."""
+        if self._closed:
+            raise StorageFailed(f"{self._path} is closed")
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(work, done))
+        if self._running is None:
+            self._running = asyncio.create_task(self._drain())
+        return await done
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:MAX_SHARED], self._waiting[MAX_SHARED:]
+                try:
+                    results = await asyncio.to_thread(self._commit, [one.work for one in batch])
+                except BaseException as error:
+                    for one in batch:
+                        if not one.done.done():
+                            one.done.set_exception(error)
+                    if not isinstance(error, Exception):
+                        raise
+                    continue
+                for one, result in zip(batch, results, strict=True):
+                    if one.done.done():
+                        continue  # whoever asked does not wait any more
+                    if isinstance(result, Exception):
+                        one.done.set_exception(result)
+                    else:
+                        one.done.set_result(result)
+        finally:
+            self._running = None
+
+    def _commit(self, works: list[Work]) -> list[Any]:
+        with translated(self._path):
+            if self._connection is None:
+                self._connection = connect(self._path, synchronous=self._synchronous, trace=self._trace)
+            with transaction(self._connection):
+                return [self._one(self._connection, work) for work in works]
+
+    def _one(self, connection: sqlite3.Connection, work: Work) -> Any:
+        connection.execute("SAVEPOINT one")
+        try:
+            result = work(connection)
+        except Exception as error:
+            if isinstance(error, sqlite3.Error) and is_fatal(error):
+                raise
+            connection.execute("ROLLBACK TO one")
+            result = error
+        connection.execute("RELEASE one")
+        return result
+
+    async def close(self) -> None:
+        """Finish what waits."""
+        self._closed = True
+        if self._running is not None:
+            await self._running
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

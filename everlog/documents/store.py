@@ -1,0 +1,183 @@
+"""What a store of documents is. Implemented by `everlog.documents.sqlite` (one file) and `…cassandra`.
+
+The rules that every implementation keeps:
+
+1. `accept` stores the outbox row before the content, and the content only if the document is still at the expected
+   revision: of two writers one loses, and every accepted revision has its outbox row.
+2. An outbox row is abandoned only after its write can no longer happen.
+3. An index entry is a function of the element's newest content, whatever the order in which updates arrive.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
+
+from everlog.documents.ids import TransactionId
+from everlog.documents.indexes import Index, IndexStatus
+from everlog.documents.model import Change, Head, Row, Transaction
+from everlog.documents.paths import Place
+from everlog.documents.planning import Range
+from everlog.documents.query import Batch
+
+
+class State(NamedTuple):
+    """What a write is decided on."""
+
+    head: Head | None
+    row: Row | None
+
+
+class Waiting(NamedTuple):
+    """An outbox row that is not completed, without its event."""
+
+    uri: str
+    uuid: str
+    revision: int
+
+
+class PendingIndex(NamedTuple):
+    """An index that is being built or deleted."""
+
+    uri: str
+    definition: Index
+
+
+class View(NamedTuple):
+    """A read-only collection that shows what matches a template."""
+
+    uri: str
+    template: str
+    filter: str | None
+
+
+class TemplateIndex(NamedTuple):
+    """An index that every matching collection gets at its next write; the definition is JSON."""
+
+    index_id: str
+    template: str
+    definition: str
+
+
+Locate = Callable[[Index, str], bytes | None]
+"""Where a body belongs in an index; None: its filter leaves it out. May raise InvalidDocument."""
+
+
+class DocumentStore(ABC):
+    """Documents, collections, their outbox and their indexes."""
+
+    @abstractmethod
+    async def load(self, place: Place, *, settled: bool = False) -> State:
+        """The document and the body at this place. `settled`: after any write under way has ended, either way."""
+
+    @abstractmethod
+    async def accept(self, change: Change) -> bool:
+        """Store a write; False, and nothing of it is visible, if the document is not at `change.expected` any more.
+
+        Raises Unreachable if nobody can say; then `load(…, settled=True)` does.
+        """
+
+    @abstractmethod
+    async def add_transaction(self, transaction: Transaction) -> None:
+        """An outbox row alone: what is left of a write that ended between its two steps."""
+
+    @abstractmethod
+    async def transaction(self, transaction_id: TransactionId) -> Transaction | None:
+        """One outbox row."""
+
+    @abstractmethod
+    async def pending(self, uri: str, *, limit: int) -> list[Transaction]:
+        """Accepted and not completed, by revision, the lowest first."""
+
+    @abstractmethod
+    async def complete(self, uri: str, transactions: Sequence[Transaction], now_ms: int) -> None:
+        """Note that the events are out."""
+
+    @abstractmethod
+    def incomplete(self, first_quantum: int, last_quantum: int) -> AsyncIterator[list[Waiting]]:
+        """All outbox rows of these minutes that are not completed, accepted or not."""
+
+    @abstractmethod
+    async def abandon(self, waiting: Waiting, now_ms: int) -> bool:
+        """Complete an outbox row without an event if its write did not happen and cannot any more."""
+
+    @abstractmethod
+    async def forget(self, before_ms: int, *, limit: int = 1000) -> int:
+        """Remove outbox rows that were completed before this time; how many. Called again while some are left."""
+
+    @abstractmethod
+    async def elements(self, uri: str, where: Range, *, reverse: bool, limit: int, max_bytes: int) -> Batch:
+        """Elements of a collection by their ids."""
+
+    @abstractmethod
+    async def entries(
+        self, uri: str, index: Index, where: Range, *, reverse: bool, limit: int, max_bytes: int
+    ) -> Batch:
+        """Elements of an index by their keys."""
+
+    @abstractmethod
+    async def indexes(self, uri: str) -> list[Index]:
+        """The indexes of a collection in the order of their ids, whatever their status."""
+
+    @abstractmethod
+    async def create_index(self, uri: str, index: Index) -> bool:
+        """Define an index; False if there is one with this id."""
+
+    @abstractmethod
+    async def mark_index(self, uri: str, index: Index, status: IndexStatus, reason: str | None = None) -> bool:
+        """Change the status of this very definition; False if it is not there any more, or has that status."""
+
+    @abstractmethod
+    async def build(self, uri: str, index: Index, locate: Locate, *, limit: int) -> bool:
+        """Index the next elements after `built_to`; True if none was left: then the index is ready."""
+
+    @abstractmethod
+    async def update_index(
+        self, uri: str, index: Index, transactions: Sequence[Transaction], locate: Locate, revision: int
+    ) -> None:
+        """Bring the entries of all elements that these writes touched up to date, and the index to this revision."""
+
+    @abstractmethod
+    async def drop_index(self, uri: str, index: Index, *, limit: int) -> bool:
+        """Remove entries of a deleted index; True if none was left: then the definition is gone too."""
+
+    @abstractmethod
+    async def pending_indexes(self) -> list[PendingIndex]:
+        """All indexes that are being built or deleted."""
+
+    @abstractmethod
+    async def checkpoint(self) -> int | None:
+        """The minute up to which nothing is left to recover."""
+
+    @abstractmethod
+    async def save_checkpoint(self, quantum: int) -> None:
+        """It never moves back."""
+
+    @abstractmethod
+    async def views(self) -> list[View]:
+        """All views."""
+
+    @abstractmethod
+    async def put_view(self, view: View) -> bool:
+        """Define a view; False if its uri is a view already."""
+
+    @abstractmethod
+    async def delete_view(self, uri: str) -> bool:
+        """False if there is none."""
+
+    @abstractmethod
+    async def template_indexes(self) -> list[TemplateIndex]:
+        """All template indexes."""
+
+    @abstractmethod
+    async def put_template_index(self, template: TemplateIndex) -> bool:
+        """False if the id is taken."""
+
+    @abstractmethod
+    async def delete_template_index(self, index_id: str) -> bool:
+        """False if there is none."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was begun and let go of the files."""

@@ -1,0 +1,99 @@
+"""Views and template indexes: what follows from a write elsewhere.
+
+A view's element is made equal to its source as it is now, whenever the source was written: so steps may be repeated
+and may come late. A view does not feed another view.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from everlog.clock import Clock
+from everlog.documents.bodies import same, stored_body
+from everlog.documents.filters.evaluation import make_matcher
+from everlog.documents.filters.parsing import parse_filter
+from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
+from everlog.documents.model import Command, Transaction
+from everlog.documents.paths import MAX_ITEM_BYTES, Place
+from everlog.documents.store import DocumentStore, TemplateIndex, View
+from everlog.documents.templates import match_template
+from everlog.errors import DocumentNotFound
+
+CACHE_SECONDS = 1.0
+
+Apply = Callable[[Command], Awaitable[object]]
+
+
+class Followers:
+    """Keeps views and template indexes up to date. Definitions are read again every second."""
+
+    def __init__(self, store: DocumentStore, apply: Apply, *, clock: Clock) -> None:
+        self._store = store
+        self._apply = apply
+        self._clock = clock
+        self._views: list[View] = []
+        self._templates: list[TemplateIndex] = []
+        self._read_at: float | None = None
+
+    def forget(self) -> None:
+        """Definitions have changed."""
+        self._read_at = None
+
+    async def _definitions(self) -> tuple[list[View], list[TemplateIndex]]:
+        now = self._clock.monotonic()
+        if self._read_at is None or now - self._read_at > CACHE_SECONDS:
+            self._views, self._templates = await self._store.views(), await self._store.template_indexes()
+            self._read_at = now
+        return self._views, self._templates
+
+    async def before_indexes(self, uri: str, transactions: Sequence[Transaction]) -> bool:
+        _, templates = await self._definitions()
+        matching = [one for one in templates if match_template(one.template, uri) is not None]
+        if not matching:
+            return False
+        known = {index.index_id for index in await self._store.indexes(uri)}
+        made = False
+        for template in matching:
+            if template.index_id not in known:
+                new = check_index(msgspec.json.decode(template.definition, type=IndexNew))
+                index = self.new_index(new, template.index_id, transactions[0].revision)
+                made |= await self._store.create_index(uri, index)
+        return made
+
+    def new_index(self, new: IndexNew, index_id: str, since: int) -> Index:
+        """A definition to be built."""
+        return Index(index_id, new.sort_by, new.filter_by, IndexStatus.INDEXING, self._clock.new_id(), since=since)
+
+    async def after_events(self, uri: str, transactions: Sequence[Transaction]) -> None:
+        views, _ = await self._definitions()
+        if not views or any(view.uri == uri for view in views):
+            return
+        for view in views:
+            for item in sorted({one.item for one in transactions}):
+                await self.show(view, Place(uri, item))
+
+    async def show(self, view: View, source: Place) -> None:
+        """Make the view's element what its source is now."""
+        item = match_template(view.template, source.path)
+        if item is None or len(item) > MAX_ITEM_BYTES or source.kind == "collection":
+            return
+        target = Place(view.uri, item)
+        head, row = await self._store.load(source)
+        body = None if row is None or head is None or head.deleted else stored_body(row.body)
+        if not isinstance(body, dict) or not make_matcher(parse_filter(view.filter or ""))(body, self._clock.now_ms()):
+            body = None
+        _, shown = await self._store.load(target)
+        if body is None:
+            if shown is not None:
+                await self._ignore_absent(Command("delete", target, internal=True))
+            return
+        wanted = {**body, "id": item}
+        if shown is None or not same(stored_body(shown.body), wanted):
+            await self._apply(Command("put", target, wanted, internal=True))
+
+    async def _ignore_absent(self, command: Command) -> None:
+        with contextlib.suppress(DocumentNotFound):  # another node may have been quicker
+            await self._apply(command)

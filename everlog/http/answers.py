@@ -1,0 +1,114 @@
+"""Answers about documents: HAL bodies, headers, and server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+from litestar import Response
+
+from everlog.documents.bodies import encode_body
+from everlog.documents.documents import Document, Page
+from everlog.documents.history import DocumentEvent
+from everlog.documents.ids import etag_of
+from everlog.documents.model import Written
+from everlog.http.errors import JSON
+
+PREFIX = "/hyper-storage"
+_SAFE = "/~:@!$&'()*+,;=-._"
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def content_url(path: str) -> str:
+    """Where a document is."""
+    return f"{PREFIX}/content/{quote(path, safe=_SAFE)}"
+
+
+def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+    return Response(_encode(value), status_code=status, media_type=JSON, headers=headers)
+
+
+def revision_headers(revision: int) -> dict[str, str]:
+    return {"Revision": str(revision), "Hyperbus-Revision": str(revision)}
+
+
+def written_answer(written: Written, headers: dict[str, str]) -> Response[bytes]:
+    """A write: 201 with links and the place, or 200 with the transaction alone."""
+    headers |= revision_headers(written.revision)
+    if not written.created:
+        return json_answer({"transactionId": written.transaction_id}, headers=headers)
+    body = {
+        "transactionId": written.transaction_id,
+        "path": written.path,
+        "_links": {
+            "self": {"href": f"{PREFIX}/transactions/{{transactionId}}", "templated": True},
+            "location": {"href": f"{PREFIX}/content/{{path}}", "templated": True},
+        },
+    }
+    return json_answer(body, status=201, headers=headers | {"Location": content_url(written.path)})
+
+
+def document_answer(found: Document, headers: dict[str, str]) -> Response[bytes]:
+    headers |= revision_headers(found.revision) | {"ETag": found.etag}
+    return Response(found.json.encode(), media_type=JSON, headers=headers)
+
+
+def page_etag(page: Page) -> str:
+    """A weak tag: pages of one revision say the same, perhaps from another index."""
+    return "W/" + etag_of(page.revision)
+
+
+def page_answer(path: str, page: Page, given: dict[str, str], headers: dict[str, str]) -> Response[bytes]:
+    """A page of a collection, with the link to the next one if there may be one."""
+    headers |= revision_headers(page.revision)
+    headers["ETag"] = page_etag(page)
+    if page.count is not None:
+        headers["Hyper-Storage-Count"] = str(page.count)
+    body: dict[str, Any] = {"_embedded": {"els": msgspec.Raw(page.json.encode())}}
+    if page.next is not None:
+        query = {name: value for name, value in given.items() if name not in ("after", "explain")} | page.next
+        body["_links"] = {"next": {"href": f"{content_url(path)}?{urlencode(query)}"}}
+    if page.explanation is not None:
+        body["explain"] = page.explanation
+    return json_answer(body, headers=headers)
+
+
+def event_body(event: DocumentEvent) -> dict[str, Any]:
+    """An event as history and feeds show it."""
+    return {
+        "method": event.method,
+        "path": event.path,
+        "headers": {
+            "messageId": event.message_id,
+            "correlationId": event.correlation_id,
+            "revision": event.revision,
+            "transactionId": event.transaction_id,
+        },
+        "time": event.time_ms,
+        "body": msgspec.Raw(encode_body(event.body).encode()),
+    }
+
+
+async def server_sent(
+    items: AsyncGenerator[DocumentEvent | int, None], *, every: float, stopping: asyncio.Event
+) -> AsyncIterator[bytes]:
+    """A feed on the wire. The id of an event is its revision; a checkpoint says that nothing up to it was left out.
+
+    It ends when the server stops: something comes with every look at the log, so that is soon.
+    """
+    loop = asyncio.get_running_loop()
+    due = 0.0
+    async with contextlib.aclosing(items):
+        async for item in items:
+            if stopping.is_set():
+                return
+            if isinstance(item, DocumentEvent):
+                data = _encode(event_body(item)).decode()
+                yield f"id: {item.revision}\nevent: {item.method}\ndata: {data}\n\n".encode()
+            elif loop.time() >= due:
+                due = loop.time() + every
+                yield f'id: {item}\nevent: checkpoint\ndata: {{"revision":{item}}}\n\n'.encode()

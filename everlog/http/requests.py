@@ -1,0 +1,80 @@
+"""Reading requests: paths as they were sent, parameters, and bodies that have an end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from litestar import Request
+
+from everlog.errors import InvalidDocument
+
+_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+AnyRequest = Request[Any, Any, Any]
+
+
+def raw_rest(request: AnyRequest, prefix: str) -> str:
+    """The path behind a prefix, not yet decoded: an encoded slash is not a separator."""
+    raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
+    path = raw.decode("latin-1").partition("?")[0]
+    return path.removeprefix(prefix)
+
+
+def decode(text: str) -> str:
+    """A percent-encoded piece of a path as text."""
+    if _ESCAPE.search(text):
+        raise InvalidDocument("invalid-path", "a '%' in a path is followed by two hexadecimal digits")
+    try:
+        return unquote_to_bytes(text.encode("latin-1")).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidDocument("invalid-path", "a path is UTF-8") from error
+
+
+def parameters(request: AnyRequest) -> dict[str, str]:
+    """The query parameters; of one that comes twice, the last."""
+    query = request.scope["query_string"].decode("latin-1")
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=100))
+    except ValueError as error:
+        raise InvalidDocument("invalid-parameter", f"the query cannot be read: {error}") from error
+
+
+def whole_number(given: dict[str, str], name: str) -> int | None:
+    """A parameter that is a number."""
+    text = given.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"-?[0-9]{1,18}", text.strip()):
+        raise InvalidDocument("invalid-parameter", f"{name} is a whole number, not {text[:50]!r}", parameter=name)
+    return int(text)
+
+
+def flag(given: dict[str, str], name: str) -> bool:
+    """A parameter that says yes by being there, unless it says no."""
+    return name in given and given[name].lower() not in ("0", "false", "no")
+
+
+async def read_body(request: AnyRequest, *, limit: int, seconds: float) -> bytes:
+    """The whole body; too much of it or too slow is an error."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise _too_large(limit)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > limit:
+                    raise _too_large(limit)
+                chunks.append(chunk)
+    except TimeoutError as error:
+        raise InvalidDocument("body-too-slow", f"the body did not come within {seconds:g} s") from error
+    return b"".join(chunks)
+
+
+def _too_large(limit: int) -> InvalidDocument:
+    return InvalidDocument("body-too-large", f"a body has at most {limit:,} bytes ([documents] max_body_bytes)")

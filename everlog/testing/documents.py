@@ -1,0 +1,342 @@
+"""The conformance suite of document stores: subclass it and provide the fixture `store`."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from everlog.documents.bodies import decode_body, encode_body
+from everlog.documents.filters.evaluation import make_matcher
+from everlog.documents.ids import TransactionId, time_uuid
+from everlog.documents.indexes import Index, IndexSortItem, IndexStatus
+from everlog.documents.model import Change, Command, Settings, Transaction, Written, decide
+from everlog.documents.order import index_key
+from everlog.documents.paths import parse_path, quantum_of
+from everlog.documents.planning import Range
+from everlog.documents.store import DocumentStore, TemplateIndex, View, Waiting
+
+NOW = 1_700_000_000_000
+MANY = 10**9
+
+
+async def write(store: DocumentStore, method: Any, path: str, body: Any = None, **options: Any) -> Written | Change:
+    """Decide and accept; the store must take it."""
+    made = await prepare(store, method, path, body, **options)
+    if isinstance(made, Change):
+        assert await store.accept(made)
+    return made
+
+
+async def prepare(
+    store: DocumentStore, method: Any, path: str, body: Any = None, *, now_ms: int = NOW, **options: Any
+) -> Written | Change:
+    """Only decide."""
+    place = parse_path(path)
+    state = await store.load(place)
+    command = Command(method, place, body, **options)
+    return decide(*state, command, now_ms=now_ms, entropy=uuid.uuid4().int, settings=Settings())
+
+
+def name(prefix: str = "c") -> str:
+    """A path of its own for every test: stores may be shared."""
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def locate(index: Index, body: str) -> bytes | None:
+    element = decode_body(body)
+    return index_key(element, index.sort) if make_matcher(index.condition)(element, NOW) else None
+
+
+def make_index(index_id: str, *fields: str, condition: str | None = None) -> Index:
+    items = tuple(IndexSortItem(field) for field in fields)
+    return Index(index_id, items, condition, IndexStatus.INDEXING, str(uuid.uuid4()))
+
+
+async def ids(store: DocumentStore, uri: str, low: str = "", high: str | None = None, **options: Any) -> list[str]:
+    found = await store.elements(
+        uri, Range(low, high), **{"reverse": False, "limit": 1000, "max_bytes": MANY, **options}
+    )
+    return [str(entry.key) for entry in found.entries]
+
+
+async def indexed(store: DocumentStore, uri: str, index: Index, **options: Any) -> list[str]:
+    settings = {"reverse": False, "limit": 1000, "max_bytes": MANY, **options}
+    found = await store.entries(uri, index, Range(b"", b"\xff"), **settings)
+    return [decode_body(entry.body)["id"] for entry in found.entries]
+
+
+async def build(store: DocumentStore, uri: str, index: Index, *, limit: int = 2) -> Index:
+    """Build an index to its end, and return it as it is stored."""
+    assert await store.create_index(uri, index)
+    while not await store.build(uri, index, locate, limit=limit):
+        pass
+    return next(one for one in await store.indexes(uri) if one.index_id == index.index_id)
+
+
+async def waiting(store: DocumentStore, uri: str, first: int = 0, last: int = quantum_of(NOW) + 10) -> list[Waiting]:
+    return [one async for page in store.incomplete(first, last) for one in page if one.uri == uri]
+
+
+async def pending_indexes(store: DocumentStore, uri: str) -> list[tuple[str, IndexStatus]]:
+    found = await store.pending_indexes()
+    return [(one.definition.index_id, one.definition.status) for one in found if one.uri == uri]
+
+
+class DocumentStoreConformance:
+    """What every store of documents promises."""
+
+    pytestmark = pytest.mark.asyncio
+
+    async def test_a_document_comes_back_as_it_was_written(self, store: DocumentStore) -> None:
+        path = name("d")
+        assert await store.load(parse_path(path)) == (None, None)
+        await write(store, "put", path, {"a": 1, "text": "ü\u0000"}, message_id="m", remembered=True)
+        head, row = await store.load(parse_path(path))
+        assert head is not None
+        assert row is not None
+        assert (head.revision, head.deleted, head.pending, len(head.messages)) == (1, False, 1, 1)
+        assert (decode_body(row.body), row.revision, row.created_ms) == ({"a": 1, "text": "ü\u0000"}, 1, NOW)
+        await write(store, "patch", path, {"a": None}, now_ms=NOW + 5)
+        head, row = await store.load(parse_path(path))
+        assert head is not None
+        assert row is not None
+        assert (head.revision, row.revision, row.created_ms, row.modified_ms) == (2, 2, NOW, NOW + 5)
+        await write(store, "delete", path)
+        head, row = await store.load(parse_path(path))
+        assert head is not None
+        assert (head.revision, head.deleted, row) == (3, True, None)
+
+    async def test_of_two_writers_one_loses(self, store: DocumentStore) -> None:
+        """Both decided on the same revision: the second finds another one, and leaves nothing behind."""
+        path = name("d")
+        await write(store, "put", path, 0)
+        first, second = [await prepare(store, "put", path, number) for number in (1, 2)]
+        assert isinstance(first, Change)
+        assert isinstance(second, Change)
+        assert await store.accept(first)
+        assert not await store.accept(second)
+        head, row = await store.load(parse_path(path))
+        assert head is not None
+        assert row is not None
+        assert (head.revision, row.body) == (2, "1")
+        assert [one.revision for one in await store.pending(path, limit=10)] == [1, 2]
+
+    async def test_many_writers_make_revisions_without_hole_or_double(self, store: DocumentStore) -> None:
+        path = name("d")
+        accepted: list[int] = []
+
+        async def writer(number: int) -> None:
+            for _ in range(5):
+                while True:
+                    made = await prepare(store, "put", path, number)
+                    assert isinstance(made, Change)
+                    if await store.accept(made):
+                        accepted.append(made.head.revision)
+                        break
+
+        await asyncio.gather(*[writer(number) for number in range(5)])
+        assert sorted(accepted) == list(range(1, 26))
+        assert [one.revision for one in await store.pending(path, limit=100)] == list(range(1, 26))
+
+    async def test_elements_are_read_in_the_order_of_their_ids(self, store: DocumentStore) -> None:
+        uri = name() + "~"
+        for item in ("b", "a", "c~", "B", "a1"):
+            await write(store, "put", f"{uri}/{item}", {"n": item})
+        await write(store, "put", name() + "~/x", {})
+        assert await ids(store, uri) == ["B", "a", "a1", "b", "c~"]
+        assert await ids(store, uri, reverse=True) == ["c~", "b", "a1", "a", "B"]
+        assert await ids(store, uri, "a", "b") == ["a", "a1"]
+        assert await ids(store, uri, "a\0", "b\0") == ["a1", "b"]
+        assert await ids(store, uri, "a", "b\0", reverse=True, limit=2) == ["b", "a1"]
+        batch = await store.elements(uri, Range("", None), reverse=False, limit=2, max_bytes=MANY)
+        assert batch.more
+        batch = await store.elements(uri, Range("", None), reverse=False, limit=100, max_bytes=1)
+        assert (len(batch.entries), batch.more) == (1, True)
+        assert not (await store.elements(uri, Range("", None), reverse=False, limit=6, max_bytes=MANY)).more
+
+    async def test_a_deleted_collection_leaves_no_element_behind(self, store: DocumentStore) -> None:
+        uri = name() + "~"
+        for item in ("a", "b"):
+            await write(store, "put", f"{uri}/{item}", {})
+        await write(store, "delete", f"{uri}/a")
+        assert await ids(store, uri) == ["b"]
+        await write(store, "delete", uri)
+        assert await ids(store, uri) == []
+        head, _ = await store.load(parse_path(uri))
+        assert head is not None
+        assert (head.revision, head.deleted, head.count) == (4, True, 0)
+        await write(store, "put", f"{uri}/new", {})
+        assert await ids(store, uri) == ["new"]
+
+    async def test_the_outbox_keeps_events_until_they_are_out(self, store: DocumentStore) -> None:
+        path = name("d")
+        await write(store, "put", path, 1)
+        await write(store, "put", path, 2)
+        pending = await store.pending(path, limit=10)
+        assert [decode_body(one.event)["body"] for one in pending] == [1, 2]
+        assert [one.revision for one in await store.pending(path, limit=1)] == [1]
+        assert {one.revision for one in await waiting(store, path)} == {1, 2}
+        await store.complete(path, pending[:1], NOW + 1)
+        assert [one.revision for one in await store.pending(path, limit=10)] == [2]
+        found = await store.transaction(TransactionId.parse(pending[0].id))
+        assert found is not None
+        assert found.completed_ms == NOW + 1
+        head, _ = await store.load(parse_path(path))
+        assert head is not None
+        assert head.pending == 1
+        await store.complete(path, pending, NOW + 2)
+        assert await waiting(store, path) == []
+        missing = TransactionId(path, time_uuid(NOW, 1), 9)
+        assert await store.transaction(missing) is None
+
+    async def test_minutes_bound_what_is_looked_through(self, store: DocumentStore) -> None:
+        path = name("d")
+        for minute in range(3):
+            await write(store, "put", path, minute, now_ms=NOW + minute * 60_000)
+        first = quantum_of(NOW)
+        assert [one.revision for one in await waiting(store, path, first + 1, first + 1)] == [2]
+        assert sorted(one.revision for one in await waiting(store, path, first, first + 1)) == [1, 2]
+
+    async def test_only_an_orphan_is_abandoned(self, store: DocumentStore) -> None:
+        path = name("d")
+        await write(store, "put", path, 1)
+        (accepted,) = await store.pending(path, limit=10)
+        orphan = Transaction(path, str(time_uuid(NOW, 7)), 2, "", "{}")
+        other = Transaction(name("never"), str(time_uuid(NOW, 8)), 1, "", "{}")
+        for one in (orphan, other):
+            await store.add_transaction(one)
+        assert [one.uuid for one in await store.pending(path, limit=10)] == [accepted.uuid]
+        assert not await store.abandon(Waiting(path, accepted.uuid, 1), NOW)
+        assert await store.abandon(Waiting(path, orphan.uuid, 2), NOW)
+        assert await store.abandon(Waiting(other.uri, other.uuid, 1), NOW)
+        assert [one.uuid for one in await waiting(store, path)] == [accepted.uuid]
+        assert await waiting(store, other.uri) == []
+
+    async def test_completed_rows_are_forgotten_after_a_while(self, store: DocumentStore) -> None:
+        path = name("d")
+        await write(store, "put", path, 1)
+        await write(store, "put", path, 2)
+        first, _ = await store.pending(path, limit=10)
+        await store.complete(path, [first], NOW)
+        while await store.forget(NOW + 1):
+            pass
+        assert await store.transaction(TransactionId.parse(first.id)) is None
+        assert [one.revision for one in await store.pending(path, limit=10)] == [2]
+
+    async def test_an_index_follows_the_elements(self, store: DocumentStore) -> None:
+        uri = name() + "~"
+        for item, a, b in (("1", "x", 5), ("2", None, 20), ("3", "a", 30)):
+            await write(store, "put", f"{uri}/{item}", {"a": a, "b": b})
+        index = await build(store, uri, make_index("by-a", "a", condition="b > 10"))
+        assert (index.status, index.revision) == (IndexStatus.READY, 3)
+        assert index.count in (2, None)  # a store need not count
+        assert await indexed(store, uri, index) == ["2", "3"]
+        assert await indexed(store, uri, index, reverse=True, limit=1) == ["3"]
+        await store.complete(uri, await store.pending(uri, limit=10), NOW)
+        await write(store, "patch", f"{uri}/1", {"b": 11})
+        await write(store, "patch", f"{uri}/3", {"a": "zz"})
+        await write(store, "delete", f"{uri}/2")
+        pending = await store.pending(uri, limit=10)
+        await store.update_index(uri, index, pending, locate, 6)
+        assert await indexed(store, uri, index) == ["1", "3"]
+        await store.update_index(uri, index, pending, locate, 6)
+        (found,) = await store.indexes(uri)
+        assert found.revision == 6
+        assert found.count in (2, None)  # a store need not count
+        await store.update_index(uri, index, pending[:1], locate, 4)
+        assert (await store.indexes(uri))[0].revision == 6
+
+    async def test_updates_may_come_late_and_in_any_order(self, store: DocumentStore) -> None:
+        """An index holds what the element is now, whichever update comes last."""
+        uri = name() + "~"
+        index = await build(store, uri, make_index("by-a", "a"))
+        for value in ("p", "q", "r"):
+            await write(store, "put", f"{uri}/1", {"a": value})
+        pending = await store.pending(uri, limit=10)
+        for one in (*reversed(pending), *pending, pending[0]):
+            await store.update_index(uri, index, [one], locate, one.revision)
+        found = await store.entries(uri, index, Range(b"", b"\xff"), reverse=False, limit=10, max_bytes=MANY)
+        assert [decode_body(entry.body)["a"] for entry in found.entries] == ["r"]
+
+    async def test_writes_during_a_build_are_in_the_index(self, store: DocumentStore) -> None:
+        uri = name() + "~"
+        for number in range(6):
+            await write(store, "put", f"{uri}/{number}", {"a": number})
+        await store.complete(uri, await store.pending(uri, limit=10), NOW)
+        index = make_index("by-a", "a")
+        assert await store.create_index(uri, index)
+        assert not await store.build(uri, index, locate, limit=4)
+        await write(store, "put", f"{uri}/0", {"a": 9})
+        await write(store, "put", f"{uri}/5", {"a": -1})
+        await write(store, "delete", f"{uri}/1")
+        pending = await store.pending(uri, limit=10)
+        await store.update_index(uri, index, pending, locate, 9)
+        while not await store.build(uri, index, locate, limit=4):
+            pass
+        (found,) = await store.indexes(uri)
+        assert found.status is IndexStatus.READY
+        assert found.count in (5, None)
+        assert await indexed(store, uri, found) == ["5", "2", "3", "4", "0"]
+
+    async def test_the_life_of_an_index(self, store: DocumentStore) -> None:
+        uri = name() + "~"
+        await write(store, "put", f"{uri}/1", {"a": 1})
+        index = await build(store, uri, make_index("i", "a"))
+        assert not await store.create_index(uri, make_index("i", "b"))
+        assert await store.mark_index(uri, index, IndexStatus.DELETING)
+        assert not await store.mark_index(uri, index, IndexStatus.DELETING)
+        assert not await store.mark_index(uri, index, IndexStatus.FAILED, "too late")
+        assert await pending_indexes(store, uri) == [("i", IndexStatus.DELETING)]
+        while not await store.drop_index(uri, index, limit=1):
+            pass
+        assert await store.indexes(uri) == []
+        again = make_index("i", "b")
+        assert await store.create_index(uri, again)
+        assert await pending_indexes(store, uri) == [("i", IndexStatus.INDEXING)]
+        assert not await store.mark_index(uri, index, IndexStatus.FAILED)  # the old definition, not this one
+        assert await store.mark_index(uri, again, IndexStatus.FAILED, "because")
+        (found,) = await store.indexes(uri)
+        assert (found.status, found.reason) == (IndexStatus.FAILED, "because")
+
+    async def test_an_element_that_cannot_be_indexed_changes_nothing(self, store: DocumentStore) -> None:
+        uri = name() + "~"
+        index = await build(store, uri, make_index("i", "a"))
+        await write(store, "put", f"{uri}/1", {"a": 1})
+
+        def refuse(index: Index, body: str) -> bytes | None:
+            raise ValueError("no place")
+
+        with pytest.raises(ValueError, match="no place"):
+            await store.update_index(uri, index, await store.pending(uri, limit=10), refuse, 1)
+        assert await indexed(store, uri, index) == []
+        assert (await store.indexes(uri))[0].revision == 0
+
+    async def test_a_checkpoint_never_moves_back(self, store: DocumentStore) -> None:
+        before = await store.checkpoint() or 0
+        await store.save_checkpoint(before + 10)
+        await store.save_checkpoint(before + 5)
+        assert await store.checkpoint() == before + 10
+
+    async def test_views_and_template_indexes(self, store: DocumentStore) -> None:
+        view = View(name("v") + "~", "abc/{*}", "a > 5")
+        assert await store.put_view(view)
+        assert not await store.put_view(view)
+        assert view in await store.views()
+        assert await store.delete_view(view.uri)
+        assert not await store.delete_view(view.uri)
+        template = TemplateIndex(name("t"), "abc/{*}~", encode_body({"sortBy": []}))
+        assert await store.put_template_index(template)
+        assert not await store.put_template_index(template)
+        assert template in await store.template_indexes()
+        assert await store.delete_template_index(template.index_id)
+        assert not await store.delete_template_index(template.index_id)
+
+    async def test_large_bodies(self, store: DocumentStore) -> None:
+        path = name("d")
+        await write(store, "put", path, "x" * 1_000_000)
+        _, row = await store.load(parse_path(path))
+        assert row is not None
+        assert len(row.body) == 1_000_002

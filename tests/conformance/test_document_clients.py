@@ -1,0 +1,172 @@
+"""The same API over HTTP and without `await`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import everlog
+from everlog.client import Everlog, connect
+from everlog.documents.documents import Documents
+from everlog.documents.history import DocumentEvent
+from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
+from everlog.errors import (
+    DocumentConflict,
+    DocumentNotFound,
+    InvalidDocument,
+    MessageReused,
+    PreconditionFailed,
+    QueryLimited,
+    StorageFailed,
+    Unreachable,
+    WriteUnfinished,
+)
+from everlog.http.server import serving
+from tests.support import small_config
+
+
+@pytest.fixture(params=["embedded", "http"])
+async def log(request, tmp_path) -> AsyncIterator[Everlog]:
+    async with connect(small_config(tmp_path / "data")) as local:
+        if request.param == "embedded":
+            yield local
+            return
+        async with serving(local, host="127.0.0.1", port=0) as address, connect(address) as remote:
+            yield remote
+
+
+@pytest.fixture
+def docs(log: Everlog) -> Documents:
+    return log.documents
+
+
+async def ready(docs: Documents, path: str, index_id: str) -> None:
+    async with asyncio.timeout(10):
+        while (await docs.index(path, index_id)).status is not IndexStatus.READY:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_writes_and_reads(docs: Documents) -> None:
+    written = await docs.put("a/b's", {"n": 1.5, "s": "ü"})
+    assert (written.path, written.revision, written.created) == ("a/b's", 1, True)
+    assert (await docs.patch("a/b's", {"s": None})).revision == 2
+    found = await docs.get("a/b's")
+    assert (found.body, found.revision, found.etag) == ({"n": 1.5}, 2, '"2"')
+    posted = await docs.post("c~", {"x": 1}, message_id="m")
+    again = await docs.post("c~", {"x": 1}, message_id="m")
+    assert (posted.path, posted.transaction_id) == (again.path, again.transaction_id)
+    await docs.put("empty~")
+    assert (await docs.list("empty~")).elements == []
+    await docs.delete("c~")
+    assert not (await docs.put("a/b's", 1, wait=True)).created
+
+
+async def test_refusals_are_the_same(docs: Documents) -> None:
+    await docs.put("d", "text")
+    await docs.put("c~/x", {})
+    for kind, call in [
+        (DocumentNotFound, docs.get("nope")),
+        (DocumentNotFound, docs.list("nope~")),
+        (DocumentNotFound, docs.delete("nope")),
+        (DocumentNotFound, docs.index("c~", "nope")),
+        (InvalidDocument, docs.put("a//b", 1)),
+        (InvalidDocument, docs.patch("d", {})),
+        (InvalidDocument, docs.list("c~", filter="b >")),
+        (InvalidDocument, docs.list("d")),
+        (InvalidDocument, docs.get("c~")),
+        (DocumentConflict, docs.put("c~", {"a": 1})),
+        (PreconditionFailed, docs.put("d", 1, if_none_match="*")),
+        (QueryLimited, docs.list("c~", sort="a", size=1, skip_max=0)),
+    ]:
+        with pytest.raises(kind) as caught:
+            await call
+        assert caught.value.code
+    await docs.put("d", 1, message_id="m")
+    with pytest.raises(MessageReused):
+        await docs.put("d", 2, message_id="m")
+
+
+async def test_queries_indexes_and_pages(docs: Documents) -> None:
+    for number in range(5):
+        await docs.put(f"c~/{number}", {"n": number, "even": number % 2 == 0})
+    made = await docs.create_index("c~", IndexNew("i", (IndexSortItem("n", order="desc"),), "even"))
+    assert made.index_id == "i"
+    await ready(docs, "c~", "i")
+    page = await docs.list("c~", filter="even", sort="-n", size=2, explain=True)
+    assert [one["id"] for one in page.elements] == ["4", "2"]
+    assert page.explanation is not None
+    assert (page.explanation.index, page.count) == ("i", 3)
+    assert page.next is not None
+    rest = await docs.list("c~", filter="even", sort="-n", size=2, **page.next)
+    assert [one["id"] for one in rest.elements] == ["0"]
+    assert [one.index_id for one in await docs.indexes("c~")] == ["i"]
+    await docs.delete_index("c~", "i")
+    assert await docs.indexes("c~") == []
+    with pytest.raises(DocumentNotFound):
+        await docs.delete_index("c~", "i")
+
+
+async def test_the_past_and_the_feed(docs: Documents) -> None:
+    await docs.put("d", {"a": 1})
+    written = await docs.patch("d", {"a": 2}, correlation_id="corr")
+    events = [event async for event in docs.history("d")]
+    assert [(event.revision, event.body) for event in events] == [(1, {"a": 1}), (2, {"a": 2})]
+    assert events[1].correlation_id == "corr"
+    assert [event.revision async for event in docs.history("d", reverse=True, limit=1)] == [2]
+    assert await docs.at("d", 1) == {"a": 1}
+    assert await docs.diff("d", 1, 2) == {"a": 2}
+    assert await docs.revision_at("d", datetime(2999, 1, 1, tzinfo=UTC)) == 2
+    await docs.settle("d")
+    assert await docs.pending("d") == []
+    assert (await docs.transaction(written.transaction_id)).revision == 2
+    await docs.put("c~/x", {"n": 1}, wait=True)
+    assert await docs.at("c~", 1) == [{"n": 1, "id": "x"}]
+    seen: list[Any] = []
+    async with asyncio.timeout(10):
+        async for item in docs.feed("d", after=0):
+            seen.append(item.revision if isinstance(item, DocumentEvent) else f"checkpoint {item}")
+            if len(seen) == 3:
+                break
+    assert seen == [1, 2, "checkpoint 2"]
+    with pytest.raises(InvalidDocument):
+        await anext(docs.feed("a//b"))
+
+
+async def test_views_and_template_indexes(docs: Documents) -> None:
+    assert (await docs.put_view("v~", "p/{*}", "n > 1")).template == "p/{*}"
+    assert (await docs.view("v~")).filter == "n > 1"
+    made = await docs.put_template_index("t", "q/{*}~", IndexNew(sort_by=(IndexSortItem("n"),)))
+    assert (made.index_id, (await docs.template_index("t")).template) == ("t", "q/{*}~")
+    await docs.delete_template_index("t")
+    await docs.delete_view("v~")
+    for call in (docs.view("v~"), docs.template_index("t")):
+        with pytest.raises(DocumentNotFound):
+            await call
+
+
+async def test_a_server_that_is_not_there() -> None:
+    async with connect("http://127.0.0.1:9") as log:
+        with pytest.raises(Unreachable):
+            await log.documents.get("d")
+        with pytest.raises(WriteUnfinished) as caught:
+            await log.documents.put("d", 1)
+        assert caught.value.message_id
+        with pytest.raises(StorageFailed):
+            log.journal("orders")
+
+
+def test_without_await(tmp_path) -> None:
+    with everlog.sync.connect(tmp_path / "data") as log:
+        docs = log.documents
+        docs.put("d", {"a": 1})
+        docs.patch("d", {"b": 2}, wait=True)
+        assert docs.get("d").body == {"a": 1, "b": 2}
+        assert [event.revision for event in docs.history("d")] == [1, 2]
+        docs.put("c~/x", {"n": 1})
+        assert docs.list("c~", filter="n = 1").elements == [{"n": 1, "id": "x"}]
+        with pytest.raises(DocumentNotFound):
+            docs.get("nope")

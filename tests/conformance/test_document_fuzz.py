@@ -1,0 +1,97 @@
+"""Random requests, sound and broken: every answer has a documented status, and no request fails the server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from everlog.client import connect
+from everlog.config import DocumentsConfig
+from everlog.http.server import serving
+from tests.support import small_config
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[httpx.Client]:
+    """A server in a thread of its own, for all examples."""
+    ready: threading.Event = threading.Event()
+    found: dict[str, Any] = {}
+    documents = DocumentsConfig(max_body_bytes=10_000, request_timeout=5.0, max_history=100)
+    config = msgspec.structs.replace(small_config(tmp_path_factory.mktemp("fuzz")), documents=documents)
+
+    async def run() -> None:
+        found["loop"], found["stop"] = asyncio.get_running_loop(), asyncio.Event()
+        async with connect(config) as log, serving(log, host="127.0.0.1", port=0) as address:
+            found["address"] = address
+            ready.set()
+            await found["stop"].wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    assert ready.wait(20)
+    with httpx.Client(base_url=found["address"], timeout=20) as client:
+        yield client
+    found["loop"].call_soon_threadsafe(found["stop"].set)
+    thread.join()
+
+
+words = st.sampled_from(
+    ["a", "b~", "c~", "x", "1", "~", "", "%2F", "%", "%41", "%00", "a%20b", "ü", "a" * 300, "..", "."]
+)
+paths = st.lists(words, min_size=1, max_size=4).map("/".join)
+routes = st.sampled_from(["content", "content", "content", "indexes", "transactions", "views", "template-indexes"])
+methods = st.sampled_from(["GET", "GET", "HEAD", "PUT", "PATCH", "DELETE", "POST", "OPTIONS"])
+filters = st.sampled_from(
+    ["a > 1", "a", "b >", "a like '('", "((((", "a = 'x' and b < 3", "-a", "''", "unix_time() > a"]
+)
+names = ["filter", "sort", "size", "skipMax", "after", "explain", "history", "at", "diff", "path", "incomplete"]
+odd = st.sampled_from(["", "1", "-1", "a,-b", "1,2", "x" * 100, "99999999999999999999"])
+parameters = st.dictionaries(st.sampled_from(names), st.one_of(filters, odd, st.text(max_size=5)), max_size=3)
+fields = st.sampled_from(["a", "b", "id", "sortBy", "fieldName", "filterBy", "template_uri", "indexId"])
+json_bodies = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(fields, inner, max_size=3),
+    max_leaves=6,
+)
+bodies = st.one_of(st.none(), json_bodies.map(msgspec.json.encode), st.binary(max_size=50), st.just(b"x" * 20_000))
+headers = st.dictionaries(
+    st.sampled_from(["If-Match", "If-None-Match", "Hyperbus-Message-Id", "Hyper-Storage-Wait", "Last-Event-ID"]),
+    st.sampled_from(["*", '"1"', "W/\"2\"", "m1", "full", "x" * 300, "", "1"]),
+    max_size=2,
+)  # fmt: skip
+
+
+def template_of(route: str, path: str) -> str:
+    return "/hyper-storage/transactions" if route == "transactions" and not path else f"/hyper-storage/{route}/{{path}}"
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(methods, routes, paths, parameters, bodies, headers)
+def test_every_answer_is_documented(server, method, route, path, query, body, sent):
+    if not hasattr(server, "documented"):
+        server.documented = server.get("/openapi/openapi.json").json()["paths"]
+    url = httpx.URL(f"/hyper-storage/{route}/{path}", params=query)
+    answer = server.request(method, url, content=body, headers=sent)
+    assert answer.status_code < 500 or answer.json()["code"].startswith("query-"), (answer.status_code, answer.text)
+    if answer.status_code >= 400 and method != "HEAD":
+        assert set(answer.json()) >= {"code", "description", "errorId"}
+    operation = server.documented.get(template_of(route, path), {}).get(method.lower())
+    if operation is not None and answer.status_code != 404:
+        assert str(answer.status_code) in operation["responses"], (answer.status_code, answer.text)
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(alphabet="ab()[]{}<>=!+-*/%.,'\"`$ s01orndhaslik\\", max_size=80))
+def test_any_filter_is_answered(server, text):
+    """A result or a 400, whatever the filter says."""
+    server.put("/hyper-storage/content/fuzz~/1", content=b'{"a": "aaaaaaaaaaaaaaaa", "b": [1, 2]}')
+    answer = server.get("/hyper-storage/content/fuzz~", params={"filter": text})
+    assert answer.status_code in (200, 400), answer.text

@@ -1,0 +1,87 @@
+"""`everlog docs …` and `everlog serve`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from tests.cli_support import Cli
+
+
+@pytest.fixture
+def cli(tmp_path) -> Cli:
+    return Cli(tmp_path / "data")
+
+
+def test_documents(cli):
+    written = cli.json("docs", "put", "shop/settings", '{"currency": "EUR", "n": 1.50}')
+    assert (written["path"], written["revision"], written["created"]) == ("shop/settings", 1, True)
+    assert cli.out("docs", "put", "shop/settings", stdin='{"currency": "EUR", "n": 2.50}').endswith("revision 2\n")
+    assert cli.out("docs", "get", "shop/settings") == '{"currency":"EUR","n":2.50}\n'
+    found = cli.json("docs", "get", "shop/settings")
+    assert (found["revision"], found["etag"], found["body"]["n"]) == (2, '"2"', 2.5)
+    cli.run("docs", "patch", "shop/settings", '{"n": null}', "--if-match", '"2"')
+    assert cli.out("docs", "get", "shop/settings", "--at", "1") == '{"currency":"EUR","n":1.50}\n'
+    assert cli.error("docs", "patch", "shop/settings", "{}", "--if-match", '"2"', code=3)["code"] == "not_matched"
+    cli.run("docs", "delete", "shop/settings", "--wait")
+    assert cli.error("docs", "get", "shop/settings", code=4)["code"] == "not_found"
+    assert cli.error("docs", "put", "a//b", "1", code=2)["code"] == "invalid-path"
+    assert cli.error("docs", "put", "a", "{", code=2)["code"] == "invalid-json"
+    assert [line["method"] for line in cli.lines("docs", "history", "shop/settings")][-1] == "feed:delete"
+    assert "feed:patch" in cli.out("docs", "history", "shop/settings", "--reverse", "--limit", "2")
+
+
+def test_collections(cli):
+    for number in (3, 1, 2):
+        cli.run("docs", "put", f"c~/{number}", json.dumps({"n": -number}))
+    cli.run("docs", "post", "c~", '{"n": -9}', "--message-id", "m")
+    assert cli.json("docs", "post", "c~", '{"n": -9}', "--message-id", "m")["revision"] == 4
+    lines = cli.lines("docs", "list", "c~", "--filter", "n > -9", "--sort", "n", "--size", "2")
+    assert [line["id"] for line in lines] == ["3", "2"]
+    assert "there may be more: --after" in cli.run("docs", "list", "c~", "--sort", "n", "--size", "1").stderr
+    cli.run("docs", "index", "create", "c~", "--id", "by-n", "--sort=-n", "--filter", "n < 0")
+    (index,) = cli.lines("docs", "index", "list", "c~")
+    assert (index["indexId"], index["status"], index["count"]) == ("by-n", "ready", 4)
+    assert "by-n" in cli.out("docs", "index", "list", "c~")
+    explained = cli.run("docs", "list", "c~", "--sort", "n", "--filter", "n < 0", "--explain").stderr
+    assert json.loads(explained.splitlines()[0])["index"] == "by-n"
+    cli.run("docs", "index", "delete", "c~", "by-n")
+    assert cli.error("docs", "index", "delete", "c~", "by-n", code=4)["code"] == "index-not-found"
+    assert [line["revision"] for line in cli.lines("docs", "feed", "c~", "--after", "1", "--once")] == [2, 3, 4]
+    assert cli.out("docs", "feed", "c~", "--after", "3", "--once").startswith("4  feed:put  c~/")
+
+
+def test_a_mistyped_folder_is_not_made(cli):
+    cli.run("docs", "get", "x", code=4)
+    assert not cli.folder.exists()
+
+
+def test_serve_listens_at_this_machine_only(cli):
+    assert "127.0.0.1" in cli.error("serve", "--host", "0.0.0.0", code=2)["message"]
+
+
+def test_serve_answers_until_it_is_told_to_stop(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "everlog.cli", "serve", "--port", "0", "--json", "--data", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        env=os.environ,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        path = f"{url}/hyper-storage/content/d"
+        assert httpx.put(path, content="1").status_code == 201
+        assert httpx.get(path).json() == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
