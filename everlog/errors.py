@@ -9,6 +9,8 @@
     │   ├── AppendTooLarge
     │   ├── RecordTooLarge
     │   ├── InvalidPosition
+    │   ├── InvalidProjection
+    │   ├── InvalidOffset
     │   └── InvalidConfig
     ├── Conflict                  another append won; read again and decide again
     ├── OutcomeUnknown            a time-out: it may or may not have happened; retry with append_id
@@ -33,6 +35,11 @@
     │   └── Busy
     ├── ReplicationFailed         the pipeline gave up on a batch; it will try again
     ├── MalformedRecord           a log record that breaks the wire format
+    ├── UnknownProjection         no projection of this name and key was ever started here
+    ├── OffsetConflict            the offset is not the expected one; look again
+    ├── OwnershipLost             another instance, or a command, took this projection over
+    ├── HandlerFailed             a handler did what no handler may do
+    │   └── HandlerTimeout
     ├── ClusterFailed             the local cluster cannot be started
     │   ├── MissingProgram
     │   ├── DownloadFailed
@@ -90,6 +97,14 @@ class RecordTooLarge(InvalidInput):
 
 class InvalidPosition(InvalidInput):
     """A token that this log has never handed out."""
+
+
+class InvalidProjection(InvalidInput):
+    """A projection is declared in a way that cannot work: a blank name, a handler that does not fit."""
+
+
+class InvalidOffset(InvalidInput):
+    """An offset of a type or value that cannot be stored, or that this source does not have."""
 
 
 class InvalidConfig(InvalidInput):
@@ -239,6 +254,45 @@ class ReplicationFailed(EverlogError):
 
 class MalformedRecord(EverlogError):
     """A log record breaks the wire format."""
+
+
+class UnknownProjection(EverlogError):
+    """No projection of this name and key was ever started here."""
+
+    def __init__(self, name: str, key: str | None = None) -> None:
+        what = name if key is None else f"{name}, key {key}"
+        super().__init__(
+            f"there is no projection {what}: 'everlog projections list' shows those that were started here"
+        )
+        self.name = name
+        self.key = key
+
+
+class OffsetConflict(EverlogError):
+    """The stored offset is not the one that the change expected; nothing was changed."""
+
+    def __init__(self, projection: str, expected: object, actual: object) -> None:
+        super().__init__(f"{projection}: expected the offset {expected}, it is {actual}: look at it again, then decide")
+        self.projection = projection
+        self.expected = expected
+        self.actual = actual
+
+
+class OwnershipLost(EverlogError):
+    """Another instance, or a command, took this projection over; nothing of this write was stored."""
+
+    def __init__(self, projection: str, epoch: int) -> None:
+        super().__init__(f"{projection}: taken over by another instance or a command since epoch {epoch}")
+        self.projection = projection
+        self.epoch = epoch
+
+
+class HandlerFailed(EverlogError):
+    """A handler returned what no handler may return, or its flow is out of order."""
+
+
+class HandlerTimeout(HandlerFailed):
+    """A handler did not come back in time."""
 
 
 class ClusterFailed(EverlogError):
