@@ -53,11 +53,16 @@ class Lifecycle:
         self._chance = chance
         self._started = 0.0
 
-    def start(self, now: float, *, paused: bool = False) -> list[str]:
-        """A stream begins, or in a paused instance stays silent."""
+    def start(self, now: float) -> list[str]:
+        """A stream begins."""
         assert self.phase in ("new", "backoff"), self.phase
-        self.phase, self.until, self._started = ("paused" if paused else "running"), None, now
+        self.phase, self.until, self._started = "running", None, now
         return ["started"]
+
+    def pause(self) -> None:
+        """The stream stays silent until something else is wanted."""
+        assert self.phase == "running", self.phase
+        self.phase = "paused"
 
     def fail(self, now: float) -> list[str]:
         """The stream failed: start again after a backoff, or give up."""

@@ -84,7 +84,9 @@ def test_observers_hear_whole_stories(happenings, data):
             now += data.draw(st.floats(0, 10))
         elif happening in ("start", "pause"):
             if life.phase == "new" or (life.phase == "backoff" and now >= life.until):
-                heard += life.start(now, paused=happening == "pause")
+                heard += life.start(now)
+                if happening == "pause":
+                    life.pause()
         elif happening == "fail" and life.phase in ("running", "paused"):
             heard += life.fail(now)
             restarts = life.restarts
