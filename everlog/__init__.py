@@ -20,10 +20,20 @@ from everlog.journal.snapshots import Criteria, Recovered
 from everlog.journal.values import Position, SeqNr, SeqRange
 from everlog.pipeline.expire import ExpireReport
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
+from everlog.projections.handlers import ActorHandler, Handler, StatefulHandler
+from everlog.projections.ids import ProjectionId
+from everlog.projections.lifecycle import Restart
+from everlog.projections.observers import Observer
+from everlog.projections.projection import Projection, projection
+from everlog.projections.records import records
+from everlog.projections.recovery import Recovery
+from everlog.projections.runner import Runner
+from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, flow, grouped
 from everlog.store.base import Snapshot
 from everlog.version import __version__
 
 __all__ = [
+    "ActorHandler",
     "Clock",
     "Config",
     "Conflict",
@@ -33,26 +43,41 @@ __all__ = [
     "Everlog",
     "EverlogError",
     "ExpireReport",
+    "Handler",
     "InvalidInput",
     "Journal",
     "JournalHalted",
     "JournalNotFound",
     "Json",
+    "Observer",
     "OutcomeUnknown",
     "Overtaken",
     "PartitionStatus",
     "PipelineStatus",
     "Position",
+    "Projection",
+    "ProjectionId",
     "Recovered",
+    "Recovery",
+    "Restart",
+    "Runner",
     "SeqNr",
     "SeqRange",
     "Snapshot",
+    "StatefulHandler",
     "Status",
     "SystemClock",
     "Token",
     "WaitingItem",
     "__version__",
+    "at_least_once",
+    "at_most_once",
     "connect",
+    "exactly_once",
+    "flow",
+    "grouped",
     "load_config",
+    "projection",
+    "records",
     "sync",
 ]

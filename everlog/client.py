@@ -20,6 +20,7 @@ from everlog.log.base import Log
 from everlog.log.retention import trim
 from everlog.pipeline.expire import ExpireReport, expire
 from everlog.pipeline.status import Status, read_status
+from everlog.projections.management import Projections
 from everlog.sqlite import Trace
 from everlog.store.base import Store
 from everlog.version import __version__
@@ -34,6 +35,7 @@ class Everlog:
         self._trace = trace
         self._parts: Parts | None = None
         self._journals: dict[str, Journal] = {}
+        self._projections: Projections | None = None
 
     async def __aenter__(self) -> Self:
         if self._parts is None:
@@ -71,6 +73,13 @@ class Everlog:
         """Records that could not be applied, and how their journals go on."""
         return Quarantine(self.parts)
 
+    @property
+    def projections(self) -> Projections:
+        """Views that handlers make of events: running them, looking at them, commands."""
+        if self._projections is None:
+            self._projections = Projections(self.parts)
+        return self._projections
+
     async def status(self) -> Status:
         """How far the tables are behind the log, and what the pipeline says."""
         return await read_status(self.parts)
@@ -88,6 +97,9 @@ class Everlog:
         if self._parts is not None:
             parts, self._parts = self._parts, None
             self._journals.clear()
+            if self._projections is not None:
+                await self._projections.close()
+                self._projections = None
             await parts.log.close()
             await parts.store.close()
 

@@ -37,6 +37,7 @@
     ├── MalformedRecord           a log record that breaks the wire format
     ├── UnknownProjection         no projection of this name and key was ever started here
     ├── OffsetConflict            the offset is not the expected one; look again
+    ├── StillBehind               a projection has not come so far yet; wait longer, or start it
     ├── OwnershipLost             another instance, or a command, took this projection over
     ├── HandlerFailed             a handler did what no handler may do
     │   └── HandlerTimeout
@@ -276,6 +277,12 @@ class OffsetConflict(EverlogError):
         self.projection = projection
         self.expected = expected
         self.actual = actual
+
+
+class StillBehind(EverlogError):
+    """A projection has not come so far yet, or its owner has not followed a command yet."""
+
+    retriable = True
 
 
 class OwnershipLost(EverlogError):

@@ -33,7 +33,7 @@ async def run_parallel(stream: Stream, strategy: AtLeastOnce) -> None:
 
 
 class Lanes:
-    """The open calls. A journal's envelopes follow each other; one without a journal waits for all before it."""
+    """The open calls. A journal's envelopes follow each other; one without a journal runs alone."""
 
     def __init__(self, stream: Stream, saver: Saver, parallelism: int) -> None:
         self._stream = stream
@@ -62,7 +62,9 @@ class Lanes:
         task = asyncio.create_task(self._handle(delivery, number, before))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
-        if journal is not None:
+        if journal is None:
+            await self.finish()
+        else:
             self._last[journal] = task
             task.add_done_callback(lambda done: self._forget(journal, done))
 

@@ -174,6 +174,7 @@ class Supervisor:
         """A beat every third of a lease; in between, look for commands."""
         loop = asyncio.get_running_loop()
         stamp: object = None
+        said: object = None
         next_beat = loop.time()
         while not self._stopping.is_set():
             try:
@@ -184,11 +185,19 @@ class Supervisor:
                 if found is None or found != stamp:
                     await self._follow()
                     stamp = found
+                if self._said() != said:
+                    said = self._said()
+                    await self._renew(loop.time())  # whoever waits for a command to be obeyed looks at the reports
             except EverlogError as error:
                 log.warning("%s: %s; trying again", self._projection.name, error)
             async with self._changed:
                 self._changed.notify_all()
             await self._pause(min(self._poll, max(0.0, next_beat - loop.time())))
+
+    def _said(self) -> object:
+        """What others may be waiting to see in a report."""
+        reports = {key: worker.report() for key, worker in self._workers.items()}
+        return {key: (report.state, report.seen, report.failing) for key, report in reports.items()}
 
     async def _pause(self, seconds: float) -> None:
         """Until the next look, or until a worker ends."""

@@ -116,7 +116,7 @@ async def run_to_end(projection: Projection, store: OffsetStore, *, seconds: flo
     return runner
 
 
-async def until(condition: Callable[[], Any], *, seconds: float = 3600.0) -> None:
+async def until(condition: Callable[[], Any], *, seconds: float = 60.0) -> None:
     """Wait for a condition of the test's own, in virtual time."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110

@@ -17,6 +17,7 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout=None):
         ready = super().select(0)
+        self.now += 1e-6  # a turn of the loop takes some time, as everywhere
         if not ready and timeout is not None and timeout > 0:
             self.now += timeout
         assert ready or timeout is not None, "everybody waits, and nothing will ever happen"

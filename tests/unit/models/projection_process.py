@@ -1,0 +1,41 @@
+"""A process that runs two projections until it is killed.
+
+Usage: python -m tests.unit.models.projection_process CONFIG SPLIT
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+import everlog
+from everlog import Config, at_least_once, exactly_once, projection, records
+
+WINDOW = 20
+
+
+def declare(split: int) -> list[everlog.Projection]:
+    """Both count how often each record came; only one of them may ever count to more than one."""
+
+    @projection("exact", source=records("orders", split=split), strategy=exactly_once(size=WINDOW))
+    async def exact(record, view):
+        await view.execute("INSERT INTO exact VALUES (?, ?)", record.partition, record.offset)
+
+    @projection("least", source=records("orders", split=split), strategy=at_least_once(save_every=WINDOW, within=60.0))
+    async def least(record, view):
+        await view.execute("INSERT INTO least VALUES (?, ?)", record.partition, record.offset)
+
+    return [exact, least]
+
+
+async def main(config: Config, split: int) -> None:
+    async with everlog.connect(config) as log, log.projections.run(*declare(split)):
+        print("ready", flush=True)
+        await asyncio.get_running_loop().create_future()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Config), int(sys.argv[2])))
