@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import subprocess
@@ -39,8 +40,9 @@ class Instances:
         self._errors = (folder / "errors.txt").open("ab")
         self.running: list[subprocess.Popen[bytes]] = []
 
-    def start(self) -> None:
+    def start(self, *sleep_after: int) -> None:
         command = [sys.executable, "-m", "tests.unit.models.projection_process", str(self._file), str(SPLIT)]
+        command += map(str, sleep_after)
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors)
         self.running.append(process)
         assert process.stdout is not None
@@ -132,16 +134,15 @@ async def test_a_stale_owner_that_wakes_up_changes_nothing(tmp_path):
         await make_tables(log)
         await fill(log, records)
         with instances(config, tmp_path) as found:
-            found.start()
-            await different(log, "exact", 100)
+            found.start(100)
             (sleeper,) = found.running
-            sleeper.send_signal(signal.SIGSTOP)
-            assert (await rows(log, "exact"))[0] < records, "it was quicker than the test"
-            found.start()
+            await asyncio.to_thread(os.waitid, os.P_PID, sleeper.pid, os.WSTOPPED | os.WNOWAIT)
+            assert 100 <= (await rows(log, "exact"))[0] < records
             owners = {one.owner for one in await log.projections.list("exact")}
+            assert len(owners) == 1
+            found.start()
             await different(log, "exact", records)
             await different(log, "least", records)
-            sleeper.send_signal(signal.SIGCONT)
             store = await log.projections.store()
             before = {key: lease.beat for key, lease in (await store.leases("exact")).items()}
 
@@ -149,9 +150,11 @@ async def test_a_stale_owner_that_wakes_up_changes_nothing(tmp_path):
                 now = await store.leases("exact")
                 return all(now[key].beat > beat + 3 for key, beat in before.items())
 
+            assert owners.isdisjoint(lease.owner for lease in (await store.leases("exact")).values())
+
+            sleeper.send_signal(signal.SIGCONT)
             while not await beats():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-            assert {one.owner for one in await log.projections.list("exact")} != owners
         assert await rows(log, "exact") == (records, records)
         offsets = [one.offset for one in await log.projections.list("exact")]
         ends = {f"journal-orders-{nr}": (await end(log, nr)) - 1 for nr in range(SPLIT)}
