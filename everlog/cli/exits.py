@@ -7,7 +7,15 @@ from typing import Any
 import click
 import msgspec
 
-from everlog.errors import Conflict, EverlogError, InvalidInput, JournalHalted, JournalNotFound
+from everlog.errors import (
+    Conflict,
+    EverlogError,
+    InvalidInput,
+    JournalHalted,
+    JournalNotFound,
+    OffsetConflict,
+    UnknownProjection,
+)
 
 OK = 0
 FAILED = 1
@@ -22,10 +30,10 @@ EXIT_CODES = {
     OK: "done",
     FAILED: "an error; the line on standard error says which",
     USAGE: "wrong usage or invalid input; nothing was stored",
-    CONFLICT: "the journal is not where --expected or --seq-nr said",
-    NOT_FOUND: "no such folder, topic, journal, snapshot or record",
+    CONFLICT: "the journal or projection is not where --expected or --seq-nr said",
+    NOT_FOUND: "no such folder, topic, journal, snapshot, record or projection",
     HALTED: "a record of this journal cannot be applied: see 'everlog quarantine'",
-    RETRY: "try again: outcome unknown, file busy, overtaken, disk full",
+    RETRY: "try again: outcome unknown, file busy, overtaken, disk full, still behind",
     INTERRUPTED: "interrupted before the end",
 }
 
@@ -53,9 +61,9 @@ def exit_code(error: BaseException) -> int:
         return exit_code(error.cause)
     if isinstance(error, InvalidInput | click.UsageError):
         return USAGE
-    if isinstance(error, Conflict):
+    if isinstance(error, Conflict | OffsetConflict):
         return CONFLICT
-    if isinstance(error, JournalNotFound | NotFound):
+    if isinstance(error, JournalNotFound | NotFound | UnknownProjection):
         return NOT_FOUND
     if isinstance(error, JournalHalted):
         return HALTED

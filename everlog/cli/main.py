@@ -8,6 +8,7 @@ from everlog.cli.cluster import cluster
 from everlog.cli.commands import Root
 from everlog.cli.expire import expire
 from everlog.cli.journal import journal
+from everlog.cli.projections import projections
 from everlog.cli.quarantine import quarantine
 from everlog.cli.run import replicate, up
 from everlog.cli.snapshot import snapshot
@@ -17,6 +18,7 @@ from everlog.version import __version__
 _SECTIONS = {
     "Run": ["up", "replicate", "status", "cluster"],
     "Work with journals": ["journal", "snapshot"],
+    "Make views of them": ["projections"],
     "Look after them": ["quarantine", "expire"],
 }
 _EXAMPLES = [
@@ -38,5 +40,5 @@ def main() -> None:
     """
 
 
-for _command in (up, replicate, status, journal, snapshot, quarantine, expire, cluster):
+for _command in (up, replicate, status, journal, snapshot, projections, quarantine, expire, cluster):
     main.add_command(_command)
