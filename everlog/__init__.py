@@ -10,8 +10,11 @@ from everlog.errors import (
     InvalidInput,
     JournalHalted,
     JournalNotFound,
+    OffsetConflict,
     OutcomeUnknown,
     Overtaken,
+    StillBehind,
+    UnknownProjection,
 )
 from everlog.journal.events import Event, EventRecord, Json
 from everlog.journal.journal import Journal, Token
@@ -20,7 +23,7 @@ from everlog.journal.snapshots import Criteria, Recovered
 from everlog.journal.values import Position, SeqNr, SeqRange
 from everlog.pipeline.expire import ExpireReport
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
-from everlog.projections.handlers import ActorHandler, Handler, StatefulHandler
+from everlog.projections.handlers import ActorHandler, Handler, Mailbox, StatefulHandler
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
@@ -49,7 +52,9 @@ __all__ = [
     "JournalHalted",
     "JournalNotFound",
     "Json",
+    "Mailbox",
     "Observer",
+    "OffsetConflict",
     "OutcomeUnknown",
     "Overtaken",
     "PartitionStatus",
@@ -66,8 +71,10 @@ __all__ = [
     "Snapshot",
     "StatefulHandler",
     "Status",
+    "StillBehind",
     "SystemClock",
     "Token",
+    "UnknownProjection",
     "WaitingItem",
     "__version__",
     "at_least_once",

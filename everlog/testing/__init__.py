@@ -5,17 +5,39 @@
         async def log(self) -> AsyncIterator[Log]:
             ...
 
-Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on your log and store.
+Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on your log and store. For tests of your
+own projections: `ListProvider`, `MemoryOffsets`, `run_projection`, `projection_sink`.
 """
 
 import pytest
 
 # So that a failing assertion of a suite shows its values.
-pytest.register_assert_rewrite("everlog.testing.journal", "everlog.testing.log", "everlog.testing.store")
+pytest.register_assert_rewrite(
+    "everlog.testing.journal", "everlog.testing.log", "everlog.testing.projections", "everlog.testing.store"
+)
 
 from everlog.testing.journal import JournalConformance  # noqa: E402
 from everlog.testing.log import LogConformance  # noqa: E402
+from everlog.testing.projection_kit import (  # noqa: E402
+    ListProvider,
+    MemoryOffsets,
+    per_envelope,
+    projection_sink,
+    run_projection,
+)
+from everlog.testing.projections import OffsetStoreConformance  # noqa: E402
 from everlog.testing.replication import replicate  # noqa: E402
 from everlog.testing.store import StoreConformance  # noqa: E402
 
-__all__ = ["JournalConformance", "LogConformance", "StoreConformance", "replicate"]
+__all__ = [
+    "JournalConformance",
+    "ListProvider",
+    "LogConformance",
+    "MemoryOffsets",
+    "OffsetStoreConformance",
+    "StoreConformance",
+    "per_envelope",
+    "projection_sink",
+    "replicate",
+    "run_projection",
+]
