@@ -150,8 +150,7 @@ class FlowItem:
 
 async def run_flow(stream: Stream, strategy: Flow) -> None:
     """Envelopes go in, and come out when they are done."""
-    latest = -1  # the highest number that came out
-    numbers: dict[FlowItem, int] = {}
+    numbers: dict[FlowItem, int] = {}  # what is inside, or was filtered out without anything behind it
 
     async def items(saver: Saver) -> AsyncIterator[FlowItem]:
         count = 0
@@ -174,11 +173,10 @@ async def run_flow(stream: Stream, strategy: Flow) -> None:
         try:
             async for item in flow:
                 number = numbers.pop(item, None) if isinstance(item, FlowItem) else None
-                if number is None or number <= latest:
+                if number is None:
                     raise HandlerFailed(
                         f"a flow yielded {item!r:.100}: it must yield each item that it was given once, in their order"
                     )
-                latest = number
                 for skipped in [one for one, found in numbers.items() if found < number]:
                     del numbers[skipped]  # it was filtered out; a later one marks it done
                 stream.observers.after_process(stream.id, item.envelope)

@@ -335,8 +335,9 @@ async def test_the_lifecycle_of_a_restart(store):
 async def test_a_stop_ends_endless_retries(store):
     """A stop during retries is obeyed within one retry delay; what was handled is saved."""
     diary = Diary()
-    recovery = Recovery.retry_and_fail(10**9, 1.0)
-    runner = Runner([declare(Joined(fail_at=4, times=10**9), recovery=recovery, observers=[diary])], store=store)
+    recovery, strategy = Recovery.retry_and_fail(10**9, 1.0), at_least_once(within=10**6)
+    projection = declare(Joined(fail_at=4, times=10**9), recovery=recovery, strategy=strategy, observers=[diary])
+    runner = Runner([projection], store=store)
     runner.start()
     await until(lambda: diary.count("error 4") == 3)
     before = asyncio.get_running_loop().time()
