@@ -13,6 +13,7 @@ from typing import Any
 
 from everlog.errors import HandlerFailed, HandlerTimeout, InvalidProjection
 from everlog.projections.store import View
+from everlog.projections.watchdog import Watchdog
 
 
 class Handler:
@@ -170,7 +171,7 @@ class Calls:
     def __init__(self, shape: Shape, slot: Slot, *, timeout: float | None, view: View | None) -> None:
         self._shape = shape
         self._slot = slot
-        self._timeout = timeout
+        self._watchdog = None if timeout is None else Watchdog(timeout)
         self._view = view
         self._handler: Any = None
         self._state: Any = None
@@ -200,6 +201,8 @@ class Calls:
             await self._load()
 
     async def stop(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.close()
         if self._handler is not None:
             await _maybe(getattr(self._handler, "stop", None))
 
@@ -209,19 +212,15 @@ class Calls:
 
     async def call(self, envelope: Any, view: View | None = None) -> None:
         """Handle an envelope, or a list of them; an error, or no answer in time, is raised."""
-        if self._timeout is None:
+        if self._watchdog is None:
             return await self._call(envelope, view)
-        limit = asyncio.timeout(self._timeout)
         try:
-            async with limit:
-                return await self._call(envelope, view)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
+            return await self._watchdog.watch(self._call, envelope, view)
+        except HandlerTimeout:
             self._stuck = self._threaded
             if self._shape.actor:
                 self._slot.drop_actor()
-            raise HandlerTimeout(f"the handler did not come back within {self._timeout:g} s") from error
+            raise
 
     async def _call(self, envelope: Any, view: View | None) -> None:
         if self._shape.actor:

@@ -208,6 +208,7 @@ async def _store_together(stream: Stream, deliveries: Sequence[Delivery]) -> Seq
                 try:
                     running.savepoint()
                     await stream.attempt([delivery], view=running.view)
+                    running.keep()
                 except Exception as error:
                     running.undo()
                     failed = (delivery, error)

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from everlog.errors import InvalidProjection
+from everlog.errors import InvalidOffset, InvalidProjection
 from everlog.journal.journal import Parts
 from everlog.journal.values import Position
 from everlog.projections.ids import check_part
@@ -105,8 +105,11 @@ class ProvidedFeed(Feed):
         journal = getattr(provider, "extract_journal", None)
         position = getattr(provider, "extract_position", None)
         place: Position | None = None if position is None else position(envelope)
+        offset = provider.extract_offset(envelope)
+        if offset is None:
+            raise InvalidOffset("extract_offset returned None: every envelope has an offset")
         return Delivery(
-            provider.extract_offset(envelope),
+            offset,
             envelope,
             0 if created is None else created(envelope),
             None if journal is None else journal(envelope),

@@ -102,7 +102,11 @@ class Transaction(ABC):
 
     @abstractmethod
     def savepoint(self) -> None:
-        """What follows can be undone by `undo`."""
+        """What follows can be undone by `undo`, until `keep`."""
+
+    @abstractmethod
+    def keep(self) -> None:
+        """What followed the last savepoint is good."""
 
     @abstractmethod
     def undo(self) -> None:

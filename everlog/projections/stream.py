@@ -123,8 +123,7 @@ class Stream:
     async def handle(self, deliveries: Sequence[Delivery], *, group: bool = False) -> bool:
         """Call the handler, again as often as the recovery says; True if handled, False if skipped."""
         recovery, attempts = self.projection.recovery, 0
-        place = offset_text(deliveries[0]).text
-        if self.skip is not None and self.skip == place:
+        if self.skip is not None and self.skip == offset_text(deliveries[0]).text:
             await self._skip_by_hand(deliveries)
             return False
         while True:

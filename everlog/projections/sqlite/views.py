@@ -93,6 +93,9 @@ class SqliteTransaction(Transaction):
     def savepoint(self) -> None:
         self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
 
+    def keep(self) -> None:
+        self._connection.execute(f"RELEASE {_SAVEPOINT}")
+
     def undo(self) -> None:
         self._connection.execute(f"ROLLBACK TO {_SAVEPOINT}")
         self._connection.execute(f"RELEASE {_SAVEPOINT}")
