@@ -153,12 +153,15 @@ class Projections:
         self, name: str, key: str | None, offset: Offset, *, expected: Offset | Anything | None = ANYTHING
     ) -> None:
         """Go on after this offset; with `expected`, only if it is that one now (else OffsetConflict)."""
-        await (await self.store()).set_offset(await self._id(name, key), offset, expected=expected)
-        self._hub.wake()
+        await self._set(await self._id(name, key), offset, expected)
 
     async def clear(self, name: str, key: str | None = None, *, expected: Offset | Anything | None = ANYTHING) -> None:
         """Begin at the beginning of the source."""
-        await (await self.store()).set_offset(await self._id(name, key), None, expected=expected)
+        await self._set(await self._id(name, key), None, expected)
+
+    async def _set(self, identity: ProjectionId, offset: Offset | None, expected: Offset | Anything | None) -> None:
+        await (await self.store()).set_offset(identity, offset, expected=expected)
+        self._hub.forget(identity)
 
     async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
         """Handle nothing until `resume`; with `wait`, come back only when its owner obeys (else StillBehind)."""

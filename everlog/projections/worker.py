@@ -171,6 +171,7 @@ class Worker:
         return None
 
     async def _run_stream(self) -> None:
+        self._hub.forget(self.id)  # it may begin further back than where it was
         desired = (await self._store.desired(self.id.name)).get(self.id.key, Desired())
         self._seen = desired.version
         if desired.paused:
@@ -182,7 +183,6 @@ class Worker:
             if not isinstance(self._projection.strategy, Flow):
                 await calls.start()
             stored = await self._store.load(self.id)
-            self._hub.forget(self.id)
             pages = self._feed.read(self.id.key, stored)
             async with aclosing(Prefetch(pages)) as prefetch:
                 await self._process(calls, desired, prefetch)

@@ -217,6 +217,23 @@ async def test_exactly_once_survives_failures_in_the_middle(small_log):
     assert calls > sum(counts.values()), "some were tried again"
 
 
+async def test_a_wait_does_not_trust_what_was_before_a_clear(small_log):
+    """The offset was cleared while the projection is paused: the view is no longer where it was."""
+    seen: list = []
+    projections = small_log.projections
+    async with projections.run(collect(seen)):
+        token = await small_log.journal("orders").append("o-1", Event("x"))
+        await projections.wait("seen", token)
+        await projections.pause("seen", wait=10)
+        store = await projections.store()
+        await store.set_offset(ProjectionId("seen", "journal-orders"), None)  # as another process would
+        with pytest.raises(StillBehind):
+            await projections.wait("seen", token, seconds=0.05)
+        await projections.resume("seen")
+        await projections.wait("seen", token)
+        assert len(seen) == 2
+
+
 # Commands
 
 

@@ -597,7 +597,8 @@ async def test_what_a_handler_returns_is_checked(store):
         assert "HandlerFailed" in (await store.known())[0].report.error
 
 
-async def test_a_plain_function_runs_in_a_thread():
+@pytest.mark.parametrize("recovery", [Recovery.fail(), Recovery.retry_and_fail(2, 0.01)])
+async def test_a_plain_function_runs_in_a_thread(recovery):
     """It may block without stopping others; one that takes too long is not called again before it is back."""
     import threading
 
@@ -610,7 +611,8 @@ async def test_a_plain_function_runs_in_a_thread():
 
     store = memory()
     diary = Diary()
-    projection = declare(plain, strategy=at_least_once(save_every=1), timeout=0.05, restart=QUICK, observers=[diary])
+    strategy = at_least_once(save_every=1)
+    projection = declare(plain, strategy=strategy, timeout=0.05, restart=QUICK, recovery=recovery, observers=[diary])
     async with Runner([projection], store=store):
         await until(lambda: diary.count("failed") > 3, seconds=20)
         assert calls == [1, 2], "its call is still open"
