@@ -212,15 +212,21 @@ class Calls:
 
     async def call(self, envelope: Any, view: View | None = None) -> None:
         """Handle an envelope, or a list of them; an error, or no answer in time, is raised."""
-        if self._watchdog is None:
-            return await self._call(envelope, view)
         try:
-            return await self._watchdog.watch(self._call, envelope, view)
+            if self._watchdog is None:
+                await self._call(envelope, view)
+            else:
+                await self._watchdog.watch(self._call, envelope, view)
         except HandlerTimeout:
             self._stuck = self._threaded
             if self._shape.actor:
                 self._slot.drop_actor()
             raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise HandlerFailed("the handler ended with CancelledError: what it waited for was cancelled") from error
 
     async def _call(self, envelope: Any, view: View | None) -> None:
         if self._shape.actor:

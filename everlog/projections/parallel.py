@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from everlog.projections.processing import BATCH, Saver
+from everlog.projections.processing import Saver
 from everlog.projections.source import Delivery
 from everlog.projections.strategies import AtLeastOnce
 from everlog.projections.stream import Stream
@@ -19,7 +19,7 @@ async def run_parallel(stream: Stream, strategy: AtLeastOnce) -> None:
     async with Saver(stream, SaveWindow(strategy.save_every, strategy.within)) as saver:
         lanes = Lanes(stream, saver, strategy.parallelism)
         try:
-            while not stream.ending() and (batch := await stream.prefetch.take(BATCH)) is not None:
+            while not stream.ending() and (batch := await saver.take()) is not None:
                 for delivery in batch:
                     if stream.ending():
                         break

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from everlog.errors import HandlerFailed
+from everlog.errors import HandlerFailed, OwnershipLost
 from everlog.projections.source import Delivery
 from everlog.projections.store import Transaction
 from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, Grouped
@@ -29,6 +29,8 @@ class Saver:
         self._filled = asyncio.Event()
         self._saving = asyncio.Lock()
         self._task = asyncio.create_task(self._run())
+        # It only ends if a save fails; then the stream looks, also if nothing else happens.
+        self._task.add_done_callback(lambda _: stream.prefetch.wake())
 
     async def __aenter__(self) -> Saver:
         return self
@@ -41,10 +43,18 @@ class Saver:
                 raise outcome
             await self.save()
 
+    async def take(self) -> list[Delivery] | None:
+        """What the source has next, as `Prefetch.take`; a failed save fails the stream here."""
+        self._check()
+        return await self._stream.prefetch.take(BATCH)
+
+    def _check(self) -> None:
+        if self._task.done():
+            self._task.result()
+
     async def done(self, delivery: Delivery, *, envelopes: int) -> None:
         """An envelope is done, or was filtered (`envelopes=0`)."""
-        if self._task.done():
-            self._task.result()  # a save failed: so does the stream
+        self._check()
         due = self.window.add(
             delivery.offset,
             self._stream.now(),
@@ -79,7 +89,7 @@ class Saver:
 async def run_at_least_once(stream: Stream, strategy: AtLeastOnce) -> None:
     """Handle, then save."""
     async with Saver(stream, SaveWindow(strategy.save_every, strategy.within)) as saver:
-        while not stream.ending() and (batch := await stream.prefetch.take(BATCH)) is not None:
+        while not stream.ending() and (batch := await saver.take()) is not None:
             for delivery in batch:
                 if stream.ending():
                     return
@@ -154,7 +164,7 @@ async def run_flow(stream: Stream, strategy: Flow) -> None:
 
     async def items(saver: Saver) -> AsyncIterator[FlowItem]:
         count = 0
-        while not stream.ending() and (batch := await stream.prefetch.take(BATCH)) is not None:
+        while not stream.ending() and (batch := await saver.take()) is not None:
             for delivery in batch:
                 if stream.ending():
                     return
@@ -209,6 +219,8 @@ async def _store_together(stream: Stream, deliveries: Sequence[Delivery]) -> Seq
                     running.savepoint()
                     await stream.attempt([delivery], view=running.view)
                     running.keep()
+                except OwnershipLost:
+                    raise
                 except Exception as error:
                     running.undo()
                     failed = (delivery, error)
@@ -244,6 +256,8 @@ async def _recover(stream: Stream, delivery: Delivery, error: Exception) -> None
             async with stream.store.transaction(stream.lease) as running:
                 await stream.attempt([delivery], view=running.view)
                 progress = _alone(stream, delivery, running)
+        except OwnershipLost:
+            raise
         except Exception as again:
             error = again
             continue

@@ -175,6 +175,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         stamp: object = None
         said: object = None
+        trouble = ""
         next_beat = loop.time()
         while not self._stopping.is_set():
             try:
@@ -188,8 +189,13 @@ class Supervisor:
                 if self._said() != said:
                     said = self._said()
                     await self._renew(loop.time())  # whoever waits for a command to be obeyed looks at the reports
+                trouble = ""
             except EverlogError as error:
-                log.warning("%s: %s; trying again", self._projection.name, error)
+                if str(error) != trouble:  # once, not at every look
+                    trouble = str(error)
+                    log.warning("%s: %s; trying again", self._projection.name, trouble)
+            except Exception:
+                log.exception("%s: trying again", self._projection.name)  # its workers depend on the next beat
             async with self._changed:
                 self._changed.notify_all()
             await self._pause(min(self._poll, max(0.0, next_beat - loop.time())))
@@ -245,8 +251,10 @@ class Supervisor:
                 self._revive(key, worker, lease, asked + self._seconds)
 
     def _revive(self, key: str, worker: Worker, lease: Lease, owned_until: float) -> None:
-        """A worker that has ended begins anew if a command has given it a new epoch."""
-        if worker.task.done() and lease.epoch != worker.lease.epoch:
+        """A worker that has ended begins anew if a command has given it a new epoch, or if it only thought that it
+        had lost its key: it could not renew in time, but nobody took it.
+        """
+        if worker.task.done() and (lease.epoch != worker.lease.epoch or worker.signal.reason == "lost"):
             self._start(key, lease, owned_until)
         else:
             worker.renewed(lease, owned_until)

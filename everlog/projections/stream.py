@@ -131,6 +131,8 @@ class Stream:
             try:
                 await self.attempt(deliveries, group=group)
                 return True
+            except OwnershipLost:
+                raise  # no failure of the envelope's: somebody else will handle it
             except Exception as error:
                 self.note_error(deliveries, attempts, error)
                 if attempts < recovery.attempts:

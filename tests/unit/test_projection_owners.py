@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from everlog.errors import OwnershipLost, Unreachable
 from everlog.projections.ids import ProjectionId
+from everlog.projections.lifecycle import Restart
+from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
 from everlog.projections.strategies import at_least_once, exactly_once
 from everlog.projections.windows import Progress
@@ -41,7 +43,23 @@ class Cut(MemoryOffsets):
         if name in ("shared", "cut", "__class__", "__dict__"):
             return object.__getattribute__(self, name)
         found = getattr(self.shared, name)
-        if name in ("join", "renew", "save", "leases", "desired", "stamp", "leave", "release", "load") and self.cut:
+        if (
+            name
+            in (
+                "join",
+                "renew",
+                "save",
+                "leases",
+                "desired",
+                "stamp",
+                "leave",
+                "release",
+                "load",
+                "bury",
+                "transaction",
+            )
+            and self.cut
+        ):
 
             def unreachable(*_, **__):
                 raise Unreachable("cut off")
@@ -96,7 +114,8 @@ async def test_an_owner_that_is_cut_off_stops_before_another_begins(store):
             await asyncio.sleep(0.5)
 
         endless = (Envelope(number, "x") for number in range(1, 10**9))
-        return declare(handler, Six(endless), strategy=at_least_once(save_every=10**6, within=10**6))
+        strategy = at_least_once(save_every=10**6, within=10**6)
+        return declare(handler, Six(endless), strategy=strategy, recovery=Recovery.skip())
 
     first = Runner([projection("first")], store=cut, lease=LEASE)
     second = Runner([projection("second")], store=store, lease=LEASE)
@@ -115,6 +134,34 @@ async def test_an_owner_that_is_cut_off_stops_before_another_begins(store):
     assert {name for name, _ in handled[when - 1 :]} == {"second"}
     await first.stop()
     await second.stop()
+    assert await store.dead_letters("words") == [], "to lose a key is no fault of an envelope"
+
+
+@pytest.mark.parametrize("strategy", [at_least_once(save_every=1), exactly_once(size=1)], ids=["least", "exactly"])
+@virtually
+async def test_an_owner_that_was_cut_off_goes_on_if_nobody_took_over(store, strategy):
+    """Longer than its lease without the store, and nobody else was there: it has its key again, and loses nothing."""
+    await store.view().execute("CREATE TABLE counted (nr INTEGER)")
+    cut = Cut(store)
+
+    async def count(envelope: Envelope, view) -> None:
+        await asyncio.sleep(0.1)
+        await view.execute("INSERT INTO counted VALUES (?)", envelope.offset)
+
+    numbers = [Envelope(number, "x") for number in range(1, 201)]
+    restart = Restart(first=1.0, most=1.0)
+    projection = declare(count, Six(numbers), strategy=strategy, recovery=Recovery.skip(), restart=restart)
+    async with Runner([projection], store=cut, lease=LEASE) as runner:
+        await until(lambda: (report := runner.status()["words"].get("all")) and report.handled > 5)
+        cut.cut = True
+        await asyncio.sleep(3 * LEASE)
+        cut.cut = False
+        async with asyncio.timeout(100):
+            while await store.load(ID) != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    rows = await store.view().fetch("SELECT count(DISTINCT nr), count(*) FROM counted")
+    assert rows[0][0] == 200
+    assert await store.dead_letters("words") == []
 
 
 @virtually

@@ -8,7 +8,7 @@ import inspect
 
 import pytest
 
-from everlog.errors import InvalidProjection
+from everlog.errors import DiskFull, InvalidProjection
 from everlog.projections.handlers import ActorHandler, Handler, StatefulHandler
 from everlog.projections.lifecycle import Restart
 from everlog.projections.projection import Projection, projection
@@ -115,6 +115,21 @@ async def test_a_window_ends_in_time_although_a_handler_takes_long(store):
         await until(lambda: store.all_offsets)
         assert store.all_offsets == [3]
         release.set()
+        await until(lambda: store.last_offset == 6)
+
+
+@virtually
+async def test_a_save_that_fails_while_nothing_comes_is_repeated(store):
+    """The window ends by time, the store refuses once, and the source is silent: the stream still notices."""
+    failures, save = [True], store.save
+
+    async def refuse_once(lease, progress):
+        if failures and failures.pop():
+            raise DiskFull("no space")
+        await save(lease, progress)
+
+    store.save = refuse_once
+    async with Runner([declare(Joined(), Six(completes=False), restart=QUICK)], store=store):
         await until(lambda: store.last_offset == 6)
 
 
@@ -577,6 +592,24 @@ async def test_a_handler_that_hangs_is_a_failure(store, kind):
     projection = declare(handler, timeout=5.0, recovery=Recovery.retry_and_fail(1, 1.0), observers=[diary])
     await run_to_end(projection, store)
     assert diary.count("error 4") == 1
+    assert await store.load(ID) == 6
+
+
+@virtually
+async def test_a_handler_whose_own_task_was_cancelled_is_a_failure(store):
+    """It does not look like somebody wanted to end the projection."""
+    once = [True]
+
+    async def handler(envelope: Envelope) -> None:
+        if once and once.pop():
+            waiting = asyncio.create_task(asyncio.sleep(10))
+            asyncio.get_running_loop().call_later(1, waiting.cancel)
+            await waiting
+
+    diary = Diary()
+    for timeout in (None, 100.0):
+        await run_to_end(declare(handler, restart=QUICK, observers=[diary]), store, timeout=timeout)
+    assert diary.count("error 1") == 1
     assert await store.load(ID) == 6
 
 
