@@ -48,6 +48,12 @@ class Runner:
         doubled = {name for name in names if names.count(name) > 1}
         if doubled:
             raise InvalidProjection(f"two projections have the name {sorted(doubled)[0]!r}: give one another name")
+        for one in projections:
+            if one.shape.takes_view and one.view is None and not store.has_views:
+                raise InvalidProjection(
+                    f"{one.name}: this store has no tables for views: let the handler take the envelope alone, or give "
+                    "the projection a view of its own (view=…, not with exactly_once)"
+                )
         clock = clock or SystemClock()
         self.owner = clock.new_id()
         hub = hub or Hub()

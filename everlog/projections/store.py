@@ -128,6 +128,9 @@ class Transaction(ABC):
 class OffsetStore(ABC):
     """The interface. Implemented by `everlog.projections.sqlite` and `everlog.projections.cassandra`."""
 
+    # Whether `view` and `transaction` are there.
+    has_views = False
+
     # Owners
 
     @abstractmethod

@@ -746,3 +746,15 @@ def test_numbers_of_strategies_are_checked():
 def test_names_are_given_once():
     with pytest.raises(InvalidProjection):
         Runner([declare(Joined()), declare(Joined())], store=memory())
+
+
+async def test_a_store_without_views_is_noticed_at_once():
+    class Viewless(type(memory())):
+        has_views = False
+
+    store = Viewless()
+    for strategy in (at_least_once(), exactly_once()):
+        with pytest.raises(InvalidProjection, match="no tables for views"):
+            Runner([declare(two, strategy=strategy)], store=store)
+    Runner([declare(two, view=object())], store=store)
+    await store.close()

@@ -33,8 +33,13 @@ class OffsetRow(msgspec.Struct, frozen=True):
     offset: str | None = None
     manifest: str | None = None
     mergeable: bool | None = None
-    positions: dict[str, int] | None = None
+    positions: str | None = None  # JSON: {"topic:partition": offset}
     updated: int | None = None
+
+
+def places_of(row: OffsetRow) -> dict[str, int]:
+    """The positions of a row, by "topic:partition"."""
+    return msgspec.json.decode(row.positions, type=dict[str, int]) if row.positions else {}
 
 
 class Offsets:
@@ -79,11 +84,12 @@ class Offsets:
         def change(row: OffsetRow) -> OffsetRow:
             if strict and row.epoch != epoch:
                 raise OwnershipLost(f"{name}-{key}", epoch)
-            places = {} if forget_positions else dict(row.positions or {})
+            places = {} if forget_positions else places_of(row)
             places |= {f"{topic}:{partition}": at for (topic, partition), at in (positions or {}).items()}
             text, manifest = (row.offset, row.manifest) if offset is None else offset
+            encoded = msgspec.json.encode(places).decode() if places else None
             return msgspec.structs.replace(
-                row, key=key, epoch=epoch, offset=text, manifest=manifest, mergeable=mergeable, positions=places
+                row, key=key, epoch=epoch, offset=text, manifest=manifest, mergeable=mergeable, positions=encoded
             )
 
         row = await self._change(name, entry, epoch, change)
@@ -119,7 +125,7 @@ class Offsets:
                 after.offset,
                 after.manifest,
                 after.mergeable,
-                after.positions or None,
+                after.positions,
                 timestamp(now_ms),
             )
             place = (name, partition_of_key(entry), entry)

@@ -13,7 +13,7 @@ from everlog.clock import Clock, SystemClock
 from everlog.config import CassandraConfig
 from everlog.errors import Busy, InvalidOffset, OffsetConflict, OwnershipLost, UnknownProjection
 from everlog.projections.cassandra.letters import Letters
-from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, Offsets
+from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, Offsets, places_of
 from everlog.projections.cassandra.tables import prepare_tables, projection_statements
 from everlog.projections.ids import PARTITIONS, ProjectionId
 from everlog.projections.offsets import Offset, decode, entries, is_mergeable, same, show
@@ -205,7 +205,7 @@ class CassandraOffsetStore(OffsetStore):
     async def positions(self, name: str) -> dict[str, dict[Place, int]]:
         found: dict[str, dict[Place, int]] = {}
         for row in await self._offsets.all(name):
-            for place, offset in (row.positions or {}).items():
+            for place, offset in places_of(row).items():
                 topic, _, partition = place.rpartition(":")
                 found.setdefault(row.entry, {})[topic, int(partition)] = offset
         return found

@@ -50,6 +50,8 @@ class SqliteOffsetStore(OffsetStore):
     >>> store = SqliteOffsetStore.in_memory()
     """
 
+    has_views = True
+
     def __init__(
         self, path: Path, *, synchronous: str = "FULL", clock: Clock | None = None, trace: Trace | None = None
     ) -> None:
