@@ -17,16 +17,13 @@ from everlog.errors import InvalidOffset, InvalidProjection, LogTruncated, Malfo
 from everlog.journal.actions import Append, decode_action
 from everlog.journal.codec import EventData, decode_value
 from everlog.journal.journal import Parts
-from everlog.log.appending import SQL
-from everlog.log.base import LogTopic
-from everlog.log.sqlite import SqliteLog, record_from
+from everlog.log.base import LogTopic, Record
+from everlog.log.sqlite import SqliteLog
 from everlog.projections.offsets import Offset
+from everlog.projections.reading import RecordReader, SqliteReader
 from everlog.projections.source import Delivery, Feed, Lag, Source
-from everlog.sqlite import Connection, connect, translated
 
-PAGE = 500
-POLL_FIRST = 0.002
-POLL_MOST = 0.05
+TOPIC_SECONDS = 0.05
 
 
 class LoggedRecord(msgspec.Struct, frozen=True):
@@ -67,32 +64,34 @@ class Records(Source):
     def open(self, parts: Parts | None) -> Feed:
         if parts is None:
             raise InvalidProjection("records of a topic need an open log")
-        if not isinstance(parts.log, SqliteLog):
-            raise InvalidProjection("records of a topic are read from an embedded log only, so far: use a tag")
-        return RecordsFeed(self, parts, parts.log)
+        return RecordsFeed(self, parts, _reader(parts))
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "records", "topic": self.topic, "split": self.split}
 
 
-class RecordsFeed(Feed):
-    """Reads partitions page by page; at their end it looks every few milliseconds whether the file changed."""
+def _reader(parts: Parts) -> RecordReader:
+    if isinstance(parts.log, SqliteLog):
+        return SqliteReader(parts.log)
+    assert parts.config.kafka is not None
+    from everlog.projections.reading_kafka import KafkaReader
 
-    def __init__(self, source: Records, parts: Parts, log: SqliteLog) -> None:
+    return KafkaReader(parts.config.kafka)
+
+
+class RecordsFeed(Feed):
+    """Some of a topic's partitions, as deliveries."""
+
+    def __init__(self, source: Records, parts: Parts, reader: RecordReader) -> None:
         self._source = source
-        self._log = log
+        self._log = parts.log
         self._clock = parts.clock
         self._name = parts.config.journal.topic_prefix + source.topic
-        self._connection: Connection | None = None
+        self._reader = reader
 
     async def keys(self) -> Sequence[str]:
         split = self._source.split
         return [self._name] if split == 1 else [f"{self._name}/{part}of{split}" for part in range(split)]
-
-    def _reader(self) -> Connection:
-        if self._connection is None:
-            self._connection = connect(self._log.path)
-        return self._connection
 
     def _partitions(self, key: str, topic: LogTopic) -> range:
         part = 0 if self._source.split == 1 else int(key.rpartition("/")[2].partition("of")[0])
@@ -116,24 +115,19 @@ class RecordsFeed(Feed):
 
     async def read(self, key: str, stored: Offset | None) -> AsyncIterator[Sequence[Delivery]]:
         topic = await self._wait_for_topic()
-        pause = POLL_FIRST
-        places = {partition: self._place(partition, stored) for partition in self._partitions(key, topic)}
-        stamp: object = None
-        while True:
-            before, found = self._stamp(), False
-            if before != stamp:
-                for partition, place in places.items():
-                    page = await self._page(topic, partition, place)
-                    if page:
-                        found = True
-                        places[partition] = page[-1].envelope.offset
-                        yield page
-            if found:
-                pause = POLL_FIRST
-                continue
-            stamp = before
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, POLL_MOST)
+        places: dict[int, int] = {}
+        for partition in self._partitions(key, topic):
+            place = self._place(partition, stored)
+            start = (await self._log.bounds(topic, partition)).start
+            if start > place + 1 and place >= 0:
+                raise LogTruncated(
+                    topic.name,
+                    partition,
+                    f"records {place + 1} to {start - 1} are gone, the projection did not see them",
+                )
+            places[partition] = max(place + 1, start)
+        async for page in self._reader.read(topic, places):
+            yield [self._deliver(record) for record in page]
 
     async def _wait_for_topic(self) -> LogTopic:
         """A topic is made by its first append, which may be in another process."""
@@ -141,30 +135,9 @@ class RecordsFeed(Feed):
             topic = await self._log.topic(self._name)
             if topic is not None:
                 return topic
-            await asyncio.sleep(POLL_MOST)
+            await asyncio.sleep(TOPIC_SECONDS)
 
-    def _stamp(self) -> object:
-        with translated(self._log.path):
-            return self._reader().execute("PRAGMA data_version").fetchone()[0]
-
-    async def _page(self, topic: LogTopic, partition: int, place: int) -> list[Delivery]:
-        start = (await self._log.bounds(topic, partition)).start
-        if start > place + 1:
-            if place >= 0:
-                raise LogTruncated(
-                    topic.name,
-                    partition,
-                    f"records {place + 1} to {start - 1} are gone, the projection did not see them",
-                )
-            place = start - 1
-        values = (self._log.number(topic), partition, place + 1, place + 1 + PAGE)
-        with translated(self._log.path):
-            rows = self._reader().execute(SQL["range"], values).fetchall()
-        await asyncio.sleep(0)  # others may run between pages
-        return [self._deliver(row) for row in rows]
-
-    def _deliver(self, row: tuple[Any, ...]) -> Delivery:
-        record = record_from(row)
+    def _deliver(self, record: Record) -> Delivery:
         found = LoggedRecord(
             self._source.topic,
             record.partition,
@@ -201,9 +174,7 @@ class RecordsFeed(Feed):
         return msgspec.json.decode(payload, type=LoggedRecord)
 
     async def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        await self._reader.close()
 
 
 def _text(key: bytes | None) -> str | None:
