@@ -6,7 +6,7 @@ So commands work from any process, and while nobody runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from everlog.projections.runner import Runner
 from everlog.projections.source import Lag
 from everlog.projections.store import ANYTHING, Anything, DeadLetter, Known, OffsetStore
 from everlog.projections.streams import Hub
+from everlog.projections.windows import Place
 
 LOOK_SECONDS = 0.02
 
@@ -223,36 +224,43 @@ class Projections:
     async def wait(self, name: str, token: Position | str, *, seconds: float | None = 30.0) -> None:
         """Until all keys have passed what this token stands for, filtered events included (else StillBehind)."""
         position = Position.parse(token) if isinstance(token, str) else token
+        place = (position.topic, position.partition)
         try:
             async with asyncio.timeout(seconds):
-                while not await self._reached(name, position):
-                    await self._hub.wait(LOOK_SECONDS)
+                await self._wait(name, place, position.offset)
         except TimeoutError as error:
             raise StillBehind(
                 f"the projection {name} has not reached {position} within {seconds:g} s: is it running, and does its "
                 "source tell positions?"
             ) from error
 
-    async def _reached(self, name: str, position: Position) -> bool:
-        store, place = await self.store(), (position.topic, position.partition)
-        stored = await store.positions(name)
-        keys = {one.key: one.report.tracks_all for one in await store.known(name)}
-        tracked = False
-        for key in {*keys, *stored}:
-            handled = self._hub.position(name, key, place)
-            saved = stored.get(key, {}).get(place, -1)
-            if max(handled, saved) < 0 and not keys.get(key, False):
-                continue  # another key has this partition
-            tracked = True
-            if max(handled, saved) < position.offset:
-                return False
-        return tracked
+    async def _wait(self, name: str, place: Place, offset: int) -> None:
+        """What this process handles is known at once; what others do, by a look at the store now and then."""
+        store, loop = await self.store(), asyncio.get_running_loop()
+        pause = max(LOOK_SECONDS, store.look_seconds)
+        while True:
+            known = await store.known(name)
+            saved = {key: places[place] for key, places in (await store.positions(name)).items() if place in places}
+            next_look = loop.time() + pause
+            while loop.time() < next_look:
+                if _passed(known, {**saved, **self._hub.positions(name, place)}, offset):
+                    return
+                await self._hub.wait(next_look - loop.time())
 
     async def close(self) -> None:
         """Let go of the store."""
         if self._store is not None:
             store, self._store = self._store, None
             await store.close()
+
+
+def _passed(known: Sequence[Known], reached: Mapping[str, int], offset: int) -> bool:
+    """Whether all keys that this concerns are past an offset: all of them, or those that have its partition."""
+    everybody = [one for one in known if one.report.tracks_all]
+    if everybody:
+        complete = len(everybody) >= max(one.report.keys for one in everybody)
+        return complete and all(reached.get(one.key, -1) >= offset for one in everybody)
+    return bool(reached) and min(reached.values()) >= offset
 
 
 class ProjectionView:

@@ -130,7 +130,7 @@ class Supervisor:
         self._clock = clock
         self._chance = chance
         self._seconds = lease
-        self._poll = poll
+        self._poll = max(poll, store.look_seconds)
         self._timeout = timeout
         self._workers: dict[str, Worker] = {}
         self._giving: dict[str, asyncio.Task[None]] = {}
@@ -139,6 +139,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._changed = asyncio.Condition()
         self._beats = 0
+        self._keys = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -236,7 +237,9 @@ class Supervisor:
         owners |= dict.fromkeys(self._workers, self._owner)
         self._instances.keep(instances)
         self._leases.keep(leases)
-        shares = share(self._owner, await self._feed.keys(), owners, alive)
+        keys = await self._feed.keys()
+        self._keys = len(keys)
+        shares = share(self._owner, keys, owners, alive)
         for key in shares.give:
             if key not in self._giving:
                 self._giving[key] = asyncio.create_task(self._give_away(key))
@@ -284,6 +287,7 @@ class Supervisor:
             chance=self._chance,
             timeout=self._timeout,
             owned_until=owned_until,
+            keys=self._keys,
         )
 
     async def _give_away(self, key: str) -> None:

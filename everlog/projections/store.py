@@ -41,7 +41,10 @@ class Desired(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What an owner says about itself, for those who look from outside. `seen`: the version of Desired it follows."""
+    """What an owner says about itself, for those who look from outside.
+
+    `seen` is the version of Desired that it follows, `keys` how many keys its source has.
+    """
 
     state: str = "new"
     seen: int = 0
@@ -53,6 +56,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     source: Mapping[str, Any] = {}
     tracks_all: bool = False
+    keys: int = 1
     updated_ms: int = 0
 
 
@@ -130,6 +134,8 @@ class OffsetStore(ABC):
 
     # Whether `view` and `transaction` are there.
     has_views = False
+    # How long to wait at least between looks for changes, because a look costs.
+    look_seconds = 0.0
 
     # Owners
 

@@ -127,8 +127,10 @@ class Hub:
         """The stream begins anew, perhaps further back."""
         self._positions.pop((projection.name, projection.key), None)
 
-    def position(self, name: str, key: str, place: Place) -> int:
-        return self._positions.get((name, key), {}).get(place, -1)
+    def positions(self, name: str, place: Place) -> dict[str, int]:
+        """By key: up to where this part of the log is handled."""
+        found = {key: places.get(place, -1) for (one, key), places in self._positions.items() if one == name}
+        return {key: offset for key, offset in found.items() if offset >= 0}
 
     def wake(self) -> None:
         """Something changed."""

@@ -50,6 +50,7 @@ class Worker:
         chance: Callable[[], float],
         timeout: float | None,
         owned_until: float | None = None,
+        keys: int = 1,
     ) -> None:
         self.id = ProjectionId(lease.name, lease.key)
         self.lease = lease
@@ -67,6 +68,7 @@ class Worker:
         self._failing = Failing()
         self._error: str | None = None
         self._restarts = 0
+        self._keys = keys
         self._seen = 0
         self.owned_until = owned_until
         self._stream: Stream | None = None
@@ -102,6 +104,7 @@ class Worker:
             attempts=self._failing.attempts,
             source=self._projection.source.describe(),
             tracks_all=self._feed.tracks_all,
+            keys=self._keys,
             updated_ms=self._clock.now_ms(),
         )
 

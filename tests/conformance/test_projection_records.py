@@ -14,6 +14,7 @@ from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.projection import Projection
 from everlog.projections.records import Records, records
+from everlog.projections.source import Delivery, Feed, Source
 from everlog.projections.strategies import at_least_once, exactly_once
 from tests.unit.models.projection_fixture import until
 
@@ -316,3 +317,44 @@ async def test_two_logs_share_the_work(small_log, clock):
         token = await other.journal("orders").append("o-3", Event("x"))
         await small_log.projections.wait("seen", token)
     assert set(seen) == {*expected, ("o-3", 5, "x")}
+
+
+class Everything(Source):
+    """A source of which every key passes everything, as tags do; it holds one key back until it is let go."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    def open(self, parts):
+        source = self
+
+        class Passing(Feed):
+            tracks_all = True
+
+            async def keys(self):
+                return ["a", "b"]
+
+            async def read(self, key, stored):
+                if key == "b":
+                    await source.go.wait()
+                yield [Delivery(5, passed=True, positions={("orders", 0): 5})]
+                await asyncio.get_running_loop().create_future()
+
+        return Passing()
+
+
+async def test_of_a_source_that_all_keys_pass_all_are_waited_for(small_log):
+    """Filtered events count; and one key that is behind is enough to wait for."""
+    source = Everything()
+
+    async def handler(envelope) -> None: ...
+
+    async with small_log.projections.run(Projection("passing", source=source, handler=handler)) as runner:
+        await runner.owns("passing", 2)
+        with pytest.raises(StillBehind):
+            await small_log.projections.wait("passing", "orders:0:5", seconds=0.2)
+        source.go.set()
+        await small_log.projections.wait("passing", "orders:0:5")
+        with pytest.raises(StillBehind):
+            await small_log.projections.wait("passing", "orders:0:6", seconds=0.1)
+    assert await small_log.projections.offset("passing", "a") == 5

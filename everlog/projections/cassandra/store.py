@@ -31,6 +31,8 @@ _report = msgspec.json.Decoder(Report).decode
 class CassandraOffsetStore(OffsetStore):
     """Tables in one keyspace. Make it with `open`."""
 
+    look_seconds = 0.5
+
     def __init__(self, session: Session, *, clock: Clock | None = None) -> None:
         self._session = session
         self._clock = clock or SystemClock()
