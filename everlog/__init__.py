@@ -16,10 +16,13 @@ from everlog.errors import (
     KeyBusy,
     LeaseLost,
     NotReplicated,
+    OffsetConflict,
     OutcomeUnknown,
     Overtaken,
     PreconditionFailed,
     QueueNotFound,
+    StillBehind,
+    UnknownProjection,
     WriteUnfinished,
 )
 from everlog.journal.events import Event, EventRecord, Json
@@ -29,6 +32,15 @@ from everlog.journal.snapshots import Criteria, Recovered
 from everlog.journal.values import Position, SeqNr, SeqRange
 from everlog.pipeline.expire import ExpireReport
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
+from everlog.projections.handlers import ActorHandler, Handler, Mailbox, StatefulHandler
+from everlog.projections.ids import ProjectionId
+from everlog.projections.lifecycle import Restart
+from everlog.projections.observers import Observer
+from everlog.projections.projection import Projection, projection
+from everlog.projections.records import records
+from everlog.projections.recovery import Recovery
+from everlog.projections.runner import Runner
+from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, flow, grouped
 from everlog.queues.job import GiveUp, JobFunction, Retry, job
 from everlog.queues.operations import Stats as QueueStats
 from everlog.queues.options import QueueOptions
@@ -41,6 +53,7 @@ from everlog.tags.timeuuid import TimeUuid
 from everlog.version import __version__
 
 __all__ = [
+    "ActorHandler",
     "Clock",
     "Config",
     "Conflict",
@@ -54,6 +67,7 @@ __all__ = [
     "EverlogError",
     "ExpireReport",
     "GiveUp",
+    "Handler",
     "InvalidDocument",
     "InvalidInput",
     "Job",
@@ -65,7 +79,10 @@ __all__ = [
     "Json",
     "KeyBusy",
     "LeaseLost",
+    "Mailbox",
     "NotReplicated",
+    "Observer",
+    "OffsetConflict",
     "OutcomeUnknown",
     "Overtaken",
     "PartitionStatus",
@@ -73,29 +90,44 @@ __all__ = [
     "Position",
     "PreconditionFailed",
     "Priority",
+    "Projection",
+    "ProjectionId",
     "Queue",
     "QueueNotFound",
     "QueueOptions",
     "QueueStats",
     "Receipt",
     "Recovered",
+    "Recovery",
+    "Restart",
     "Retry",
+    "Runner",
     "SeqNr",
     "SeqRange",
     "Snapshot",
+    "StatefulHandler",
     "Status",
+    "StillBehind",
     "SystemClock",
     "Tag",
     "TagInfo",
     "TaggedEvent",
     "TimeUuid",
     "Token",
+    "UnknownProjection",
     "WaitingItem",
     "Worker",
     "WriteUnfinished",
     "__version__",
+    "at_least_once",
+    "at_most_once",
     "connect",
+    "exactly_once",
+    "flow",
+    "grouped",
     "job",
     "load_config",
+    "projection",
+    "records",
     "sync",
 ]

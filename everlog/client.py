@@ -25,6 +25,7 @@ from everlog.log.base import Log
 from everlog.log.retention import trim
 from everlog.pipeline.expire import ExpireReport, expire
 from everlog.pipeline.status import Status, read_status
+from everlog.projections.management import Projections
 from everlog.queues.backends import open_queues
 from everlog.queues.job import JobFunction
 from everlog.queues.queue import Queue
@@ -55,6 +56,7 @@ class Everlog:
         self._open = AsyncExitStack()
         self._queues: QueueStore | None = None
         self._documents: Documents | None = None
+        self._projections: Projections | None = None
 
     async def __aenter__(self) -> Self:
         if self._parts is None:
@@ -192,6 +194,13 @@ class Everlog:
         """Records that could not be applied, and how their journals go on."""
         return Quarantine(self.parts)
 
+    @property
+    def projections(self) -> Projections:
+        """Views that handlers make of events: running them, looking at them, commands."""
+        if self._projections is None:
+            self._projections = Projections(self.parts)
+        return self._projections
+
     async def status(self) -> Status:
         """How far the tables are behind the log, and what the pipeline says."""
         return await read_status(self.parts)
@@ -220,6 +229,9 @@ class Everlog:
             queues, self._queues = self._queues, None
             if queues is not None:
                 await queues.close()
+            if self._projections is not None:
+                await self._projections.close()
+                self._projections = None
             await parts.log.close()
             await parts.store.close()
 

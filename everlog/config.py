@@ -113,6 +113,14 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     marker_days: Annotated[int, msgspec.Meta(ge=10)] = 10
 
 
+class ProjectionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[projections]`: how instances share the work, and how long a handler may take."""
+
+    lease: Seconds = 5.0
+    poll: Seconds = 0.1
+    handler_timeout: Seconds = 300.0
+
+
 class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[spark]`: the session; `conf` takes any `spark.*` setting.
 
@@ -270,6 +278,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tags: TagsConfig = TagsConfig()
     topics: dict[str, TopicConfig] = {}
     pipeline: PipelineConfig = PipelineConfig()
+    projections: ProjectionsConfig = ProjectionsConfig()
     spark: SparkConfig = SparkConfig()
     documents: DocumentsConfig = DocumentsConfig()
     server: ServerConfig = ServerConfig()

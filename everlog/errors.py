@@ -10,6 +10,7 @@
     │   ├── RecordTooLarge
     │   ├── InvalidPosition
     │   ├── InvalidDocument       a path, a body, a filter or a parameter of a document request
+    │   ├── InvalidProjection
     │   ├── InvalidTag
     │   ├── InvalidOffset
     │   ├── InvalidConfig
@@ -55,6 +56,12 @@
     │       └── OwnedElsewhere
     ├── ReplicationFailed         the pipeline gave up on a batch; it will try again
     ├── MalformedRecord           a log record that breaks the wire format
+    ├── UnknownProjection         no projection of this name and key was ever started here
+    ├── OffsetConflict            the offset is not the expected one; look again
+    ├── StillBehind               a projection has not come so far yet; wait longer, or start it
+    ├── OwnershipLost             another instance, or a command, took this projection over
+    ├── HandlerFailed             a handler did what no handler may do
+    │   └── HandlerTimeout
     ├── ClusterFailed             the local cluster cannot be started
     │   ├── MissingProgram
     │   ├── DownloadFailed
@@ -125,12 +132,16 @@ class InvalidPosition(InvalidInput):
     """A token that this log has never handed out."""
 
 
+class InvalidProjection(InvalidInput):
+    """A projection is declared in a way that cannot work: a blank name, a handler that does not fit."""
+
+
 class InvalidTag(InvalidInput):
     """A tag is empty, too long, or not text."""
 
 
 class InvalidOffset(InvalidInput):
-    """An offset of a tag is no time-UUID, or from a future that nobody has reached."""
+    """An offset of a type or value that this source cannot have, or from a future that nobody has reached."""
 
 
 class InvalidConfig(InvalidInput):
@@ -450,6 +461,51 @@ class ReplicationFailed(EverlogError):
 
 class MalformedRecord(EverlogError):
     """A log record breaks the wire format."""
+
+
+class UnknownProjection(EverlogError):
+    """No projection of this name and key was ever started here."""
+
+    def __init__(self, name: str, key: str | None = None) -> None:
+        what = name if key is None else f"{name}, key {key}"
+        super().__init__(
+            f"there is no projection {what}: 'everlog projections list' shows those that were started here"
+        )
+        self.name = name
+        self.key = key
+
+
+class OffsetConflict(EverlogError):
+    """The stored offset is not the one that the change expected; nothing was changed."""
+
+    def __init__(self, projection: str, expected: object, actual: object) -> None:
+        super().__init__(f"{projection}: expected the offset {expected}, it is {actual}: look at it again, then decide")
+        self.projection = projection
+        self.expected = expected
+        self.actual = actual
+
+
+class StillBehind(EverlogError):
+    """A projection has not come so far yet, or its owner has not followed a command yet."""
+
+    retriable = True
+
+
+class OwnershipLost(EverlogError):
+    """Another instance, or a command, took this projection over; nothing of this write was stored."""
+
+    def __init__(self, projection: str, epoch: int) -> None:
+        super().__init__(f"{projection}: taken over by another instance or a command since epoch {epoch}")
+        self.projection = projection
+        self.epoch = epoch
+
+
+class HandlerFailed(EverlogError):
+    """A handler returned what no handler may return, or its flow is out of order."""
+
+
+class HandlerTimeout(HandlerFailed):
+    """A handler did not come back in time."""
 
 
 class ClusterFailed(EverlogError):

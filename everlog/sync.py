@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -24,7 +25,11 @@ from everlog.journal import journal as asynchronous
 from everlog.journal import quarantine, snapshots
 from everlog.journal.events import EventRecord
 from everlog.journal.tag_names import SLICES
+from everlog.journal.values import Position
 from everlog.pipeline.portal import Portal
+from everlog.projections import management
+from everlog.projections.projection import Projection
+from everlog.projections.runner import Runner
 from everlog.queues import queue as queues
 from everlog.sqlite import Trace
 from everlog.store.base import Snapshot
@@ -225,6 +230,41 @@ class Queue(_Twin[queues.Queue]):
         return self._inner.name
 
 
+class Projections(_Twin[management.Projections]):
+    """The projections of a log. Handlers run in the twin's own thread."""
+
+    list = _blocking(management.Projections.list)
+    get = _blocking(management.Projections.get)
+    offset = _blocking(management.Projections.offset)
+    set = _blocking(management.Projections.set)
+    clear = _blocking(management.Projections.clear)
+    pause = _blocking(management.Projections.pause)
+    resume = _blocking(management.Projections.resume)
+    skip = _blocking(management.Projections.skip)
+    dead_letters = _blocking(management.Projections.dead_letters)
+    replay = _blocking(management.Projections.replay)
+    forget = _blocking(management.Projections.forget)
+    wait = _blocking(management.Projections.wait)
+
+    @contextmanager
+    def run(self, *projections: Projection) -> Iterator[Runner]:
+        """Run them as long as the block lasts."""
+        runner = self._portal.call(self._inner.runner(*projections))
+        self._portal.call(_started(runner))
+        try:
+            yield runner
+        finally:
+            self._portal.call(runner.stop())
+
+    def fetch(self, name: str, statement: str, *values: Any, after: Position | str | None = None) -> Any:
+        """Rows of the view that a projection fills in the store."""
+        return self._portal.call(self._inner.view(name).fetch(statement, *values, after=after))
+
+
+async def _started(runner: Runner) -> None:
+    runner.start()
+
+
 class Everlog(_Twin[client.Everlog]):
     """An open event log. Made by `everlog.sync.connect`; used as `with`."""
 
@@ -306,6 +346,11 @@ class Everlog(_Twin[client.Everlog]):
     def quarantine(self) -> Quarantine:
         """Records that could not be applied, and how their journals go on."""
         return Quarantine(self._inner.quarantine, self._portal)
+
+    @property
+    def projections(self) -> Projections:
+        """Views that handlers make of events."""
+        return Projections(self._inner.projections, self._portal)
 
 
 async def _queue(inner: client.Everlog, name: str) -> queues.Queue:

@@ -16,7 +16,9 @@ from everlog.errors import (
     JournalHalted,
     JournalNotFound,
     LeaseLost,
+    OffsetConflict,
     QueueNotFound,
+    UnknownProjection,
 )
 
 OK = 0
@@ -32,10 +34,10 @@ EXIT_CODES = {
     OK: "done",
     FAILED: "an error; the line on standard error says which",
     USAGE: "wrong usage or invalid input; nothing was stored",
-    CONFLICT: "the journal is not where --expected or --seq-nr said; a lease is lost; a document does not allow it",
-    NOT_FOUND: "no such folder, topic, journal, snapshot, document, record or queue",
+    CONFLICT: "not where --expected or --seq-nr said; a lease is lost; a document does not allow it",
+    NOT_FOUND: "no such folder, topic, journal, snapshot, document, record, queue or projection",
     HALTED: "a record of this journal cannot be applied: see 'everlog quarantine'",
-    RETRY: "try again: outcome unknown, file busy, overtaken, disk full",
+    RETRY: "try again: outcome unknown, file busy, overtaken, disk full, still behind",
     INTERRUPTED: "interrupted before the end",
 }
 
@@ -63,9 +65,9 @@ def exit_code(error: BaseException) -> int:
         return exit_code(error.cause)
     if isinstance(error, InvalidInput | click.UsageError):
         return USAGE
-    if isinstance(error, Conflict | LeaseLost):
+    if isinstance(error, Conflict | OffsetConflict | LeaseLost):
         return CONFLICT
-    if isinstance(error, JournalNotFound | QueueNotFound | NotFound | DocumentNotFound):
+    if isinstance(error, JournalNotFound | UnknownProjection | QueueNotFound | NotFound | DocumentNotFound):
         return NOT_FOUND
     if isinstance(error, DocumentRefused) and not error.retriable:
         return CONFLICT

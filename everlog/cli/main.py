@@ -9,6 +9,7 @@ from everlog.cli.commands import Root
 from everlog.cli.docs import docs
 from everlog.cli.expire import expire
 from everlog.cli.journal import journal
+from everlog.cli.projections import projections
 from everlog.cli.quarantine import quarantine
 from everlog.cli.queue import queue
 from everlog.cli.run import replicate, up
@@ -22,6 +23,7 @@ from everlog.version import __version__
 _SECTIONS = {
     "Run": ["up", "serve", "replicate", "status", "cluster"],
     "Work with journals": ["journal", "snapshot", "tags"],
+    "Make views of them": ["projections"],
     "Work with queues": ["queue", "work"],
     "Work with documents": ["docs"],
     "Look after them": ["quarantine", "expire"],
@@ -55,6 +57,7 @@ for _command in (
     journal,
     snapshot,
     tags,
+    projections,
     queue,
     work,
     docs,

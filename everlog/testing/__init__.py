@@ -6,7 +6,8 @@
             ...
 
 Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on your log and store;
-`everlog.testing.documents.DocumentStoreConformance` is for stores of documents.
+`everlog.testing.documents.DocumentStoreConformance` is for stores of documents. For tests of your own projections:
+`ListProvider`, `MemoryOffsets`, `run_projection`, `projection_sink`.
 """
 
 import pytest
@@ -16,6 +17,7 @@ pytest.register_assert_rewrite(
     "everlog.testing.documents",
     "everlog.testing.journal",
     "everlog.testing.log",
+    "everlog.testing.projections",
     "everlog.testing.queue_keeping",
     "everlog.testing.queue_leasing",
     "everlog.testing.queue_merging",
@@ -25,6 +27,14 @@ pytest.register_assert_rewrite(
 
 from everlog.testing.journal import JournalConformance  # noqa: E402
 from everlog.testing.log import LogConformance  # noqa: E402
+from everlog.testing.projection_kit import (  # noqa: E402
+    ListProvider,
+    MemoryOffsets,
+    per_envelope,
+    projection_sink,
+    run_projection,
+)
+from everlog.testing.projections import OffsetStoreConformance  # noqa: E402
 from everlog.testing.queue import QueueConformance  # noqa: E402
 from everlog.testing.replication import replicate  # noqa: E402
 from everlog.testing.store import StoreConformance  # noqa: E402
@@ -32,9 +42,15 @@ from everlog.testing.tags import TagConformance  # noqa: E402
 
 __all__ = [
     "JournalConformance",
+    "ListProvider",
     "LogConformance",
+    "MemoryOffsets",
+    "OffsetStoreConformance",
     "QueueConformance",
     "StoreConformance",
     "TagConformance",
+    "per_envelope",
+    "projection_sink",
     "replicate",
+    "run_projection",
 ]

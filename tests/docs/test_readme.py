@@ -140,6 +140,8 @@ def test_links_lead_somewhere(page):
         ("counter.py", ["the counter is at 20 after 20 events and some conflicts"]),
         ("account.py", ["refused: -200 with a balance of 95", "recovered at event 23 by replaying 3: balance 305"]),
         ("feed.py", ["  o-1: placed on Monday", "  o-1: placed on Tuesday", "  0 new"]),
+        ("projection_view.py", ["bob owes 2500 cents", "1 record waits", "alice owes 0 cents"]),
+        ("projection_words.py", [f"{form}: {{'a': 3, 'rose': 3, 'is': 2}}" for form in ("initial", "demand", "actor")]),
         ("threads.py", ["sensor-4: 25 readings, mean 22.0", "left of sensor-1: [21, 22, 23, 24, 25]"]),
         ("queue_pages.py", ["40 edits of 3 pages, fewer than 10 runs", "news: indexed with edit 39, the last one"]),
         ("documents.py", ["open: ['call Eve']", "3 feed:patch {'done': True}", "new: todo~/rest"]),
@@ -154,5 +156,14 @@ def test_examples_run(name, prints, tmp_path):
 
 
 def test_every_example_is_run():
-    ran = {"counter.py", "account.py", "feed.py", "threads.py", "queue_pages.py", "documents.py"}
+    ran = {
+        "counter.py",
+        "account.py",
+        "feed.py",
+        "threads.py",
+        "queue_pages.py",
+        "documents.py",
+        "projection_view.py",
+        "projection_words.py",
+    }
     assert {file.name for file in (ROOT / "examples").glob("*.py")} == ran

@@ -1,0 +1,252 @@
+"""`everlog projections …`: run projections, look at them, tell them what to do."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from everlog.cli.commands import Command, Group
+from everlog.cli.output import Rows, encode, moment, plain, show
+from everlog.cli.settings import Settings, with_log
+from everlog.cli.status import stop_signals
+from everlog.client import Everlog
+from everlog.errors import InvalidOffset, InvalidProjection
+from everlog.projections.management import ProjectionStatus
+from everlog.projections.offsets import Offset, parse
+from everlog.projections.offsets import show as show_offset
+from everlog.projections.projection import Projection
+from everlog.projections.store import ANYTHING, Anything, DeadLetter
+
+TYPES = {"text": "STR", "int": "INT", "long": "LNG", "sequence": "SEQ", "uuid": "TBU"}
+
+name_argument = click.argument("name")
+key_option = click.option("--key", metavar="KEY", help="Which instance.  [the only one]")
+type_option = click.option(
+    "--type", "kind", type=click.Choice([*TYPES, "map"]), default="long", help="What the offset is.  [long]"
+)
+wait_option = click.option("--wait", type=float, metavar="SECONDS", help="Wait until its owner obeys, at most so long.")
+offset_option = click.option("--offset", metavar="OFFSET", help="Only the one at this offset.")
+
+
+@click.group(cls=Group)
+def projections() -> None:
+    """Run projections, look at them, tell them what to do.
+
+    Commands go through the store: they work from any process, and while the projection does not run.
+    """
+
+
+def load_app(where: str) -> list[Projection]:
+    """The projections that 'module:attribute' names: one, or a list of them."""
+    module, colon, attribute = where.partition(":")
+    if not colon or not module or not attribute:
+        raise InvalidProjection(f"name the projections as module:attribute, not {where!r}")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise InvalidProjection(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+    app = [found] if isinstance(found, Projection) else found
+    if not isinstance(app, list | tuple) or not app or not all(isinstance(one, Projection) for one in app):
+        raise InvalidProjection(f"{where} is no projection, and no list of them")
+    return list(app)
+
+
+@projections.command(cls=Command, examples=["everlog projections run shop.views:app"])
+@click.argument("app")
+@with_log(create=True)
+async def run(log: Everlog, settings: Settings, /, app: str) -> None:
+    """Run the projections of APP (module:attribute) until Ctrl-C. Start it several times to share the work."""
+    found = load_app(app)
+    with stop_signals("" if settings.as_json else "stopping … (once more: at once)") as stop:
+        async with log.projections.run(*found):
+            names = ", ".join(one.name for one in found)
+            show(settings.as_json, {"running": [one.name for one in found]}, f"running {names}; Ctrl-C ends it")
+            await stop.wait()
+
+
+def _document(status: ProjectionStatus) -> dict[str, Any]:
+    fields = {name: getattr(status, name) for name in ProjectionStatus.__struct_fields__}
+    lag = None if status.lag is None else {"events": status.lag.events, "seconds": status.lag.seconds}
+    return {**fields, "offset": show_offset(status.offset), "lag": lag}
+
+
+def _offset_text(offset: Offset | None) -> str:
+    found = show_offset(offset)
+    if found is None:
+        return "-"
+    return plain(encode(found) if isinstance(found, dict) else str(found))
+
+
+@projections.command("list", cls=Command)
+@click.argument("name", required=False)
+@with_log()
+async def list_(log: Everlog, settings: Settings, /, name: str | None) -> None:
+    """List all instances, or those of one projection."""
+    found = await log.projections.list(name)
+    if settings.as_json:
+        for status in found:
+            click.echo(encode(_document(status)))
+        return
+    table = Rows("name", "key", "state", "events behind", "seconds behind", "dead letters", "offset")
+    rows = []
+    for status in found:
+        lag = ("?", "?") if status.lag is None else (str(status.lag.events), f"{status.lag.seconds:.1f}")
+        state = "paused" if status.paused else status.state
+        rows.append([status.name, status.key, state, *lag, str(status.dead_letters), _offset_text(status.offset)])
+    table.add(rows)
+    if not found:
+        click.echo("no projection ever ran here")
+
+
+@projections.command("show", cls=Command)
+@name_argument
+@key_option
+@with_log()
+async def show_(log: Everlog, settings: Settings, /, name: str, key: str | None) -> None:
+    """Print all that is known about one instance."""
+    document = _document(await log.projections.get(name, key))
+    lines = [f"{field.replace('_', ' '):<14}{_plain(value)}" for field, value in document.items()]
+    show(settings.as_json, document, "\n".join(lines))
+
+
+def _plain(value: Any) -> str:
+    return "-" if value is None else plain(value if isinstance(value, str) else encode(value))
+
+
+def read_offset(text: str, kind: str) -> Offset:
+    """An offset from the command line; a map as part=number, with commas between."""
+    if kind != "map":
+        return parse(text, TYPES[kind])
+    found: dict[str, int] = {}
+    for item in text.split(","):
+        entry, equals, number = item.rpartition("=")
+        if not equals or not entry:
+            raise InvalidOffset(f"a map of offsets looks like journal-orders-0=17,journal-orders-1=4, not {text!r}")
+        place = parse(number, "LNG")
+        assert isinstance(place, int)
+        found[entry] = place
+    return found
+
+
+@projections.command(cls=Command, examples=["everlog projections set carts 17 --expected 42"])
+@name_argument
+@click.argument("offset")
+@key_option
+@type_option
+@click.option("--expected", metavar="OFFSET", help="Only if the offset is this one now ('none': if there is none).")
+@with_log()
+async def set(  # noqa: A001
+    log: Everlog, settings: Settings, /, name: str, offset: str, key: str | None, kind: str, expected: str | None
+) -> None:
+    """Go on after an offset."""
+    before: Offset | Anything | None = ANYTHING
+    if expected is not None:
+        before = None if expected == "none" else read_offset(expected, kind)
+    await log.projections.set(name, key, read_offset(offset, kind), expected=before)
+    _done(settings, name, key, f"goes on after {offset}", offset=offset)
+
+
+@projections.command(cls=Command)
+@name_argument
+@key_option
+@with_log()
+async def clear(log: Everlog, settings: Settings, /, name: str, key: str | None) -> None:
+    """Forget the offset: begin at the beginning of the source."""
+    await log.projections.clear(name, key)
+    _done(settings, name, key, "begins at the beginning")
+
+
+@projections.command(cls=Command)
+@name_argument
+@key_option
+@wait_option
+@with_log()
+async def pause(log: Everlog, settings: Settings, /, name: str, key: str | None, wait: float | None) -> None:
+    """Handle nothing until 'resume'; also after a restart."""
+    await log.projections.pause(name, key, wait=wait)
+    _done(settings, name, key, "paused")
+
+
+@projections.command(cls=Command)
+@name_argument
+@key_option
+@wait_option
+@with_log()
+async def resume(log: Everlog, settings: Settings, /, name: str, key: str | None, wait: float | None) -> None:
+    """Go on after a pause, or after it gave up."""
+    await log.projections.resume(name, key, wait=wait)
+    _done(settings, name, key, "resumed")
+
+
+@projections.command(cls=Command)
+@name_argument
+@key_option
+@offset_option
+@with_log()
+async def skip(log: Everlog, settings: Settings, /, name: str, key: str | None, offset: str | None) -> None:
+    """Leave out the envelope that is failing now. It becomes a dead letter."""
+    skipped = await log.projections.skip(name, key, offset=offset)
+    _done(settings, name, key, f"leaves out {skipped}", offset=skipped)
+
+
+@projections.command("dead-letters", cls=Command)
+@name_argument
+@key_option
+@with_log()
+async def dead_letters(log: Everlog, settings: Settings, /, name: str, key: str | None) -> None:
+    """List the envelopes that were given up, with the cause."""
+    found = await log.projections.dead_letters(name, key)
+    if settings.as_json:
+        for letter in found:
+            click.echo(encode({field: getattr(letter, field) for field in DeadLetter.__struct_fields__}))
+        return
+    table = Rows("key", "offset", "time (UTC)", "attempts", "cause")
+    table.add([[one.key, one.offset, moment(one.created_ms), str(one.attempts), plain(one.cause)] for one in found])
+    if not found:
+        click.echo("no dead letters")
+
+
+@projections.command(cls=Command)
+@name_argument
+@key_option
+@offset_option
+@with_log()
+async def replay(log: Everlog, settings: Settings, /, name: str, key: str | None, offset: str | None) -> None:
+    """Let the projection handle its dead letters again. Those that fail again stay."""
+    count = await log.projections.replay(name, key, offset=offset)
+    _done(settings, name, key, f"will handle {count} dead letters again", count=count)
+
+
+@projections.command(cls=Command)
+@name_argument
+@key_option
+@offset_option
+@with_log()
+async def forget(log: Everlog, settings: Settings, /, name: str, key: str | None, offset: str | None) -> None:
+    """Drop dead letters for good."""
+    count = await log.projections.forget(name, key, offset=offset)
+    _done(settings, name, key, f"{count} dead letters dropped", count=count)
+
+
+@projections.command(cls=Command, examples=["everlog projections wait carts orders:3:42"])
+@name_argument
+@click.argument("token")
+@click.option("--timeout", type=float, default=30.0, metavar="SECONDS", help="Give up after so long.  [30]")
+@with_log()
+async def wait(log: Everlog, settings: Settings, /, name: str, token: str, timeout: float) -> None:  # noqa: ASYNC109
+    """Wait until the view has what a token stands for."""
+    await log.projections.wait(name, token, seconds=timeout)
+    _done(settings, name, None, f"has {token}", token=token)
+
+
+def _done(settings: Settings, name: str, key: str | None, what: str, **facts: Any) -> None:
+    document = {"name": name, "key": key, **facts}
+    show(settings.as_json, document, f"{plain(name)}{'' if key is None else ' ' + plain(key)}: {what}")

@@ -1,0 +1,136 @@
+"""The rows of `projection_offset`: the authority on offsets, by conditional writes only.
+
+Every write names the epoch and the stamp that it saw, so two that come at once cannot both count. A stamp only grows;
+it is also the write time of the mirror, which therefore never goes back either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from everlog.clock import Clock
+from everlog.errors import Busy, OwnershipLost
+from everlog.projections.ids import PARTITIONS, partition_of_key
+from everlog.projections.offsets import Encoded
+from everlog.projections.windows import Place
+from everlog.store.cassandra.rows import timestamp
+from everlog.store.cassandra.session import Session
+
+MAX_TRIES = 20
+
+
+class OffsetRow(msgspec.Struct, frozen=True):
+    """A row. Without `offset` it is only the fence of its key."""
+
+    entry: str
+    key: str | None = None
+    epoch: int | None = None
+    stamp: int | None = None
+    offset: str | None = None
+    manifest: str | None = None
+    mergeable: bool | None = None
+    positions: str | None = None  # JSON: {"topic:partition": offset}
+    updated: int | None = None
+
+
+def places_of(row: OffsetRow) -> dict[str, int]:
+    """The positions of a row, by "topic:partition"."""
+    return msgspec.json.decode(row.positions, type=dict[str, int]) if row.positions else {}
+
+
+class Offsets:
+    """Reads and writes of the rows of one keyspace."""
+
+    def __init__(self, session: Session, cql: Mapping[str, str], clock: Clock) -> None:
+        self._session = session
+        self._cql = cql
+        self._clock = clock
+
+    async def all(self, name: str) -> list[OffsetRow]:
+        """The rows of a projection, fences too."""
+        found = await asyncio.gather(
+            *(self._session.fetch(self._cql["offsets"], name, partition) for partition in range(PARTITIONS))
+        )
+        return sorted((OffsetRow(*row) for rows in found for row in rows), key=lambda row: row.entry)
+
+    async def one(self, name: str, entry: str) -> OffsetRow:
+        """A row as it surely is: an open conditional write is finished first."""
+        rows = await self._session.fetch(self._cql["offset"], name, partition_of_key(entry), entry, serial=True)
+        return OffsetRow(*rows[0]) if rows else OffsetRow(entry)
+
+    async def fence(self, name: str, entry: str, key: str, epoch: int) -> None:
+        """Whoever wrote this row under a lower epoch writes it no more."""
+        await self._change(name, entry, epoch, lambda row: msgspec.structs.replace(row, key=key, epoch=epoch))
+
+    async def write(
+        self,
+        name: str,
+        entry: str,
+        key: str,
+        epoch: int,
+        offset: Encoded | None,
+        *,
+        mergeable: bool,
+        positions: Mapping[Place, int] | None = None,
+        forget_positions: bool = False,
+        strict: bool = False,
+    ) -> None:
+        """Set an offset, or positions alone; then the mirror. `strict`: only over a row of this very epoch."""
+
+        def change(row: OffsetRow) -> OffsetRow:
+            if strict and row.epoch != epoch:
+                raise OwnershipLost(f"{name}-{key}", epoch)
+            places = {} if forget_positions else places_of(row)
+            places |= {f"{topic}:{partition}": at for (topic, partition), at in (positions or {}).items()}
+            text, manifest = (row.offset, row.manifest) if offset is None else offset
+            encoded = msgspec.json.encode(places).decode() if places else None
+            return msgspec.structs.replace(
+                row, key=key, epoch=epoch, offset=text, manifest=manifest, mergeable=mergeable, positions=encoded
+            )
+
+        row = await self._change(name, entry, epoch, change)
+        if offset is not None:
+            assert row.stamp is not None
+            place = (name, partition_of_key(entry), entry)
+            moment = timestamp(self._clock.now_ms())
+            values = (*place, offset.text, offset.manifest, moment, mergeable, row.stamp)
+            await self._session.write(self._cql["mirror"], *values)
+
+    async def clear(self, name: str, entry: str, key: str, epoch: int) -> None:
+        """Forget an offset; the row stays, as the fence."""
+        row = await self._change(name, entry, epoch, lambda row: OffsetRow(entry, key, epoch, row.stamp))
+        values = (row.stamp, name, partition_of_key(entry), entry)
+        await self._session.write(self._cql["clear_mirror"], *values)
+
+    async def _change(self, name: str, entry: str, epoch: int, change: Callable[[OffsetRow], OffsetRow]) -> OffsetRow:
+        """Read, decide, write if nobody was faster. Raises OwnershipLost if the row has a higher epoch."""
+        written: OffsetRow | None = None
+        for _ in range(MAX_TRIES):
+            row = await self.one(name, entry)
+            if written is not None and row == written:
+                return row  # the write without a known outcome had happened
+            if row.epoch is not None and row.epoch > epoch:
+                raise OwnershipLost(f"{name}-{entry}", epoch)
+            now_ms = self._clock.now_ms()
+            stamp = max(now_ms * 1000, (row.stamp or 0) + 1)
+            after = msgspec.structs.replace(change(row), stamp=stamp, updated=now_ms)
+            values: tuple[Any, ...] = (
+                after.key,
+                after.epoch,
+                after.stamp,
+                after.offset,
+                after.manifest,
+                after.mergeable,
+                after.positions,
+                timestamp(now_ms),
+            )
+            place = (name, partition_of_key(entry), entry)
+            done = await self._session.write_if(self._cql["put_offset"], *values, *place, row.epoch, row.stamp)
+            if done:
+                return after
+            written = after if done is None else None
+        raise Busy(f"{name}-{entry}: its offset could not be stored in {MAX_TRIES} attempts: try again")

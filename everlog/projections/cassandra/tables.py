@@ -1,0 +1,44 @@
+"""The tables of projections on Cassandra, made under the same lock as all others."""
+
+from __future__ import annotations
+
+import re
+
+from everlog.errors import StorageFailed
+from everlog.sqlite import load_statements
+from everlog.store.cassandra.schema import Schema, quoted
+from everlog.store.cassandra.session import Session
+
+PACKAGE = "everlog.projections.cassandra"
+
+_COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
+_TABLES = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?"
+
+
+def projection_statements(keyspace: str, file: str = "statements.cql") -> dict[str, str]:
+    """The named statements of a file, for this keyspace."""
+    found = load_statements(PACKAGE, file)
+    return {name: _COMMENT.sub("", text).replace("{keyspace}", quoted(keyspace)) for name, text in found.items()}
+
+
+async def prepare_tables(session: Session) -> None:
+    """Make what is missing. The keyspace and the tables of the journal come first: the lock is among them."""
+    creations = projection_statements(session.config.keyspace, "tables.cql")
+    if not await _missing(session, creations):
+        return
+    schema = Schema(session)
+    await schema.prepare()
+    missing = await _missing(session, creations)
+    if missing and not session.config.create_schema:
+        raise StorageFailed(
+            f"the keyspace {session.config.keyspace} has no table {', '.join(missing)}; set [cassandra] create_schema "
+            "= true once, with a role that may create tables"
+        )
+    async with schema.locked() as lock:
+        for name in await _missing(session, creations):
+            await lock.change(creations[name])
+
+
+async def _missing(session: Session, creations: dict[str, str]) -> list[str]:
+    found = {name for (name,) in await session.fetch(_TABLES, session.config.keyspace.lower())}
+    return [name for name in creations if name not in found]

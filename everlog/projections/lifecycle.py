@@ -1,0 +1,99 @@
+"""The life of one projection instance as a state machine: when it starts again, and what observers hear.
+
+Pure: time and randomness are arguments. What an observer hears is always
+`started (error)* (failed)? stopped`, any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from everlog.errors import InvalidProjection
+
+Phase = Literal["new", "running", "paused", "backoff", "completed", "failed", "stopped"]
+ENDED: tuple[Phase, ...] = ("completed", "failed", "stopped")
+
+
+class Restart(msgspec.Struct, frozen=True):
+    """How a failed stream starts again: after `first` seconds, twice as long each time, at most `most`.
+
+    `random_factor`: up to so much longer, so that not all start at once. `max_restarts`: after so many the
+    instance gives up; 0 means none, None without end. The count begins anew once a stream ran longer than `first`.
+    """
+
+    first: float = 3.0
+    most: float = 30.0
+    random_factor: float = 0.2
+    max_restarts: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.most:
+            raise InvalidProjection(f"restarts after {self.first} to {self.most} s: the first must not be the longer")
+        if not 0 <= self.random_factor <= 1:
+            raise InvalidProjection(f"random_factor is between 0 and 1, not {self.random_factor}")
+        if self.max_restarts is not None and self.max_restarts < 0:
+            raise InvalidProjection("max_restarts is at least 0, or None for no end")
+
+    def delay(self, restart: int, chance: float) -> float:
+        """The pause before restart number 1, 2, …; `chance` is a random number from 0 to 1."""
+        return min(self.most, self.first * 2.0 ** min(restart - 1, 60)) * (1.0 + chance * self.random_factor)
+
+
+class Lifecycle:
+    """Where an instance is. Each method is something that happens, and returns what observers are told."""
+
+    def __init__(self, restart: Restart, chance: Callable[[], float]) -> None:
+        self.phase: Phase = "new"
+        self.restarts = 0  # in a row
+        self.until: float | None = None  # the end of a backoff
+        self._restart = restart
+        self._chance = chance
+        self._started = 0.0
+
+    def start(self, now: float) -> list[str]:
+        """A stream begins."""
+        assert self.phase in ("new", "backoff"), self.phase
+        self.phase, self.until, self._started = "running", None, now
+        return ["started"]
+
+    def pause(self) -> None:
+        """The stream stays silent until something else is wanted."""
+        assert self.phase == "running", self.phase
+        self.phase = "paused"
+
+    def fail(self, now: float) -> list[str]:
+        """The stream failed: start again after a backoff, or give up."""
+        assert self.phase in ("running", "paused"), self.phase
+        if now - self._started > self._restart.first:
+            self.restarts = 0
+        most = self._restart.max_restarts
+        if most is not None and self.restarts >= most:
+            self.phase = "failed"
+        else:
+            self.restarts += 1
+            self.phase = "backoff"
+            self.until = now + self._restart.delay(self.restarts, self._chance())
+        return ["failed", "stopped"]
+
+    def complete(self) -> list[str]:
+        """The source ended: nothing more will come, and nothing starts again."""
+        assert self.phase == "running", self.phase
+        self.phase = "completed"
+        return ["stopped"]
+
+    def begin_anew(self) -> list[str]:
+        """What is wanted changed: the stream ended in good order and starts again at once."""
+        assert self.phase in ("running", "paused"), self.phase
+        self.phase = "new"
+        return ["stopped"]
+
+    def stop(self) -> list[str]:
+        """Somebody wants it to end; also during a backoff, at once."""
+        heard = ["stopped"] if self.phase in ("running", "paused") else []
+        if self.phase not in ENDED:
+            self.phase = "stopped"
+            self.until = None
+        return heard

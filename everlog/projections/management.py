@@ -1,0 +1,285 @@
+"""`log.projections`: run them, look at them, tell them what to do. All of it goes through the store.
+
+So commands work from any process, and while nobody runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from everlog.errors import InvalidInput, InvalidProjection, StillBehind, UnknownProjection
+from everlog.journal.journal import Parts
+from everlog.journal.values import Position
+from everlog.projections.backend import open_offset_store
+from everlog.projections.ids import ProjectionId
+from everlog.projections.kinds import source_of
+from everlog.projections.offsets import Offset
+from everlog.projections.projection import Projection
+from everlog.projections.runner import Runner
+from everlog.projections.source import Lag
+from everlog.projections.store import ANYTHING, Anything, DeadLetter, Known, OffsetStore
+from everlog.projections.streams import Hub
+from everlog.projections.windows import Place
+
+LOOK_SECONDS = 0.02
+
+
+class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How one instance of a projection is. `lag` is None if its source cannot tell."""
+
+    name: str
+    key: str
+    state: str
+    paused: bool
+    offset: Offset | None
+    updated_ms: int | None
+    owner: str | None
+    epoch: int
+    handled: int
+    skipped: int
+    restarts: int
+    dead_letters: int
+    failing: str | None
+    attempts: int
+    error: str | None
+    lag: Lag | None
+
+
+class Projections:
+    """The projections of a log."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._store: OffsetStore | None = None
+        self._opening = asyncio.Lock()
+        self._hub = Hub()
+
+    async def store(self) -> OffsetStore:
+        """Where offsets are kept; opened by the first use."""
+        async with self._opening:
+            if self._store is None:
+                self._store = await open_offset_store(self._parts.config, clock=self._parts.clock)
+            return self._store
+
+    async def runner(self, *projections: Projection) -> Runner:
+        """What runs these projections, not started yet: it has `start`, `stop` and `status`."""
+        settings = self._parts.config.projections
+        return Runner(
+            projections,
+            store=await self.store(),
+            parts=self._parts,
+            hub=self._hub,
+            clock=self._parts.clock,
+            lease=settings.lease,
+            poll=settings.poll,
+            timeout=settings.handler_timeout,
+        )
+
+    @asynccontextmanager
+    async def run(self, *projections: Projection) -> AsyncIterator[Runner]:
+        """Run them as long as the block lasts: `async with log.projections.run(carts): ...`."""
+        async with await self.runner(*projections) as runner:
+            yield runner
+
+    # Looking
+
+    async def list(self, name: str | None = None) -> list[ProjectionStatus]:
+        """All instances that ever ran here, or those of one projection."""
+        return [await self._status(one) for one in await (await self.store()).known(name)]
+
+    async def get(self, name: str, key: str | None = None) -> ProjectionStatus:
+        """One instance. The key may be left out if the projection has only one."""
+        return await self._status(await self._known(name, key))
+
+    async def offset(self, name: str, key: str | None = None) -> Offset | None:
+        """The stored offset."""
+        return (await self._known(name, key)).offset
+
+    async def _known(self, name: str, key: str | None) -> Known:
+        found = await (await self.store()).known(name)
+        if key is not None:
+            found = [one for one in found if one.key == key]
+        if not found:
+            raise UnknownProjection(name, key)
+        if len(found) > 1:
+            keys = ", ".join(one.key for one in found[:10])
+            raise InvalidProjection(f"the projection {name} has the keys {keys}: name one")
+        return found[0]
+
+    async def _id(self, name: str, key: str | None) -> ProjectionId:
+        return ProjectionId(name, (await self._known(name, key)).key)
+
+    async def _status(self, known: Known) -> ProjectionStatus:
+        report, lease = known.report, known.lease
+        owner = None if lease is None else lease.owner
+        state = report.state if owner is not None or report.state in ("completed", "failed") else "stopped"
+        return ProjectionStatus(
+            name=known.name,
+            key=known.key,
+            state=state,
+            paused=known.desired.paused,
+            offset=known.offset,
+            updated_ms=known.updated_ms,
+            owner=owner,
+            epoch=0 if lease is None else lease.epoch,
+            handled=report.handled,
+            skipped=report.skipped,
+            restarts=report.restarts,
+            dead_letters=known.dead_letters,
+            failing=report.failing,
+            attempts=report.attempts,
+            error=report.error,
+            lag=await self._lag(known),
+        )
+
+    async def _lag(self, known: Known) -> Lag | None:
+        """What the source says about itself in the store is enough: nobody has to run."""
+        source = source_of(known.report.source)
+        if source is None:
+            return None
+        feed = source.open(self._parts)
+        try:
+            return await feed.lag(known.key, known.offset)
+        finally:
+            await feed.close()
+
+    # Commands
+
+    async def set(
+        self, name: str, key: str | None, offset: Offset, *, expected: Offset | Anything | None = ANYTHING
+    ) -> None:
+        """Go on after this offset; with `expected`, only if it is that one now (else OffsetConflict)."""
+        await self._set(await self._id(name, key), offset, expected)
+
+    async def clear(self, name: str, key: str | None = None, *, expected: Offset | Anything | None = ANYTHING) -> None:
+        """Begin at the beginning of the source."""
+        await self._set(await self._id(name, key), None, expected)
+
+    async def _set(self, identity: ProjectionId, offset: Offset | None, expected: Offset | Anything | None) -> None:
+        await (await self.store()).set_offset(identity, offset, expected=expected)
+        self._hub.forget(identity)
+
+    async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
+        """Handle nothing until `resume`; with `wait`, come back only when its owner obeys (else StillBehind)."""
+        await self._pause(name, key, True, wait)
+
+    async def resume(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
+        """Go on."""
+        await self._pause(name, key, False, wait)
+
+    async def _pause(self, name: str, key: str | None, paused: bool, wait: float | None) -> None:
+        identity = await self._id(name, key)
+        desired = await (await self.store()).pause(identity, paused)
+        if wait is not None:
+            await self._settled(identity, desired.version, wait)
+
+    async def _settled(self, identity: ProjectionId, version: int, seconds: float) -> None:
+        """Until the owner follows this version, or nobody owns it."""
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    known = await self._known(identity.name, identity.key)
+                    if known.lease is None or known.lease.owner is None or known.report.seen >= version:
+                        return
+                    await asyncio.sleep(LOOK_SECONDS)
+        except TimeoutError as error:
+            raise StillBehind(f"{identity}: its owner has not followed within {seconds:g} s; it will") from error
+
+    async def skip(self, name: str, key: str | None = None, *, offset: str | None = None) -> str:
+        """Leave out the envelope that is failing now, or the one at this offset; it becomes a dead letter."""
+        known = await self._known(name, key)
+        wanted = known.report.failing if offset is None else offset
+        if wanted is None:
+            raise InvalidInput(f"{name}, key {known.key}: nothing is failing, so there is nothing to skip")
+        await (await self.store()).skip(ProjectionId(name, known.key), wanted)
+        return wanted
+
+    # Dead letters
+
+    async def dead_letters(self, name: str, key: str | None = None, *, limit: int = 1000) -> Sequence[DeadLetter]:
+        """Envelopes that were given up, oldest first."""
+        if not await (await self.store()).known(name):
+            raise UnknownProjection(name)
+        return await (await self.store()).dead_letters(name, key, limit=limit)
+
+    async def replay(self, name: str, key: str | None = None, *, offset: str | None = None) -> int:
+        """Let the owner handle dead letters again, all or one; how many it will."""
+        return await (await self.store()).request_replay(await self._id(name, key), offset)
+
+    async def forget(self, name: str, key: str | None = None, *, offset: str | None = None) -> int:
+        """Drop dead letters, all or one; how many."""
+        return await (await self.store()).drop_letters(await self._id(name, key), offset)
+
+    # Reading one's own writes
+
+    def view(self, name: str) -> ProjectionView:
+        """The view that a projection fills in the store."""
+        return ProjectionView(self, name)
+
+    async def wait(self, name: str, token: Position | str, *, seconds: float | None = 30.0) -> None:
+        """Until all keys have passed what this token stands for, filtered events included (else StillBehind)."""
+        position = Position.parse(token) if isinstance(token, str) else token
+        place = (position.topic, position.partition)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wait(name, place, position.offset)
+        except TimeoutError as error:
+            raise StillBehind(
+                f"the projection {name} has not reached {position} within {seconds:g} s: is it running, and does its "
+                "source tell positions?"
+            ) from error
+
+    async def _wait(self, name: str, place: Place, offset: int) -> None:
+        """What this process handles is known at once; what others do, by a look at the store now and then."""
+        store, loop = await self.store(), asyncio.get_running_loop()
+        pause = max(LOOK_SECONDS, store.look_seconds)
+        while True:
+            known = await store.known(name)
+            saved = {key: places[place] for key, places in (await store.positions(name)).items() if place in places}
+            next_look = loop.time() + pause
+            while loop.time() < next_look:
+                if _passed(known, {**saved, **self._hub.positions(name, place)}, offset):
+                    return
+                await self._hub.wait(next_look - loop.time())
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        if self._store is not None:
+            store, self._store = self._store, None
+            await store.close()
+
+
+def _passed(known: Sequence[Known], reached: Mapping[str, int], offset: int) -> bool:
+    """Whether all keys that this concerns are past an offset: all of them, or those that have its partition."""
+    everybody = [one for one in known if one.report.tracks_all]
+    if everybody:
+        complete = len(everybody) >= max(one.report.keys for one in everybody)
+        return complete and all(reached.get(one.key, -1) >= offset for one in everybody)
+    return bool(reached) and min(reached.values()) >= offset
+
+
+class ProjectionView:
+    """What a projection has written into the store's own tables."""
+
+    def __init__(self, projections: Projections, name: str) -> None:
+        self._projections = projections
+        self._name = name
+
+    async def wait(self, token: Position | str, *, seconds: float | None = 30.0) -> None:
+        """Until the view has what this token stands for."""
+        await self._projections.wait(self._name, token, seconds=seconds)
+
+    async def fetch(self, statement: str, *values: Any, after: Position | str | None = None) -> list[tuple[Any, ...]]:
+        """The rows of a query; with `after=token`, once the view has what that token stands for."""
+        if after is not None:
+            await self.wait(after)
+        return await (await self._projections.store()).view().fetch(statement, *values)
+
+    async def execute(self, statement: str, *values: Any) -> int:
+        """Run a statement, such as one that makes the view's tables."""
+        return await (await self._projections.store()).view().execute(statement, *values)

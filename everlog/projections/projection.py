@@ -1,0 +1,91 @@
+"""Declaring projections: by decorator, or as an object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from everlog.errors import InvalidProjection
+from everlog.projections.handlers import Shape
+from everlog.projections.ids import check_part
+from everlog.projections.lifecycle import Restart
+from everlog.projections.observers import Observer
+from everlog.projections.provider import as_source
+from everlog.projections.recovery import Recovery
+from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, Strategy
+
+
+class Projection:
+    """A name, a source, a handler, and how they work together. It does nothing until a runner runs it.
+
+    `handler`: a function, or a class whose instances handle (one per start of the stream). `factory=True`: it is a
+    function that makes handlers. `timeout`: how long a call may take; None takes the configured time. `view`: what a
+    handler with a second argument gets instead of the store's own view.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        source: Any,
+        handler: Any,
+        strategy: Strategy | None = None,
+        recovery: Recovery | None = None,
+        restart: Restart | None = None,
+        observers: Sequence[Observer] = (),
+        timeout: float | None = None,
+        factory: bool = False,
+        view: Any = None,
+    ) -> None:
+        self.name = check_part("name", name)
+        self.source = as_source(source)
+        self.strategy: Strategy = AtLeastOnce() if strategy is None else strategy
+        self.recovery = Recovery() if recovery is None else recovery
+        self.restart = Restart() if restart is None else restart
+        self.observers = tuple(observers)
+        self.timeout = timeout
+        self.view = view
+        self.handler = handler
+        self.shape = Shape(handler, factory=factory)
+        self._check()
+
+    def _check(self) -> None:
+        """What cannot work is refused here, not at the first event."""
+        strategy, shape = self.strategy, self.shape
+        if not isinstance(strategy, Strategy):
+            raise InvalidProjection(f"{self.name}: a strategy is at_least_once() or another one, not {strategy!r}")
+        if isinstance(strategy, AtMostOnce) and self.recovery.retries:
+            raise InvalidProjection(
+                f"{self.name}: at_most_once handles nothing twice, so it cannot retry: fail or skip"
+            )
+        if isinstance(strategy, Flow) != shape.generator:
+            raise InvalidProjection(f"{self.name}: an async generator goes with flow(), and flow() with one")
+        if isinstance(strategy, Flow) and (self.recovery != Recovery() or shape.takes_view):
+            raise InvalidProjection(f"{self.name}: a flow takes the envelopes alone, and only starts again as a whole")
+        if isinstance(strategy, AtLeastOnce) and strategy.parallelism > 1 and (shape.stateful or shape.actor):
+            raise InvalidProjection(f"{self.name}: a handler with state takes one envelope at a time: no parallelism")
+        if isinstance(strategy, ExactlyOnce) and (self.view is not None or not shape.takes_view):
+            raise InvalidProjection(
+                f"{self.name}: exactly_once covers what the handler writes by the view that it gets: "
+                "'async def handler(envelope, view)'"
+            )
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The handler itself, so that a decorated function can still be called, as in a test."""
+        return self.handler(*arguments)
+
+    def __repr__(self) -> str:
+        return f"Projection({self.name!r})"
+
+
+def projection(name: str, *, source: Any, **settings: Any) -> Callable[[Any], Projection]:
+    """Declare a projection whose handler follows.
+
+    @everlog.projection("carts", source=everlog.records("orders"))
+    async def carts(record, view): ...
+    """
+
+    def declare(handler: Any) -> Projection:
+        return Projection(name, source=source, handler=handler, **settings)
+
+    return declare

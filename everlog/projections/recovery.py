@@ -1,0 +1,62 @@
+"""What becomes of an envelope whose handler fails."""
+
+from __future__ import annotations
+
+import msgspec
+
+from everlog.errors import InvalidProjection
+
+DEFAULT_RETRIES = 5
+DEFAULT_DELAY = 1.0
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """How often a failed envelope is tried again, after which delay, and whether it is skipped in the end.
+
+    >>> Recovery.retry_and_skip(3, 0.5).attempts
+    4
+    """
+
+    retries: int = 0
+    delay: float = 0.0
+    skips: bool = False
+
+    @property
+    def attempts(self) -> int:
+        """How often a handler is called for one envelope at most."""
+        return 1 + self.retries
+
+    @property
+    def name(self) -> str:
+        if self.retries:
+            return f"retry and {'skip' if self.skips else 'fail'}"
+        return "skip" if self.skips else "fail"
+
+    @classmethod
+    def fail(cls) -> Recovery:
+        """The stream fails, and starts again from the stored offset after a backoff."""
+        return cls()
+
+    @classmethod
+    def skip(cls) -> Recovery:
+        """The envelope (or the whole group) becomes a dead letter; its offset counts as done."""
+        return cls(skips=True)
+
+    @classmethod
+    def retry_and_fail(cls, retries: int = DEFAULT_RETRIES, delay: float = DEFAULT_DELAY) -> Recovery:
+        """Up to `retries` more attempts, `delay` seconds before each, then as `fail`."""
+        return _retrying(retries, delay, skips=False)
+
+    @classmethod
+    def retry_and_skip(cls, retries: int = DEFAULT_RETRIES, delay: float = DEFAULT_DELAY) -> Recovery:
+        """Up to `retries` more attempts, `delay` seconds before each, then as `skip`."""
+        return _retrying(retries, delay, skips=True)
+
+
+def _retrying(retries: int, delay: float, *, skips: bool) -> Recovery:
+    """Without any retries both variants are `fail`, as in Akka Projection: nothing is dropped by a zero."""
+    if isinstance(retries, bool) or not isinstance(retries, int):
+        raise InvalidProjection(f"retries is a whole number, not {retries!r}")
+    if not delay >= 0:
+        raise InvalidProjection(f"the delay before a retry is at least 0 seconds, not {delay!r}")
+    return Recovery(retries, delay, skips) if retries >= 1 else Recovery()

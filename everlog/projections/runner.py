@@ -1,0 +1,324 @@
+"""Runs projections: takes the keys that are this instance's share, keeps their leases, follows commands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from everlog.clock import Clock, SystemClock
+from everlog.errors import EverlogError, InvalidProjection
+from everlog.journal.journal import Parts
+from everlog.projections.ids import ProjectionId
+from everlog.projections.lifecycle import ENDED
+from everlog.projections.projection import Projection
+from everlog.projections.sharing import Lease, Watch, share
+from everlog.projections.source import Feed
+from everlog.projections.store import Desired, OffsetStore, Report
+from everlog.projections.streams import Hub
+from everlog.projections.worker import Worker
+
+log = logging.getLogger("everlog.projections")
+
+LEASE = 5.0
+POLL = 0.1
+HANDLER_TIMEOUT = 300.0
+
+
+class Runner:
+    """A service: `start`, `stop`, `status`; or `async with`. Many runners, here and elsewhere, share the keys."""
+
+    def __init__(
+        self,
+        projections: Sequence[Projection],
+        *,
+        store: OffsetStore,
+        parts: Parts | None = None,
+        hub: Hub | None = None,
+        clock: Clock | None = None,
+        chance: Callable[[], float] = random.random,
+        lease: float = LEASE,
+        poll: float = POLL,
+        timeout: float | None = HANDLER_TIMEOUT,
+    ) -> None:
+        names = [one.name for one in projections]
+        doubled = {name for name in names if names.count(name) > 1}
+        if doubled:
+            raise InvalidProjection(f"two projections have the name {sorted(doubled)[0]!r}: give one another name")
+        for one in projections:
+            if one.shape.takes_view and one.view is None and not store.has_views:
+                raise InvalidProjection(
+                    f"{one.name}: this store has no tables for views: let the handler take the envelope alone, or give "
+                    "the projection a view of its own (view=…, not with exactly_once)"
+                )
+        clock = clock or SystemClock()
+        self.owner = clock.new_id()
+        hub = hub or Hub()
+        self._parts = parts
+        self._supervisors = {
+            one.name: Supervisor(
+                one,
+                self.owner,
+                store=store,
+                feed=one.source.open(parts),
+                hub=hub,
+                clock=clock,
+                chance=chance,
+                lease=lease,
+                poll=poll,
+                timeout=timeout,
+            )
+            for one in projections
+        }
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def start(self) -> None:
+        """Begin; needs a running event loop. A second call changes nothing."""
+        for supervisor in self._supervisors.values():
+            supervisor.start()
+
+    async def stop(self) -> None:
+        """Let open calls finish, save what is done, give the keys back."""
+        await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors.values()))
+
+    def status(self) -> dict[str, dict[str, Report]]:
+        """By name and key: how the instances of this runner are."""
+        return {name: supervisor.status() for name, supervisor in self._supervisors.items()}
+
+    async def ended(self) -> None:
+        """Wait until every key that this runner has, has ended: completed, failed or stopped."""
+        await asyncio.gather(*(supervisor.ended() for supervisor in self._supervisors.values()))
+
+    async def owns(self, name: str, count: int) -> None:
+        """Wait until this runner has so many keys of a projection."""
+        await self._supervisors[name].owns(count)
+
+
+class Supervisor:
+    """The instances of one projection in this process."""
+
+    def __init__(
+        self,
+        projection: Projection,
+        owner: str,
+        *,
+        store: OffsetStore,
+        feed: Feed,
+        hub: Hub,
+        clock: Clock,
+        chance: Callable[[], float],
+        lease: float,
+        poll: float,
+        timeout: float | None,
+    ) -> None:
+        self._projection = projection
+        self._owner = owner
+        self._store = store
+        self._feed = feed
+        self._hub = hub
+        self._clock = clock
+        self._chance = chance
+        self._seconds = lease
+        self._poll = max(poll, store.look_seconds)
+        self._timeout = timeout
+        self._workers: dict[str, Worker] = {}
+        self._giving: dict[str, asyncio.Task[None]] = {}
+        self._leases = Watch(lease)
+        self._instances = Watch(lease)
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._beats = 0
+        self._keys = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"everlog-projection-{self._projection.name}")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self._stopping.set()
+        for worker in self._workers.values():
+            worker.signal.set("stop")
+        await task
+        await asyncio.gather(*self._giving.values())
+        await asyncio.gather(*(self._give(key) for key in list(self._workers)))
+        try:
+            await self._store.leave(self._projection.name, self._owner)
+        except EverlogError as error:
+            log.warning("%s: could not say good-bye: %s", self._projection.name, error)
+        await self._feed.close()
+        self._stopping.clear()
+
+    def status(self) -> dict[str, Report]:
+        return {key: worker.report() for key, worker in sorted(self._workers.items())}
+
+    async def ended(self) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._beats > 0 and self._all_ended())
+
+    def _all_ended(self) -> bool:
+        return all(worker.report().state in ENDED for worker in self._workers.values())
+
+    async def owns(self, count: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self._workers) == count)
+
+    async def _run(self) -> None:
+        """A beat every third of a lease; in between, look for commands."""
+        loop = asyncio.get_running_loop()
+        stamp: object = None
+        said: object = None
+        trouble = ""
+        next_beat = loop.time()
+        while not self._stopping.is_set():
+            try:
+                if loop.time() >= next_beat:
+                    next_beat = loop.time() + self._seconds / 3
+                    await self._beat()
+                found = self._store.stamp()
+                if found is None or found != stamp:
+                    await self._follow()
+                    stamp = found
+                if self._said() != said:
+                    said = self._said()
+                    await self._renew(loop.time())  # whoever waits for a command to be obeyed looks at the reports
+                trouble = ""
+            except EverlogError as error:
+                if str(error) != trouble:  # once, not at every look
+                    trouble = str(error)
+                    log.warning("%s: %s; trying again", self._projection.name, trouble)
+            except Exception:
+                log.exception("%s: trying again", self._projection.name)  # its workers depend on the next beat
+            async with self._changed:
+                self._changed.notify_all()
+            await self._pause(min(self._poll, max(0.0, next_beat - loop.time())))
+
+    def _said(self) -> object:
+        """What others may be waiting to see in a report."""
+        reports = {key: worker.report() for key, worker in self._workers.items()}
+        return {key: (report.state, report.seen, report.failing) for key, report in reports.items()}
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the next look, or until a worker ends."""
+        stop = asyncio.ensure_future(self._stopping.wait())
+        running = {worker.task for worker in self._workers.values() if not worker.task.done()}
+        try:
+            await asyncio.wait({stop, *running}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+
+    async def _beat(self) -> None:
+        """Renew, look who lives, take and give."""
+        asked = asyncio.get_running_loop().time()
+        name = self._projection.name
+        instances = await self._store.join(name, self._owner)
+        await self._renew(asked)
+        leases = await self._store.leases(name)
+        now = asyncio.get_running_loop().time()
+        alive = [one for one, beat in instances.items() if self._instances.look(one, beat, now)]
+        owners = {
+            key: lease.owner if self._leases.look(key, (lease.owner, lease.epoch, lease.beat), now) else None
+            for key, lease in leases.items()
+        }
+        owners |= dict.fromkeys(self._workers, self._owner)
+        self._instances.keep(instances)
+        self._leases.keep(leases)
+        keys = await self._feed.keys()
+        self._keys = len(keys)
+        shares = share(self._owner, keys, owners, alive)
+        for key in shares.give:
+            if key not in self._giving:
+                self._giving[key] = asyncio.create_task(self._give_away(key))
+        for key in shares.take:
+            await self._take(key, leases.get(key))
+        self._beats += 1
+
+    async def _renew(self, asked: float) -> None:
+        for key, worker in list(self._workers.items()):
+            if key in self._giving and worker.task.done():
+                continue
+            lease = await self._store.renew(worker.lease, worker.report())
+            if lease is None:
+                log.warning("%s: another instance has taken it over", worker.id)
+                worker.signal.set("lost")
+                del self._workers[key]
+            else:
+                self._revive(key, worker, lease, asked + self._seconds)
+
+    def _revive(self, key: str, worker: Worker, lease: Lease, owned_until: float) -> None:
+        """A worker that has ended begins anew if a command has given it a new epoch, or if it only thought that it
+        had lost its key: it could not renew in time, but nobody took it.
+        """
+        if worker.task.done() and (lease.epoch != worker.lease.epoch or worker.signal.reason == "lost"):
+            self._start(key, lease, owned_until)
+        else:
+            worker.renewed(lease, owned_until)
+
+    async def _take(self, key: str, seen: Lease | None) -> None:
+        asked = asyncio.get_running_loop().time()
+        lease = await self._store.take(ProjectionId(self._projection.name, key), self._owner, seen)
+        if lease is not None and not self._stopping.is_set():
+            self._start(key, lease, asked + self._seconds)
+        elif lease is not None:
+            await self._store.release(lease, Report(state="stopped"))
+
+    def _start(self, key: str, lease: Lease, owned_until: float | None) -> None:
+        self._workers[key] = Worker(
+            self._projection,
+            lease,
+            feed=self._feed,
+            store=self._store,
+            hub=self._hub,
+            clock=self._clock,
+            chance=self._chance,
+            timeout=self._timeout,
+            owned_until=owned_until,
+            keys=self._keys,
+        )
+
+    async def _give_away(self, key: str) -> None:
+        """To somebody who has less."""
+        try:
+            await self._give(key)
+        finally:
+            self._giving.pop(key, None)
+
+    async def _give(self, key: str) -> None:
+        worker = self._workers[key]
+        worker.signal.set("stop")
+        await asyncio.gather(worker.task, return_exceptions=True)
+        if self._workers.get(key) is worker:
+            del self._workers[key]
+        try:
+            await self._store.release(worker.lease, worker.report())
+        except EverlogError as error:
+            log.warning("%s: its lease was not given back, it will run out: %s", worker.id, error)
+
+    async def _follow(self) -> None:
+        """Commands: what is wanted of each key, and epochs that they raised."""
+        desired: Mapping[str, Desired] = await self._store.desired(self._projection.name)
+        leases = await self._store.leases(self._projection.name)
+        for key, worker in list(self._workers.items()):
+            lease = leases.get(key)
+            if lease is not None and lease.owner == self._owner and lease.epoch != worker.lease.epoch:
+                await self._renew(asyncio.get_running_loop().time())
+                return
+            wants = desired.get(key, Desired())
+            if worker.task.done() and wants.version != worker.report().seen and key not in self._giving:
+                self._start(key, worker.lease, worker.owned_until)
+            else:
+                worker.wanted(wants)

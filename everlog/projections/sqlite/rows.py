@@ -1,0 +1,93 @@
+"""Between our values and the rows; each function runs inside a transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from everlog.errors import InvalidOffset, OwnershipLost
+from everlog.projections.ids import ProjectionId, partition_of_key
+from everlog.projections.offsets import Offset, Single, decode, entries, is_mergeable
+from everlog.projections.sharing import Lease
+from everlog.projections.store import DeadLetter, Desired
+from everlog.projections.windows import Progress
+from everlog.sqlite import load_statements
+
+SQL = load_statements("everlog.projections.sqlite")
+
+OffsetRow = tuple[Any, ...]
+"""entry, key, offset, manifest, mergeable, updated"""
+
+
+def offset_from(rows: Sequence[OffsetRow], key: str, *, own: bool) -> Offset | None:
+    """The offset of a key: its own row, or the map of all entries of the name; with `own`, of those it wrote."""
+    if rows and all(row[4] for row in rows):
+        found: dict[str, Single] = {
+            row[0]: decode(row[2], row[3]) for row in rows if not own or row[1] in (key, row[0])
+        }
+        return found or None
+    for row in rows:
+        if row[0] == key and not row[4]:
+            return decode(row[2], row[3])
+    return None
+
+
+def wanted(row: Sequence[Any]) -> Desired:
+    """A row of `projection_management` without its key."""
+    return Desired(bool(row[0]), row[1], row[2])
+
+
+def check_owner(connection: sqlite3.Connection, lease: Lease) -> None:
+    """The transaction holds the write lock: who owns the key now owns it until the commit."""
+    row = connection.execute(SQL["lease"], (lease.name, lease.key)).fetchone()
+    if row is None or row[0] != lease.owner or row[1] != lease.epoch:
+        raise OwnershipLost(f"{lease.name}-{lease.key}", lease.epoch)
+
+
+def save_progress(connection: sqlite3.Connection, lease: Lease, progress: Progress, now_ms: int) -> None:
+    """The offset, its mirror, and the positions."""
+    if progress.offset is not None:
+        _write_entries(connection, lease.name, lease.key, lease.epoch, progress.offset, now_ms)
+    if progress.positions:
+        values = [(lease.name, lease.key, *place, offset) for place, offset in progress.positions.items()]
+        connection.executemany(SQL["save_position"], values)
+
+
+def write_offset(
+    connection: sqlite3.Connection,
+    projection: ProjectionId,
+    epoch: int,
+    offset: Offset | None,
+    rows: Sequence[OffsetRow],
+    now_ms: int,
+) -> None:
+    """Replace an offset as a whole: entries that the new one lacks go."""
+    name, key = projection.name, projection.key
+    mine = [row for row in rows if row[1] == key or (row[4] and row[1] == row[0])]
+    if offset is not None and mine and is_mergeable(offset) != bool(mine[0][4]):
+        kind = "a map of offsets" if mine[0][4] else "a single offset"
+        raise InvalidOffset(f"{projection} has {kind}, so {offset!r} does not fit")
+    kept = set() if offset is None else set(entries(key, offset))
+    for row in mine:
+        if row[0] not in kept:
+            connection.execute(SQL["clear"], (name, row[0]))
+            connection.execute(SQL["clear_mirror"], (name, partition_of_key(row[0]), row[0]))
+    if offset is not None:
+        _write_entries(connection, name, key, epoch, offset, now_ms)
+
+
+def _write_entries(
+    connection: sqlite3.Connection, name: str, key: str, epoch: int, offset: Offset, now_ms: int
+) -> None:
+    mergeable = is_mergeable(offset)
+    for entry, (text, manifest) in entries(key, offset).items():
+        connection.execute(SQL["save"], (name, entry, key, epoch, text, manifest, mergeable, now_ms))
+        place = (name, partition_of_key(entry), entry)
+        connection.execute(SQL["mirror"], (*place, text, manifest, now_ms, mergeable))
+
+
+def bury(connection: sqlite3.Connection, letters: Sequence[DeadLetter]) -> None:
+    for one in letters:
+        facts = (one.offset, one.manifest, one.cause, one.attempts, one.payload, one.created_ms)
+        connection.execute(SQL["bury"], (one.name, one.key, *facts))

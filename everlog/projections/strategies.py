@@ -1,0 +1,66 @@
+"""How handling and storing the offset follow each other, and so what a crash repeats or loses."""
+
+from __future__ import annotations
+
+import msgspec
+
+from everlog.errors import InvalidProjection
+from everlog.projections.windows import SaveWindow
+
+
+class AtLeastOnce(msgspec.Struct, frozen=True):
+    """Handle, then store the offset, after `save_every` envelopes or `within` seconds: up to a window is repeated.
+
+    `parallelism`: so many envelopes at a time, in order per journal; the offset covers the contiguous prefix.
+    """
+
+    save_every: int = 100
+    within: float = 0.5
+    parallelism: int = 1
+
+    def __post_init__(self) -> None:
+        SaveWindow(self.save_every, self.within)
+        if not 1 <= self.parallelism <= 10_000:
+            raise InvalidProjection(f"parallelism is between 1 and 10,000, not {self.parallelism}")
+
+
+class Grouped(msgspec.Struct, frozen=True):
+    """Handle lists of up to `size` envelopes that came `within` seconds; store the last one's offset at once."""
+
+    size: int = 20
+    within: float = 0.5
+
+    def __post_init__(self) -> None:
+        SaveWindow(self.size, self.within)
+
+
+class AtMostOnce(msgspec.Struct, frozen=True):
+    """Store the offset, then handle: a crash loses one envelope at most, and none is handled twice."""
+
+
+class Flow(msgspec.Struct, frozen=True):
+    """The handler is an async generator over all envelopes; what it yields is done. Windows as in AtLeastOnce."""
+
+    save_every: int = 100
+    within: float = 0.5
+
+    def __post_init__(self) -> None:
+        SaveWindow(self.save_every, self.within)
+
+
+class ExactlyOnce(msgspec.Struct, frozen=True):
+    """View rows and offset change together; up to `size` envelopes that wait already share a transaction."""
+
+    size: int = 100
+
+    def __post_init__(self) -> None:
+        SaveWindow(self.size, 1.0)
+
+
+Strategy = AtLeastOnce | Grouped | AtMostOnce | Flow | ExactlyOnce
+
+at_least_once = AtLeastOnce
+grouped = Grouped
+at_most_once = AtMostOnce
+flow = Flow
+exactly_once = ExactlyOnce

@@ -1,0 +1,132 @@
+"""The store of projections on Cassandra keeps what every such store promises, and its tables are Akka's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from everlog.errors import OwnershipLost
+from everlog.projections.cassandra.store import CassandraOffsetStore
+from everlog.projections.ids import ProjectionId
+from everlog.projections.offsets import Int32
+from everlog.projections.runner import Runner
+from everlog.projections.strategies import at_least_once
+from everlog.projections.windows import Progress
+from everlog.store.cassandra.session import Session, connect
+from everlog.testing.projections import ID, OffsetStoreConformance, own
+from tests.unit.models.projection_fixture import ID as WORDS
+from tests.unit.models.projection_fixture import QUICK, Joined, Six, declare, until
+
+pytestmark = pytest.mark.cluster
+
+TABLES = (
+    "projection_lease",
+    "projection_instance",
+    "projection_offset",
+    "projection_dead_letter",
+    "offset_store",
+    "projection_management",
+)
+
+
+@pytest.fixture(scope="module")
+def keyspace() -> str:
+    """One for all tests: making the tables takes longer than a test."""
+    import secrets
+
+    return f"p{secrets.token_hex(5)}"
+
+
+@pytest.fixture
+async def session(cluster_config, keyspace) -> AsyncIterator[Session]:
+    import msgspec
+
+    config = msgspec.structs.replace(cluster_config().cassandra, keyspace=keyspace)
+    session = await connect(config)
+    yield session
+    await session.close()
+
+
+@pytest.fixture
+async def store(session) -> AsyncIterator[CassandraOffsetStore]:
+    store = await CassandraOffsetStore.open(session.config)
+    for table in TABLES:
+        await session.change_schema(f"TRUNCATE {session.config.keyspace}.{table}")
+    yield store
+    await store.close()
+
+
+class TestCassandraOffsetStore(OffsetStoreConformance):
+    pass
+
+
+@pytest.mark.case("tags-and-projections", 60)
+async def test_the_mirror_is_what_akka_reads(store, session):
+    """carts-0 to carts-4 are in the partitions 3, 4, 0, 1, 2 of `offset_store`, with text and manifest."""
+    for number in range(5):
+        lease = await own(store, ProjectionId("carts", f"carts-{number}"))
+        for offset in (7, 8, number):
+            await store.save(lease, Progress(Int32(offset)))
+    statement = f"SELECT partition, projection_key, offset, manifest FROM {session.config.keyspace}.offset_store"
+    found = sorted(await session.fetch(statement), key=lambda row: row[1])
+    assert found == [(at, f"carts-{nr}", str(nr), "INT") for nr, at in enumerate((3, 4, 0, 1, 2))]
+    await store.set_offset(ProjectionId("carts", "carts-2"), None)
+    assert [row[1] for row in await session.fetch(statement) if row[0] == 0] == []
+
+
+async def test_what_akka_left_is_taken_over(store, session):
+    keyspace = session.config.keyspace
+    await session.write(
+        f"INSERT INTO {keyspace}.offset_store (projection_name, partition, projection_key, offset, manifest) "
+        "VALUES ('carts', 3, 'carts-0', '17', 'SEQ')"
+    )
+    await session.write(
+        f"INSERT INTO {keyspace}.projection_management (projection_name, partition, projection_key, paused) "
+        "VALUES ('carts', 3, 'carts-0', true)"
+    )
+    assert [(one.key, one.offset, one.desired.paused) for one in await store.known()] == [("carts-0", 17, True)]
+    await store.pause(ID, False)
+    lease = await own(store)
+    assert await store.load(ID) == 17
+    await store.save(lease, Progress(18))
+    assert await store.load(ID) == 18
+    rows = await session.fetch(f"SELECT offset, manifest FROM {keyspace}.offset_store")
+    assert rows == [("18", "LNG")], "ours is newer than what was there"
+
+
+async def test_owners_that_save_at_once_do_not_mix(store):
+    """Two epochs race for the row: whoever is out hears it, and the last word is the current owner's."""
+    stale = await own(store, owner="a")
+    await store.save(stale, Progress(0))
+    current = await own(store, owner="b")
+
+    async def save(lease, offset) -> bool:
+        try:
+            await store.save(lease, Progress(offset))
+        except OwnershipLost:
+            return False
+        return True
+
+    results = await asyncio.gather(*(save(lease, n) for n in range(1, 9) for lease in (stale, current)))
+    assert results == [False, True] * 8
+    assert await store.load(ID) in range(1, 9)
+
+
+@pytest.mark.case("tags-and-projections", 52)
+async def test_a_projection_runs_on_cassandra(store):
+    """A failure at 4 with a window of one: all once, the offset at 6; then set to 3: the rest again."""
+    joined = Joined(fail_at=4)
+    strategy = at_least_once(save_every=1)
+    projection = declare(joined, Six(completes=False), strategy=strategy, restart=QUICK)
+    async with Runner([projection], store=store, lease=6.0):
+        await until(lambda: len(joined.texts) == 6)
+        while await store.load(WORDS) != 6:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await store.set_offset(WORDS, 3)
+        await until(lambda: len(joined.texts) == 9)
+    assert joined.result == "abc|def|ghi|jkl|mno|pqr|jkl|mno|pqr"
+    assert await store.load(WORDS) == 6
+    (known,) = await store.known("words")
+    assert (known.report.state, known.lease.owner) == ("stopped", None)
