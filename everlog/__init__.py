@@ -41,6 +41,7 @@ from everlog.projections.records import records
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
 from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, flow, grouped
+from everlog.projections.tagged import slices, tag
 from everlog.queues.job import GiveUp, JobFunction, Retry, job
 from everlog.queues.operations import Stats as QueueStats
 from everlog.queues.options import QueueOptions
@@ -129,5 +130,7 @@ __all__ = [
     "load_config",
     "projection",
     "records",
+    "slices",
     "sync",
+    "tag",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from everlog.projections.records import Records
 from everlog.projections.source import Source
+from everlog.projections.tagged import Tagged
 
 
 def source_of(description: Mapping[str, Any]) -> Source | None:
@@ -14,4 +15,8 @@ def source_of(description: Mapping[str, Any]) -> Source | None:
     match description:
         case {"kind": "records", "topic": str(topic), "split": int(split)}:
             return Records(topic, split=split)
+        case {"kind": "tag", "tag": str(name)}:
+            return Tagged(name)
+        case {"kind": "slices", "split": int(split)}:
+            return Tagged(None, split)
     return None

@@ -256,6 +256,8 @@ class Projections:
 
 def _passed(known: Sequence[Known], reached: Mapping[str, int], offset: int) -> bool:
     """Whether all keys that this concerns are past an offset: all of them, or those that have its partition."""
+    if any(one.lease is not None and one.report.state == "new" for one in known):
+        return False  # it has not said yet what it reads
     everybody = [one for one in known if one.report.tracks_all]
     if everybody:
         complete = len(everybody) >= max(one.report.keys for one in everybody)

@@ -155,6 +155,11 @@ class Tag:
         start, position = _parse(after, since, token)
         return self._live(start, position)
 
+    def steps(self, after: After = None) -> AsyncGenerator[list[TaggedEvent] | Watermark, None]:
+        """Like `live_pages`, and the watermark each time that all up to it was given, events or not."""
+        start, position = _parse(after, None, None)
+        return self._steps(start, position)
+
     async def verify(self) -> Verified:
         """Count again: every event that journals hold with this tag must be in the view, once, with its number."""
         store, config = self._tags.parts.store, self._tags.parts.config
@@ -187,6 +192,14 @@ class Tag:
                 yield page
 
     async def _live(self, start: TimeUuid, token: Position | None) -> AsyncGenerator[list[TaggedEvent], None]:
+        async with aclosing(self._steps(start, token)) as steps:
+            async for found in steps:
+                if not isinstance(found, Watermark):
+                    yield found
+
+    async def _steps(
+        self, start: TimeUuid, token: Position | None
+    ) -> AsyncGenerator[list[TaggedEvent] | Watermark, None]:
         watermark = await self._begin(start, token)
         while True:
             if watermark.end > start:
@@ -194,6 +207,7 @@ class Tag:
                     async for page in pages:
                         yield page
                 start = watermark.end  # nothing can appear below it any more
+            yield watermark
             nr = watermark.nr
             watermark = await self._tags.watermarks.until(lambda found: found.nr > nr)  # noqa: B023
 
