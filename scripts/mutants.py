@@ -442,8 +442,8 @@ MUTANTS = (
     Mutant(
         "tags-resume",
         FOLD,
-        "Tagged(row, self.position, self.index, numbers)",
-        "Tagged(row, record.offset, self.index, numbers)",
+        "Tagged(row, self.position, index, numbers)",
+        "Tagged(row, record.offset, index, numbers)",
         "what waited takes its place where it is taken up",
     ),
     Mutant(
