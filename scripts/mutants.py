@@ -484,8 +484,8 @@ MUTANTS = (
     Mutant(
         "tags-merge",
         MERGE,
-        "while waiting and (not opened or waiting[-1].bucket.first <= opened[0][0]):",
-        "while waiting and not opened:",
+        "limits = [opened[0][0]] if opened else []",
+        "limits = []",
         "buckets that overlap are merged",
     ),
 )
