@@ -26,8 +26,7 @@ UNIT = "events/s"
 TAG = "eu"
 MANY = tuple(f"tag-{number}" for number in range(100))
 # What a user would write instead: one statement over the same rows.
-SCAN = """SELECT tick, rank, topic, id, tag_seq_nr, seq_nr, timestamp, payload_type, payload_txt, payload_bin, tags
-FROM tag_views WHERE tag_name = ? ORDER BY timebucket, tick, rank"""
+SCAN = "SELECT * FROM tag_views WHERE tag_name = ? ORDER BY timebucket, tick, rank"
 
 Tags = Sequence[tuple[str, ...]]
 
@@ -77,23 +76,16 @@ def _catch_up(settings: Settings) -> list[Line]:
     """All events of a tag from the beginning, against one statement over the same rows."""
     config, events = config_for(settings, "tags-one", settings.tags_events), settings.tags_events
 
-    def timed(count: int, started: float) -> Round:
-        if count != events:
-            raise RuntimeError(f"{count:,} events were read, not {events:,}")
-        elapsed = time.perf_counter() - started
-        return Round(events, elapsed, [elapsed])
-
     def read() -> Round:
-        started = time.perf_counter()
-        return timed(asyncio.run(_read(config)), started)
+        return _round(*asyncio.run(_read(config)), events)
 
     def scan() -> Round:
-        started = time.perf_counter()
         with closing(sqlite3.connect(config.folder / "store.db")) as store:
-            cursor, count = store.execute(SCAN, (TAG,)), 0
+            started, count = time.perf_counter(), 0
+            cursor = store.execute(SCAN, (TAG,))
             while page := cursor.fetchmany(500):
                 count += len(page)
-        return timed(count, started)
+            return _round(count, time.perf_counter() - started, events)
 
     contenders = [Contender("Everlog: tag(…).current_pages", read), Contender("sqlite3: the same rows", scan)]
     alternate(contenders, settings.rounds)
@@ -105,12 +97,18 @@ def _catch_up(settings: Settings) -> list[Line]:
     return [own, plain]
 
 
-async def _read(config: Config) -> int:
-    count = 0
+def _round(count: int, elapsed: float, events: int) -> Round:
+    if count != events:
+        raise RuntimeError(f"{count:,} events were read, not {events:,}")
+    return Round(events, elapsed, [elapsed])
+
+
+async def _read(config: Config) -> tuple[int, float]:
     async with everlog.connect(config) as log:
+        started, count = time.perf_counter(), 0
         async for page in log.tag(TAG).current_pages():
             count += len(page)
-    return count
+        return count, time.perf_counter() - started
 
 
 def _live(settings: Settings, session: SparkSession) -> list[Line]:

@@ -442,8 +442,8 @@ MUTANTS = (
     Mutant(
         "tags-resume",
         FOLD,
-        "Tagged(row, self.position, self.index, numbers)",
-        "Tagged(row, record.offset, self.index, numbers)",
+        "Tagged(row, self.position, index, numbers)",
+        "Tagged(row, record.offset, index, numbers)",
         "what waited takes its place where it is taken up",
     ),
     Mutant(
@@ -484,8 +484,8 @@ MUTANTS = (
     Mutant(
         "tags-merge",
         MERGE,
-        "while waiting and (not opened or waiting[-1].bucket.first <= opened[0][0]):",
-        "while waiting and not opened:",
+        "limits = [opened[0][0]] if opened else []",
+        "limits = []",
         "buckets that overlap are merged",
     ),
 )

@@ -26,12 +26,19 @@ SCAN = "SELECT * FROM {keyspace}.tag_views WHERE tag_name = ? AND timebucket = ?
 def tags(settings: Settings, servers: Servers) -> tuple[list[Line], list[str]]:
     """Appends come at fixed times; one reader follows. Then the view is read from its beginning."""
     with servers.fresh("tags") as config, spark_session(config) as session:
+        asyncio.run(_create(config))
         with running(config, session) as replicator:
             found = asyncio.run(_Following(settings, config).run())
             check_clean(replicator)
         lines = _latency(settings, found)
         lines += _catch_up(settings, config)
     return lines, []
+
+
+async def _create(config: Config) -> None:
+    """The topic, so that the pipeline need not begin again when it appears."""
+    async with everlog.connect(config) as log:
+        await log.journal(TOPIC).mark("order-0")
 
 
 def _latency(settings: Settings, found: list[float]) -> list[Line]:

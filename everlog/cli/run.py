@@ -216,6 +216,7 @@ def show_hints(settings: Settings, *, sample: bool) -> None:
     lines = [
         f'journal append {topic} {journal_id}{where} --json-payload \'{{"type": "returned"}}\' --tag eu',
         f"journal read {topic} {journal_id}{where}",
+        f"tags follow eu{where}",
     ]
     if sample:
         lines += [f"journal keys carts{where}", f"snapshot load accounts account-1{where}"]

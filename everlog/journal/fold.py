@@ -280,9 +280,10 @@ class _Folding:
         kept = record.offset not in self.rowless
         metadata = record_metadata(action.header_data, value.metadata)
         headers = encode_headers(record.headers) if record.headers else ""
+        index, built_in = self.index, self.built_in
         for event in value.events:
-            self.index += 1
-            numbers = self._number(event.tags) if event.tags or self.built_in else ()
+            index += 1
+            numbers = self._number(event.tags) if event.tags or built_in else ()
             if not kept and not numbers:
                 continue
             row = EventRecord(
@@ -303,7 +304,8 @@ class _Folding:
             if kept:
                 self.rows.append(row)
             if numbers:
-                self.tagged.append(Tagged(row, self.position, self.index, numbers))
+                self.tagged.append(Tagged(row, self.position, index, numbers))
+        self.index = index
 
     def _number(self, tags: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
         """The next number of each tag. The head's own map is never changed: it may be somebody else's, too."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
@@ -217,11 +218,13 @@ class Tag:
         found = read_range(self._tags.tables, self.names, after=after, upto=upto, page_size=size, retry=self._retry)
         async with aclosing(found) as pages:
             async for rows in pages:
-                for row in rows:
-                    assert after < row.offset <= upto, "out of order"
-                    after = row.offset
-                    if row.topic not in names:
-                        names[row.topic] = short(row.topic)
+                places = [row.offset for row in rows]
+                assert after < places[0], "out of order"
+                assert places[-1] <= upto, "beyond the watermark"
+                assert all(map(operator.lt, places, places[1:])), "out of order"
+                after = places[-1]
+                for topic in {row.topic for row in rows} - names.keys():
+                    names[topic] = short(topic)
                 kept = rows if self._wanted is None else list(filter(self._wanted, rows))
                 if kept:
                     yield [TaggedEvent(row.offset, names[row.topic], row.id, row.number, row.event) for row in kept]

@@ -57,6 +57,12 @@ class TimeUuid(NamedTuple):
             raise InvalidOffset(f"an offset is a time-UUID, not {text!r}") from error
         return cls.of(value)
 
+    @classmethod
+    def of_stored(cls, text: str) -> TimeUuid:
+        """From the text that a store gives: the same without the checks, for many rows."""
+        tick = int(text[15:18] + text[9:13] + text[:8], 16)
+        return cls(tick, (int(text[19:23] + text[24:], 16) ^ _SIGNS) - _HALF)
+
     @property
     def ms(self) -> int:
         """Unix milliseconds."""

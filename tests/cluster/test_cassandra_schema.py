@@ -30,6 +30,11 @@ TABLES = {
     "setting",
     "snapshot_buffer",
     "status",
+    "tag_buckets",
+    "tag_plan",
+    "tag_views",
+    "tag_watermark",
+    "tag_write_progress",
 }
 CHANGES = ("CREATE", "ALTER", "DROP")
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from everlog.client import Everlog, connect
+from everlog.config import Config
+from everlog.store.cassandra.session import connect as session_to
 from everlog.testing import TagConformance
 from tests.cluster.conftest import MakeConfig
 from tests.support import ManualClock
@@ -18,12 +22,37 @@ pytestmark = pytest.mark.cluster
 AGO_MS = 300 * 86_400_000
 
 
+TABLES = ("tag_plan", "tag_watermark", "tag_buckets", "tag_views", "tag_write_progress")
+
+
+@pytest.fixture(scope="module")
+def keyspace() -> str:
+    """One for all tests: making the tables takes longer than a test. Each has topics of its own, and empty views."""
+    return f"v{secrets.token_hex(5)}"
+
+
+async def empty(config: Config) -> None:
+    """Take everything out of the views. There is one order for all topics of a keyspace, whoever they belong to."""
+    assert config.cassandra is not None
+    session = await session_to(config.cassandra)
+    try:
+        for table in TABLES:
+            await session.change_schema(f"TRUNCATE {config.cassandra.keyspace}.{table}")
+    finally:
+        await session.close()
+
+
 class TestClusterTags(TagConformance):
     @pytest.fixture
-    async def everlog(self, cluster_config: MakeConfig) -> AsyncIterator[Everlog]:
+    async def everlog(self, cluster_config: MakeConfig, keyspace: str) -> AsyncIterator[Everlog]:
         clock = ManualClock(time.time_ns() // 1_000_000 - AGO_MS)
-        async with connect(cluster_config(), clock=clock) as everlog:
+        config = cluster_config()
+        assert config.cassandra is not None
+        cassandra = msgspec.structs.replace(config.cassandra, keyspace=keyspace)
+        config = msgspec.structs.replace(config, cassandra=cassandra)
+        async with connect(config, clock=clock) as everlog:
             yield everlog
+        await empty(config)
 
     test_one_row_per_tag = pytest.mark.case("tags-and-projections", 6)(TagConformance.test_one_row_per_tag)
     test_numbers_count_the_tagged_events = pytest.mark.case("tags-and-projections", 7)(

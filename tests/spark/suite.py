@@ -18,7 +18,7 @@ from everlog.journal.reading import Ref
 from everlog.journal.values import partition_of
 from everlog.log.base import NewRecord
 from everlog.testing.replication import replicate
-from everlog.testing.tags import check_order
+from everlog.testing.tag_support import check_order
 from tests.conftest import Pipeline
 from tests.spark.backends import Backend, Tables
 

@@ -53,4 +53,6 @@ def test_a_lost_view_is_put_back(spark, tmp_path, monkeypatch) -> None:
 
 
 def test_nothing_to_rebuild(spark, tmp_path) -> None:
-    assert rebuild(small_config(tmp_path / "data"), session=spark) == Rebuilt()
+    config = small_config(tmp_path / "data")
+    assert asyncio.run(read(config)) == []
+    assert rebuild(config, session=spark) == Rebuilt()

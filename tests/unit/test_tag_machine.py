@@ -24,7 +24,7 @@ from everlog import Event, TaggedEvent
 from everlog.config import TopicConfig
 from everlog.pipeline import apply as applying
 from everlog.testing.replication import replicate
-from everlog.testing.tags import configured
+from everlog.testing.tag_support import configured
 from tests.support import ManualClock, small_config
 
 IDS = ("a", "b", "c", "d")

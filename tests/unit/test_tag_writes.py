@@ -17,7 +17,7 @@ from everlog.journal.values import partition_of
 from everlog.pipeline.ordering import Ordering
 from everlog.tags import reading
 from everlog.testing.replication import replicate
-from everlog.testing.tags import Counting, _counted, configured, everything, payloads
+from everlog.testing.tag_support import Counting, configured, everything, payloads, tag_through
 from tests.support import ManualClock, small_config
 
 
@@ -80,9 +80,9 @@ async def test_a_thousand_days(tmp_path) -> None:
             await replicate(daily)
             clock.advance(86_400 * 3)
         clock.advance(86_400 * 5_000)
-        counted = Counting(log.parts.store.tags)
-        assert await payloads(_counted(log, counted)) == list(range(2000))
-        assert counted.calls == {"watermark": 1, "buckets": 1, "rows": 1000}
+        counting = Counting(log.parts.store.tags)
+        assert await payloads(tag_through(log, counting)) == list(range(2000))
+        assert counting.calls == {"watermark": 1, "buckets": 1, "rows": 1000}
 
 
 @pytest.mark.case("tags-and-projections", 48)

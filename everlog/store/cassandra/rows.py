@@ -199,14 +199,14 @@ def tag_row_from(row: Row) -> TagRow:
     offset, pid, number, seq_nr, time, partition, place, *event = row
     topic, _, journal_id = pid.partition("|")
     found = event_from((seq_nr, time, partition, place, *event, None))
-    return TagRow(TimeUuid.parse(offset), topic, journal_id, number, found)
+    return TagRow(TimeUuid.of_stored(offset), topic, journal_id, number, found)
 
 
 def progress_from(row: Row) -> Progress:
     """A row of the statement `progress`, without its tag; where all events were removed at once, only that is known."""
     seq_nr, number, offset, lowest = row
     lowest = lowest or 1
-    place = TimeUuid(0, 0) if offset is None else TimeUuid.parse(offset)
+    place = TimeUuid(0, 0) if offset is None else TimeUuid.of_stored(offset)
     return Progress(seq_nr or 0, number or lowest - 1, place, lowest)
 
 
