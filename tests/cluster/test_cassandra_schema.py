@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from everlog.config import CassandraConfig
-from everlog.errors import InvalidConfig, NewerVersion, StorageFailed, Unreachable
+from everlog.errors import InvalidConfig, NewerVersion, Refused, StorageFailed, Unreachable
 from everlog.log.base import LogTopic
 from everlog.store.cassandra.schema import Schema
 from everlog.store.cassandra.session import Session, connect
@@ -157,6 +157,22 @@ async def test_two_starters_run_every_change_once(config, session) -> None:
     assert len(changes) == len(set(changes)) == len(TABLES) - 1 + 1
     assert await tables(session) == TABLES
     assert await session.fetch(f"SELECT id FROM {config.keyspace}.locks") == []
+
+
+async def test_a_table_of_locks_that_is_just_being_made_is_waited_for(config, session, monkeypatch) -> None:
+    """A node lists a table a moment before it knows it."""
+    right, refused = Session.write_if, []
+
+    async def write_if(self: Session, cql: str, *values: object) -> bool | None:
+        if "INSERT INTO" in cql and ".locks" in cql and len(refused) < 3:
+            refused.append(cql)
+            raise Refused("table locks does not exist")
+        return await right(self, cql, *values)
+
+    monkeypatch.setattr(Session, "write_if", write_if)
+    await open_watched(config)
+    assert await tables(session) == TABLES
+    assert len(refused) == 3
 
 
 @pytest.mark.case("kafka-journal", 53)
