@@ -292,10 +292,6 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if (self.kafka is None) != (self.cassandra is None):
             missing = "[kafka]" if self.kafka is None else "[cassandra]"
             raise ValueError(f"{missing} is missing: log and store move to a cluster together")
-        if self.kafka is not None and self.documents.max_event_bytes > self.kafka.max_record_bytes:
-            raise ValueError(
-                f"[documents] max_body_bytes and {ENVELOPE_BYTES:,} more must fit into [kafka] max_record_bytes"
-            )
 
     def slices(self, log_name: str) -> bool:
         """Whether all events of a topic of the log get the tag of their slice."""

@@ -242,7 +242,13 @@ async def list_indexes(log: Everlog, settings: Settings, /, path: str) -> None:
         return
     Rows("index", "status", "elements", "order", "filter").add(
         [
-            [one.index_id, one.status.name.lower(), str(one.count), ",".join(map(str, one.sort)), one.filter_by or "-"]
+            [
+                one.index_id,
+                one.status.name.lower(),
+                "-" if one.count is None else str(one.count),
+                ",".join(map(str, one.sort)),
+                one.filter_by or "-",
+            ]
             for one in found
         ]
     )

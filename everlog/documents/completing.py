@@ -96,9 +96,11 @@ class Completer:
             attempt = self._waiting.pop(uri)
             try:
                 await self.complete(uri)
-            except EverlogError as error:
+            except Exception as error:
+                # Whatever it is: the events wait in the outbox, and one document must not end the work on others.
                 self.last_error = f"{uri}: {error}"
-                log.warning("the events of %s wait: %s", uri, error, extra={"key": uri})
+                unexpected = not isinstance(error, EverlogError)
+                log.warning("the events of %s wait: %s", uri, error, exc_info=unexpected, extra={"key": uri})
                 self._later(uri, attempt + 1)
 
     def _later(self, uri: str, attempt: int) -> None:
@@ -161,9 +163,18 @@ class Completer:
     async def _update(self, uri: str, index: Index, pending: Sequence[Transaction]) -> None:
         try:
             await self._store.update_index(uri, index, pending, locate, pending[-1].revision)
-        except InvalidDocument as error:
-            log.warning("the index %s of %s failed: %s", index.index_id, uri, error, extra={"key": uri})
-            await self._store.mark_index(uri, index, IndexStatus.FAILED, str(error))
+        except Exception as error:
+            await self._fail(uri, index, error)
+
+    async def _fail(self, uri: str, index: Index, error: Exception) -> None:
+        """Give an index up, unless a store that does not answer is to blame: then everything waits for it."""
+        if isinstance(error, EverlogError) and error.retriable:
+            raise error
+        expected = isinstance(error, EverlogError)
+        log.warning(
+            "the index %s of %s failed: %s", index.index_id, uri, error, exc_info=not expected, extra={"key": uri}
+        )
+        await self._store.mark_index(uri, index, IndexStatus.FAILED, str(error) or type(error).__name__)
 
     def kick_indexes(self, step: int) -> None:
         """Build and drop indexes soon."""
@@ -194,8 +205,8 @@ class Completer:
             try:
                 while not self._closed and not await work():
                     pass
-            except InvalidDocument as error:
-                await self._store.mark_index(uri, index, IndexStatus.FAILED, str(error))
+            except Exception as error:
+                await self._fail(uri, index, error)
         return len(pending)
 
     @property

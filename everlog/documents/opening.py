@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+
+import msgspec
+
+from everlog.config import ENVELOPE_BYTES, Config, DocumentsConfig
 from everlog.documents.documents import Documents
 from everlog.documents.history import History
 from everlog.documents.publishing import JournalPublisher, Publisher
 from everlog.documents.sqlite.store import SqliteDocuments
 from everlog.documents.store import DocumentStore
+from everlog.errors import InvalidConfig
 from everlog.journal.journal import Journal, Parts
 from everlog.journal.writing import Writer
 from everlog.sqlite import Trace
 
+log = logging.getLogger("everlog.documents")
+
 
 def make_documents(parts: Parts, *, trace: Trace | None = None) -> Documents:
     """Documents beside the journals of this log."""
-    config = parts.config.documents
+    config = fitting(parts.config)
     journal = document_journal(parts)
 
     async def open_store() -> DocumentStore:
@@ -35,6 +43,18 @@ def make_documents(parts: Parts, *, trace: Trace | None = None) -> Documents:
         lambda: History(journal, limit=config.max_history, poll=config.feed_poll),
         publisher,
     )
+
+
+def fitting(config: Config) -> DocumentsConfig:
+    """The settings of documents, with bodies that fit into a record of the log."""
+    documents, kafka = config.documents, config.kafka
+    if kafka is None or documents.max_event_bytes <= kafka.max_record_bytes:
+        return documents
+    room = kafka.max_record_bytes - ENVELOPE_BYTES
+    if room < 1:
+        raise InvalidConfig(f"[kafka] max_record_bytes leaves no room for documents: they need {ENVELOPE_BYTES:,} more")
+    log.warning("bodies of documents have at most %d bytes, because [kafka] max_record_bytes allows no more", room)
+    return msgspec.structs.replace(documents, max_body_bytes=room)
 
 
 def document_journal(parts: Parts) -> Journal:

@@ -76,7 +76,9 @@ async def build(store: DocumentStore, uri: str, index: Index, *, limit: int = 2)
     return next(one for one in await store.indexes(uri) if one.index_id == index.index_id)
 
 
-async def waiting(store: DocumentStore, uri: str, first: int = 0, last: int = quantum_of(NOW) + 10) -> list[Waiting]:
+async def waiting(
+    store: DocumentStore, uri: str, first: int = quantum_of(NOW) - 1, last: int = quantum_of(NOW) + 10
+) -> list[Waiting]:
     return [one async for page in store.incomplete(first, last) for one in page if one.uri == uri]
 
 

@@ -1,6 +1,8 @@
 """A process that writes documents until it is done or dies at a labelled point, and notes what was acknowledged.
 
 Usage: python -m tests.conformance.document_writer FOLDER NAME COUNT
+
+A file `config.json` in the folder says where the documents are; without one, they are in the folder.
 """
 
 from __future__ import annotations
@@ -12,15 +14,22 @@ import sys
 from pathlib import Path
 
 import everlog
+from everlog.config import Config
 from everlog.documents.indexes import IndexNew, IndexSortItem
 from everlog.errors import DocumentConflict
+from tests.spark.backends import read_config
 
 URIS = ("d", "c~")
 
 
+def target(folder: str) -> Config | str:
+    config = Path(folder) / "config.json"
+    return read_config(str(config)) if config.exists() else folder
+
+
 async def run(folder: str, name: str, count: int) -> None:
     with (Path(folder) / f"acknowledged-{name}.jsonl").open("a", buffering=1) as history:
-        async with everlog.connect(folder) as log:
+        async with everlog.connect(target(folder)) as log:
             docs = log.documents
 
             async def write(method: str, path: str, body: object) -> None:

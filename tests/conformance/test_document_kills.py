@@ -17,7 +17,7 @@ from everlog.documents.bodies import merge
 from everlog.documents.documents import Documents
 from everlog.documents.paths import parse_path
 from everlog.failpoints import DOCUMENT_POINTS, VARIABLE
-from tests.conformance.document_writer import URIS
+from tests.conformance.document_writer import URIS, target
 
 # On SQLite outbox and content are one transaction: there is no point between them.
 POINTS = [point for point in DOCUMENT_POINTS if point != "documents.outboxed"]
@@ -38,7 +38,7 @@ def acknowledged(folder: Path) -> list[Any]:
 
 async def check(folder: Path) -> None:
     """After a restart, everything fits together."""
-    async with everlog.connect(folder) as log:
+    async with everlog.connect(target(str(folder))) as log:
         docs = log.documents
         await (await docs.open()).recovery.everything()
         known = {path: await _follow(docs, path) for path in URIS}

@@ -21,6 +21,7 @@ from everlog.documents.opening import document_journal, make_documents
 from everlog.documents.publishing import JournalPublisher, NotPublished
 from everlog.documents.store import View
 from everlog.errors import (
+    Busy,
     DocumentConflict,
     DocumentNotFound,
     InvalidDocument,
@@ -451,6 +452,30 @@ async def test_odd_values_never_block_the_feed_nor_a_build(docs: Documents) -> N
     assert failed.status is IndexStatus.FAILED
     assert "16 KiB" in (failed.reason or "")
     assert ids(await docs.list("c~", sort="b")) == ["4", "2", "3", "1", "5", "6"]
+
+
+async def test_a_defect_in_indexing_never_blocks_the_feed(docs: Documents, monkeypatch) -> None:
+    """Whatever goes wrong with an index, it is given up and the event goes out; a store that is busy is tried again."""
+    await docs.put("c~/1", {"a": 1})
+    await docs.create_index("c~", IndexNew("i", (IndexSortItem("a"),)))
+    await docs.build_indexes()
+
+    def broken(index: Any, body: str) -> bytes:
+        raise TypeError("a defect")
+
+    def busy(index: Any, body: str) -> bytes:
+        raise Busy("locked")
+
+    monkeypatch.setattr("everlog.documents.completing.locate", busy)
+    await docs.put("c~/2", {"a": 2})
+    with pytest.raises(Busy):
+        await docs.settle("c~")
+    assert (await docs.index("c~", "i")).status is IndexStatus.READY
+    monkeypatch.setattr("everlog.documents.completing.locate", broken)
+    assert len(await events(docs, "c~")) == 2
+    failed = await docs.index("c~", "i")
+    assert (failed.status, failed.reason) == (IndexStatus.FAILED, "a defect")
+    assert ids(await docs.list("c~", sort="-a")) == ["2", "1"]
 
 
 async def test_history_and_the_past(docs: Documents, clock) -> None:

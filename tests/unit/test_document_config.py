@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from everlog.config import CassandraConfig, Config, DocumentsConfig, KafkaConfig
+from everlog.documents.opening import fitting
+from everlog.errors import InvalidConfig
 
 
 @pytest.mark.parametrize(
@@ -16,8 +18,13 @@ def test_windows_follow_each_other(settings):
         DocumentsConfig(**settings)
 
 
-def test_a_body_fits_into_a_record():
-    cluster = {"kafka": KafkaConfig(), "cassandra": CassandraConfig()}
-    Config(**cluster, documents=DocumentsConfig(max_body_bytes=4 * 1024 * 1024 - 64 * 1024))
-    with pytest.raises(ValueError, match="max_record_bytes"):
-        Config(**cluster, documents=DocumentsConfig(max_body_bytes=4 * 1024 * 1024))
+def test_bodies_are_made_to_fit_into_a_record(caplog):
+    """A log that takes less lowers the limit of bodies, and says so."""
+    cassandra = CassandraConfig()
+    assert fitting(Config(kafka=KafkaConfig(), cassandra=cassandra)).max_body_bytes == 1024 * 1024
+    assert not caplog.records
+    small = Config(kafka=KafkaConfig(max_record_bytes=100_000), cassandra=cassandra)
+    assert fitting(small).max_body_bytes == 100_000 - 64 * 1024
+    assert "max_record_bytes" in caplog.text
+    with pytest.raises(InvalidConfig):
+        fitting(Config(kafka=KafkaConfig(max_record_bytes=1000), cassandra=cassandra))
