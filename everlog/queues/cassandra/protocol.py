@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from everlog.errors import Deposed, IntegrityViolated, Unreachable
 
-PAGE = 5000
+PAGE = 500
 MAX_TRIES = 50
 
 
