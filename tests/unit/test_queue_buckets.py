@@ -267,7 +267,7 @@ async def test_without_the_note_a_moved_job_would_run_twice(desk, monkeypatch):
     await desk.declare(bucket="hour")
     await desk.enq("a")
     desk.wait(HOUR)
-    whole = Files._commit
+    whole = Files.commit
     crashed = []
 
     def crash(self, buckets):
@@ -279,7 +279,7 @@ async def test_without_the_note_a_moved_job_would_run_twice(desk, monkeypatch):
             buckets[-1].connection.execute("COMMIT")
             buckets[0].connection.execute("ROLLBACK")
 
-    monkeypatch.setattr(Files, "_commit", crash)
+    monkeypatch.setattr(Files, "commit", crash)
     monkeypatch.setattr(Files, "_finish_moves", lambda self, buckets: None)
     await desk.enq("a")
     assert crashed
