@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -31,6 +31,8 @@ from everlog.projections import management
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.queues import queue as queues
+from everlog.queues import worker as workers
+from everlog.queues.job import JobFunction
 from everlog.sqlite import Trace
 from everlog.store.base import Snapshot
 from everlog.tags import tag
@@ -206,6 +208,8 @@ class Queue(_Twin[queues.Queue]):
     """A work queue."""
 
     declare = _blocking(queues.Queue.declare)
+    ensure = _blocking(queues.Queue.ensure)
+    declaration = _blocking(queues.Queue.declaration)
     put = _blocking(queues.Queue.put)
     claim = _blocking(queues.Queue.claim)
     done = _blocking(queues.Queue.done)
@@ -228,6 +232,34 @@ class Queue(_Twin[queues.Queue]):
     @property
     def name(self) -> str:
         return self._inner.name
+
+    @functools.wraps(queues.Queue.put_in)
+    def put_in(self, *args: Any, **kwargs: Any) -> queues.Receipt:
+        """In the caller's thread, where its connection must be used; so with files of its own."""
+        store = self._inner.store.sibling()
+        try:
+            return queues.Queue(self._inner.name, store).put_in(*args, **kwargs)
+        finally:
+            self._portal.call(store.close())
+
+
+class Worker(_Twin[workers.Worker]):
+    """Runs jobs: `run` blocks until another thread says `stop`."""
+
+    run = _blocking(workers.Worker.run)
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def running(self) -> int:
+        """How many jobs run now."""
+        return self._inner.running
+
+    def stop(self) -> None:
+        """Take no more jobs; `run` returns when those under way have ended."""
+        self._portal.call(_stop(self._inner))
 
 
 class Projections(_Twin[management.Projections]):
@@ -331,6 +363,10 @@ class Everlog(_Twin[client.Everlog]):
         """A work queue; it is made by the first put."""
         return Queue(self._portal.call(_queue(self._inner, name)), self._portal)
 
+    def worker(self, jobs: Sequence[JobFunction] | JobFunction, *, concurrency: int | None = None) -> Worker:
+        """A worker that runs these functions; each is made by `everlog.job`."""
+        return Worker(self._portal.call(_worker(self._inner, jobs, concurrency)), self._portal)
+
     @property
     def documents(self) -> BlockingDocuments:
         """JSON documents and collections."""
@@ -356,6 +392,16 @@ class Everlog(_Twin[client.Everlog]):
 async def _queue(inner: client.Everlog, name: str) -> queues.Queue:
     """In the loop's thread, because the files of queues are opened there."""
     return inner.queue(name)
+
+
+async def _worker(
+    inner: client.Everlog, jobs: Sequence[JobFunction] | JobFunction, concurrency: int | None
+) -> workers.Worker:
+    return inner.worker(jobs, concurrency=concurrency)
+
+
+async def _stop(inner: workers.Worker) -> None:
+    inner.stop()
 
 
 def connect(

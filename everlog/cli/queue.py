@@ -19,8 +19,9 @@ from everlog.client import Everlog
 from everlog.queues.declaration import plain_options
 from everlog.queues.keys import Key
 from everlog.queues.operations import Handle
+from everlog.queues.packing import When, parse_key
 from everlog.queues.priority import DEFAULT_PRIORITY, parse_priority
-from everlog.queues.queue import DeadJob, Job, JobInfo, When, parse_key
+from everlog.queues.queue import DeadJob, Job, JobInfo
 from everlog.queues.xml import read_declarations
 
 queue_argument = click.argument("name", metavar="QUEUE")

@@ -14,11 +14,10 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, cast
 
-from everlog.errors import InvalidHandle, InvalidInput, InvalidKey, KeyBusy, LeaseLost, NotTransactional, QueueNotFound
-from everlog.queues.columns import encode_columns_key
+from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, NotTransactional, QueueNotFound
 from everlog.queues.declaration import Declaration, Schema
 from everlog.queues.durations import Duration, milliseconds
-from everlog.queues.keys import Key, decode_key, encode_key, hash_key
+from everlog.queues.keys import Key, decode_key, hash_key
 from everlog.queues.operations import (
     Ack,
     AckFlag,
@@ -47,13 +46,13 @@ from everlog.queues.operations import (
     Stats,
 )
 from everlog.queues.options import MAX_CLAIM, QueueOptions, check_name, make_options
-from everlog.queues.payload import decode_data, encode_data
+from everlog.queues.packing import When, expires_s_of, make_key, make_packet, process_ms_of
+from everlog.queues.payload import decode_data
 from everlog.queues.priority import DEFAULT_PRIORITY, check_priority
 from everlog.queues.rows import Attempt, DeadLetter, Flag, Packet, Row
 from everlog.queues.store import QueueStore
 
 MAX_PAGE = 1000
-When = datetime | timedelta
 
 
 class Receipt(NamedTuple):
@@ -215,7 +214,7 @@ class Queue:
         """
         priority = check_priority(priority)
         now = self.store.clock.now_ms()
-        times = (_process_ms(at, delay, now), _expires_s(expires, now))
+        times = (process_ms_of(at, delay, now), expires_s_of(expires, now))
         declaration = await self.ensure()
         packet = make_packet(declaration, key, data, priority, now, *times)
         return self._receipt(cast(PutAnswer, await self._do(Put(packet))))
@@ -240,7 +239,7 @@ class Queue:
             raise NotTransactional("only queues in SQLite files take jobs inside a transaction of yours")
         priority = check_priority(priority)
         now = self.store.clock.now_ms()
-        times = (_process_ms(at, delay, now), _expires_s(expires, now))
+        times = (process_ms_of(at, delay, now), expires_s_of(expires, now))
 
         def packet(declaration: Declaration) -> Packet:
             return make_packet(declaration, key, data, priority, now, *times)
@@ -395,48 +394,6 @@ class Queue:
         return await self.store.execute(self.name, operation)
 
 
-def make_key(declaration: Declaration, key: object) -> bytes:
-    """The canonical bytes of a key; a declared one is a value per column, or a dictionary of them."""
-    schema = declaration.schema
-    if schema is None:
-        return encode_key(key)
-    columns = schema.key_columns
-    if isinstance(key, Mapping):
-        return encode_columns_key(columns, key)
-    values = key if isinstance(key, tuple) else (key,)
-    if len(values) != len(columns):
-        raise InvalidInput(f"the key of {declaration.name} has {len(columns)} columns, not {len(values)}")
-    return encode_columns_key(columns, dict(zip((column.name for column in columns), values, strict=True)))
-
-
-def parse_key(declaration: Declaration | None, text: str) -> Key:
-    """A key as one types it: text, or for declared columns one value for each, separated by commas."""
-    schema = None if declaration is None else declaration.schema
-    if schema is None:
-        return text
-    columns = schema.key_columns
-    parts = text.split(",") if len(columns) > 1 else [text]
-    if len(parts) != len(columns):
-        raise InvalidKey(f"the key is {','.join(column.name for column in columns)}, not {text!r}")
-    values: list[str | int | bytes] = []
-    for column, part in zip(columns, parts, strict=True):
-        try:
-            whole = column.width is not None
-            values.append(int(part) if whole else part if column.type == "string" else part.encode())
-        except ValueError as error:
-            raise InvalidKey(f"the key column {column.name} is {column.type}: {part!r} is not") from error
-    return values[0] if len(values) == 1 else tuple(values)
-
-
-def make_packet(
-    declaration: Declaration, key: object, data: Any, priority: int, now: int, process_ms: int | None, expires_s: int
-) -> Packet:
-    """What a put sends; everything was checked before."""
-    encoded = make_key(declaration, key)
-    payload = encode_data(data, declaration)
-    return Packet(encoded, hash_key(encoded), payload, priority, now, process_ms, expires_s, declaration.version)
-
-
 def _given(options: QueueOptions) -> dict[str, Any]:
     default = QueueOptions()
     names = QueueOptions.__struct_fields__
@@ -445,33 +402,6 @@ def _given(options: QueueOptions) -> dict[str, Any]:
 
 def _schemas(schema: Schema | None) -> tuple[Schema, ...]:
     return () if schema is None else (schema,)
-
-
-def _process_ms(at: When | None, delay: Duration | timedelta | None, now: int) -> int | None:
-    if at is not None and delay is not None:
-        raise InvalidInput("give `at` or `delay`, not both")
-    if delay is not None:
-        return now + milliseconds(delay)
-    return None if at is None else _absolute_ms("at", at, now)
-
-
-def _expires_s(expires: When | Duration | None, now: int) -> int:
-    """The last second of its life, rounded up: a job must not expire earlier than it was told."""
-    if expires is None:
-        return 0
-    if isinstance(expires, str | int | float):
-        expires = timedelta(milliseconds=milliseconds(expires))
-    return -(-_absolute_ms("expires", expires, now) // 1000)
-
-
-def _absolute_ms(name: str, when: object, now: int) -> int:
-    if isinstance(when, timedelta):
-        return now + round(when.total_seconds() * 1000)
-    if not isinstance(when, datetime):
-        raise InvalidInput(f"{name} is a datetime or a timedelta, not {when!r}")
-    if when.tzinfo is None:
-        raise InvalidInput(f"{name}={when} has no time zone: write datetime(…, tzinfo=UTC)")
-    return round(when.timestamp() * 1000)
 
 
 def _moment(ms: int) -> datetime:

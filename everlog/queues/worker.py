@@ -19,7 +19,7 @@ from typing import Literal
 from everlog.errors import EverlogError, InvalidInput, LeaseLost
 from everlog.queues.heart import Heart
 from everlog.queues.job import GiveUp, JobFunction, Retry, find_jobs
-from everlog.queues.operations import BeatAnswer
+from everlog.queues.operations import BeatAnswer, Handle
 from everlog.queues.options import MAX_CLAIM, QueueOptions
 from everlog.queues.queue import Job, Queue
 from everlog.queues.store import POLL_SECONDS, QueueStore
@@ -35,24 +35,29 @@ Say = Callable[[], Awaitable[None]]
 
 
 class Room:
-    """How many more jobs may run."""
+    """How many more jobs may run. A job gives its place back once, however often that is said."""
 
-    def __init__(self, free: int) -> None:
-        self.free = free
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._taken: set[Handle] = set()
         self._some = asyncio.Event()
         self._some.set()
+
+    @property
+    def free(self) -> int:
+        return self._places - len(self._taken)
 
     async def wait(self) -> None:
         """Until there is room for one."""
         await self._some.wait()
 
-    def take(self) -> None:
-        self.free -= 1
+    def take(self, handle: Handle) -> None:
+        self._taken.add(handle)
         if not self.free:
             self._some.clear()
 
-    def give(self) -> None:
-        self.free += 1
+    def give(self, handle: Handle) -> None:
+        self._taken.discard(handle)
         self._some.set()
 
 
@@ -155,9 +160,9 @@ class Worker:
 
     def _start(self, function: JobFunction, job: Job, room: Room) -> None:
         loop = asyncio.get_running_loop()
-        task = asyncio.create_task(self._run_job(function, job))
+        task = asyncio.create_task(self._run_job(function, job, room))
         self._running[task] = None
-        room.take()
+        room.take(job.handle)
 
         def told(answer: BeatAnswer) -> None:
             why: Why = answer.stop if answer.ack == "OK" and answer.stop is not None else "lost"
@@ -167,7 +172,7 @@ class Worker:
         def ended(_: asyncio.Task[None]) -> None:
             self._heart.forget(job.queue.name, job.handle)
             del self._running[task]
-            room.give()
+            room.give(job.handle)
 
         task.add_done_callback(ended)
         self._heart.watch(job.queue.name, job.handle, job.row.lease_ms, told)
@@ -177,7 +182,7 @@ class Worker:
             self._running[task] = why
             task.cancel()
 
-    async def _run_job(self, function: JobFunction, job: Job) -> None:
+    async def _run_job(self, function: JobFunction, job: Job, room: Room) -> None:
         """Run the function once, and say how it went. Nothing that it raises ends the worker."""
         say: Say
         try:
@@ -192,6 +197,8 @@ class Worker:
             outcome, say = self._stopped(job)
         except Exception as error:
             outcome, say = self._failed(job, error)
+        finally:
+            room.give(job.handle)  # before the end is said: that and the next claim then share a commit
         await self._tell(job, outcome, say)
 
     async def _in_thread(self, function: JobFunction, job: Job) -> None:

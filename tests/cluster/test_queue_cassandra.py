@@ -84,8 +84,11 @@ async def test_an_owner_that_leaves_is_followed_at_once(two):
 async def test_no_row_is_ever_deleted(keyspace):
     """2,000 jobs: conditional batches shared by many, no delete but whole segments, nothing for heartbeats."""
     statements: list[str] = []
-    store = CassandraQueueStore(keyspace, trace=lambda text, _: statements.append(text), segment_records=1000)
-    desk = Desk(store, store.clock)
+    clock = VirtualClock()
+    store = CassandraQueueStore(
+        keyspace, clock=clock, trace=lambda text, _: statements.append(text), segment_records=1000
+    )
+    desk = Desk(store, clock)
     await desk.declare()
     await desk.enq("first")
     await desk.done(await desk.one())

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from everlog.failpoints import VARIABLE
-from everlog.queues.operations import Claim
+from everlog.queues.keys import encode_key, hash_key
+from everlog.queues.operations import Claim, Put
+from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import period
-from everlog.queues.sqlite.files import ITEM
+from everlog.queues.sqlite.files import ITEM, Files
 from everlog.queues.sqlite.store import SqliteQueueStore
 from everlog.testing.queue_desk import HOUR, Desk, T, VirtualClock, handle, keys, number
 
@@ -262,12 +264,10 @@ async def test_killed_twice_in_the_middle_of_a_move(tmp_path, clock):
 
 async def test_without_the_note_a_moved_job_would_run_twice(desk, monkeypatch):
     """The note that `moved` leaves is what keeps the older copy from coming back: seen by leaving it out."""
-    from everlog.queues.sqlite.files import Files
-
     await desk.declare(bucket="hour")
     await desk.enq("a")
     desk.wait(HOUR)
-    whole = Files._commit
+    whole = Files.commit
     crashed = []
 
     def crash(self, buckets):
@@ -279,7 +279,7 @@ async def test_without_the_note_a_moved_job_would_run_twice(desk, monkeypatch):
             buckets[-1].connection.execute("COMMIT")
             buckets[0].connection.execute("ROLLBACK")
 
-    monkeypatch.setattr(Files, "_commit", crash)
+    monkeypatch.setattr(Files, "commit", crash)
     monkeypatch.setattr(Files, "_finish_moves", lambda self, buckets: None)
     await desk.enq("a")
     assert crashed
@@ -322,3 +322,47 @@ async def test_delayed_rows_cost_a_claim_nothing(tmp_path):
     empty = await steps_of_a_claim(tmp_path / "empty", 0)
     full = await steps_of_a_claim(tmp_path / "full", 5000)
     assert 0 < full < 2 * empty
+
+
+async def test_a_bucket_that_opens_while_we_wait_for_a_lock_is_not_missed(tmp_path, clock, monkeypatch):
+    """We know one bucket and wait for it; meanwhile an hour begins, and somebody puts our key into the next one."""
+    ours = Desk(SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=clock), clock)
+    later = VirtualClock(clock.now + HOUR)
+    theirs = Desk(SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=later), later)
+    await ours.declare(bucket="hour")
+    await ours.enq("other")
+    put = Put(Packet(encode_key("a"), hash_key(encode_key("a")), b"x", 128, clock.now))
+    theirs_files = theirs.store._open_files(patient=True)
+    whole = Files.live
+    raced = []
+
+    def live(self, known):
+        found = whole(self, known)
+        if not raced and self is not theirs_files:
+            raced.append(True)
+            (answer,) = theirs.store._work(theirs_files, "jobs", [put])
+            assert answer.result == "CREATED"
+        return found
+
+    monkeypatch.setattr(Files, "live", live)
+    files_of_ours = ours.store._open_files(patient=True)
+    (answer,) = ours.store._work(files_of_ours, "jobs", [put])
+    assert (answer.result, raced) == ("MERGED", [True])
+    for one in (files_of_ours, theirs_files, ours.store, theirs.store):
+        closing = one.close()
+        if closing is not None:
+            await closing
+
+
+async def test_entries_of_a_transaction_that_failed_are_not_used(desk, tmp_path, clock):
+    """A block that was reserved inside a transaction goes back with it: somebody else may get the same numbers."""
+    await desk.declare()
+    ours, theirs = (desk.store._open_files(patient=True) for _ in range(2))
+    with pytest.raises(RuntimeError), ours.transaction("jobs", clock.now):  # noqa: PT012
+        ours.begin_main()
+        ours.next_entry()
+        raise RuntimeError("as a full disk would")
+    given = [files.next_entry() for _ in range(1500) for files in (ours, theirs)]
+    assert len(set(given)) == 3000
+    ours.close()
+    theirs.close()

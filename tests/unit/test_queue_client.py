@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -274,6 +275,36 @@ def test_the_blocking_twin(tmp_path):
         queue.done(job)
         assert queue.stats().ready == 0
         assert queue.name == "jobs"
+
+
+def test_the_blocking_worker(tmp_path):
+    ran = []
+
+    @everlog.job("jobs")
+    def work(job):
+        ran.append(job.key)
+        if len(ran) == 3:
+            threading.Thread(target=worker.stop).start()
+
+    with everlog.sync.connect(tmp_path) as log:
+        for number in range(3):
+            log.queue("jobs").put(number)
+        worker = log.worker(work, concurrency=1)
+        worker.run()
+        assert sorted(ran) == [0, 1, 2]
+        assert log.queue("jobs").stats().ready == 0
+
+
+def test_the_blocking_twin_puts_into_a_transaction(tmp_path):
+    file = tmp_path / "app.db"
+    with everlog.sync.connect(tmp_path / "data") as log:
+        queue = log.queue("jobs")
+        queue.declare(bucket="none", file=str(file))
+        connection = sqlite3.connect(file)
+        with connection:
+            assert queue.put_in(connection, "k").result == "CREATED"
+        connection.close()
+        assert [info.key for info in queue.peek()] == ["k"]
 
 
 async def test_options_come_from_the_configuration(tmp_path):

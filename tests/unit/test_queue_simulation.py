@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from everlog.queues import engine, rules
@@ -30,7 +32,7 @@ VARIANTS: dict[str, QueueOptions] = {
 async def simulate(options: QueueOptions, seed: int, steps: int) -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
-    await Simulation(store, clock, options, seed).run(steps)
+    await Simulation(store, clock, options, random.Random(seed)).run(steps)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -58,7 +60,7 @@ async def test_in_files(name, bucket, tmp_path):
             clock.now += 1_800_000
         return open_store()
 
-    simulation = Simulation(open_store(), clock, options, seed=1, reopen=reopen)
+    simulation = Simulation(open_store(), clock, options, random.Random(1), reopen=reopen)
     await simulation.run(600)
     await simulation.store.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from everlog.store.cassandra.session import Session
 
 PACKAGE = "everlog.queues.cassandra"
 MAX_LETTERS = 10_000
+_DAY_MS = 86_400_000
 _letter = msgspec.msgpack.Decoder(DeadLetter).decode
 _flag = msgspec.msgpack.Decoder(Flag).decode
 
@@ -103,9 +103,9 @@ class CassandraDesk(Desk):
 
     async def load(self, table: MemoryTable) -> None:
         today = _day(self._clock.now_ms())
-        for back in range(self._ttl_ms // 86_400_000 + 2):
-            day = today - timedelta(days=back)
-            for (letter,) in await self._session.fetch(self._cql["dead_of_day"], self._journal, day, MAX_LETTERS):
+        for back in range(self._ttl_ms // _DAY_MS + 2):
+            values = (self._journal, today - back, MAX_LETTERS)
+            for (letter,) in await self._session.fetch(self._cql["dead_of_day"], *values):
                 table.bury(_letter(letter))
         for (flag,) in await self._session.fetch(self._cql["flags"], self._journal):
             table.put_flag(_flag(flag))
@@ -127,5 +127,5 @@ class CassandraDesk(Desk):
             await self._session.write(self._cql["unbury"], *values)
 
 
-def _day(ms: int) -> date:
-    return datetime.fromtimestamp(ms // 1000, UTC).date()
+def _day(ms: int) -> int:
+    return ms // _DAY_MS

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from everlog.errors import IntegrityViolated
 from everlog.queues.cassandra.protocol import ShardLog
 from everlog.queues.engine import Engine
 from everlog.queues.memory import MemoryTable
@@ -98,9 +97,7 @@ class Owner:
         table = self.table
         async for segment, records in self.log.replay():
             for record in records:
-                if not self._replay(segment, record):
-                    await self.log.confirm()
-                    raise IntegrityViolated(f"segment {segment} of a queue's log claims a job that it does not have")
+                self._replay(segment, record)
         for row in list(table.rows.values()):
             if row.status == PROCESSING:
                 table.save(replace(row, start_ms=now), row)
@@ -112,8 +109,11 @@ class Owner:
             table.add_starts(now, rate.count, now - rate.window_ms)
         await self._write([self._meta()])
 
-    def _replay(self, segment: int, record: bytes) -> bool:
-        """Take over one record; False if it makes no sense after those before it."""
+    def _replay(self, segment: int, record: bytes) -> None:
+        """Take over one record.
+
+        A claim may come without its row: the row's image was in a segment that is dropped, and is carried further on.
+        """
         kind, entry, *rest = _unpack(record)
         table = self.table
         if kind == _IMAGE:
@@ -121,11 +121,11 @@ class Owner:
             table.restore(row, entry)
             table.segments[entry], table.logged[entry] = segment, row
         elif kind == _CLAIM:
-            if entry not in table.rows:
-                return False
-            row = replace(table.rows[entry], **dict(zip(_CLAIMED, rest, strict=True)))
-            table.restore(row, entry)
-            table.logged[entry] = row
+            table.forget_up_to(entry)
+            if entry in table.rows:
+                row = replace(table.rows[entry], **dict(zip(_CLAIMED, rest, strict=True)))
+                table.restore(row, entry)
+                table.logged[entry] = row
         elif kind == _GONE:
             table.restore(None, entry)
             table.segments.pop(entry, None)
@@ -134,7 +134,6 @@ class Owner:
             assert kind == _META
             table.forget_up_to(entry)
             table.pause(rest[0])
-        return True
 
     def _meta(self) -> bytes:
         return _pack((_META, self.table.last_entry, self.table.paused()))

@@ -3,10 +3,12 @@
 Nothing here knows Cassandra: `Backend` is what the protocol needs of a store with conditional writes. A conditional
 write answers True or False, or None when its outcome is unknown; then it is read again, serially, which settles it.
 
-* Ownership is an epoch. Whoever raises it owns the shard; who owned it before finds out at its next write.
-* Every segment has a fence: the epoch that may append. A new owner raises the fence of the newest segment *after* it
-  has raised the epoch and then read which one is the newest; so a batch of the old owner is either in before, and is
-  replayed, or does not get in.
+* Ownership is an epoch. Whoever raises it owns the shard; who owned it before finds out at its next write. Every change
+  of the shard's row moves its beat and is conditional on the beat before: whoever changes it has seen all of it.
+* Every segment has a fence: the epoch that may append. A new owner first raises the epoch, then the fence of the newest
+  segment: from then on no other opens a segment or appends. A batch of the old owner is either in before, and is
+  replayed, or does not get in. Then it looks whether the epoch is still its own: an owner that slept may have fenced
+  a segment that was dropped meanwhile.
 * An append is one conditional write: the fence is mine and the tail is what I wrote last. A lost answer is settled by
   the tail, so a batch is in the log exactly once.
 * Segments are dropped from the oldest on, after what still lives in them was written again (`carry`).
@@ -19,7 +21,7 @@ from typing import NamedTuple, Protocol
 
 from everlog.errors import Deposed, IntegrityViolated, Unreachable
 
-PAGE = 5000
+PAGE = 500
 MAX_TRIES = 50
 
 
@@ -47,7 +49,7 @@ class Backend(Protocol):
     async def read_shard(self) -> Shard: ...
 
     async def change_shard(self, expected: Shard, changed: Shard) -> bool | None:
-        """Replace the row if its epoch and beat are still the expected ones."""
+        """Replace the row if its epoch and beat are still the expected ones; so the rest is, too."""
 
     async def read_statics(self, segment: int) -> Statics: ...
 
@@ -101,12 +103,9 @@ class ShardLog:
         wanted = Shard(seen.epoch + 1, self._owner, self._address, seen.beat + 1, seen.low, seen.high)
         if not await self._change(seen, wanted):
             return False
-        # Only now: whoever was the owner may have opened a segment until its epoch ended.
-        row = await self._backend.read_shard()
-        if (row.epoch, row.owner) != (wanted.epoch, wanted.owner):
-            return False
-        self.shard = row
-        self._tail = (await self._fence(row.high)).tail
+        # What we saw is what we replaced, the newest segment included: every change of the row moves its beat.
+        self.shard = wanted
+        self._tail = (await self._fence(wanted.high)).tail
         return True
 
     async def _change(self, expected: Shard, wanted: Shard) -> bool:
@@ -128,6 +127,9 @@ class ShardLog:
         for _ in range(MAX_TRIES):
             observed = await self._backend.read_statics(segment)
             if observed.fence == epoch:
+                # If we slept before this, owners after us may have dropped the segment, and its fence with it: what
+                # we fenced then is a segment that nobody reads. Our epoch still counts, so it is not that one.
+                await self.confirm()
                 return observed
             if observed.fence is not None and observed.fence > epoch:
                 self._lose()

@@ -139,8 +139,8 @@ class ShardService:
     async def _upkeep(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except EverlogError as error:
-            logger.warning("%s: %s", self._name, error)
+        except Exception as error:  # whatever it is, the log says what counts: it is read again
+            logger.warning("%s: %s", self._name, error, exc_info=not isinstance(error, EverlogError))
             self._owner = None
 
     async def _own(self) -> Owner:

@@ -11,7 +11,7 @@ atomic, not all of them together; so what a crash between two leaves behind must
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -114,9 +114,9 @@ class Files:
         known, buckets = self._lock(name, now)
         try:
             yield known, buckets
-            self._commit(buckets)
+            self.commit(buckets)
         except BaseException:
-            self._rollback(buckets)
+            self.rollback(buckets)
             raise
         finally:
             for opened in buckets:
@@ -139,9 +139,9 @@ class Files:
                     self._finish_moves(buckets)
                     return known, buckets
             except BaseException:
-                self._rollback(begun)
+                self.rollback(begun)
                 raise
-            self._rollback(begun)
+            self.rollback(begun)
         raise StorageFailed(f"{self.main.path} changes too often")
 
     def _finish_moves(self, buckets: list[Opened]) -> None:
@@ -173,7 +173,8 @@ class Files:
         self._left -= 1
         return next(self._entries)
 
-    def _commit(self, buckets: list[Opened]) -> None:
+    def commit(self, buckets: Sequence[Opened]) -> None:
+        """The main file first, then from the newest bucket to the oldest."""
         if self.main.connection.in_transaction:
             failpoint("queue.main")
             self.main.connection.execute("COMMIT")
@@ -189,7 +190,8 @@ class Files:
                 opened.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         failpoint("queue.committed")
 
-    def _rollback(self, buckets: list[Opened]) -> None:
+    def rollback(self, buckets: Sequence[Opened]) -> None:
+        """Undo everything, with the entry ids that were reserved on the way."""
         if self._tentative:
             self._left, self._tentative = 0, False
         for connection in [self.main.connection, *(opened.connection for opened in buckets)]:

@@ -161,11 +161,9 @@ class SqliteQueueStore(QueueStore):
             engine = self._engine(SqliteTable(files, known, [opened]), known)
             try:
                 answer = engine.apply(Put(packet(known.declaration)), self.clock.now_ms())
-                if files.main.connection.in_transaction:
-                    files.main.connection.execute("COMMIT")
+                files.commit([])  # dead letters and flags; the job is the caller's to commit
             except BaseException:
-                if files.main.connection.in_transaction:
-                    files.main.connection.execute("ROLLBACK")
+                files.rollback([])
                 raise
         assert isinstance(answer, PutAnswer)
         return answer

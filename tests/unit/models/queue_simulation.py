@@ -83,12 +83,17 @@ class Simulation:
     """One run. `reopen` closes a store and opens it again, as a crash of the whole process would."""
 
     def __init__(
-        self, store: QueueStore, clock: VirtualClock, options: QueueOptions, seed: int, reopen: Reopen | None = None
+        self,
+        store: QueueStore,
+        clock: VirtualClock,
+        options: QueueOptions,
+        chance: random.Random,
+        reopen: Reopen | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
         self.options = options
-        self.chance = random.Random(seed)
+        self.chance = chance
         self.oracle = Oracle(options.settings)
         self.reopen = reopen
         self.steps = 0

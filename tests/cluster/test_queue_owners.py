@@ -1,0 +1,103 @@
+"""Owners of a queue on a real Cassandra, killed and paused in a loop: nothing lost, nothing back, no lease twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from everlog.queues.cassandra.store import CassandraQueueStore
+from everlog.queues.operations import Claim
+from everlog.queues.queue import Queue
+
+pytestmark = pytest.mark.cluster
+
+
+def torment(config, folder, rounds: int) -> list[list]:
+    """Two processes at a time; each round one of them is killed, or stopped for longer than a takeover takes."""
+    chance = random.Random(rounds)
+    text = msgspec.json.encode(config).decode()
+    said = []
+
+    def start(name: str) -> tuple[subprocess.Popen, Path]:
+        path = folder / name
+        with path.open("wb") as output:
+            command = [sys.executable, "-m", "tests.cluster.queue_owner", text, name]
+            return subprocess.Popen(command, stdout=output), path
+
+    living = [start("p0"), start("p1")]
+    try:
+        for number in range(2, rounds + 2):
+            time.sleep(1.5 + chance.random())
+            process, path = living.pop(0)
+            if number % 2:
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(2.0)
+                process.send_signal(signal.SIGCONT)
+                time.sleep(0.5)
+            process.kill()
+            process.wait()
+            said.append(path)
+            living.append(start(f"p{number}"))
+    finally:
+        for process, path in living:
+            process.kill()
+            process.wait()
+            said.append(path)
+    lines = []
+    for path in said:
+        lines += [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    return lines
+
+
+async def check(config, said: list[list]) -> int:
+    def all_of(kind: str) -> set[str]:
+        return {line[1] for line in said if line[0] == kind}
+
+    claimed = [(line[2], line[3]) for line in said if line[0] == "claimed"]
+    assert len(claimed) == len(set(claimed)), "a handle was given twice"
+    store = CassandraQueueStore(config, name="judge", takeover_seconds=1.0)
+    queue = Queue("jobs", store)
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                stats = await queue.stats()
+                break
+            except Exception:
+                await asyncio.sleep(0.3)
+    there = {key for key in all_of("putting") if await queue.get(key)}
+    assert len(there) == stats.ready + stats.running
+    lost = all_of("put") - there - all_of("finishing")
+    assert not lost, f"acknowledged and gone: {sorted(lost)[:5]}"
+    back = there & all_of("done")
+    assert not back, f"done and back: {sorted(back)[:5]}"
+    assert await store.execute("jobs", Claim("judge", 1)) is not None
+    await store.close()
+    return len(all_of("done"))
+
+
+async def run(config, folder, rounds: int) -> None:
+    first = CassandraQueueStore(config, name="first")
+    await Queue("jobs", first).declare(processing_timeout="1h")
+    await first.close()
+    said = await asyncio.to_thread(torment, config, folder, rounds)
+    assert await check(config, said) > 10
+
+
+@pytest.mark.case("journal-tables", 46)
+async def test_owners_killed_and_paused(cluster_config, tmp_path):
+    await run(cluster_config().cassandra, tmp_path, 4)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+async def test_owners_killed_and_paused_many_times(cluster_config, tmp_path):
+    await run(cluster_config().cassandra, tmp_path, 40)

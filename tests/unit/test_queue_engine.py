@@ -1,0 +1,124 @@
+"""The engine against the oracle: every short history of one key, and histories that Hypothesis makes and shrinks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everlog.queues.engine import Engine
+from everlog.queues.keys import encode_key, hash_key
+from everlog.queues.memory import MemoryTable
+from everlog.queues.operations import Cancel, Claim, Done, Fail, Get, Handle, Heartbeat, Put, Release, Sweep
+from everlog.queues.options import Settings
+from everlog.queues.rows import Packet
+from everlog.queues.store import MemoryStore
+from everlog.testing.queue_desk import VirtualClock
+from tests.unit.models.queue_oracle import Oracle
+from tests.unit.models.queue_simulation import Simulation, entry_facts, row_facts
+from tests.unit.test_queue_simulation import VARIANTS
+
+NOW = 1_000_000_000
+LEASE = 1000
+KEY = encode_key("k")
+EVENTS = ("put", "put expiring", "claim", "done", "old done", "fail", "give up", "release", "beat", "cancel", "wait")
+
+
+class Pair:
+    """An engine and an oracle that see the same history."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.engine = Engine(MemoryTable(), settings)
+        self.oracle = Oracle(settings)
+        self.now = NOW
+        self.handles: list[Handle] = []
+        self.entries: dict[Handle, Any] = {}
+        self.sent = 0
+
+    def play(self, event: str) -> None:
+        self.now += 1
+        if event == "wait":
+            self.now += LEASE + 1
+            self.both(Sweep())
+        elif event.startswith("put"):
+            self.sent += 1
+            expires = (self.now + LEASE // 2) // 1000 + 1 if event == "put expiring" else 0
+            packet = Packet(KEY, hash_key(KEY), b"%d" % self.sent, self.sent % 3, self.now, None, expires)
+            answer, expected = self.both(Put(packet))
+            assert answer.result == expected
+        elif event == "claim":
+            leases, expected = self.both(Claim("w", 2))
+            assert [row_facts(lease.row) for lease in leases] == [entry_facts(row) for row in expected]
+            for lease, row in zip(leases, expected, strict=True):
+                handle = Handle(lease.row.entry, lease.row.token)
+                assert handle not in self.entries
+                self.handles.append(handle)
+                self.entries[handle] = row
+        elif event == "cancel":
+            answer, expected = self.both(Cancel(KEY, hash_key(KEY)))
+            assert answer == expected
+        else:
+            self.play_end(event)
+        found = self.engine.apply(Get(KEY, hash_key(KEY)), self.now)
+        assert sorted(map(row_facts, found)) == sorted(map(entry_facts, self.oracle.get(KEY, self.now)))
+        assert len(self.engine.table._dead) == len(self.oracle.dead)
+
+    def play_end(self, event: str) -> None:
+        """Something that needs a handle: the newest one, or the oldest."""
+        handle = Handle(99, 1) if not self.handles else self.handles[0 if event == "old done" else -1]
+        kinds = {"done": Done, "old done": Done, "release": Release, "beat": Heartbeat}
+        operation = kinds[event](handle) if event in kinds else Fail(handle, "no", 0, event == "fail")
+        answer, expected = self.both(operation)
+        if event == "beat":
+            answer = answer.stop if answer.ack == "OK" else answer.ack
+        assert answer == expected
+
+    def both(self, operation) -> tuple[Any, Any]:
+        handle = getattr(operation, "handle", None)
+        entry = self.entries.get(handle)
+        if entry is not None and (
+            not any(row is entry for row in self.oracle.rows)
+            or entry["status"] != "P"
+            or entry["token"] != handle.token
+        ):
+            entry = None
+        return self.engine.apply(operation, self.now), self.oracle.apply(operation, self.now, entry)
+
+
+@pytest.mark.parametrize("on_busy", ["successor", "restart", "parallel"])
+def test_every_history_of_four_events(on_busy):
+    """A put, and then all 14,641 ways in which four events can follow it."""
+    chosen = Settings(processing_timeout=LEASE, max_timeouts=2, on_busy=on_busy)
+    for history in itertools.product(EVENTS, repeat=4 if on_busy == "successor" else 3):
+        pair = Pair(chosen)
+        try:
+            for event in ("put", *history):
+                pair.play(event)
+        except AssertionError as error:
+            raise AssertionError(f"{history}: {error}") from error
+
+
+@pytest.mark.parametrize("opening", [("claim", "put"), ("claim", "put", "cancel"), ("claim", "put expiring", "wait")])
+def test_every_history_behind_a_busy_key(opening):
+    """The same where a successor waits already."""
+    chosen = Settings(processing_timeout=LEASE, max_timeouts=2)
+    for history in itertools.product(EVENTS, repeat=3):
+        pair = Pair(chosen)
+        for event in ("put", *opening, *history):
+            pair.play(event)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(sorted(VARIANTS)), st.randoms(use_true_random=False))
+def test_any_history(name, chance):
+    """As the simulation, with choices that Hypothesis makes: a failure is shrunk to a short history."""
+
+    async def run() -> None:
+        clock = VirtualClock()
+        await Simulation(MemoryStore(clock), clock, VARIANTS[name], chance).run(40)
+
+    asyncio.run(run())
