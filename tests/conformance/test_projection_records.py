@@ -358,3 +358,18 @@ async def test_of_a_source_that_all_keys_pass_all_are_waited_for(small_log):
         with pytest.raises(StillBehind):
             await small_log.projections.wait("passing", "orders:0:6", seconds=0.1)
     assert await small_log.projections.offset("passing", "a") == 5
+
+
+async def test_a_runner_can_be_started_again(small_log):
+    expected, seen = await fill(small_log), []
+    runner = await small_log.projections.runner(collect(seen))
+    for _ in range(2):
+        runner.start()
+        runner.start()
+        await until(lambda: len(seen) == len(expected))
+        await runner.stop()
+        await runner.stop()
+        expected.extend(await fill(small_log, keys=1, events=1))
+    runner.start()
+    await until(lambda: len(seen) == len(expected))
+    await runner.stop()
