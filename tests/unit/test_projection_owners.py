@@ -13,6 +13,7 @@ from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
+from everlog.projections.store import Report
 from everlog.projections.strategies import at_least_once, exactly_once
 from everlog.projections.windows import Progress
 from everlog.testing.projection_kit import MemoryOffsets
@@ -151,6 +152,57 @@ async def test_an_owner_that_was_cut_off_goes_on_if_nobody_took_over(store, stra
     rows = await store.view().fetch("SELECT count(DISTINCT nr), count(*) FROM counted")
     assert rows[0][0] == 200
     assert await store.dead_letters("words") == []
+
+
+@virtually
+async def test_a_stop_keeps_the_lease_of_an_open_call(store):
+    """The last call takes longer than a lease: nobody else begins before it is over."""
+    calls: list[str] = []
+
+    def projection(name: str):
+        async def slow(envelope: Envelope) -> None:
+            calls.append(f"{name} begins {envelope.offset}")
+            await asyncio.sleep(4 * LEASE)
+            calls.append(f"{name} ends {envelope.offset}")
+
+        return declare(slow, strategy=at_least_once(save_every=1))
+
+    first, second = (Runner([projection(name)], store=store, lease=LEASE) for name in ("first", "second"))
+    first.start()
+    await until(lambda: calls)
+    second.start()
+    await asyncio.sleep(1)
+    await first.stop()
+    await until(lambda: len(calls) == 3)
+    assert calls == ["first begins 1", "first ends 1", "second begins 2"]
+    await second.stop()
+
+
+@virtually
+async def test_a_key_is_not_taken_again_while_its_last_call_is_open(store):
+    """It was lost during a long call and is free again: the handler is still never called twice at a time."""
+    running, most = 0, 0
+
+    async def slow(envelope: Envelope) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(10 * LEASE)
+        running -= 1
+
+    runner = Runner([declare(slow)], store=store, lease=LEASE)
+    runner.start()
+    await until(lambda: running)
+    other = await store.take(ID, "other", (await store.leases("words"))["all"])
+    await asyncio.sleep(LEASE)
+    assert runner.status()["words"] == {}
+    await store.release(other, Report())
+    await asyncio.sleep(8 * LEASE)
+    assert runner.status()["words"] == {}, "the old call is open"
+    await asyncio.sleep(8 * LEASE)
+    assert list(runner.status()["words"]) == ["all"]
+    assert most == 1
+    await runner.stop()
 
 
 @virtually
