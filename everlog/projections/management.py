@@ -25,6 +25,7 @@ from everlog.projections.source import Lag
 from everlog.projections.store import ANYTHING, Anything, DeadLetter, Known, OffsetStore
 from everlog.projections.streams import Hub
 from everlog.projections.windows import Place
+from everlog.sqlite import Trace
 
 LOOK_SECONDS = 0.02
 
@@ -53,8 +54,9 @@ class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Projections:
     """The projections of a log."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, *, trace: Trace | None = None) -> None:
         self._parts = parts
+        self._trace = trace
         self._store: OffsetStore | None = None
         self._opening = asyncio.Lock()
         self._hub = Hub()
@@ -63,7 +65,8 @@ class Projections:
         """Where offsets are kept; opened by the first use."""
         async with self._opening:
             if self._store is None:
-                self._store = await open_offset_store(self._parts.config, clock=self._parts.clock)
+                config, clock = self._parts.config, self._parts.clock
+                self._store = await open_offset_store(config, clock=clock, trace=self._trace)
             return self._store
 
     async def runner(self, *projections: Projection) -> Runner:

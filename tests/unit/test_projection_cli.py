@@ -110,6 +110,10 @@ def test_skips_and_waits(cli):
     assert cli.out("projections", "wait", "orders", f"orders:{partition}:0") == f"orders: has orders:{partition}:0\n"
 
 
+def test_statements_can_be_watched(cli):
+    assert "FROM projection_lease" in cli.run("projections", "list", "--trace").stderr
+
+
 def test_unknown_projections_are_named(cli):
     for words in (
         ("show",),
