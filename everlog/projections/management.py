@@ -22,8 +22,10 @@ from everlog.projections.offsets import Offset
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.projections.source import Lag
+from everlog.projections.sqlite.store import SqliteOffsetStore
 from everlog.projections.store import ANYTHING, Anything, DeadLetter, Known, OffsetStore
 from everlog.projections.streams import Hub
+from everlog.projections.verify import Difference, verify
 from everlog.projections.windows import Place
 from everlog.sqlite import Trace
 
@@ -217,6 +219,15 @@ class Projections:
     async def forget(self, name: str, key: str | None = None, *, offset: str | None = None) -> int:
         """Drop dead letters, all or one; how many."""
         return await (await self.store()).drop_letters(await self._id(name, key), offset)
+
+    async def verify(self, projection: Projection, *tables: str) -> Sequence[Difference]:
+        """Count a view again from the beginning, into a copy, and compare these tables of it. Embedded only."""
+        store = await self.store()
+        if not isinstance(store, SqliteOffsetStore):
+            raise InvalidProjection("views are compared in an embedded store only")
+        if not await store.known(projection.name):
+            raise UnknownProjection(projection.name)
+        return await verify(projection, store, tables, parts=self._parts)
 
     # Reading one's own writes
 
