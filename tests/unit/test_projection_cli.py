@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -127,6 +128,8 @@ def test_a_view_is_verified(cli, tmp_path, monkeypatch):
         async with log.projections.run(*load_app("verified:app")):
             for key in "efgh":
                 await log.projections.wait("keys", await log.journal("orders").append(key, Event("x")))
+            while (await log.projections.get("keys")).lag.events:  # other partitions too
+                await asyncio.sleep(0.01)
 
     async def damage(log) -> None:
         await log.projections.view("keys").execute("INSERT INTO keys VALUES ('e')")
