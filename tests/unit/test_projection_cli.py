@@ -128,7 +128,7 @@ def test_a_view_is_verified(cli, tmp_path, monkeypatch):
         async with log.projections.run(*load_app("verified:app")):
             for key in "efgh":
                 await log.projections.wait("keys", await log.journal("orders").append(key, Event("x")))
-            while (await log.projections.get("keys")).lag.events:  # other partitions too
+            while (await log.projections.get("keys")).lag.events:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     async def damage(log) -> None:
