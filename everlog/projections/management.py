@@ -269,12 +269,18 @@ class Projections:
 
 
 def _passed(known: Sequence[Known], reached: Mapping[str, int], offset: int) -> bool:
-    """Whether all keys that this concerns are past an offset: all of them, or those that have its partition."""
+    """Whether the projection is past an offset of a partition. `reached`: by key, how far each is there.
+
+    Either every key passes every partition, then all of them must be past it. Or one key has the partition: what
+    counts is who has it now, not a key of an earlier division of the source.
+    """
     everybody = [one for one in known if one.report.tracks_all]
     if everybody:
         complete = len(everybody) >= max(one.report.keys for one in everybody)
         return complete and all(reached.get(one.key, -1) >= offset for one in everybody)
-    return bool(reached) and min(reached.values()) >= offset
+    owned = {one.key for one in known if one.lease is not None and one.lease.owner is not None}
+    current = [at for key, at in reached.items() if key in owned] or list(reached.values())
+    return bool(current) and max(current) >= offset
 
 
 class ProjectionView:
