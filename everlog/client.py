@@ -198,7 +198,7 @@ class Everlog:
     def projections(self) -> Projections:
         """Views that handlers make of events: running them, looking at them, commands."""
         if self._projections is None:
-            self._projections = Projections(self.parts)
+            self._projections = Projections(self.parts, trace=self._trace)
         return self._projections
 
     async def status(self) -> Status:

@@ -277,6 +277,7 @@ class Projections(_Twin[management.Projections]):
     replay = _blocking(management.Projections.replay)
     forget = _blocking(management.Projections.forget)
     wait = _blocking(management.Projections.wait)
+    verify = _blocking(management.Projections.verify)
 
     @contextmanager
     def run(self, *projections: Projection) -> Iterator[Runner]:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from everlog.cli.commands import Command, Group
+from everlog.cli.exits import FAILED
 from everlog.cli.output import Rows, encode, moment, plain, show
 from everlog.cli.settings import Settings, with_log
 from everlog.cli.status import stop_signals
@@ -245,6 +246,25 @@ async def wait(log: Everlog, settings: Settings, /, name: str, token: str, timeo
     """Wait until the view has what a token stands for."""
     await log.projections.wait(name, token, seconds=timeout)
     _done(settings, name, None, f"has {token}", token=token)
+
+
+@projections.command(cls=Command, examples=["everlog projections verify shop.views:app owed --table owed"])
+@click.argument("app")
+@name_argument
+@click.option("--table", "tables", multiple=True, required=True, metavar="TABLE", help="A table; may be repeated.")
+@with_log()
+async def verify(log: Everlog, settings: Settings, /, app: str, name: str, tables: tuple[str, ...]) -> None:
+    """Count again from the beginning, into a copy, and compare tables of the view. Exit code 1 if they differ."""
+    found = [one for one in load_app(app) if one.name == name]
+    if not found:
+        raise InvalidProjection(f"{app} has no projection {name}")
+    differences = await log.projections.verify(found[0], *tables)
+    for one in differences:
+        same = "as counted again" if one.equal else f"lacks {one.missing} rows and has {one.surplus} too many"
+        document = {"table": one.table, "rows": one.rows, "missing": one.missing, "surplus": one.surplus}
+        show(settings.as_json, document, f"{plain(one.table)}: {one.rows} rows, {same}")
+    if not all(one.equal for one in differences):
+        raise click.exceptions.Exit(FAILED)
 
 
 def _done(settings: Settings, name: str, key: str | None, what: str, **facts: Any) -> None:

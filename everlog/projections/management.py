@@ -22,9 +22,12 @@ from everlog.projections.offsets import Offset
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.projections.source import Lag
+from everlog.projections.sqlite.store import SqliteOffsetStore
 from everlog.projections.store import ANYTHING, Anything, DeadLetter, Known, OffsetStore
 from everlog.projections.streams import Hub
+from everlog.projections.verify import Difference, verify
 from everlog.projections.windows import Place
+from everlog.sqlite import Trace
 
 LOOK_SECONDS = 0.02
 
@@ -53,8 +56,9 @@ class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Projections:
     """The projections of a log."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, *, trace: Trace | None = None) -> None:
         self._parts = parts
+        self._trace = trace
         self._store: OffsetStore | None = None
         self._opening = asyncio.Lock()
         self._hub = Hub()
@@ -63,7 +67,8 @@ class Projections:
         """Where offsets are kept; opened by the first use."""
         async with self._opening:
             if self._store is None:
-                self._store = await open_offset_store(self._parts.config, clock=self._parts.clock)
+                config, clock = self._parts.config, self._parts.clock
+                self._store = await open_offset_store(config, clock=clock, trace=self._trace)
             return self._store
 
     async def runner(self, *projections: Projection) -> Runner:
@@ -215,6 +220,15 @@ class Projections:
         """Drop dead letters, all or one; how many."""
         return await (await self.store()).drop_letters(await self._id(name, key), offset)
 
+    async def verify(self, projection: Projection, *tables: str) -> Sequence[Difference]:
+        """Count a view again from the beginning, into a copy, and compare these tables of it. Embedded only."""
+        store = await self.store()
+        if not isinstance(store, SqliteOffsetStore):
+            raise InvalidProjection("views are compared in an embedded store only")
+        if not await store.known(projection.name):
+            raise UnknownProjection(projection.name)
+        return await verify(projection, store, tables, parts=self._parts)
+
     # Reading one's own writes
 
     def view(self, name: str) -> ProjectionView:
@@ -255,14 +269,20 @@ class Projections:
 
 
 def _passed(known: Sequence[Known], reached: Mapping[str, int], offset: int) -> bool:
-    """Whether all keys that this concerns are past an offset: all of them, or those that have its partition."""
+    """Whether the projection is past an offset of a partition. `reached`: by key, how far each is there.
+
+    Either every key passes every partition, then all of them must be past it. Or one key has the partition: what
+    counts is who has it now, not a key of an earlier division of the source.
+    """
     if any(one.lease is not None and one.report.state == "new" for one in known):
         return False  # it has not said yet what it reads
     everybody = [one for one in known if one.report.tracks_all]
     if everybody:
         complete = len(everybody) >= max(one.report.keys for one in everybody)
         return complete and all(reached.get(one.key, -1) >= offset for one in everybody)
-    return bool(reached) and min(reached.values()) >= offset
+    owned = {one.key for one in known if one.lease is not None and one.lease.owner is not None}
+    current = [at for key, at in reached.items() if key in owned] or list(reached.values())
+    return bool(current) and max(current) >= offset
 
 
 class ProjectionView:

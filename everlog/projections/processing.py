@@ -18,6 +18,8 @@ from everlog.projections.stream import Interrupted, Stream, offset_text
 from everlog.projections.windows import Progress, SaveWindow
 
 BATCH = 200
+# A transaction keeps others from writing, leases too: it takes no more envelopes after this time.
+TRANSACTION_SECONDS = 0.25
 
 
 class Saver:
@@ -208,11 +210,16 @@ async def _store_together(stream: Stream, deliveries: Sequence[Delivery]) -> Seq
     """Handle as many as go well, in one transaction; what is left. The first that fails is then tried alone."""
     window = SaveWindow(len(deliveries), 1.0)
     failed: tuple[Delivery, Exception] | None = None
+    unwanted: Delivery | None = None
     done = 0
     stream.check_owned()
     async with stream.store.transaction(stream.lease) as running:
+        until = stream.now() + TRANSACTION_SECONDS
         for delivery in deliveries:
-            if stream.ending() or (stream.skip is not None and stream.skip == offset_text(delivery).text):
+            if stream.ending() or (done and stream.now() >= until):
+                break
+            if stream.skip is not None and stream.skip == offset_text(delivery).text:
+                unwanted = delivery
                 break
             if not delivery.passed:
                 try:
@@ -235,8 +242,8 @@ async def _store_together(stream: Stream, deliveries: Sequence[Delivery]) -> Seq
     if failed is not None:
         await _recover(stream, *failed)
         done += 1
-    elif done < len(deliveries) and not stream.ending():
-        await _skip(stream, deliveries[done], stream.letters([deliveries[done]], None, stream.failing.attempts))
+    if unwanted is not None:
+        await _skip(stream, unwanted, stream.letters([unwanted], None, stream.failing.attempts))
         await stream.skip_is_done()
         done += 1
     return deliveries[done:]

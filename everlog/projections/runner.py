@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from everlog.clock import Clock, SystemClock
 from everlog.errors import EverlogError, InvalidProjection
@@ -134,6 +134,8 @@ class Supervisor:
         self._timeout = timeout
         self._workers: dict[str, Worker] = {}
         self._giving: dict[str, asyncio.Task[None]] = {}
+        # Workers that lost their key with a call still open: the key is not taken again before that ends.
+        self._ending: dict[str, asyncio.Task[None]] = {}
         self._leases = Watch(lease)
         self._instances = Watch(lease)
         self._stopping = asyncio.Event()
@@ -153,9 +155,10 @@ class Supervisor:
         self._stopping.set()
         for worker in self._workers.values():
             worker.signal.set("stop")
-        await task
+        await task  # it keeps the leases of calls that are still open
         await asyncio.gather(*self._giving.values())
         await asyncio.gather(*(self._give(key) for key in list(self._workers)))
+        await asyncio.gather(*self._ending.values(), return_exceptions=True)
         try:
             await self._store.leave(self._projection.name, self._owner)
         except EverlogError as error:
@@ -178,19 +181,19 @@ class Supervisor:
             await self._changed.wait_for(lambda: len(self._workers) == count)
 
     async def _run(self) -> None:
-        """A beat every third of a lease; in between, look for commands."""
+        """A beat every third of a lease, until the last worker has ended; in between, look for commands."""
         loop = asyncio.get_running_loop()
         stamp: object = None
         said: object = None
         trouble = ""
         next_beat = loop.time()
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() or self._running():
             try:
                 if loop.time() >= next_beat:
                     next_beat = loop.time() + self._seconds / 3
                     await self._beat()
                 found = self._store.stamp()
-                if found is None or found != stamp:
+                if (found is None or found != stamp) and not self._stopping.is_set():
                     await self._follow()
                     stamp = found
                 if self._said() != said:
@@ -213,13 +216,20 @@ class Supervisor:
         return {key: (report.state, report.seen, report.failing) for key, report in reports.items()}
 
     async def _pause(self, seconds: float) -> None:
-        """Until the next look, or until a worker ends."""
-        stop = asyncio.ensure_future(self._stopping.wait())
-        running = {worker.task for worker in self._workers.values() if not worker.task.done()}
+        """Until the next look, or until a worker ends, or all shall end."""
+        waited: set[asyncio.Future[Any]] = {*self._running()}
+        stop = None if self._stopping.is_set() else asyncio.ensure_future(self._stopping.wait())
+        if stop is not None:
+            waited.add(stop)
         try:
-            await asyncio.wait({stop, *running}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if waited:
+                await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stop.cancel()
+            if stop is not None:
+                stop.cancel()
+
+    def _running(self) -> list[asyncio.Task[None]]:
+        return [worker.task for worker in self._workers.values() if not worker.task.done()]
 
     async def _beat(self) -> None:
         """Renew, look who lives, take and give."""
@@ -227,6 +237,8 @@ class Supervisor:
         name = self._projection.name
         instances = await self._store.join(name, self._owner)
         await self._renew(asked)
+        if self._stopping.is_set():
+            return
         leases = await self._store.leases(name)
         now = asyncio.get_running_loop().time()
         alive = [one for one, beat in instances.items() if self._instances.look(one, beat, now)]
@@ -243,8 +255,10 @@ class Supervisor:
         for key in shares.give:
             if key not in self._giving:
                 self._giving[key] = asyncio.create_task(self._give_away(key))
+        self._ending = {key: task for key, task in self._ending.items() if not task.done()}
         for key in shares.take:
-            await self._take(key, leases.get(key))
+            if key not in self._ending:
+                await self._take(key, leases.get(key))
         self._beats += 1
 
     async def _renew(self, asked: float) -> None:
@@ -255,7 +269,7 @@ class Supervisor:
             if lease is None:
                 log.warning("%s: another instance has taken it over", worker.id)
                 worker.signal.set("lost")
-                del self._workers[key]
+                self._ending[key] = self._workers.pop(key).task
             else:
                 self._revive(key, worker, lease, asked + self._seconds)
 
@@ -263,7 +277,8 @@ class Supervisor:
         """A worker that has ended begins anew if a command has given it a new epoch, or if it only thought that it
         had lost its key: it could not renew in time, but nobody took it.
         """
-        if worker.task.done() and (lease.epoch != worker.lease.epoch or worker.signal.reason == "lost"):
+        ended = worker.task.done() and not self._stopping.is_set()
+        if ended and (lease.epoch != worker.lease.epoch or worker.signal.reason == "lost"):
             self._start(key, lease, owned_until)
         else:
             worker.renewed(lease, owned_until)

@@ -20,6 +20,7 @@ from everlog.config import Config, LogConfig, ProjectionsConfig, StoreConfig
 from tests.unit.models.projection_process import WINDOW
 
 SPLIT = 4
+FILL = 10_000
 
 
 def config_of(folder: Path, lease: float) -> Config:
@@ -72,7 +73,9 @@ def instances(config: Config, folder: Path):
 
 async def fill(log, records: int) -> None:
     orders = log.journal("orders")
-    await asyncio.gather(*(orders.append(f"o-{number}", Event(number), verdict=False) for number in range(records)))
+    for first in range(0, records, FILL):
+        numbers = range(first, min(first + FILL, records))
+        await asyncio.gather(*(orders.append(f"o-{number}", Event(number), verdict=False) for number in numbers))
 
 
 async def make_tables(log) -> None:
@@ -86,13 +89,13 @@ async def rows(log, name: str) -> tuple[int, int]:
     return (await log.projections.view(name).fetch(statement))[0]
 
 
-async def different(log, name: str, count: int) -> None:
-    async with asyncio.timeout(200):
+async def different(log, name: str, count: int, patience: float = 200.0) -> None:
+    async with asyncio.timeout(patience):
         while (await rows(log, name))[1] < count:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
-async def kill_instances(folder: Path, *, records: int, kills: int) -> None:
+async def kill_instances(folder: Path, *, records: int, kills: int, patience: float = 200.0) -> None:
     config, chance = config_of(folder / "data", lease=1.0), random.Random(kills)
     async with everlog.connect(config) as log:
         await make_tables(log)
@@ -102,11 +105,11 @@ async def kill_instances(folder: Path, *, records: int, kills: int) -> None:
                 found.start()
             for number in range(kills):
                 wanted = records * (number + 1) // (kills + 1)
-                await different(log, "exact", wanted)
+                await different(log, "exact", wanted, patience)
                 found.kill(chance.choice(found.running))
                 found.start()
             for name in ("exact", "least"):
-                await different(log, name, records)
+                await different(log, name, records, patience)
     async with everlog.connect(config) as log:
         assert await rows(log, "exact") == (records, records), "each record once, whatever died"
         count, found_records = await rows(log, "least")
@@ -124,6 +127,13 @@ async def test_a_few_kills(tmp_path):
 async def test_many_kills(tmp_path):
     """The same with more of everything."""
     await kill_instances(tmp_path, records=40_000, kills=20)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+async def test_a_million_records(tmp_path):
+    """A million records, three instances, one killed again and again."""
+    await kill_instances(tmp_path, records=1_000_000, kills=60, patience=3600.0)
 
 
 async def test_a_stale_owner_that_wakes_up_changes_nothing(tmp_path):

@@ -12,10 +12,15 @@ from everlog import Event
 from everlog.errors import InvalidProjection, LogTruncated, StillBehind, UnknownProjection
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
+from everlog.projections.management import _passed
 from everlog.projections.projection import Projection
+from everlog.projections.reading import SqliteReader
 from everlog.projections.records import Records, records
+from everlog.projections.sharing import Lease
 from everlog.projections.source import Delivery, Feed, Source
+from everlog.projections.store import Desired, Known, Report
 from everlog.projections.strategies import at_least_once, exactly_once
+from everlog.projections.windows import Progress
 from tests.unit.models.projection_fixture import until
 
 QUICK = Restart(first=0.01, most=0.01)
@@ -78,7 +83,11 @@ async def test_a_topic_may_be_divided_anew(small_log):
     async with small_log.projections.run(collect(seen, split=2)) as runner:
         await runner.owns("seen", 2)
         await until(lambda: len(seen) == len(expected) + len(more))
-    assert len(seen) == len(set(seen)) == len(expected) + len(more)
+        for key in range(5):  # in both partitions
+            token = await small_log.journal("orders").append(f"o-{key}", Event("new"))
+            await small_log.projections.wait("seen", token)
+            assert seen[-1] == (f"o-{key}", 6, "new")
+    assert len(seen) == len(set(seen)) == len(expected) + len(more) + 5
 
 
 async def test_records_that_are_gone_are_named(small_log):
@@ -98,12 +107,16 @@ async def test_records_that_are_gone_are_named(small_log):
     with pytest.raises(LogTruncated):
         async for _ in feed.read("journal-orders", {"journal-orders-0": 1}):
             pass
+    reader = SqliteReader(small_log.parts.log)
+    with pytest.raises(LogTruncated):  # it happened after the start
+        async for _ in reader.read(topic, {0: 3}):
+            pass
+    await reader.close()
     pages = feed.read("journal-orders", None)
     first = await anext(pages)
     assert first[0].envelope.offset == 4, "whoever begins now begins where the log does"
     await pages.aclose()
     await feed.close()
-    assert topic is not None
 
 
 # Lag
@@ -282,9 +295,6 @@ async def test_an_offset_of_another_source_is_named(small_log):
     await fill(small_log)
     store = await small_log.projections.store()
     lease = await store.take(ProjectionId("seen", "journal-orders"), "x", None)
-    from everlog.projections.store import Report
-    from everlog.projections.windows import Progress
-
     await store.save(lease, Progress("some text"))
     await store.release(lease, Report())
     async with small_log.projections.run(collect([])) as runner:
@@ -317,6 +327,32 @@ async def test_two_logs_share_the_work(small_log, clock):
         token = await other.journal("orders").append("o-3", Event("x"))
         await small_log.projections.wait("seen", token)
     assert set(seen) == {*expected, ("o-3", 5, "x")}
+
+
+@pytest.mark.parametrize(
+    ("keys", "reached", "passed"),
+    [
+        # Each key has its own partitions: who owns one now counts.
+        ([("a", "me", False, 1)], {}, False),
+        ([("a", "me", False, 1)], {"a": 6}, False),
+        ([("a", "me", False, 1)], {"a": 7}, True),
+        ([("old", None, False, 1), ("a", "me", False, 2)], {"old": 3, "a": 7}, True),
+        ([("old", None, False, 1), ("a", "me", False, 2)], {"old": 9, "a": 3}, False),
+        ([("old", None, False, 1), ("a", "me", False, 2)], {"old": 9}, True),
+        ([("a", None, False, 1)], {"a": 7}, True),
+        # Every key passes everything: all of them count, also one that has not begun.
+        ([("a", "me", True, 2), ("b", "me", True, 2)], {"a": 7, "b": 7}, True),
+        ([("a", "me", True, 2), ("b", "me", True, 2)], {"a": 7, "b": 6}, False),
+        ([("a", "me", True, 2), ("b", "me", True, 2)], {"a": 7}, False),
+        ([("a", "me", True, 2)], {"a": 7}, False),
+    ],
+)
+def test_who_must_have_passed_a_position(keys, reached, passed):
+    known = [
+        Known("n", key, Lease("n", key, owner, 1), Report(tracks_all=all_, keys=count), None, None, Desired(), 0)
+        for key, owner, all_, count in keys
+    ]
+    assert _passed(known, reached, 7) is passed
 
 
 class Everything(Source):
@@ -358,3 +394,18 @@ async def test_of_a_source_that_all_keys_pass_all_are_waited_for(small_log):
         with pytest.raises(StillBehind):
             await small_log.projections.wait("passing", "orders:0:6", seconds=0.1)
     assert await small_log.projections.offset("passing", "a") == 5
+
+
+async def test_a_runner_can_be_started_again(small_log):
+    expected, seen = await fill(small_log), []
+    runner = await small_log.projections.runner(collect(seen))
+    for _ in range(2):
+        runner.start()
+        runner.start()
+        await until(lambda: len(seen) == len(expected))
+        await runner.stop()
+        await runner.stop()
+        expected.extend(await fill(small_log, keys=1, events=1))
+    runner.start()
+    await until(lambda: len(seen) == len(expected))
+    await runner.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -108,6 +109,42 @@ def test_skips_and_waits(cli):
     assert cli.error("projections", "wait", "orders", token, "--timeout", "0.05", code=75)["type"] == "StillBehind"
     partition = token.split(":")[1]
     assert cli.out("projections", "wait", "orders", f"orders:{partition}:0") == f"orders: has orders:{partition}:0\n"
+
+
+def test_a_view_is_verified(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "verified.py").write_text(
+        textwrap.dedent("""
+            from everlog import exactly_once, projection, records
+
+            @projection("keys", source=records("orders"), strategy=exactly_once())
+            async def app(record, view):
+                await view.execute("INSERT INTO keys VALUES (?)", record.key)
+            """)
+    )
+
+    async def fill(log) -> None:
+        await log.projections.view("keys").execute("CREATE TABLE keys (key TEXT)")
+        async with log.projections.run(*load_app("verified:app")):
+            for key in "efgh":
+                await log.projections.wait("keys", await log.journal("orders").append(key, Event("x")))
+            while (await log.projections.get("keys")).lag.events:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def damage(log) -> None:
+        await log.projections.view("keys").execute("INSERT INTO keys VALUES ('e')")
+
+    cli.library(fill)
+    words = ("projections", "verify", "verified:app", "keys", "--table", "keys")
+    assert cli.json(*words) == {"table": "keys", "rows": 8, "missing": 0, "surplus": 0}
+    assert cli.out(*words) == "keys: 8 rows, as counted again\n"
+    cli.library(damage)
+    assert "lacks 1 rows and has 1 too many" in cli.out(*words, code=1)
+    assert "no projection" in cli.error(*words[:3], "others", "--table", "keys", code=2)["message"]
+
+
+def test_statements_can_be_watched(cli):
+    assert "FROM projection_lease" in cli.run("projections", "list", "--trace").stderr
 
 
 def test_unknown_projections_are_named(cli):

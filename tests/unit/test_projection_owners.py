@@ -13,11 +13,12 @@ from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
+from everlog.projections.store import Report
 from everlog.projections.strategies import at_least_once, exactly_once
 from everlog.projections.windows import Progress
 from everlog.testing.projection_kit import MemoryOffsets
 from everlog.testing.projections import own
-from tests.unit.models.projection_fixture import ID, QUICK, Envelope, Joined, Six, declare, memory, until
+from tests.unit.models.projection_fixture import ID, QUICK, Diary, Envelope, Joined, Six, declare, memory, until
 from tests.unit.models.projection_time import run_virtually
 from tests.unit.test_projection_runs import virtually
 
@@ -32,40 +33,28 @@ def keyed(handler, keys, **settings):
 async def nothing(envelope) -> None: ...
 
 
-class Cut(MemoryOffsets):
-    """A store that one of its users cannot reach for a while."""
+RENEWALS = ("join", "renew")
+ALL = (*RENEWALS, "save", "leases", "desired", "stamp", "leave", "release", "load", "bury", "transaction")
 
-    def __init__(self, shared: MemoryOffsets) -> None:
+
+class Cut(MemoryOffsets):
+    """A store that one of its users cannot reach for a while, or only cannot renew its leases there."""
+
+    def __init__(self, shared: MemoryOffsets, calls: tuple[str, ...] = ALL) -> None:
         self.shared = shared
+        self.calls = calls
         self.cut = False
 
     def __getattribute__(self, name):
-        if name in ("shared", "cut", "__class__", "__dict__"):
+        if name in ("shared", "calls", "cut", "__class__", "__dict__"):
             return object.__getattribute__(self, name)
-        found = getattr(self.shared, name)
-        if (
-            name
-            in (
-                "join",
-                "renew",
-                "save",
-                "leases",
-                "desired",
-                "stamp",
-                "leave",
-                "release",
-                "load",
-                "bury",
-                "transaction",
-            )
-            and self.cut
-        ):
+        if self.cut and name in self.calls:
 
             def unreachable(*_, **__):
                 raise Unreachable("cut off")
 
             return unreachable
-        return found
+        return getattr(self.shared, name)
 
 
 @virtually
@@ -137,12 +126,13 @@ async def test_an_owner_that_is_cut_off_stops_before_another_begins(store):
     assert await store.dead_letters("words") == [], "to lose a key is no fault of an envelope"
 
 
-@pytest.mark.parametrize("strategy", [at_least_once(save_every=1), exactly_once(size=1)], ids=["least", "exactly"])
+@pytest.mark.parametrize("calls", [ALL, RENEWALS], ids=["all", "renewals"])
+@pytest.mark.parametrize("strategy", [at_least_once(save_every=1), exactly_once(size=100)], ids=["least", "exactly"])
 @virtually
-async def test_an_owner_that_was_cut_off_goes_on_if_nobody_took_over(store, strategy):
+async def test_an_owner_that_was_cut_off_goes_on_if_nobody_took_over(store, strategy, calls):
     """Longer than its lease without the store, and nobody else was there: it has its key again, and loses nothing."""
     await store.view().execute("CREATE TABLE counted (nr INTEGER)")
-    cut = Cut(store)
+    cut = Cut(store, calls)
 
     async def count(envelope: Envelope, view) -> None:
         await asyncio.sleep(0.1)
@@ -162,6 +152,75 @@ async def test_an_owner_that_was_cut_off_goes_on_if_nobody_took_over(store, stra
     rows = await store.view().fetch("SELECT count(DISTINCT nr), count(*) FROM counted")
     assert rows[0][0] == 200
     assert await store.dead_letters("words") == []
+
+
+@virtually
+async def test_a_stop_keeps_the_lease_of_an_open_call(store):
+    """The last call takes longer than a lease: nobody else begins before it is over."""
+    calls: list[str] = []
+
+    def projection(name: str):
+        async def slow(envelope: Envelope) -> None:
+            calls.append(f"{name} begins {envelope.offset}")
+            await asyncio.sleep(4 * LEASE)
+            calls.append(f"{name} ends {envelope.offset}")
+
+        return declare(slow, strategy=at_least_once(save_every=1))
+
+    first, second = (Runner([projection(name)], store=store, lease=LEASE) for name in ("first", "second"))
+    first.start()
+    await until(lambda: calls)
+    second.start()
+    await asyncio.sleep(1)
+    await first.stop()
+    await until(lambda: len(calls) == 3)
+    assert calls == ["first begins 1", "first ends 1", "second begins 2"]
+    await second.stop()
+
+
+@virtually
+async def test_a_key_is_not_taken_again_while_its_last_call_is_open(store):
+    """It was lost during a long call and is free again: the handler is still never called twice at a time."""
+    running, most = 0, 0
+
+    async def slow(envelope: Envelope) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(10 * LEASE)
+        running -= 1
+
+    runner = Runner([declare(slow)], store=store, lease=LEASE)
+    runner.start()
+    await until(lambda: running)
+    other = await store.take(ID, "other", (await store.leases("words"))["all"])
+    await asyncio.sleep(LEASE)
+    assert runner.status()["words"] == {}
+    await store.release(other, Report())
+    await asyncio.sleep(8 * LEASE)
+    assert runner.status()["words"] == {}, "the old call is open"
+    await asyncio.sleep(8 * LEASE)
+    assert list(runner.status()["words"]) == ["all"]
+    assert most == 1
+    await runner.stop()
+
+
+@virtually
+async def test_a_slow_handler_does_not_keep_its_own_lease_from_being_renewed(store):
+    """A hundred envelopes wait, each takes half a second: they do not share one transaction of almost a minute."""
+    diary = Diary()
+
+    async def slow(envelope: Envelope, view) -> None:
+        await asyncio.sleep(0.5)
+
+    numbers = [Envelope(number, "x") for number in range(1, 101)]
+    projection = declare(slow, Six(numbers), strategy=exactly_once(size=100), observers=[diary])
+    async with Runner([projection], store=store, lease=LEASE) as runner:
+        await runner.ended()
+    assert await store.load(ID) == 100
+    assert diary.count("failed") == 0
+    assert diary.count("started") == 1
+    assert len(diary.stored) == 100
 
 
 @virtually

@@ -595,6 +595,22 @@ async def test_a_handler_that_hangs_is_a_failure(store, kind):
     assert await store.load(ID) == 6
 
 
+@pytest.mark.parametrize("parallelism", [1, 3])
+@virtually
+async def test_the_time_of_each_call_counts_by_itself(store, parallelism):
+    """Each call takes more than half of the limit: none is ended for the time that others took before it."""
+    diary = Diary()
+
+    async def slow(envelope: Envelope) -> None:
+        await asyncio.sleep(3.0)
+
+    source = Six(extract_journal=lambda one: one.text)
+    strategy = at_least_once(parallelism=parallelism)
+    await run_to_end(declare(slow, source, strategy=strategy, timeout=5.0, observers=[diary]), store)
+    assert diary.count("error") == 0
+    assert await store.load(ID) == 6
+
+
 @virtually
 async def test_a_handler_whose_own_task_was_cancelled_is_a_failure(store):
     """It does not look like somebody wanted to end the projection."""

@@ -1,0 +1,154 @@
+"""Does a view hold what its events add up to? The projection runs again from the beginning, into a copy beside it.
+
+The live file is copied first, in one consistent state; the second run ends where that copy's offsets are. So the
+projection may go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import closing
+from copy import copy
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from everlog.errors import InvalidProjection, StorageFailed
+from everlog.journal.journal import Parts
+from everlog.projections.lifecycle import Restart
+from everlog.projections.offsets import Offset, Single, encode
+from everlog.projections.projection import Projection
+from everlog.projections.runner import Runner
+from everlog.projections.source import Delivery, Feed, Source
+from everlog.projections.sqlite.store import SqliteOffsetStore
+from everlog.sqlite import translated
+
+
+class Difference(NamedTuple):
+    """How a table differs: rows that the recount has and the view lacks, and the other way round."""
+
+    table: str
+    rows: int
+    missing: int
+    surplus: int
+
+    @property
+    def equal(self) -> bool:
+        return not self.missing and not self.surplus
+
+
+async def verify(
+    projection: Projection, store: SqliteOffsetStore, tables: Sequence[str], *, parts: Parts | None = None
+) -> list[Difference]:
+    """Recount a view, and compare these tables of it. The handler runs again: it should write to its view only."""
+    if not projection.shape.takes_view or projection.view is not None:
+        raise InvalidProjection(f"{projection.name} does not fill tables of the store: there is nothing to compare")
+    with TemporaryDirectory(prefix="everlog-verify-") as folder:
+        before, again = Path(folder) / "before.db", Path(folder) / "again.db"
+        await asyncio.to_thread(_copy, store.path, before)
+        await _recount(projection, before, again, tables, parts)
+        return await asyncio.to_thread(_compare, before, again, tables)
+
+
+def _copy(path: Path, target: Path) -> None:
+    with translated(path), closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copied:
+        source.backup(copied)
+
+
+async def _recount(
+    projection: Projection, before: Path, again: Path, tables: Sequence[str], parts: Parts | None
+) -> None:
+    copied, fresh = SqliteOffsetStore(before), SqliteOffsetStore(again, synchronous="OFF")
+    try:
+        for table in tables:
+            rows = await copied.view().fetch("SELECT sql FROM sqlite_master WHERE name = ? AND type = 'table'", table)
+            if not rows:
+                raise InvalidProjection(f"there is no table {table!r} in {projection.name}'s store")
+            await fresh.view().execute(rows[0][0])
+        ends = {one.key: one.offset for one in await copied.known(projection.name)}
+        second = copy(projection)
+        second.source, second.observers = UpTo(projection.source, ends), ()
+        second.restart = Restart(max_restarts=0)
+        async with Runner([second], store=fresh, parts=parts) as runner:
+            await runner.ended()
+            failed = [one.error for one in runner.status()[projection.name].values() if one.state != "completed"]
+        if failed:
+            raise StorageFailed(f"{projection.name} could not be counted again: {failed[0]}")
+    finally:
+        await copied.close()
+        await fresh.close()
+
+
+def _compare(before: Path, again: Path, tables: Sequence[str]) -> list[Difference]:
+    found: list[Difference] = []
+    with translated(before), closing(sqlite3.connect(before)) as connection:
+        connection.execute("ATTACH DATABASE ? AS again", (str(again),))
+        for table in tables:
+            name = '"' + table.replace('"', '""') + '"'
+            (rows,) = connection.execute(f"SELECT count(*) FROM main.{name}").fetchone()
+            missing, surplus = (
+                connection.execute(
+                    # Grouped, because a row may be there more than once.
+                    f"SELECT count(*) FROM (SELECT *, count(*) FROM {one}.{name} GROUP BY {columns} "
+                    f"EXCEPT SELECT *, count(*) FROM {other}.{name} GROUP BY {columns})"
+                ).fetchone()[0]
+                for columns in [_columns(connection, name)]
+                for one, other in (("again", "main"), ("main", "again"))
+            )
+            found.append(Difference(table, rows, missing, surplus))
+    return found
+
+
+def _columns(connection: sqlite3.Connection, name: str) -> str:
+    cursor = connection.execute(f"SELECT * FROM main.{name} LIMIT 0")
+    return ", ".join('"' + column[0].replace('"', '""') + '"' for column in cursor.description)
+
+
+class UpTo(Source):
+    """A source that ends at these offsets, by key."""
+
+    def __init__(self, source: Source, ends: Mapping[str, Offset | None]) -> None:
+        self._source = source
+        self._ends = ends
+
+    def open(self, parts: Parts | None) -> Feed:
+        return UpToFeed(self._source.open(parts), self._ends)
+
+
+class UpToFeed(Feed):
+    """Delivers up to the end of each key, or of each entry of its map."""
+
+    def __init__(self, feed: Feed, ends: Mapping[str, Offset | None]) -> None:
+        self._feed = feed
+        self._ends = ends
+
+    async def keys(self) -> Sequence[str]:
+        return [key for key in await self._feed.keys() if self._ends.get(key) is not None]
+
+    async def verify(self, key: str, delivery: Delivery) -> bool:
+        return await self._feed.verify(key, delivery)
+
+    async def read(self, key: str, stored: Offset | None) -> AsyncIterator[Sequence[Delivery]]:
+        open_ends = _entries(self._ends[key])
+        async for page in self._feed.read(key, stored):
+            taken: list[Delivery] = []
+            for delivery in page:
+                for entry, offset in _entries(delivery.offset).items():
+                    if entry in open_ends:
+                        taken.append(delivery)
+                        if encode(open_ends[entry]) == encode(offset):
+                            del open_ends[entry]
+            yield taken
+            if not open_ends:
+                return
+
+    async def close(self) -> None:
+        await self._feed.close()
+
+
+def _entries(offset: Offset | None) -> dict[str, Single]:
+    if offset is None:
+        return {}
+    return dict(offset) if isinstance(offset, Mapping) else {"": offset}
