@@ -2,8 +2,8 @@
 
 `EVERLOG_FAILPOINT=apply.rows` kills at that point, `apply.rows:3` at the third time it is reached. The whole
 pipeline dies: this process and, inside a Spark worker, its ancestors up to the process named by
-`EVERLOG_FAILPOINT_ROOT`; without that, this process alone. `EVERLOG_FAILPOINT_ONCE` names a file that the first to
-die makes: whoever finds it lives.
+`EVERLOG_FAILPOINT_ROOT`; without that, this process alone. `EVERLOG_FAILPOINT_ONCE` names a file to which each one that
+dies adds a byte: `apply.rows:1,2` kills one process at the first time, the next one at its second, and no more.
 """
 
 from __future__ import annotations
@@ -49,18 +49,20 @@ def failpoint(name: str) -> None:
     point, _, count = wanted.partition(":")
     if point == name:
         _hits[name] = _hits.get(name, 0) + 1
-        if _hits[name] >= int(count or 1) and _first():
+        if _is_time([int(each) for each in (count or "1").split(",")], _hits[name]):
             _die()
 
 
-def _first() -> bool:
+def _is_time(counts: list[int], hits: int) -> bool:
+    """Whether this process dies now, in its turn."""
     once = os.environ.get(ONCE_VARIABLE)
     if once is None:
-        return True
-    try:
-        Path(once).touch(exist_ok=False)
-    except FileExistsError:
+        return hits >= counts[0]
+    deaths = Path(once).stat().st_size if Path(once).exists() else 0
+    if deaths >= len(counts) or hits < counts[deaths]:
         return False
+    with Path(once).open("ab") as file:
+        file.write(b".")
     return True
 
 

@@ -18,7 +18,6 @@ from tests.spark.suite import TOPIC, check_tables, in_batches
 
 KEYS = [f"order-{number}" for number in range(6)]
 BATCH = 2 * len(KEYS)
-KINDS = ("append", "delete", "purge")
 TIMEOUT = 280
 
 
@@ -68,10 +67,12 @@ async def kill_pipelines(backend: Backend, folder: Path, points: list[str], *, m
     await check_tables(backend)
 
 
-async def kill_workers(backend: Backend, folder: Path, points: list[str], *, most: int) -> None:
-    """Kill a worker at each point, of a pipeline that lives on."""
+async def kill_workers(backend: Backend, folder: Path, point: str, counts: list[int], *, most: int) -> None:
+    """Kill one worker after the other, each when it comes to the point so many times; the pipeline lives on."""
     config = in_batches(backend.config, most)
-    for point in points:
-        assert run(config, folder, die_at=point, worker=True) == 0, (folder / "pipeline.out").read_text()[-3000:]
-        assert (folder / f"died-{point}").exists(), f"no worker died at {point}"
+    die_at = f"{point}:{','.join(map(str, counts))}"
+    assert run(config, folder, die_at=die_at, worker=True) == 0, (folder / "pipeline.out").read_text()[-3000:]
+    died = folder / f"died-{die_at}"
+    assert died.exists(), f"no worker died at {point}"
+    assert died.stat().st_size == len(counts), f"only {died.stat().st_size} workers died at {point}"
     await check_tables(backend)
