@@ -295,7 +295,7 @@ async def test_holes_in_the_log_are_passed(config, name):
         put_transaction(config, topic, [b"3"], commit=False)
         # The broker writes the end of a transaction a moment after it promised to.
         async with asyncio.timeout(30):
-            while (end := await log.end(topic, 0)) < 6:
+            while (end := await log.end(topic, 0)) < 6:  # noqa: ASYNC110 - nobody tells us
                 await asyncio.sleep(0.01)
         assert end == 6
         # Uncommitted and aborted records are read as Spark reads them.
