@@ -329,6 +329,16 @@ async def test_two_logs_share_the_work(small_log, clock):
     assert set(seen) == {*expected, ("o-3", 5, "x")}
 
 
+def _report(tracks_all: bool, keys: int) -> Report:
+    return Report(state="running", tracks_all=tracks_all, keys=keys)
+
+
+def test_nothing_is_passed_before_all_have_said_what_they_read():
+    """An instance that has just been taken may read every partition: nobody knows yet."""
+    known = Known("n", "a", Lease("n", "a", "me", 1), Report(), None, None, Desired(), 0)
+    assert not _passed([known], {"a": 7}, 7)
+
+
 @pytest.mark.parametrize(
     ("keys", "reached", "passed"),
     [
@@ -349,7 +359,7 @@ async def test_two_logs_share_the_work(small_log, clock):
 )
 def test_who_must_have_passed_a_position(keys, reached, passed):
     known = [
-        Known("n", key, Lease("n", key, owner, 1), Report(tracks_all=all_, keys=count), None, None, Desired(), 0)
+        Known("n", key, Lease("n", key, owner, 1), _report(all_, count), None, None, Desired(), 0)
         for key, owner, all_, count in keys
     ]
     assert _passed(known, reached, 7) is passed
