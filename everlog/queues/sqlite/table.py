@@ -90,36 +90,10 @@ class SqliteTable(Table):
             self._insert(self._buckets[-1], row)
             return
         opened = self._home_of(row)
-        state = (
-            row.status,
-            row.start_ms,
-            row.lease_ms,
-            row.deadline_ms if row.status == PROCESSING else None,
-            row.timeouts,
-            row.lifetime,
-            row.token,
-            row.owner,
-            row.stop,
-            row.stop_reason,
-        )
         if row.image is before.image and row.slot is before.slot and row.attempts is before.attempts:
-            opened.write("update_state", (*state, row.entry))
+            opened.write("update_state", (*_state(row), row.entry))
             return
-        image = row.image
-        values = (
-            image.priority,
-            image.process_ms,
-            image.inserted_ms,
-            image.expires_s,
-            image.data_date,
-            image.schema,
-            *state,
-            _pack(row.attempts) if row.attempts else None,
-            None if row.slot is None else _pack(row.slot),
-            image.data,
-            row.entry,
-        )
-        opened.write("update_all", values)
+        opened.write("update_all", (*_columns(row), row.entry))
 
     def refile(self, row: Row, before: Row) -> None:
         """A row of an older bucket moves to the open one, which notes it: see `Files`."""
@@ -132,33 +106,7 @@ class SqliteTable(Table):
         home.write("delete", (row.entry,))
 
     def _insert(self, opened: Opened, row: Row) -> None:
-        image = row.image
-        values = (
-            row.entry,
-            self._jid,
-            row.hash,
-            row.key,
-            image.priority,
-            image.process_ms,
-            image.inserted_ms,
-            image.expires_s,
-            image.data_date,
-            image.schema,
-            row.status,
-            row.start_ms,
-            row.lease_ms,
-            row.deadline_ms if row.status == PROCESSING else None,
-            row.timeouts,
-            row.lifetime,
-            row.token,
-            row.owner,
-            row.stop,
-            row.stop_reason,
-            _pack(row.attempts) if row.attempts else None,
-            None if row.slot is None else _pack(row.slot),
-            image.data,
-        )
-        opened.write("insert", values)
+        opened.write("insert", (row.entry, self._jid, row.hash, row.key, *_columns(row)))
         self._home[row.entry] = opened
 
     def remove(self, row: Row) -> None:
@@ -277,3 +225,36 @@ class SqliteTable(Table):
     def pause(self, paused: bool) -> None:
         self._paused = paused
         self._files.begin_main().execute(SQL["pause"], (int(paused), self._jid))
+
+
+def _state(row: Row) -> tuple[Any, ...]:
+    """The columns of the statement `update_state`: what changes while a job runs."""
+    return (
+        row.status,
+        row.start_ms,
+        row.lease_ms,
+        row.deadline_ms if row.status == PROCESSING else None,
+        row.timeouts,
+        row.lifetime,
+        row.token,
+        row.owner,
+        row.stop,
+        row.stop_reason,
+    )
+
+
+def _columns(row: Row) -> tuple[Any, ...]:
+    """All columns that an update may change, in the order of `update_all` and, behind the key, of `insert`."""
+    image = row.image
+    return (
+        image.priority,
+        image.process_ms,
+        image.inserted_ms,
+        image.expires_s,
+        image.data_date,
+        image.schema,
+        *_state(row),
+        _pack(row.attempts) if row.attempts else None,
+        None if row.slot is None else _pack(row.slot),
+        image.data,
+    )
