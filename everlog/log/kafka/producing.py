@@ -30,7 +30,7 @@ POLL_SECONDS = 0.1
 # An outage is a warning so often.
 SAY_SECONDS = 10.0
 # An append that was not acknowledged waits so much longer for the reason.
-REASON_SECONDS = 2.0
+REASON_SECONDS = 5.0
 # A record without an offset in its answer is stored, but nobody knows where.
 _NO_OFFSET = -1
 
