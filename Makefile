@@ -10,6 +10,7 @@ WITH_JAVA := JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
 WITH_SERVERS := $(WITH_JAVA) \
 	EVERLOG_MVN="$$(scripts/maven.sh || true)" \
 	EVERLOG_CASSANDRA_JAVA_HOME="$${EVERLOG_CASSANDRA_JAVA_HOME:-$$(scripts/java.sh 17 11 || true)}"
+WITH_BROWSER := EVERLOG_CHROMIUM="$${EVERLOG_CHROMIUM:-$$(scripts/program.sh chromium chromium "The console's test" || true)}"
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -19,7 +20,7 @@ run: setup ## start Everlog in ./everlog-data; ARGS=--once: replicate everything
 	@$(WITH_JAVA) exec $(BIN)/everlog up --data ./everlog-data $(ARGS)
 
 test: setup ## run every test, with a sample of the fault matrices; ARGS: more options for pytest
-	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "not faults and not soak" $(ARGS)
+	@$(WITH_SERVERS) $(WITH_BROWSER) $(BIN)/python -m pytest -m "not faults and not soak" $(ARGS)
 
 test-cluster: setup ## of these, only the ones on a real Kafka and a real Cassandra
 	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "cluster and not faults and not soak" $(ARGS)
