@@ -48,6 +48,8 @@ logger = logging.getLogger("everlog.pipeline")
 HEARTBEAT_SECONDS = 5.0
 CHECK_SECONDS = 0.2
 STATUS_SECONDS = 3.0
+# So many records are a small batch.
+SMALL_BATCH = 2_000
 SPARK_OUTPUT = "spark.log"
 
 _decode_report = msgspec.json.Decoder(Applied).decode
@@ -177,7 +179,8 @@ class Replicator:
         orders = self._portal.call(self._ordering.prepare(moved, self._ends))
         failpoint("batch.planned")
         job = Job(for_tasks(self._config), topics, self._source.decoder, ranges, orders)
-        rows = batch.mapInArrow(job, REPORT_SCHEMA).collect()
+        records = sum(end - start for start, end in ranges.values())
+        rows = self._in_tasks(batch, records).mapInArrow(job, REPORT_SCHEMA).collect()
         reports = {place_name(row.topic, row.partition): _decode_report(row.report) for row in rows}
         raise_failures(reports)
         failpoint("batch.applied")
@@ -192,6 +195,13 @@ class Replicator:
         self._meter.batch(list(reports.values()), self._clock.monotonic() - started)
         if self._meter.due():
             self._save_status()
+
+    def _in_tasks(self, batch: DataFrame, records: int) -> DataFrame:
+        """A task costs far more than a few records do: a small batch is spread over no more than can run at once."""
+        assert self._session is not None
+        if records > SMALL_BATCH or not self._source.mixes:
+            return batch
+        return batch.coalesce(self._session.sparkContext.defaultParallelism)
 
     def _publish_watermark(self) -> None:
         self._portal.call(self._ordering.publish())

@@ -1,4 +1,4 @@
-"""What runs inside a Spark task: Arrow batches in, one report out."""
+"""What runs inside a Spark task: Arrow batches in, one report per log partition out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,6 +44,17 @@ class Range(NamedTuple):
     end: int
 
 
+@dataclass(slots=True)
+class _Partition:
+    """What a task has gathered of a log partition, and what it has done."""
+
+    topic: str
+    number: int
+    known: KnownHeads | None
+    grouped: Grouped = field(default_factory=Grouped)
+    done: Applied = field(default_factory=Applied)
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What a task needs to know; travels to the workers."""
@@ -55,32 +66,29 @@ class Job:
     orders: Mapping[tuple[str, int], Order] = field(default_factory=dict)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Gather the records of the task's one log partition, and apply them."""
+        """Gather the records of the task's log partitions, and apply them."""
         settle_process()
-        grouped, size, place = Grouped(), 0, ("", -1)
-        done = Applied()
-        known: KnownHeads | None = None
+        parts: dict[tuple[str, int], _Partition] = {}
+        size = 0
         for batch in batches:
             for part in self.decoder(batch):
-                if place[1] < 0:
-                    place = (part.topic, part.partition)
-                    known = self._begin(*place)
-                if done.failed:
+                place = (part.topic, part.partition)
+                found = parts.get(place)
+                if found is None:
+                    found = parts[place] = _Partition(*place, self._begin(*place))
+                if found.done.failed:
                     continue  # the rest is only drained: it comes again with the next try
-                grouped.add(self.topics[part.topic], part.records)
+                found.grouped.add(self.topics[part.topic], part.records)
                 size += part.size
                 if size >= MAX_GATHERED_BYTES:
-                    self._apply(*place, grouped, known, done)
-                    grouped, size = Grouped(), 0
-        if place[1] < 0:
-            return
-        if not done.failed:
-            self._apply(*place, grouped, known, done)
-        if known is not None and not done.failed:
-            known.finish(self.ranges[place_name(*place)].end)
-        values = ([place[0]], [place[1]], [msgspec.json.encode(done)])
-        arrays = [pa.array(value, field.type) for value, field in zip(values, _REPORT, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
+                    _process().run(self._apply_all(parts.values()))
+                    size = 0
+        if parts:
+            _process().run(self._apply_all(parts.values()))
+            yield _reports(parts.values())
+        for place, found in parts.items():
+            if found.known is not None and not found.done.failed:
+                found.known.finish(self.ranges[place_name(*place)].end)
 
     def _begin(self, topic: str, partition: int) -> KnownHeads | None:
         """What this process knows of the partition; nothing where a transaction must see the heads itself."""
@@ -89,18 +97,33 @@ class Job:
         start = self.ranges[place_name(topic, partition)].start
         return _known.begin(msgspec.json.encode(self.config), self.topics[topic].id, partition, start)
 
-    def _apply(self, topic: str, partition: int, grouped: Grouped, known: KnownHeads | None, done: Applied) -> None:
+    async def _apply_all(self, parts: Iterable[_Partition]) -> None:
+        """What was gathered, all partitions at once."""
+        await asyncio.gather(*(self._apply(part) for part in parts if not part.done.failed))
+
+    async def _apply(self, part: _Partition) -> None:
         """A failure is reported, not raised: the other partitions of the batch shall be written all the same."""
+        grouped, part.grouped = part.grouped, Grouped()
         try:
-            done.add(_process().run(self._fold_in(self.topics[topic], partition, grouped, known)))
+            part.done.add(await self._fold_in(self.topics[part.topic], part.number, grouped, part.known))
         except EverlogError as error:
-            logger.exception("%s/%d could not be applied", topic, partition)
-            done.failed[""] = str(error)
+            logger.exception("%s/%d could not be applied", part.topic, part.number)
+            part.done.failed[""] = str(error)
 
     async def _fold_in(self, topic: Topic, partition: int, grouped: Grouped, known: KnownHeads | None) -> Applied:
         name = topic.name
         tagging = Tagging(self.orders.get((name, partition)), self.config.slices(name), self.config.propagates(name))
         return await apply(await _store(self.config), topic, partition, grouped, tagging, known)
+
+
+def _reports(parts: Collection[_Partition]) -> pa.RecordBatch:
+    values = (
+        [part.topic for part in parts],
+        [part.number for part in parts],
+        [msgspec.json.encode(part.done) for part in parts],
+    )
+    arrays = [pa.array(value, field.type) for value, field in zip(values, _REPORT, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
 
 
 def for_tasks(config: Config) -> Config:

@@ -34,12 +34,12 @@ SCHEMA = pa.schema(
 Message = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None]
 
 
-def rows_of(messages: list[Message]) -> pa.RecordBatch:
+def rows_of(messages: list[Message], topic: str = "journal-orders", partition: int = 3) -> pa.RecordBatch:
     """Messages as Spark hands them over."""
     rows = [
         {
-            "topic": "journal-orders",
-            "partition": 3,
+            "topic": topic,
+            "partition": partition,
             "offset": 100 + at,
             "timestamp": 1_700_000_000_000 + at,
             "key": key,
@@ -51,10 +51,10 @@ def rows_of(messages: list[Message]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
-def records_of(messages: list[Message]) -> list[Record]:
+def records_of(messages: list[Message], partition: int = 3) -> list[Record]:
     """The same messages as the log's own reader makes records of them."""
     return [
-        Record(3, 100 + at, 1_700_000_000_000 + at, key, *_swapped(value, headers))
+        Record(partition, 100 + at, 1_700_000_000_000 + at, key, *_swapped(value, headers))
         for at, (key, value, headers) in enumerate(messages)
     ]
 
@@ -94,6 +94,18 @@ def test_messages_with_the_action_alone() -> None:
     messages: list[Message] = [(b"k", b"v%d" % at, [("journal.action", b"a%d" % at)]) for at in range(5)]
     assert decoded(rows_of(messages)) == records_of(messages)
     assert decoded(rows_of(messages).slice(2, 2)) == records_of(messages)[2:4]
+
+
+PLACES = st.tuples(st.sampled_from(["journal-a", "journal-b"]), st.integers(0, 2))
+
+
+@given(st.lists(st.tuples(PLACES, MESSAGES), max_size=4, unique_by=lambda run: run[0]))
+def test_the_partitions_of_a_task_are_told_apart(runs) -> None:
+    batch = pa.concat_batches([rows_of([]), *(rows_of(messages, *place) for place, messages in runs)])
+    parts = list(decode_rows(batch))
+    assert [(part.topic, part.partition) for part in parts] == [place for place, _ in runs]
+    for part, (place, messages) in zip(parts, runs, strict=True):
+        assert part.records == records_of(messages, place[1])
 
 
 def test_an_empty_batch() -> None:

@@ -1,4 +1,4 @@
-"""What a source is: a stream of Arrow batches, one log partition per task, and how to read it."""
+"""What a source is: a stream of Arrow batches, each log partition in one task, and how to read it."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ Decoder = Callable[[pa.RecordBatch], Iterator[Part]]
 
 class Source(ABC):
     """The log as a Spark stream. Offsets are always the next ones to read."""
+
+    # Whether a task may read several log partitions, one after the other, and apply them at once.
+    mixes = False
 
     @abstractmethod
     def stream(self, session: SparkSession, start: Start) -> DataFrame:

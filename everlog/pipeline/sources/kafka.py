@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,8 @@ COLUMNS = ("topic", "partition", "offset", "unix_millis(timestamp) AS timestamp"
 
 class KafkaSource(Source):
     """All topics that the configuration names."""
+
+    mixes = True
 
     def __init__(self, config: Config, kafka: KafkaConfig) -> None:
         self._config = config
@@ -99,12 +101,26 @@ def _starting_offsets(offsets: Offsets) -> str:
 
 
 def decode_rows(batch: pa.RecordBatch) -> Iterator[Part]:
-    """The records of a batch; all are of one partition, because a task is."""
-    if batch.num_rows == 0:
-        return
+    """The records of a batch. The partitions of a task come one after the other."""
+    start = 0
+    while start < batch.num_rows:
+        end = _end_of_run(batch.columns[:2], start)
+        yield _decode_partition(batch.slice(start, end - start))
+        start = end
+
+
+def _end_of_run(columns: Sequence[pa.Array], start: int) -> int:
+    """Where the partition that begins at `start` ends. Nearly always a batch is all of one."""
+    rows = len(columns[0])
+    if all(column[start] == column[rows - 1] for column in columns):
+        return rows
+    places = list(zip(*(column[start:].to_pylist() for column in columns), strict=True))
+    return start + next(at for at, place in enumerate(places) if place != places[0])
+
+
+def _decode_partition(batch: pa.RecordBatch) -> Part:
     topics, partitions, offsets, timestamps, keys, values, headers = batch.columns
     topic, partition = topics[0].as_py(), partitions[0].as_py()
-    assert (topics[-1].as_py(), partitions[-1].as_py()) == (topic, partition), "a task reads one partition"
     columns = (repeat(partition), offsets.to_pylist(), timestamps.to_pylist(), keys.to_pylist())
     actions = _only_actions(headers)
     if actions is not None:
@@ -113,7 +129,7 @@ def decode_rows(batch: pa.RecordBatch) -> Iterator[Part]:
         found = [split_headers([(one["key"], one["value"]) for one in row or ()]) for row in headers.to_pylist()]
         actions, others = [action for action, _ in found], [rest for _, rest in found]
         records = list(map(Record, *columns, actions, values.to_pylist(), others))
-    yield Part(topic, partition, records, batch.nbytes)
+    return Part(topic, partition, records, batch.nbytes)
 
 
 def _only_actions(headers: pa.ListArray) -> list[bytes | None] | None:
