@@ -145,6 +145,8 @@ class SparkProjection:
         self._thread = threading.Thread(target=self._run, name=f"everlog-spark-{projection.name}", daemon=True)
         self._watch = Watch(config.projections.lease)
         self._leases: dict[str, Lease] = {}
+        # As they were when the query began: what it still has in hand after a command must not count under the new ones.
+        self._begun: dict[str, Lease] = {}
         self._desired: dict[str, Desired] = {}
         self._query: StreamingQuery | None = None
         self._checkpoint = Path()
@@ -259,7 +261,7 @@ class SparkProjection:
                 shutil.rmtree(self._checkpoint, ignore_errors=True)
 
     def _begin(self) -> None:
-        name = self._projection.name
+        name, self._begun = self._projection.name, dict(self._leases)
         stored = {key: self._portal.call(self._store.load(ProjectionId(name, key))) for key in self._feed.keys}
         self._at = _text(stored[self._feed.keys[0]])
         stream = self._portal.call(self._feed.stream(self._session, stored, self._planned()))
@@ -287,8 +289,9 @@ class SparkProjection:
         if self._store.stores_whole or not self._projection.shape.takes_view:
             return
         self._batch = json.dumps([self._at, end])
-        (lease,) = self._leases.values()
-        if self._portal.call(self._store.renew(lease, self.report())) is None:
+        (lease,) = self._begun.values()
+        found = self._portal.call(self._store.renew(lease, self.report()))
+        if found is None or found.epoch != lease.epoch:
             raise OwnershipLost(f"{lease.name}-{lease.key}", lease.epoch)
 
     def _process(self, batch: DataFrame, number: int) -> None:
@@ -324,7 +327,7 @@ class SparkProjection:
 
     def _attempt(self, batch: DataFrame, count: int, reached: Mapping[str, Progress]) -> None:
         first, *others = reached
-        written = Written(self._store, self._leases[first], reached[first], self._projection.copies)
+        written = Written(self._store, self._begun[first], reached[first], self._projection.copies)
         try:
             if count:
                 view = SparkView(self._portal, written.begin)
@@ -334,7 +337,7 @@ class SparkProjection:
             raise
         self._portal.call(written.save())
         for key in others:
-            self._portal.call(self._store.save(self._leases[key], reached[key]))
+            self._portal.call(self._store.save(self._begun[key], reached[key]))
 
 
 def _text(offset: Offset | None) -> str | None:

@@ -241,3 +241,9 @@ def test_run_runs_until_it_is_told_to_end(cli, tmp_path):
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == 0
     assert cli.json("projections", "show", "counting")["owner"] is None
+
+
+def test_projections_on_spark_are_checked_before_spark_starts(cli):
+    """With --once they would never end; what cannot be imported is named."""
+    assert "--once" in cli.error("replicate", "--once", "--projections", "x:y", code=2)["message"]
+    assert "cannot be imported" in cli.error("replicate", "--projections", "nowhere:app", code=2)["message"]
