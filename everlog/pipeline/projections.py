@@ -145,7 +145,7 @@ class SparkProjection:
         self._thread = threading.Thread(target=self._run, name=f"everlog-spark-{projection.name}", daemon=True)
         self._watch = Watch(config.projections.lease)
         self._leases: dict[str, Lease] = {}
-        # As they were when the query began: what it still has in hand after a command must not count under the new ones.
+        # As they were when the query began: what it has in hand after a command must not count under the new ones.
         self._begun: dict[str, Lease] = {}
         self._desired: dict[str, Desired] = {}
         self._query: StreamingQuery | None = None
