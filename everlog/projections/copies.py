@@ -25,7 +25,7 @@ _TOKENS = re.compile(
 class Copies(msgspec.Struct, frozen=True):
     """Numbers of copies; 0 is the view as it was first. `garbage`: what is no longer needed and to be dropped.
 
-    `filled`: the one that is being built has once had all that the current one has. `tables`: of each copy.
+    `filled`: the one that is being built has once had all that the current one has. `tables`, `versions`: of each copy.
     """
 
     current: int = 0
@@ -35,6 +35,12 @@ class Copies(msgspec.Struct, frozen=True):
     garbage: tuple[int, ...] = ()
     last: int = 0
     tables: Mapping[int, tuple[str, ...]] = {}
+    versions: Mapping[int, str] = {}
+
+    def is_for(self, version: str) -> bool:
+        """Whether a runner of this version may write to the current copy: it is its own, or nobody's."""
+        built_by = self.versions.get(self.current)
+        return version not in self.versions.values() if built_by is None else version == built_by
 
     def names(self, number: int) -> dict[str, str]:
         """The tables of a copy, by the names that statements use; none are renamed for the first one."""

@@ -24,7 +24,7 @@ class Projection:
     `handler`: a function, or a class whose instances handle (one per start of the stream). `factory=True`: it is a
     function that makes handlers. `timeout`: how long a call may take; None takes the configured time. `view`: what a
     handler with a second argument gets instead of the store's own view. `tables`: those of the store that it fills,
-    for `rebuild` and `verify`.
+    for `rebuild` and `verify`. `version`: a copy that was built by one version is not written to by another.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Projection:
         factory: bool = False,
         view: Any = None,
         tables: Sequence[str] = (),
+        version: str = "",
     ) -> None:
         self.name = check_part("name", name)
         self.source = as_source(source)
@@ -51,6 +52,7 @@ class Projection:
         self.timeout = timeout
         self.view = view
         self.tables = tuple(tables)
+        self.version = version
         self.copies: Mapping[str, str] = {}
         self.handler = handler
         self.shape = Shape(handler, factory=factory, blocking=isinstance(self.strategy, OnSpark))

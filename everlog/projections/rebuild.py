@@ -54,7 +54,9 @@ class Rebuild:
         while seen.building is None:
             number = seen.last + 1
             tables = {**seen.tables, number: self._projection.tables}
-            after = replace(seen, building=number, filled=False, last=number, tables=tables)
+            version = self._projection.version
+            versions = {**seen.versions, number: version} if version else seen.versions
+            after = replace(seen, building=number, filled=False, last=number, tables=tables, versions=versions)
             await self._store.change_copies(name, seen, after)
             seen = await self._store.copies(name)
         failpoint("rebuild.begun")
@@ -172,6 +174,8 @@ async def clean(store: OffsetStore, name: str) -> Copies:
         failpoint("clean.tables")
         await store.erase(copy_name(name, number))
         left = {one: found for one, found in seen.tables.items() if one != number}
-        await store.change_copies(name, seen, replace(seen, garbage=seen.garbage[1:], tables=left))
+        versions = {one: found for one, found in seen.versions.items() if one != number}
+        after = replace(seen, garbage=seen.garbage[1:], tables=left, versions=versions)
+        await store.change_copies(name, seen, after)
         seen = await store.copies(name)
     return seen

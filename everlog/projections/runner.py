@@ -238,7 +238,8 @@ class Supervisor:
 
     async def _beat(self) -> None:
         """Renew, look who lives, take and give."""
-        await self._follow_copies()
+        if not await self._follow_copies():
+            return
         asked = asyncio.get_running_loop().time()
         name = self._projection.name
         instances = await self._store.join(name, self._owner)
@@ -267,21 +268,25 @@ class Supervisor:
                 await self._take(key, leases.get(key))
         self._beats += 1
 
-    async def _follow_copies(self) -> None:
-        """Another copy of the view is the current one: end what runs in good order, and go on there."""
+    async def _follow_copies(self) -> bool:
+        """Go to the copy of the view that is the current one; False if that is for another version of the projection.
+
+        What runs ends in good order first.
+        """
         declared = self._declared
         if self._stopping.is_set() or not declared.has_copies:
-            return
+            return True
         copies = await self._store.copies(declared.name)
-        if copies.current == self._copy:
-            return
-        await asyncio.gather(*self._giving.values())
-        await asyncio.gather(*(self._give(key) for key in list(self._workers)))
-        if self._beats:
-            await self._store.leave(self._projection.name, self._owner)
-        self._projection = declared.as_copy(copies.current, copies.tables.get(copies.current, ()))
-        self._copy = copies.current
-        self._leases, self._instances = Watch(self._seconds), Watch(self._seconds)
+        wanted = copies.is_for(declared.version)
+        if copies.current != self._copy or (self._workers and not wanted):
+            await asyncio.gather(*self._giving.values())
+            await asyncio.gather(*(self._give(key) for key in list(self._workers)))
+            if self._beats:
+                await self._store.leave(self._projection.name, self._owner)
+            self._projection = declared.as_copy(copies.current, copies.tables.get(copies.current, ()))
+            self._copy = copies.current
+            self._leases, self._instances = Watch(self._seconds), Watch(self._seconds)
+        return wanted
 
     async def _renew(self, asked: float) -> None:
         for key, worker in list(self._workers.items()):

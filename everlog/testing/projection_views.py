@@ -314,6 +314,39 @@ class ViewConformance(ViewStatements):
         assert [one.name for one in await words.known()] == ["words~1", "words~2"], "the first one is gone"
         await words.drop_tables(["words__1", "words__2"])
 
+    async def test_each_version_writes_to_its_own_copy(self, words: OffsetStore) -> None:
+        """Both run all the time: the old one until the switch, the new one after it, and back."""
+
+        def declare(version: str) -> Projection:
+            source, handler = six(completes=False), Joining(type(self), by=version or "|")
+            return self.joining(handler, source=source, version=version)
+
+        async def owned(name: str, runner: Runner | None) -> None:
+            owner = None if runner is None else runner.owner
+            async with asyncio.timeout(60):
+                while (await words.leases(name))["all"].owner != owner:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+        settings: dict[str, Any] = {"store": words, "lease": 1.5, "poll": 0.02}
+        async with Runner([declare("")], **settings) as old:
+            await self.filled(words, "|".join(TEXTS))
+            while await words.load(WORDS) != 6:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            rebuild = Rebuild(words, declare("+"), lag=_no_lag)
+            await rebuild.fill(await rebuild.begin(), lambda one: Runner([one], **settings))
+            async with Runner([declare("+")], **settings) as new:
+                await asyncio.sleep(2)  # more than a lease: it would have taken its share
+                await owned("words", old)
+                await switch(words, "words")
+                await owned("words", None)
+                await owned("words~1", new)
+                await switch(words, "words", back=True)
+                await owned("words~1", None)
+                await owned("words", old)
+        assert await self.found(words) == {"joined": "|".join(TEXTS)}
+        assert await self.found(words, 1) == {"joined": "+".join(TEXTS)}
+        await words.drop_tables(["words__1"])
+
     async def test_what_cannot_be_switched_or_aborted_is_named(self, words: OffsetStore) -> None:
         for back in (False, True):
             with pytest.raises(InvalidProjection):
