@@ -299,7 +299,7 @@ def test_an_error_that_a_handler_swallows_still_counts():
     asyncio.run(run())
 
 
-def test_what_sweeps_a_partition_is_a_write_of_its_own():
+def test_what_may_change_the_same_row_is_a_write_of_its_own():
     async def run() -> None:
         node = Node([])
         running = CassandraTransaction(Tables(node), Lease("p", "all", "me", 1), Commands(), {})
@@ -311,13 +311,15 @@ def test_what_sweeps_a_partition_is_a_write_of_its_own():
             return True
 
         node.batch_if = batch_if
-        for offset, (statement, *values) in enumerate([(PUT, "1", "a", "n"), (SWEEP, "a"), (PUT, "2", "a", "m")], 1):
+        fixed = "UPDATE words SET text = ? WHERE grp = ? AND word = 'x'"
+        writes = [(PUT, "1", "a", "n"), (SWEEP, "a"), (PUT, "2", "a", "m"), (fixed, "3", "a"), (PUT, "4", "a", "x")]
+        for offset, (statement, *values) in enumerate([*writes, (PUT, "5", "a", "y")], 1):
             running.savepoint(offset)
             await running.view.execute(statement, *values)
             running.keep()
         await running.commit()
-        assert batches == [1, 1, 1]
-        running.savepoint(4)
+        assert batches == [1, 1, 1, 1, 2]
+        running.savepoint(7)
         await running.view.execute(PUT, "1", "a", "n")
         with pytest.raises(HandlerFailed):
             await running.view.execute(SWEEP, "a")

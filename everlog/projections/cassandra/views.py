@@ -59,11 +59,12 @@ class Partition(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A statement of a handler. `sweeps`: it deletes more than one row."""
+    """A statement of a handler. `whole`: it binds the whole key of a row. `sweeps`: it deletes more than one row."""
 
     text: str
     values: Sequence[Any]
     row: tuple[Any, ...]
+    whole: bool
     sweeps: bool
 
 
@@ -219,9 +220,8 @@ def _write(table: Table, statement: Statement, values: Sequence[Any]) -> Write:
     row = tuple(values[statement.bound[column]] for column in table.clustering if column in statement.bound)
     whole = len(row) == len(table.clustering)
     # Without its whole key a row is told by its statement: a static one, or one with a fixed value in its key.
-    return Write(
-        statement.text, values, row if whole else (statement.text, *row), statement.kind == "delete" and not whole
-    )
+    key = row if whole else (statement.text, *row)
+    return Write(statement.text, values, key, whole, sweeps=statement.kind == "delete" and not whole)
 
 
 class Event(NamedTuple):
@@ -356,6 +356,7 @@ class CassandraTransaction(Transaction):
 
 
 def _fit(batch: Rows, rows: Rows) -> bool:
+    """Whether all of them may have one time: no two change the same row, as far as that can be told."""
     if len(batch) + len(rows) > MAX_ROWS or not batch.keys().isdisjoint(rows):
         return False
-    return not any(write.sweeps for write in (*batch.values(), *rows.values()))
+    return all(write.whole for write in (*batch.values(), *rows.values()))
