@@ -40,7 +40,7 @@ from everlog.projections.projection import Projection, projection
 from everlog.projections.records import records
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
-from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, flow, grouped
+from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, flow, grouped, on_spark
 from everlog.projections.tagged import slices, tag
 from everlog.queues.job import GiveUp, JobFunction, Retry, job
 from everlog.queues.operations import Stats as QueueStats
@@ -128,6 +128,7 @@ __all__ = [
     "grouped",
     "job",
     "load_config",
+    "on_spark",
     "projection",
     "records",
     "slices",

@@ -119,6 +119,7 @@ class ProjectionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     lease: Seconds = 5.0
     poll: Seconds = 0.1
     handler_timeout: Seconds = 300.0
+    app: str | None = None
 
 
 class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -37,6 +37,18 @@ DOCUMENT_POINTS = (
     "documents.published",
     "documents.completed",
 )
+# Where the rows of a view in Cassandra, whose partitions are written one by one, may be cut off from their offset.
+VIEW_POINTS = ("view.partition", "view.rows")
+# Where the rebuild of a view, a switch to it, or their cleaning up may be cut off.
+REBUILD_POINTS = (
+    "rebuild.begun",
+    "rebuild.tables",
+    "rebuild.filled",
+    "switch.decided",
+    "switch.moved",
+    "abort.moved",
+    "clean.tables",
+)
 
 _hits: dict[str, int] = {}
 

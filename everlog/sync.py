@@ -278,6 +278,10 @@ class Projections(_Twin[management.Projections]):
     forget = _blocking(management.Projections.forget)
     wait = _blocking(management.Projections.wait)
     verify = _blocking(management.Projections.verify)
+    copies = _blocking(management.Projections.copies)
+    rebuild = _blocking(management.Projections.rebuild)
+    switch = _blocking(management.Projections.switch)
+    abort = _blocking(management.Projections.abort)
 
     @contextmanager
     def run(self, *projections: Projection) -> Iterator[Runner]:
@@ -292,6 +296,10 @@ class Projections(_Twin[management.Projections]):
     def fetch(self, name: str, statement: str, *values: Any, after: Position | str | None = None) -> Any:
         """Rows of the view that a projection fills in the store."""
         return self._portal.call(self._inner.view(name).fetch(statement, *values, after=after))
+
+    def execute(self, name: str, statement: str, *values: Any) -> int:
+        """A statement on that view, such as one that makes its tables."""
+        return self._portal.call(self._inner.view(name).execute(statement, *values))
 
 
 async def _started(runner: Runner) -> None:

@@ -12,11 +12,13 @@ from everlog.cli.journal import journal
 from everlog.cli.projections import projections
 from everlog.cli.quarantine import quarantine
 from everlog.cli.queue import queue
+from everlog.cli.rebuild import add_to
 from everlog.cli.run import replicate, up
 from everlog.cli.serve import serve
 from everlog.cli.snapshot import snapshot
 from everlog.cli.status import status
 from everlog.cli.tags import tags
+from everlog.cli.verify import verify
 from everlog.cli.work import work
 from everlog.version import __version__
 
@@ -26,7 +28,7 @@ _SECTIONS = {
     "Make views of them": ["projections"],
     "Work with queues": ["queue", "work"],
     "Work with documents": ["docs"],
-    "Look after them": ["quarantine", "expire"],
+    "Look after them": ["quarantine", "expire", "verify"],
 }
 _EXAMPLES = [
     "everlog up                                             # start here",
@@ -49,6 +51,7 @@ def main() -> None:
     """
 
 
+add_to(projections)
 for _command in (
     up,
     serve,
@@ -63,6 +66,7 @@ for _command in (
     docs,
     quarantine,
     expire,
+    verify,
     cluster,
 ):
     main.add_command(_command)

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from everlog.cli.commands import Command, Group
-from everlog.cli.exits import FAILED
 from everlog.cli.output import Rows, encode, moment, plain, show
 from everlog.cli.settings import Settings, with_log
 from everlog.cli.status import stop_signals
@@ -30,6 +29,9 @@ type_option = click.option(
     "--type", "kind", type=click.Choice([*TYPES, "map"]), default="long", help="What the offset is.  [long]"
 )
 wait_option = click.option("--wait", type=float, metavar="SECONDS", help="Wait until its owner obeys, at most so long.")
+app_option = click.option(
+    "--app", metavar="APP", help="Where the projection is declared, as module:attribute.  [[projections] app]"
+)
 offset_option = click.option("--offset", metavar="OFFSET", help="Only the one at this offset.")
 
 
@@ -60,12 +62,29 @@ def load_app(where: str) -> list[Projection]:
     return list(app)
 
 
+def declared(log: Everlog, name: str, app: str | None) -> Projection:
+    """The projection of this name in an app, which the configuration may name."""
+    where = app or log.config.projections.app
+    if where is None:
+        raise InvalidProjection("say where the projection is declared: --app module:attribute, or [projections] app")
+    found = [one for one in load_app(where) if one.name == name]
+    if not found:
+        raise InvalidProjection(f"{where} has no projection {name}")
+    return found[0]
+
+
 @projections.command(cls=Command, examples=["everlog projections run shop.views:app"])
-@click.argument("app")
+@click.argument("app", required=False)
 @with_log(create=True)
-async def run(log: Everlog, settings: Settings, /, app: str) -> None:
-    """Run the projections of APP (module:attribute) until Ctrl-C. Start it several times to share the work."""
-    found = load_app(app)
+async def run(log: Everlog, settings: Settings, /, app: str | None) -> None:
+    """Run the projections of APP (module:attribute) until Ctrl-C. Start it several times to share the work.
+
+    Without APP, those that [projections] app names.
+    """
+    where = app or log.config.projections.app
+    if where is None:
+        raise InvalidProjection("say what to run: module:attribute, or [projections] app in the configuration")
+    found = load_app(where)
     with stop_signals("" if settings.as_json else "stopping … (once more: at once)") as stop:
         async with log.projections.run(*found):
             names = ", ".join(one.name for one in found)
@@ -246,25 +265,6 @@ async def wait(log: Everlog, settings: Settings, /, name: str, token: str, timeo
     """Wait until the view has what a token stands for."""
     await log.projections.wait(name, token, seconds=timeout)
     _done(settings, name, None, f"has {token}", token=token)
-
-
-@projections.command(cls=Command, examples=["everlog projections verify shop.views:app owed --table owed"])
-@click.argument("app")
-@name_argument
-@click.option("--table", "tables", multiple=True, required=True, metavar="TABLE", help="A table; may be repeated.")
-@with_log()
-async def verify(log: Everlog, settings: Settings, /, app: str, name: str, tables: tuple[str, ...]) -> None:
-    """Count again from the beginning, into a copy, and compare tables of the view. Exit code 1 if they differ."""
-    found = [one for one in load_app(app) if one.name == name]
-    if not found:
-        raise InvalidProjection(f"{app} has no projection {name}")
-    differences = await log.projections.verify(found[0], *tables)
-    for one in differences:
-        same = "as counted again" if one.equal else f"lacks {one.missing} rows and has {one.surplus} too many"
-        document = {"table": one.table, "rows": one.rows, "missing": one.missing, "surplus": one.surplus}
-        show(settings.as_json, document, f"{plain(one.table)}: {one.rows} rows, {same}")
-    if not all(one.equal for one in differences):
-        raise click.exceptions.Exit(FAILED)
 
 
 def _done(settings: Settings, name: str, key: str | None, what: str, **facts: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +15,13 @@ import click
 from everlog.cli.commands import Command
 from everlog.cli.exits import FAILED, INTERRUPTED
 from everlog.cli.output import encode
+from everlog.cli.projections import load_app
 from everlog.cli.sample import holds_sample, load_sample
 from everlog.cli.settings import Settings, with_log
 from everlog.cli.status import document, plain_line, stop_signals, watch_status
 from everlog.client import Everlog
 from everlog.errors import ReplicationFailed
+from everlog.projections.projection import Projection
 from everlog.service import Service
 
 if TYPE_CHECKING:
@@ -68,10 +70,11 @@ async def up(
     await run_pipeline(log, settings, services, once=once, patience=patience, accept_loss=False)
 
 
-@click.command(cls=Command)
+@click.command(cls=Command, examples=["everlog replicate", "everlog replicate --projections shop.views:heavy"])
 @once_option
 @timeout_option
 @loss_option
+@click.option("--projections", "app", metavar="APP", help="Run the projections on Spark of APP, module:attribute, too.")
 @with_log(create=True)
 async def replicate(
     log: Everlog,
@@ -80,9 +83,13 @@ async def replicate(
     once: bool,
     patience: float | None,
     accept_loss: bool,
+    app: str | None,
 ) -> None:
     """Run the pipeline: fold the log into the tables, until Ctrl-C."""
-    await run_pipeline(log, settings, [], once=once, patience=patience, accept_loss=accept_loss)
+    if app is not None and once:
+        raise click.UsageError("--projections runs until Ctrl-C: it does not go with --once")
+    found = [] if app is None else load_app(app)
+    await run_pipeline(log, settings, [], once=once, patience=patience, accept_loss=accept_loss, projections=found)
 
 
 async def run_pipeline(
@@ -93,13 +100,17 @@ async def run_pipeline(
     once: bool,
     patience: float | None,
     accept_loss: bool,
+    projections: Sequence[Projection] = (),
 ) -> None:
     """Run until Ctrl-C, or with `once` until all that is in the log now is in the tables."""
     if patience is not None and not once:
         raise click.UsageError("--timeout goes with --once")
     done = False
     with stop_signals("" if settings.as_json else "stopping … (once more: at once)") as stop:
-        async with running(log, settings, services, stop, accept_loss=accept_loss) as pipeline:
+        async with (
+            running(log, settings, services, stop, accept_loss=accept_loss) as pipeline,
+            _on_spark(log, pipeline, projections),
+        ):
             if once:
                 done = await _wait(log, pipeline, settings, stop, patience)
             else:
@@ -130,6 +141,22 @@ async def running(
             service.start()
             stack.push_async_callback(service.stop)
         yield pipeline
+
+
+@asynccontextmanager
+async def _on_spark(log: Everlog, pipeline: Replicator, projections: Sequence[Projection]) -> AsyncIterator[None]:
+    """Projections on the pipeline's own session; they end before it does."""
+    if not projections:
+        yield
+        return
+    from everlog.pipeline.projections import SparkProjections
+
+    heavy = SparkProjections(log.config, projections, session=pipeline.session)
+    await asyncio.to_thread(heavy.start)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(heavy.stop)
 
 
 async def _end_with(pipeline: Replicator, stop: asyncio.Event) -> None:

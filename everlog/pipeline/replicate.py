@@ -115,6 +115,12 @@ class Replicator:
         return self._stopping.wait(timeout)
 
     @property
+    def session(self) -> SparkSession:
+        """Spark's session, once it is started: others may run their queries on it."""
+        assert self._session is not None
+        return self._session
+
+    @property
     def status(self) -> PipelineStatus:
         return self._meter.status()
 

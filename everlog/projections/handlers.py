@@ -131,7 +131,8 @@ class Slot:
 class Shape:
     """What a declaration's handler looks like; found once, so that a call costs nothing more."""
 
-    def __init__(self, target: Any, *, factory: bool) -> None:
+    def __init__(self, target: Any, *, factory: bool, blocking: bool = False) -> None:
+        self._blocking = blocking
         self.make: Callable[[], Any]
         if inspect.isclass(target) or factory:
             self.make = target
@@ -161,7 +162,10 @@ class Shape:
         if len(taken) not in (1, 2):
             raise InvalidProjection("a handler takes the envelope, or the envelope and the view")
         self.takes_view = len(taken) == 2
-        if self.takes_view and not inspect.iscoroutinefunction(process) and not self.generator:
+        waits = inspect.iscoroutinefunction(process) or self.generator
+        if self._blocking and waits:
+            raise InvalidProjection("a handler on Spark is a plain function: 'def', not 'async def'")
+        if self.takes_view and not waits and not self._blocking:
             raise InvalidProjection("a handler that takes a view must be async: 'async def'")
 
 

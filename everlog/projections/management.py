@@ -16,20 +16,23 @@ from everlog.errors import InvalidInput, InvalidProjection, StillBehind, Unknown
 from everlog.journal.journal import Parts
 from everlog.journal.values import Position
 from everlog.projections.backend import open_offset_store
+from everlog.projections.copies import Copies, copy_name, is_copy
 from everlog.projections.ids import ProjectionId
 from everlog.projections.kinds import source_of
 from everlog.projections.offsets import Offset
 from everlog.projections.projection import Projection
+from everlog.projections.rebuild import Rebuild, Told, abort, switch
 from everlog.projections.runner import Runner
 from everlog.projections.source import Lag
 from everlog.projections.sqlite.store import SqliteOffsetStore
-from everlog.projections.store import ANYTHING, Anything, DeadLetter, Known, OffsetStore
+from everlog.projections.store import ANYTHING, Anything, DeadLetter, Known, OffsetStore, View
 from everlog.projections.streams import Hub
 from everlog.projections.verify import Difference, verify
 from everlog.projections.windows import Place
 from everlog.sqlite import Trace
 
 LOOK_SECONDS = 0.02
+VERIFY_SECONDS = 60.0
 
 
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +76,15 @@ class Projections:
 
     async def runner(self, *projections: Projection) -> Runner:
         """What runs these projections, not started yet: it has `start`, `stop` and `status`."""
+        await self.store()
+        return self._runner(*projections)
+
+    def _runner(self, *projections: Projection) -> Runner:
         settings = self._parts.config.projections
+        assert self._store is not None
         return Runner(
             projections,
-            store=await self.store(),
+            store=self._store,
             parts=self._parts,
             hub=self._hub,
             clock=self._parts.clock,
@@ -95,6 +103,7 @@ class Projections:
 
     async def list(self, name: str | None = None) -> list[ProjectionStatus]:
         """All instances that ever ran here, or those of one projection."""
+        name = name if name is None else await self._current(name)
         return [await self._status(one) for one in await (await self.store()).known(name)]
 
     async def get(self, name: str, key: str | None = None) -> ProjectionStatus:
@@ -105,8 +114,14 @@ class Projections:
         """The stored offset."""
         return (await self._known(name, key)).offset
 
+    async def _current(self, name: str) -> str:
+        """The name of the copy that is read; the name itself, unless it was rebuilt."""
+        if is_copy(name):
+            return name
+        return copy_name(name, (await (await self.store()).copies(name)).current)
+
     async def _known(self, name: str, key: str | None) -> Known:
-        found = await (await self.store()).known(name)
+        found = await (await self.store()).known(await self._current(name))
         if key is not None:
             found = [one for one in found if one.key == key]
         if not found:
@@ -117,7 +132,8 @@ class Projections:
         return found[0]
 
     async def _id(self, name: str, key: str | None) -> ProjectionId:
-        return ProjectionId(name, (await self._known(name, key)).key)
+        known = await self._known(name, key)
+        return ProjectionId(known.name, known.key)
 
     async def _status(self, known: Known) -> ProjectionStatus:
         report, lease = known.report, known.lease
@@ -201,16 +217,17 @@ class Projections:
         wanted = known.report.failing if offset is None else offset
         if wanted is None:
             raise InvalidInput(f"{name}, key {known.key}: nothing is failing, so there is nothing to skip")
-        await (await self.store()).skip(ProjectionId(name, known.key), wanted)
+        await (await self.store()).skip(ProjectionId(known.name, known.key), wanted)
         return wanted
 
     # Dead letters
 
     async def dead_letters(self, name: str, key: str | None = None, *, limit: int = 1000) -> Sequence[DeadLetter]:
         """Envelopes that were given up, oldest first."""
-        if not await (await self.store()).known(name):
+        current = await self._current(name)
+        if not await (await self.store()).known(current):
             raise UnknownProjection(name)
-        return await (await self.store()).dead_letters(name, key, limit=limit)
+        return await (await self.store()).dead_letters(current, key, limit=limit)
 
     async def replay(self, name: str, key: str | None = None, *, offset: str | None = None) -> int:
         """Let the owner handle dead letters again, all or one; how many it will."""
@@ -220,14 +237,64 @@ class Projections:
         """Drop dead letters, all or one; how many."""
         return await (await self.store()).drop_letters(await self._id(name, key), offset)
 
+    # Copies
+
+    async def copies(self, name: str) -> Copies:
+        """Which copies of a view there are, and which one is read."""
+        return await (await self.store()).copies(name)
+
+    async def rebuild(
+        self,
+        projection: Projection,
+        *,
+        create: Sequence[str] = (),
+        told: Told | None = None,
+        follow: bool = False,
+    ) -> int:
+        """Fill a second copy of a view beside the running one; its number. `switch` makes it the one that is read.
+
+        `create`: statements that make tables which shall look different from now on; the others are made as they are.
+        `told(handled, waiting)` is called now and then. `follow`: keep it up to date until somebody switches.
+        """
+        rebuild = Rebuild(await self.store(), projection, lag=self._lag)
+        number = await rebuild.begin(create)
+        await rebuild.fill(number, self._runner, told=told, follow=follow)
+        return number
+
+    async def switch(self, name: str, *, back: bool = False) -> Copies:
+        """Read the copy that was filled from now on, or with `back` the one before; runners follow."""
+        return await switch(await self.store(), name, back=back)
+
+    async def abort(self, name: str) -> Copies:
+        """Drop the copy that is being built."""
+        return await abort(await self.store(), name)
+
     async def verify(self, projection: Projection, *tables: str) -> Sequence[Difference]:
-        """Count a view again from the beginning, into a copy, and compare these tables of it. Embedded only."""
+        """Count a view again from the beginning, into a copy, and compare tables of it: these, or all declared ones.
+
+        On Cassandra the projection is paused meanwhile.
+        """
         store = await self.store()
-        if not isinstance(store, SqliteOffsetStore):
-            raise InvalidProjection("views are compared in an embedded store only")
-        if not await store.known(projection.name):
+        names = tables or projection.tables
+        if not names:
+            raise InvalidProjection(f"{projection.name}: name the tables to compare, or declare them: tables=[…]")
+        current = await store.known(await self._current(projection.name))
+        if not current:
             raise UnknownProjection(projection.name)
-        return await verify(projection, store, tables, parts=self._parts)
+        if isinstance(store, SqliteOffsetStore):
+            return await verify(projection, store, names, parts=self._parts)
+        from everlog.projections.cassandra.store import CassandraOffsetStore
+        from everlog.projections.cassandra.verify import verify_tables
+
+        assert isinstance(store, CassandraOffsetStore)
+        running = [one.key for one in current if not one.desired.paused]
+        try:
+            for key in running:
+                await self.pause(projection.name, key, wait=VERIFY_SECONDS)
+            return await verify_tables(projection, store, names, parts=self._parts)
+        finally:
+            for key in running:
+                await self.resume(projection.name, key)
 
     # Reading one's own writes
 
@@ -252,7 +319,9 @@ class Projections:
         """What this process handles is known at once; what others do, by a look at the store now and then."""
         store, loop = await self.store(), asyncio.get_running_loop()
         pause = max(LOOK_SECONDS, store.look_seconds)
+        declared = name
         while True:
+            name = await self._current(declared)
             known = await store.known(name)
             saved = {key: places[place] for key, places in (await store.positions(name)).items() if place in places}
             next_look = loop.time() + pause
@@ -300,8 +369,14 @@ class ProjectionView:
         """The rows of a query; with `after=token`, once the view has what that token stands for."""
         if after is not None:
             await self.wait(after)
-        return await (await self._projections.store()).view().fetch(statement, *values)
+        return await (await self._view()).fetch(statement, *values)
 
     async def execute(self, statement: str, *values: Any) -> int:
         """Run a statement, such as one that makes the view's tables."""
-        return await (await self._projections.store()).view().execute(statement, *values)
+        return await (await self._view()).execute(statement, *values)
+
+    async def _view(self) -> View:
+        """The copy that is the current one; each statement sees one copy, whatever is switched meanwhile."""
+        store = await self._projections.store()
+        copies = await store.copies(self._name)
+        return store.view(copies.names(copies.current))

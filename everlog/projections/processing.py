@@ -7,12 +7,13 @@ last window unsaved, and so to be repeated.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from everlog.errors import HandlerFailed, OwnershipLost
+from everlog.errors import Busy, HandlerFailed, OwnershipLost
 from everlog.projections.source import Delivery
-from everlog.projections.store import Transaction
+from everlog.projections.store import Transaction, ViewChanged
 from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, Grouped
 from everlog.projections.stream import Interrupted, Stream, offset_text
 from everlog.projections.windows import Progress, SaveWindow
@@ -20,6 +21,9 @@ from everlog.projections.windows import Progress, SaveWindow
 BATCH = 200
 # A transaction keeps others from writing, leases too: it takes no more envelopes after this time.
 TRANSACTION_SECONDS = 0.25
+# Somebody else's write was in the way, again and again: somebody else gets on, so this is rare.
+MAX_CHANGES = 100
+CHANGED_SECONDS = 0.05
 
 
 class Saver:
@@ -202,8 +206,16 @@ async def run_exactly_once(stream: Stream, strategy: ExactlyOnce) -> None:
     """View rows and offset in one transaction, for as many envelopes as wait already."""
     while not stream.ending() and (batch := await stream.prefetch.take(strategy.size)) is not None:
         rest: Sequence[Delivery] = [one for one in batch if one.passed or await stream.accepts(one)]
+        changes = 0
         while rest and not stream.ending():
-            rest = await _store_together(stream, rest)
+            try:
+                rest = await _store_together(stream, rest)
+                changes = 0
+            except ViewChanged as change:
+                changes += 1
+                if changes > MAX_CHANGES:
+                    raise Busy(f"{stream.id}: others change {change} all the time") from change
+                await stream.signal.wait(random.uniform(0, CHANGED_SECONDS))
 
 
 async def _store_together(stream: Stream, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
@@ -213,20 +225,20 @@ async def _store_together(stream: Stream, deliveries: Sequence[Delivery]) -> Seq
     unwanted: Delivery | None = None
     done = 0
     stream.check_owned()
-    async with stream.store.transaction(stream.lease) as running:
+    async with stream.transaction() as running:
         until = stream.now() + TRANSACTION_SECONDS
         for delivery in deliveries:
-            if stream.ending() or (done and stream.now() >= until):
+            if stream.ending() or running.full or (done and stream.now() >= until):
                 break
             if stream.skip is not None and stream.skip == offset_text(delivery).text:
                 unwanted = delivery
                 break
             if not delivery.passed:
                 try:
-                    running.savepoint()
+                    running.savepoint(delivery.offset)
                     await stream.attempt([delivery], view=running.view)
                     running.keep()
-                except OwnershipLost:
+                except (OwnershipLost, ViewChanged):
                     raise
                 except Exception as error:
                     running.undo()
@@ -260,10 +272,10 @@ async def _recover(stream: Stream, delivery: Delivery, error: Exception) -> None
             raise Interrupted from error
         attempts += 1
         try:
-            async with stream.store.transaction(stream.lease) as running:
+            async with stream.transaction() as running:
                 await stream.attempt([delivery], view=running.view)
                 progress = _alone(stream, delivery, running)
-        except OwnershipLost:
+        except (OwnershipLost, ViewChanged):
             raise
         except Exception as again:
             error = again
@@ -277,7 +289,7 @@ async def _recover(stream: Stream, delivery: Delivery, error: Exception) -> None
 
 async def _skip(stream: Stream, delivery: Delivery, letters: Sequence[Any]) -> None:
     """The dead letter and the offset behind it, together."""
-    async with stream.store.transaction(stream.lease) as running:
+    async with stream.transaction() as running:
         running.bury(letters)
         progress = _alone(stream, delivery, running)
     stream.count_skipped([delivery])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everlog.errors import InvalidProjection
+from everlog.projections.copies import copy_name, is_copy, tables_of
 from everlog.projections.handlers import Shape
 from everlog.projections.ids import check_part
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
 from everlog.projections.provider import as_source
 from everlog.projections.recovery import Recovery
-from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, Strategy
+from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, OnSpark, Strategy
 
 
 class Projection:
@@ -20,7 +23,8 @@ class Projection:
 
     `handler`: a function, or a class whose instances handle (one per start of the stream). `factory=True`: it is a
     function that makes handlers. `timeout`: how long a call may take; None takes the configured time. `view`: what a
-    handler with a second argument gets instead of the store's own view.
+    handler with a second argument gets instead of the store's own view. `tables`: those of the store that it fills,
+    for `rebuild` and `verify`. `version`: a copy that was built by one version is not written to by another.
     """
 
     def __init__(
@@ -36,6 +40,8 @@ class Projection:
         timeout: float | None = None,
         factory: bool = False,
         view: Any = None,
+        tables: Sequence[str] = (),
+        version: str = "",
     ) -> None:
         self.name = check_part("name", name)
         self.source = as_source(source)
@@ -45,13 +51,18 @@ class Projection:
         self.observers = tuple(observers)
         self.timeout = timeout
         self.view = view
+        self.tables = tuple(tables)
+        self.version = version
+        self.copies: Mapping[str, str] = {}
         self.handler = handler
-        self.shape = Shape(handler, factory=factory)
+        self.shape = Shape(handler, factory=factory, blocking=isinstance(self.strategy, OnSpark))
         self._check()
 
     def _check(self) -> None:
         """What cannot work is refused here, not at the first event."""
         strategy, shape = self.strategy, self.shape
+        if is_copy(self.name):
+            raise InvalidProjection(f"{self.name}: names that end in ~ and a number are those of copies")
         if not isinstance(strategy, Strategy):
             raise InvalidProjection(f"{self.name}: a strategy is at_least_once() or another one, not {strategy!r}")
         if isinstance(strategy, AtMostOnce) and self.recovery.retries:
@@ -64,11 +75,24 @@ class Projection:
             raise InvalidProjection(f"{self.name}: a flow takes the envelopes alone, and only starts again as a whole")
         if isinstance(strategy, AtLeastOnce) and strategy.parallelism > 1 and (shape.stateful or shape.actor):
             raise InvalidProjection(f"{self.name}: a handler with state takes one envelope at a time: no parallelism")
+        if isinstance(strategy, OnSpark) and (inspect.isclass(self.handler) or self.view or self.recovery.retries):
+            raise InvalidProjection(f"{self.name}: on Spark, a handler is a plain function, and is not retried alone")
         if isinstance(strategy, ExactlyOnce) and (self.view is not None or not shape.takes_view):
             raise InvalidProjection(
                 f"{self.name}: exactly_once covers what the handler writes by the view that it gets: "
                 "'async def handler(envelope, view)'"
             )
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether there may be other copies of its view: in the store's tables, and not a copy itself."""
+        return self.shape.takes_view and self.view is None and not is_copy(self.name)
+
+    def as_copy(self, number: int, tables: Sequence[str]) -> Projection:
+        """The same projection, for another copy of its view."""
+        second = copy.copy(self)
+        second.name, second.copies = copy_name(self.name, number), tables_of(number, tables)
+        return second
 
     def __call__(self, *arguments: Any) -> Any:
         """The handler itself, so that a decorated function can still be called, as in a test."""

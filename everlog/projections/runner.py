@@ -18,6 +18,7 @@ from everlog.projections.projection import Projection
 from everlog.projections.sharing import Lease, Watch, share
 from everlog.projections.source import Feed
 from everlog.projections.store import Desired, OffsetStore, Report
+from everlog.projections.strategies import OnSpark
 from everlog.projections.streams import Hub
 from everlog.projections.worker import Worker
 
@@ -49,6 +50,8 @@ class Runner:
         if doubled:
             raise InvalidProjection(f"two projections have the name {sorted(doubled)[0]!r}: give one another name")
         for one in projections:
+            if isinstance(one.strategy, OnSpark):
+                raise InvalidProjection(f"{one.name} runs on Spark: 'everlog replicate --projections module:app'")
             if one.shape.takes_view and one.view is None and not store.has_views:
                 raise InvalidProjection(
                     f"{one.name}: this store has no tables for views: let the handler take the envelope alone, or give "
@@ -122,7 +125,9 @@ class Supervisor:
         poll: float,
         timeout: float | None,
     ) -> None:
-        self._projection = projection
+        self._declared = projection
+        self._projection = projection  # for the copy of the view that is the current one
+        self._copy = 0
         self._owner = owner
         self._store = store
         self._feed = feed
@@ -233,6 +238,8 @@ class Supervisor:
 
     async def _beat(self) -> None:
         """Renew, look who lives, take and give."""
+        if not await self._follow_copies():
+            return
         asked = asyncio.get_running_loop().time()
         name = self._projection.name
         instances = await self._store.join(name, self._owner)
@@ -260,6 +267,26 @@ class Supervisor:
             if key not in self._ending:
                 await self._take(key, leases.get(key))
         self._beats += 1
+
+    async def _follow_copies(self) -> bool:
+        """Go to the copy of the view that is the current one; False if that is for another version of the projection.
+
+        What runs ends in good order first.
+        """
+        declared = self._declared
+        if self._stopping.is_set() or not declared.has_copies:
+            return True
+        copies = await self._store.copies(declared.name)
+        wanted = copies.is_for(declared.version)
+        if copies.current != self._copy or (self._workers and not wanted):
+            await asyncio.gather(*self._giving.values())
+            await asyncio.gather(*(self._give(key) for key in list(self._workers)))
+            if self._beats:
+                await self._store.leave(self._projection.name, self._owner)
+            self._projection = declared.as_copy(copies.current, copies.tables.get(copies.current, ()))
+            self._copy = copies.current
+            self._leases, self._instances = Watch(self._seconds), Watch(self._seconds)
+        return wanted
 
     async def _renew(self, asked: float) -> None:
         for key, worker in list(self._workers.items()):

@@ -19,10 +19,15 @@ from typing import Any, Final
 import msgspec
 
 from everlog.errors import InvalidProjection
+from everlog.projections.copies import Copies
 from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Offset
 from everlog.projections.sharing import Lease
 from everlog.projections.windows import Place, Progress
+
+
+class ViewChanged(Exception):
+    """Others wrote where a handler had read: nothing of that was stored, and it is handled again at once."""
 
 
 class Anything:
@@ -43,7 +48,8 @@ class Desired(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What an owner says about itself, for those who look from outside.
 
-    `seen` is the version of Desired that it follows, `keys` how many keys its source has.
+    `seen` is the version of Desired that it follows, `keys` how many keys its source has. `batch`: on Spark, from where
+    to where the batch goes that is being stored.
     """
 
     state: str = "new"
@@ -57,6 +63,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     source: Mapping[str, Any] = {}
     tracks_all: bool = False
     keys: int = 1
+    batch: str | None = None
     updated_ms: int = 0
 
 
@@ -92,7 +99,7 @@ class View(ABC):
 
     @abstractmethod
     async def execute(self, statement: str, *values: Any) -> int:
-        """Run a statement; how many rows it changed."""
+        """Run a statement; how many rows it changed, -1 if the store does not count."""
 
     @abstractmethod
     async def fetch(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -104,9 +111,14 @@ class Transaction(ABC):
 
     view: View
 
+    @property
+    def full(self) -> bool:
+        """Whether no further envelope may share this transaction."""
+        return False
+
     @abstractmethod
-    def savepoint(self) -> None:
-        """What follows can be undone by `undo`, until `keep`."""
+    def savepoint(self, offset: Offset | None = None) -> None:
+        """What follows is the envelope's at this offset, and can be undone by `undo`, until `keep`."""
 
     @abstractmethod
     def keep(self) -> None:
@@ -134,6 +146,8 @@ class OffsetStore(ABC):
 
     # Whether `view` and `transaction` are there.
     has_views = False
+    # Whether a transaction is stored as a whole, however many partitions of tables it touches.
+    stores_whole = True
     # How long to wait at least between looks for changes, because a look costs.
     look_seconds = 0.0
 
@@ -237,13 +251,37 @@ class OffsetStore(ABC):
     def stamp(self) -> object:
         """Differs from the last one if something was written since by whomever; None if that cannot be told cheaply."""
 
-    def view(self) -> View:
-        """The view's tables, each statement on its own."""
+    # Views
+
+    def view(self, copies: Mapping[str, str] | None = None) -> View:
+        """The view's tables, each statement on its own. `copies`: tables that stand under another name."""
         raise InvalidProjection("this store has no tables for views")
 
-    def transaction(self, lease: Lease) -> AbstractAsyncContextManager[Transaction]:
-        """View rows and offset together. Raises OwnershipLost before anything is done."""
+    def transaction(
+        self, lease: Lease, copies: Mapping[str, str] | None = None
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """View rows and offset together. Raises OwnershipLost before anything is done, ViewChanged at any time."""
         raise InvalidProjection("this store cannot keep view rows and offsets together: use at_least_once")
+
+    @abstractmethod
+    async def copies(self, name: str) -> Copies:
+        """Which copies of a projection's view there are."""
+
+    @abstractmethod
+    async def change_copies(self, name: str, before: Copies, after: Copies) -> bool:
+        """Replace that, if it is as it was seen; whether it was."""
+
+    async def copy_tables(self, copies: Mapping[str, str]) -> None:
+        """Make empty tables like these, under other names, unless they are there. Raises InvalidProjection."""
+        raise InvalidProjection("this store has no tables for views")
+
+    async def drop_tables(self, tables: Sequence[str]) -> None:
+        """Drop tables of views, if they are there."""
+        raise InvalidProjection("this store has no tables for views")
+
+    @abstractmethod
+    async def erase(self, name: str) -> None:
+        """Forget a projection as a whole, as if it had never run. Its number as a copy must not come again."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -57,10 +57,23 @@ class ExactlyOnce(msgspec.Struct, frozen=True):
         SaveWindow(self.size, 1.0)
 
 
-Strategy = AtLeastOnce | Grouped | AtMostOnce | Flow | ExactlyOnce
+class OnSpark(msgspec.Struct, frozen=True):
+    """The handler takes Spark DataFrames of up to `max_events`; `everlog replicate --projections` runs it.
+
+    What it writes by its view is stored together with the offset. All else is repeated if a batch is.
+    """
+
+    max_events: int = 100_000
+
+    def __post_init__(self) -> None:
+        SaveWindow(self.max_events, 1.0)
+
+
+Strategy = AtLeastOnce | Grouped | AtMostOnce | Flow | ExactlyOnce | OnSpark
 
 at_least_once = AtLeastOnce
 grouped = Grouped
 at_most_once = AtMostOnce
 flow = Flow
 exactly_once = ExactlyOnce
+on_spark = OnSpark

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
 from everlog.clock import Clock
 from everlog.errors import InvalidOffset, OwnershipLost
@@ -15,7 +16,7 @@ from everlog.projections.offsets import Encoded, encode, is_mergeable, show
 from everlog.projections.projection import Projection
 from everlog.projections.sharing import Lease
 from everlog.projections.source import Delivery, Feed
-from everlog.projections.store import DeadLetter, OffsetStore, View
+from everlog.projections.store import DeadLetter, OffsetStore, Transaction, View, ViewChanged
 from everlog.projections.strategies import ExactlyOnce, Grouped
 from everlog.projections.streams import Hub, Prefetch, Signal
 from everlog.projections.windows import Progress
@@ -115,6 +116,10 @@ class Stream:
         if self.signal.reason == "lost" or (self.owned_until is not None and self.now() >= self.owned_until):
             self.signal.set("lost")
             raise OwnershipLost(str(self.id), self.lease.epoch)
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """View rows and offset together."""
+        return self.store.transaction(self.lease, self.projection.copies)
 
     async def accepts(self, delivery: Delivery) -> bool:
         """Whether there is something to handle: not filtered, and its offset verified."""
@@ -222,7 +227,6 @@ class Stream:
         for letter in await self.store.dead_letters(self.id.name, self.id.key, requested=True):
             if self.ending():
                 return
-            assert letter.payload is not None
             try:
                 await self._replay(letter)
             except OwnershipLost:
@@ -235,10 +239,13 @@ class Stream:
         assert letter.payload is not None
         delivery = Delivery(letter.offset, self.feed.read_back(letter.payload))
         strategy = self.projection.strategy
-        if isinstance(strategy, ExactlyOnce):
-            async with self.store.transaction(self.lease) as running:
-                await self.attempt([delivery], view=running.view)
-                running.forget(letter)
+        while isinstance(strategy, ExactlyOnce):
+            try:
+                async with self.transaction() as running:
+                    await self.attempt([delivery], view=running.view)
+                    running.forget(letter)
+            except ViewChanged:
+                continue  # others got on meanwhile
             return
         await self.attempt([delivery], group=isinstance(strategy, Grouped))
         await self.store.answer_replay(self.lease, letter, None)

@@ -17,12 +17,15 @@ from typing import NamedTuple
 
 from everlog.errors import InvalidProjection, StorageFailed
 from everlog.journal.journal import Parts
+from everlog.projections.copies import copy_name, rename
 from everlog.projections.lifecycle import Restart
 from everlog.projections.offsets import Offset, Single, encode
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.projections.source import Delivery, Feed, Source
+from everlog.projections.sqlite.copying import quoted
 from everlog.projections.sqlite.store import SqliteOffsetStore
+from everlog.projections.store import OffsetStore
 from everlog.sqlite import translated
 
 
@@ -48,8 +51,8 @@ async def verify(
     with TemporaryDirectory(prefix="everlog-verify-") as folder:
         before, again = Path(folder) / "before.db", Path(folder) / "again.db"
         await asyncio.to_thread(_copy, store.path, before)
-        await _recount(projection, before, again, tables, parts)
-        return await asyncio.to_thread(_compare, before, again, tables)
+        names = await _recount(projection, before, again, tables, parts)
+        return await asyncio.to_thread(_compare, before, again, names)
 
 
 def _copy(path: Path, target: Path) -> None:
@@ -59,51 +62,64 @@ def _copy(path: Path, target: Path) -> None:
 
 async def _recount(
     projection: Projection, before: Path, again: Path, tables: Sequence[str], parts: Parts | None
-) -> None:
+) -> dict[str, str]:
+    """Run it again; the tables of the view as it is now, by the names that they have in the recount."""
     copied, fresh = SqliteOffsetStore(before), SqliteOffsetStore(again, synchronous="OFF")
     try:
-        for table in tables:
-            rows = await copied.view().fetch("SELECT sql FROM sqlite_master WHERE name = ? AND type = 'table'", table)
+        copies = await copied.copies(projection.name)
+        renamed = copies.names(copies.current)
+        names = {table: renamed.get(table.lower(), table) for table in tables}
+        for table, name in names.items():
+            rows = await copied.view().fetch("SELECT sql FROM sqlite_master WHERE name = ? AND type = 'table'", name)
             if not rows:
                 raise InvalidProjection(f"there is no table {table!r} in {projection.name}'s store")
-            await fresh.view().execute(rows[0][0])
-        ends = {one.key: one.offset for one in await copied.known(projection.name)}
-        second = copy(projection)
-        second.source, second.observers = UpTo(projection.source, ends), ()
-        second.restart = Restart(max_restarts=0)
-        async with Runner([second], store=fresh, parts=parts) as runner:
-            await runner.ended()
-            failed = [one.error for one in runner.status()[projection.name].values() if one.state != "completed"]
-        if failed:
-            raise StorageFailed(f"{projection.name} could not be counted again: {failed[0]}")
+            await fresh.view().execute(rename(rows[0][0], {name.lower(): table}))
+        current = copy_name(projection.name, copies.current)
+        ends = {one.key: one.offset for one in await copied.known(current)}
+        await count_again(projection, fresh, ends, parts)
+        return names
     finally:
         await copied.close()
         await fresh.close()
 
 
-def _compare(before: Path, again: Path, tables: Sequence[str]) -> list[Difference]:
+async def count_again(
+    projection: Projection, store: OffsetStore, ends: Mapping[str, Offset | None], parts: Parts | None
+) -> None:
+    """Run a projection from its beginning up to these offsets, by key."""
+    second = copy(projection)
+    second.source, second.observers = UpTo(projection.source, ends), ()
+    second.restart = Restart(max_restarts=0)
+    async with Runner([second], store=store, parts=parts) as runner:
+        await runner.ended()
+        failed = [one.error for one in runner.status()[projection.name].values() if one.state != "completed"]
+    if failed:
+        raise StorageFailed(f"{projection.name} could not be counted again: {failed[0]}")
+
+
+def _compare(before: Path, again: Path, names: Mapping[str, str]) -> list[Difference]:
     found: list[Difference] = []
     with translated(before), closing(sqlite3.connect(before)) as connection:
         connection.execute("ATTACH DATABASE ? AS again", (str(again),))
-        for table in tables:
-            name = '"' + table.replace('"', '""') + '"'
-            (rows,) = connection.execute(f"SELECT count(*) FROM main.{name}").fetchone()
+        for table, name in names.items():
+            view, recount = f"main.{quoted(name)}", f"again.{quoted(table)}"
+            columns = _columns(connection, view)
+            (rows,) = connection.execute(f"SELECT count(*) FROM {view}").fetchone()
             missing, surplus = (
                 connection.execute(
                     # Grouped, because a row may be there more than once.
-                    f"SELECT count(*) FROM (SELECT *, count(*) FROM {one}.{name} GROUP BY {columns} "
-                    f"EXCEPT SELECT *, count(*) FROM {other}.{name} GROUP BY {columns})"
+                    f"SELECT count(*) FROM (SELECT *, count(*) FROM {one} GROUP BY {columns} "
+                    f"EXCEPT SELECT *, count(*) FROM {other} GROUP BY {columns})"
                 ).fetchone()[0]
-                for columns in [_columns(connection, name)]
-                for one, other in (("again", "main"), ("main", "again"))
+                for one, other in ((recount, view), (view, recount))
             )
             found.append(Difference(table, rows, missing, surplus))
     return found
 
 
-def _columns(connection: sqlite3.Connection, name: str) -> str:
-    cursor = connection.execute(f"SELECT * FROM main.{name} LIMIT 0")
-    return ", ".join('"' + column[0].replace('"', '""') + '"' for column in cursor.description)
+def _columns(connection: sqlite3.Connection, table: str) -> str:
+    cursor = connection.execute(f"SELECT * FROM {table} LIMIT 0")
+    return ", ".join(quoted(column[0]) for column in cursor.description)
 
 
 class UpTo(Source):

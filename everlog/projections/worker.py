@@ -197,7 +197,9 @@ class Worker:
     def _view(self) -> View | None:
         if not self._projection.shape.takes_view:
             return None
-        found: View = self._store.view() if self._projection.view is None else self._projection.view
+        found: View = (
+            self._store.view(self._projection.copies) if self._projection.view is None else self._projection.view
+        )
         return found
 
     async def _process(self, calls: Calls, desired: Desired, prefetch: Prefetch) -> None:

@@ -17,6 +17,7 @@ pytest.register_assert_rewrite(
     "everlog.testing.documents",
     "everlog.testing.journal",
     "everlog.testing.log",
+    "everlog.testing.projection_views",
     "everlog.testing.projections",
     "everlog.testing.queue_keeping",
     "everlog.testing.queue_leasing",
@@ -34,6 +35,7 @@ from everlog.testing.projection_kit import (  # noqa: E402
     projection_sink,
     run_projection,
 )
+from everlog.testing.projection_views import ViewConformance  # noqa: E402
 from everlog.testing.projections import OffsetStoreConformance  # noqa: E402
 from everlog.testing.queue import QueueConformance  # noqa: E402
 from everlog.testing.replication import replicate  # noqa: E402
@@ -49,6 +51,7 @@ __all__ = [
     "QueueConformance",
     "StoreConformance",
     "TagConformance",
+    "ViewConformance",
     "per_envelope",
     "projection_sink",
     "replicate",

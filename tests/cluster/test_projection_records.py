@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,8 @@ from tests.conformance.test_projection_records import collect, fill
 from tests.unit.models.projection_fixture import until
 
 pytestmark = pytest.mark.cluster
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "projection_cassandra.py"
 
 
 async def test_records_of_kafka_are_handled_once_and_go_on(cluster_config):
@@ -53,3 +57,12 @@ async def test_two_instances_share_a_topic(cluster_config):
         more = await fill(log, events=1)
         await until(lambda: len(set(seen)) == len(expected) + len(more))
         await first.stop()
+
+
+async def test_the_example_runs(cluster_config, capsys):
+    """A view in Cassandra, read right after writing."""
+    spec = importlib.util.spec_from_file_location("example", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    await example.main(cluster_config())
+    assert capsys.readouterr().out.splitlines() == ["bob owes 2500 cents", "alice owes 0 cents"]

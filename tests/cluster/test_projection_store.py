@@ -7,14 +7,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everlog.errors import OwnershipLost
+from everlog.errors import HandlerFailed, OwnershipLost
 from everlog.projections.cassandra.store import CassandraOffsetStore
 from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Int32
+from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
-from everlog.projections.strategies import at_least_once
+from everlog.projections.store import View
+from everlog.projections.strategies import at_least_once, exactly_once
 from everlog.projections.windows import Progress
 from everlog.store.cassandra.session import Session, connect
+from everlog.testing.projection_kit import ListProvider
+from everlog.testing.projection_views import ViewConformance
 from everlog.testing.projections import ID, OffsetStoreConformance, own
 from tests.unit.models.projection_fixture import ID as WORDS
 from tests.unit.models.projection_fixture import QUICK, Joined, Six, declare, until
@@ -25,6 +29,7 @@ TABLES = (
     "projection_lease",
     "projection_instance",
     "projection_offset",
+    "projection_copy",
     "projection_dead_letter",
     "offset_store",
     "projection_management",
@@ -130,3 +135,113 @@ async def test_a_projection_runs_on_cassandra(store):
     assert await store.load(WORDS) == 6
     (known,) = await store.known("words")
     assert (known.report.state, known.lease.owner) == ("stopped", None)
+
+
+# Views
+
+
+class TestCassandraViews(ViewConformance):
+    CREATE = (
+        "CREATE TABLE IF NOT EXISTS words (grp text, word text, text text, everlog_mark text static, "
+        "PRIMARY KEY (grp, word))"
+    )
+    EMPTY = "TRUNCATE words"
+    PUT = "INSERT INTO words (grp, word, text) VALUES (?, ?, ?)"
+    GET = "SELECT text FROM words WHERE grp = ? AND word = ?"
+    ALL = "SELECT grp, word, text FROM words"
+    REMOVE = "DELETE FROM words WHERE grp = ? AND word = ?"
+
+    async def test_what_a_crash_left_between_partitions_is_made_up_for(self, words):
+        """An event's rows are in one partition, not in the other, and its offset is not stored: once in each."""
+        lease = await own(words)
+        for crash in (True, False):
+            try:
+                async with words.transaction(lease) as running:
+                    for offset in (1, 2):
+                        running.savepoint(offset)
+                        for group in "gh":
+                            if crash and group == "h":
+                                break
+                            before = await running.view.fetch(self.GET, group, "n")
+                            number = int(before[0][0]) + 1 if before else 1
+                            await self.put(running, "n", str(number), group)
+                        running.keep()
+                    if not crash:
+                        running.save(Progress(2))
+            finally:
+                lease = await own(words, owner="next")
+        rows = await words.view().fetch(self.ALL)
+        assert sorted(rows) == [("g", "n", "2"), ("h", "n", "2")]
+
+    async def test_two_keys_may_share_a_partition(self, words):
+        """Each reads and adds one to the same row; a write that did not see the other's is done again."""
+
+        def declare(key: str) -> Projection:
+            async def add(number: int, view: View) -> None:
+                before = await view.fetch(self.GET, "g", "sum")
+                await view.execute(self.PUT, "g", "sum", str(int(before[0][0]) + 1 if before else 1))
+
+            source = ListProvider(list(range(1, 31)), lambda one: one, completes=True)
+            return Projection(key, source=source, handler=add, strategy=exactly_once(size=3), restart=QUICK)
+
+        async with Runner([declare("a"), declare("b"), declare("c")], store=words, lease=6.0) as runner:
+            await runner.ended()
+        assert await self.found(words) == {"sum": "90"}
+        marks = await words.view().fetch("SELECT everlog_mark FROM words WHERE grp = ? LIMIT 1", "g")
+        assert all(f'"{name}:all"' in marks[0][0] for name in "abc")
+
+    async def test_rows_of_many_events_share_a_batch(self, words, session):
+        """Different rows of a partition are one conditional write, up to a bound."""
+        lease = await own(words)
+        async with words.transaction(lease) as running:
+            for offset in range(1, 251):
+                running.savepoint(offset)
+                await self.put(running, f"w{offset:03}", str(offset))
+                running.keep()
+            running.save(Progress(250))
+        assert len(await self.found(words)) == 250
+        marks = await words.view().fetch("SELECT everlog_mark FROM words WHERE grp = ? LIMIT 1", "g")
+        assert '"nr":250' in marks[0][0]
+
+    async def test_what_cannot_be_exact_is_refused(self, words):
+        await words.view().execute("CREATE TABLE IF NOT EXISTS bare (k text PRIMARY KEY, v text)")
+        lease = await own(words)
+
+        async def refused(match: str, *statements: tuple) -> None:
+            with pytest.raises(HandlerFailed, match=match):  # noqa: PT012
+                async with words.transaction(lease) as running:
+                    for statement, *values in statements:
+                        if statement.startswith("SELECT"):
+                            await running.view.fetch(statement, *values)
+                        else:
+                            await running.view.execute(statement, *values)
+
+        put = (self.PUT, "g", "w", "x")
+        await refused("everlog_mark text static", ("INSERT INTO bare (k, v) VALUES (?, ?)", "a", "b"))
+        await refused("whole partition key", ("INSERT INTO words (grp, word, text) VALUES ('g', ?, ?)", "w", "x"))
+        await refused("whole partition key", ("SELECT text FROM words",))
+        await refused("without IF", (self.PUT + " IF NOT EXISTS", "g", "w", "x"))
+        await refused("before it writes", put, (self.GET, "g", "w"))
+        await refused("one statement per event", put, (self.REMOVE, "g", "w"))
+        await refused("one statement per event", put, ("DELETE FROM words WHERE grp = ?", "g"))
+        async with words.transaction(lease) as running:
+            assert await running.view.fetch("SELECT v FROM bare") == [], "no table of this view"
+        assert await self.found(words) == {}
+
+    async def test_a_stale_owner_is_refused_by_the_mark(self, words):
+        """Its transaction was open already; its successor has written to the partition: neither rows nor offset."""
+        stale = await own(words, owner="a")
+        with pytest.raises(OwnershipLost):  # noqa: PT012
+            async with words.transaction(stale) as running:
+                running.savepoint(1)
+                await self.put(running, "a", "stale")
+                running.keep()
+                current = await own(words, owner="b")
+                async with words.transaction(current) as other:
+                    other.savepoint(1)
+                    await self.put(other, "a", "current")
+                    other.keep()
+                    other.save(Progress(1))
+                running.save(Progress(1))
+        assert await self.found(words) == {"a": "current"}
+        assert await words.load(ID) == 1

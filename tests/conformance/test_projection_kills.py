@@ -17,9 +17,9 @@ import pytest
 import everlog
 from everlog import Event
 from everlog.config import Config, LogConfig, ProjectionsConfig, StoreConfig
-from tests.unit.models.projection_process import WINDOW
+from everlog.failpoints import VARIABLE
+from tests.unit.models.projection_process import SPLIT, WINDOW, declare
 
-SPLIT = 4
 FILL = 10_000
 
 
@@ -41,10 +41,11 @@ class Instances:
         self._errors = (folder / "errors.txt").open("ab")
         self.running: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *sleep_after: int) -> None:
+    def start(self, *sleep_after: int, failpoint: str | None = None) -> None:
         command = [sys.executable, "-m", "tests.unit.models.projection_process", str(self._file), str(SPLIT)]
         command += map(str, sleep_after)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors)
+        environment = {**os.environ, **({} if failpoint is None else {VARIABLE: failpoint})}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, env=environment)
         self.running.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -115,6 +116,8 @@ async def kill_instances(folder: Path, *, records: int, kills: int, patience: fl
         count, found_records = await rows(log, "least")
         assert found_records == records
         assert count - records <= kills * SPLIT * WINDOW, "a window per key of a killed instance"
+        (difference,) = await log.projections.verify(declare(config, SPLIT)[0])
+        assert (difference.rows, difference.equal) == (records, True), "the view is what a recount gives"
 
 
 async def test_a_few_kills(tmp_path):

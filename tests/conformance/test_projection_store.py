@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everlog.errors import HandlerFailed, OwnershipLost
+from everlog.errors import HandlerFailed, InvalidProjection, OwnershipLost, StorageFailed
 from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Int32
 from everlog.projections.sqlite.store import FILE, SqliteOffsetStore
 from everlog.projections.windows import Progress
-from everlog.testing.projections import ID, OffsetStoreConformance, letter, own
+from everlog.testing.projection_views import ViewConformance
+from everlog.testing.projections import ID, OffsetStoreConformance, own
 from tests.support import START_MS, ManualClock
 
 
@@ -80,59 +81,46 @@ async def test_an_offset_that_akka_left_can_be_set(store):
 # View rows and offset together
 
 
-async def make_table(store) -> None:
-    await store.view().execute("CREATE TABLE words (word TEXT PRIMARY KEY, n INTEGER NOT NULL)")
+class TestSqliteViews(ViewConformance):
+    LOCKS = True
+    CREATE = "CREATE TABLE IF NOT EXISTS words (grp TEXT, word TEXT, text TEXT, PRIMARY KEY (grp, word))"
+    EMPTY = "DELETE FROM words"
+    PUT = "INSERT INTO words VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET text = excluded.text"
+    GET = "SELECT text FROM words WHERE grp = ? AND word = ?"
+    ALL = "SELECT grp, word, text FROM words"
+    REMOVE = "DELETE FROM words WHERE grp = ? AND word = ?"
 
 
-async def words(store) -> list[tuple]:
-    return await store.view().fetch("SELECT word, n FROM words ORDER BY word")
-
-
-async def test_view_rows_and_offset_are_stored_together(store):
-    await make_table(store)
+async def test_a_handler_cannot_end_its_transaction(store):
+    await store.view().execute(TestSqliteViews.CREATE)
     lease = await own(store)
-    async with store.transaction(lease) as running:
-        await running.view.execute("INSERT INTO words VALUES (?, ?)", "a", 1)
-        running.savepoint()
-        await running.view.execute("INSERT INTO words VALUES (?, ?)", "b", 1)
-        running.undo()
-        running.save(Progress(1))
-        running.bury([letter("2")])
-        assert await words(store) == [], "nobody sees it before the end"
-    assert await words(store) == [("a", 1)]
-    assert await store.load(ID) == 1
-    with pytest.raises(ZeroDivisionError):  # noqa: PT012
-        async with store.transaction(lease) as running:
-            await running.view.execute("INSERT INTO words VALUES (?, ?)", "c", 1)
-            running.save(Progress(2))
-            _ = 1 / 0
-    assert await words(store) == [("a", 1)]
-    assert await store.load(ID) == 1
-
-
-async def test_a_stale_owner_gets_no_transaction(store):
-    await make_table(store)
-    stale = await own(store, owner="a")
-    await own(store, owner="b")
-    with pytest.raises(OwnershipLost):
-        async with store.transaction(stale) as running:
-            await running.view.execute("INSERT INTO words VALUES (?, ?)", "a", 1)
-    assert await words(store) == []
-
-
-async def test_a_view_cannot_be_used_outside_its_handler(store):
-    await make_table(store)
-    lease = await own(store)
-    async with store.transaction(lease) as running:
-        kept = running.view
-    with pytest.raises(HandlerFailed):
-        await kept.execute("INSERT INTO words VALUES (?, ?)", "a", 1)
     for statement in ("COMMIT", " rollback", "END", "SAVEPOINT x", "-- a remark\n COMMIT"):
         with pytest.raises(HandlerFailed):  # noqa: PT012
             async with store.transaction(lease) as running:
-                await running.view.execute("INSERT INTO words VALUES (?, ?)", "a", 1)
+                await running.view.execute(TestSqliteViews.PUT, "g", "a", "x")
                 await running.view.execute(statement)
-    assert await words(store) == []
+    assert await store.view().fetch(TestSqliteViews.ALL) == []
+
+
+async def test_indexes_and_triggers_are_copied(store):
+    """A copy has what its table has, under names of its own, and copies of copies too."""
+    view = store.view()
+    await view.execute("CREATE TABLE Owed (customer TEXT, cents INTEGER)")
+    await view.execute("CREATE TABLE log (text TEXT)")
+    await view.execute("CREATE UNIQUE INDEX by_customer ON owed (customer)")
+    await view.execute("CREATE TRIGGER noted AFTER INSERT ON owed BEGIN INSERT INTO log VALUES ('owed'); END")
+    await store.copy_tables({"Owed": "Owed__1", "log": "log__1"})
+    await store.copy_tables({"Owed__1": "Owed__2", "log__1": "log__2"})
+    second = store.view({"owed": "Owed__2", "log": "log__2"})
+    await second.execute("INSERT INTO owed VALUES ('a', 1)")
+    with pytest.raises(StorageFailed, match="UNIQUE"):
+        await second.execute("INSERT INTO owed VALUES ('a', 2)")
+    assert await second.fetch("SELECT owed.cents, text FROM owed, log") == [(1, "owed")]
+    assert await view.fetch("SELECT * FROM owed") == await view.fetch("SELECT * FROM log") == []
+    assert await view.fetch("SELECT * FROM log__1") == []
+    await view.execute("CREATE TABLE sums (owed INTEGER)")
+    with pytest.raises(InvalidProjection, match="column"):
+        await store.copy_tables({"Owed": "Owed__3", "sums": "sums__3"})
 
 
 async def test_two_processes_share_the_file(store, tmp_path):

@@ -135,12 +135,52 @@ def test_a_view_is_verified(cli, tmp_path, monkeypatch):
         await log.projections.view("keys").execute("INSERT INTO keys VALUES ('e')")
 
     cli.library(fill)
-    words = ("projections", "verify", "verified:app", "keys", "--table", "keys")
+    words = ("verify", "projection", "keys", "--app", "verified:app", "--table", "keys")
     assert cli.json(*words) == {"table": "keys", "rows": 8, "missing": 0, "surplus": 0}
     assert cli.out(*words) == "keys: 8 rows, as counted again\n"
     cli.library(damage)
     assert "lacks 1 rows and has 1 too many" in cli.out(*words, code=1)
-    assert "no projection" in cli.error(*words[:3], "others", "--table", "keys", code=2)["message"]
+    assert "no projection" in cli.error(*words[:2], "others", *words[3:], code=2)["message"]
+
+
+def test_a_view_is_rebuilt_and_switched(cli, tmp_path, monkeypatch):
+    """rebuild, switch, back, abort; each with --json; what is not possible is named."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "rebuilt.py").write_text(
+        textwrap.dedent("""
+            from everlog import exactly_once, projection, records
+
+            @projection("keys", source=records("orders"), strategy=exactly_once(), tables=["keys"])
+            async def app(record, view):
+                await view.execute("INSERT INTO keys (key) VALUES (?)", record.key)
+            """)
+    )
+
+    async def fill(log) -> None:
+        await log.projections.view("keys").execute("CREATE TABLE keys (key TEXT)")
+        async with log.projections.run(*load_app("rebuilt:app")):
+            await log.projections.wait("keys", await log.journal("orders").append("e", Event("x")))
+            while (await log.projections.get("keys")).lag.events:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    cli.library(fill)
+    (tmp_path / "schema.sql").write_text("CREATE TABLE keys (key TEXT, n INTEGER DEFAULT 1);\n")
+    words = ("projections", "rebuild", "keys", "--app", "rebuilt:app")
+    assert "--app" in cli.error("projections", "rebuild", "keys", code=2)["message"]
+    assert cli.json(*words, "--schema", str(tmp_path / "schema.sql")) == {"name": "keys", "copy": 1, "handled": 5}
+    assert cli.json("projections", "switch", "keys") == {
+        "name": "keys",
+        "current": 1,
+        "building": None,
+        "filled": False,
+        "previous": 0,
+    }
+    assert [one["name"] for one in cli.lines("projections", "list")] == ["keys", "keys~1", "orders"]
+    assert cli.out("projections", "switch", "keys", "--back") == "keys: copy 0 is read from now on\n"
+    assert "copy 2 is filled, 5 events" in cli.out(*words)
+    assert cli.json("projections", "abort", "keys")["building"] is None
+    assert "no copy is being built" in cli.error("projections", "abort", "keys", code=2)["message"]
+    assert "no copy is being built" in cli.error("projections", "switch", "keys", code=2)["message"]
 
 
 def test_statements_can_be_watched(cli):
@@ -201,3 +241,9 @@ def test_run_runs_until_it_is_told_to_end(cli, tmp_path):
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == 0
     assert cli.json("projections", "show", "counting")["owner"] is None
+
+
+def test_projections_on_spark_are_checked_before_spark_starts(cli):
+    """With --once they would never end; what cannot be imported is named."""
+    assert "--once" in cli.error("replicate", "--once", "--projections", "x:y", code=2)["message"]
+    assert "cannot be imported" in cli.error("replicate", "--projections", "nowhere:app", code=2)["message"]

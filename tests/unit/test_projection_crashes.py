@@ -72,8 +72,8 @@ class Seen:
         return call
 
     @asynccontextmanager
-    async def transaction(self, lease):
-        async with self._store.transaction(lease) as running:
+    async def transaction(self, lease, copies=None):
+        async with self._store.transaction(lease, copies) as running:
             yield running
             self._process.before()
         self._process.behind()

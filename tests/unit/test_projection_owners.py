@@ -392,3 +392,28 @@ async def test_what_has_no_journal_runs_alone(store):
         await runner.ended()
     assert order.index(3) == 2
     assert store.last_offset == 6
+
+
+@virtually
+async def test_nothing_begins_anew_while_its_runner_stops(store):
+    """One key has a call open, so the stop takes long. A command for another key, which has ended, starts nothing."""
+    going, calls = asyncio.Event(), []
+
+    async def handler(envelope: Envelope) -> None:
+        calls.append(envelope.text)
+        if envelope.text == "slow":
+            await going.wait()
+
+    sources = {text: Six([Envelope(1, text)], completes=False) for text in ("slow", "quick")}
+    runner = Runner([declare(handler, sources)], store=store, lease=LEASE)
+    runner.start()
+    await until(lambda: len(calls) == 2)
+    stopping = asyncio.create_task(runner.stop())
+    await asyncio.sleep(LEASE)
+    await store.set_offset(ProjectionId("words", "quick"), None)
+    await asyncio.sleep(LEASE * 3)
+    assert sorted(calls) == ["quick", "slow"], "the command is obeyed by whoever runs next"
+    assert not stopping.done()
+    going.set()
+    await stopping
+    assert {lease.owner for lease in (await store.leases("words")).values()} == {None}

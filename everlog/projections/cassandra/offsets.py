@@ -35,6 +35,7 @@ class OffsetRow(msgspec.Struct, frozen=True):
     mergeable: bool | None = None
     positions: str | None = None  # JSON: {"topic:partition": offset}
     updated: int | None = None
+    since: int | None = None  # the epoch of the last command: what views hold from before it does not count
 
 
 def places_of(row: OffsetRow) -> dict[str, int]:
@@ -76,20 +77,30 @@ class Offsets:
         *,
         mergeable: bool,
         positions: Mapping[Place, int] | None = None,
-        forget_positions: bool = False,
+        command: bool = False,
         strict: bool = False,
     ) -> None:
-        """Set an offset, or positions alone; then the mirror. `strict`: only over a row of this very epoch."""
+        """Set an offset, or positions alone; then the mirror. `strict`: only over a row of this very epoch.
+
+        `command`: it is no progress. The positions of before, and what views hold, say nothing any more.
+        """
 
         def change(row: OffsetRow) -> OffsetRow:
             if strict and row.epoch != epoch:
                 raise OwnershipLost(f"{name}-{key}", epoch)
-            places = {} if forget_positions else places_of(row)
+            places = {} if command else places_of(row)
             places |= {f"{topic}:{partition}": at for (topic, partition), at in (positions or {}).items()}
             text, manifest = (row.offset, row.manifest) if offset is None else offset
             encoded = msgspec.json.encode(places).decode() if places else None
             return msgspec.structs.replace(
-                row, key=key, epoch=epoch, offset=text, manifest=manifest, mergeable=mergeable, positions=encoded
+                row,
+                key=key,
+                epoch=epoch,
+                offset=text,
+                manifest=manifest,
+                mergeable=mergeable,
+                positions=encoded,
+                since=epoch if command else row.since,
             )
 
         row = await self._change(name, entry, epoch, change)
@@ -102,7 +113,7 @@ class Offsets:
 
     async def clear(self, name: str, entry: str, key: str, epoch: int) -> None:
         """Forget an offset; the row stays, as the fence."""
-        row = await self._change(name, entry, epoch, lambda row: OffsetRow(entry, key, epoch, row.stamp))
+        row = await self._change(name, entry, epoch, lambda row: OffsetRow(entry, key, epoch, row.stamp, since=epoch))
         values = (row.stamp, name, partition_of_key(entry), entry)
         await self._session.write(self._cql["clear_mirror"], *values)
 
@@ -127,6 +138,7 @@ class Offsets:
                 after.mergeable,
                 after.positions,
                 timestamp(now_ms),
+                after.since,
             )
             place = (name, partition_of_key(entry), entry)
             done = await self._session.write_if(self._cql["put_offset"], *values, *place, row.epoch, row.stamp)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import msgspec
@@ -12,13 +13,28 @@ import msgspec
 from everlog.clock import Clock, SystemClock
 from everlog.config import CassandraConfig
 from everlog.errors import Busy, InvalidOffset, OffsetConflict, OwnershipLost, UnknownProjection
+from everlog.failpoints import failpoint
+from everlog.projections.cassandra.copying import copy_tables, drop_tables
 from everlog.projections.cassandra.letters import Letters
+from everlog.projections.cassandra.marks import Commands
 from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, Offsets, places_of
 from everlog.projections.cassandra.tables import prepare_tables, projection_statements
+from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, Tables
+from everlog.projections.copies import Copies
 from everlog.projections.ids import PARTITIONS, ProjectionId
 from everlog.projections.offsets import Offset, decode, entries, is_mergeable, same, show
 from everlog.projections.sharing import Lease
-from everlog.projections.store import ANYTHING, Anything, DeadLetter, Desired, Known, OffsetStore, Report
+from everlog.projections.store import (
+    ANYTHING,
+    Anything,
+    DeadLetter,
+    Desired,
+    Known,
+    OffsetStore,
+    Report,
+    Transaction,
+    View,
+)
 from everlog.projections.windows import Place, Progress
 from everlog.sqlite import Trace
 from everlog.store.cassandra.rows import timestamp
@@ -26,19 +42,24 @@ from everlog.store.cassandra.session import Row, Session, connect
 
 _encode = msgspec.json.Encoder().encode
 _report = msgspec.json.Decoder(Report).decode
+MAX_LEASES = 1000
 
 
 class CassandraOffsetStore(OffsetStore):
     """Tables in one keyspace. Make it with `open`."""
 
+    has_views = True
+    stores_whole = False
     look_seconds = 0.5
 
     def __init__(self, session: Session, *, clock: Clock | None = None) -> None:
-        self._session = session
+        self.session = self._session = session
         self._clock = clock or SystemClock()
         self._cql = projection_statements(session.config.keyspace)
         self._offsets = Offsets(session, self._cql, self._clock)
         self._letters = Letters(session, self._cql, self._clock)
+        self._tables = Tables(session)
+        self._commanded: dict[Lease, Commands] = {}
         self._beats = itertools.count()
         self._me = self._clock.new_id()
 
@@ -189,12 +210,12 @@ class CassandraOffsetStore(OffsetStore):
         found = _offset_from(await self._rows(name), key, own=True)
         if not isinstance(expected, Anything) and not same(found, expected):
             raise OffsetConflict(str(projection), show(expected), show(found))
-        await self._offsets.write(name, key, key, lease.epoch, new.get(key), mergeable=False, forget_positions=True)
+        await self._offsets.write(name, key, key, lease.epoch, new.get(key), mergeable=False, command=True)
         for entry in {row.entry for row in mine} - set(new):
             await self._offsets.clear(name, entry, key, lease.epoch)
         for entry, text in new.items():
             if entry != key:
-                await self._offsets.write(name, entry, key, lease.epoch, text, mergeable=True)
+                await self._offsets.write(name, entry, key, lease.epoch, text, mergeable=True, command=True)
 
     async def _raise_epoch(self, projection: ProjectionId) -> Lease:
         for _ in range(MAX_TRIES):
@@ -298,6 +319,70 @@ class CassandraOffsetStore(OffsetStore):
 
     def stamp(self) -> object:
         return None
+
+    # Views
+
+    def view(self, copies: Mapping[str, str] | None = None) -> View:
+        return CassandraView(self._tables, copies or {})
+
+    @asynccontextmanager
+    async def transaction(self, lease: Lease, copies: Mapping[str, str] | None = None) -> AsyncIterator[Transaction]:
+        """Rows first, then the offset: events between a partition's mark and the offset are found covered there."""
+        await self._check_owner(lease)
+        running = CassandraTransaction(self._tables, lease, await self._commands(lease), copies or {})
+        try:
+            yield running
+        finally:
+            running.close()
+        await running.commit()
+        failpoint("view.rows")
+        await self._letters.bury(running.letters)
+        if running.forgotten is not None:
+            await self._letters.answer(running.forgotten, None)
+        if running.progress is not None:
+            await self.save(lease, running.progress)
+
+    async def _commands(self, lease: Lease) -> Commands:
+        """A command raises the epoch: so it is asked once."""
+        known = msgspec.structs.replace(lease, beat=0)
+        if known not in self._commanded:
+            rows = await self._offsets.all(lease.name)
+            own = max((row.since or 0 for row in rows if row.entry == lease.key), default=0)
+            if len(self._commanded) >= MAX_LEASES:
+                self._commanded.clear()
+            self._commanded[known] = Commands(own, {f"{lease.name}:{row.entry}": row.since or 0 for row in rows})
+        return self._commanded[known]
+
+    async def copies(self, name: str) -> Copies:
+        return (await self._copies(name, serial=False))[1]
+
+    async def _copies(self, name: str, *, serial: bool = True) -> tuple[int | None, Copies]:
+        """Readers need not wait for a switch that is under way: they see one copy or the other."""
+        rows = await self._fetch("copies", name, serial=serial)
+        return (rows[0][0], msgspec.json.decode(rows[0][1], type=Copies)) if rows else (None, Copies())
+
+    async def change_copies(self, name: str, before: Copies, after: Copies) -> bool:
+        version, found = await self._copies(name)
+        if found != before:
+            return False
+        values = ((version or 0) + 1, _encode(after).decode(), name, version)
+        done = await self._session.write_if(self._cql["put_copies"], *values)
+        return (await self._copies(name))[1] == after if done is None else done
+
+    async def copy_tables(self, copies: Mapping[str, str]) -> None:
+        await copy_tables(self._session, copies)
+
+    async def drop_tables(self, tables: Sequence[str]) -> None:
+        await drop_tables(self._session, tables)
+
+    async def erase(self, name: str) -> None:
+        keys = {one.key for one in await self.known(name)}
+        await asyncio.gather(*(self._session.write(self._cql["erase_letters"], name, key) for key in keys))
+        for number in range(PARTITIONS):
+            for what in ("erase_offsets", "erase_mirror", "erase_wishes"):
+                await self._session.write(self._cql[what], name, number)
+        await self._session.write(self._cql["erase_instances"], name)
+        await self._session.write(self._cql["erase_lease"], name)
 
     async def close(self) -> None:
         await self._session.close()

@@ -12,7 +12,7 @@ from everlog.store.cassandra.session import Session
 PACKAGE = "everlog.projections.cassandra"
 
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
-_TABLES = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?"
+_COLUMNS = "SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ?"
 
 
 def projection_statements(keyspace: str, file: str = "statements.cql") -> dict[str, str]:
@@ -23,7 +23,8 @@ def projection_statements(keyspace: str, file: str = "statements.cql") -> dict[s
 
 async def prepare_tables(session: Session) -> None:
     """Make what is missing. The keyspace and the tables of the journal come first: the lock is among them."""
-    creations = projection_statements(session.config.keyspace, "tables.cql")
+    keyspace = session.config.keyspace
+    creations = projection_statements(keyspace, "tables.cql") | projection_statements(keyspace, "columns.cql")
     if not await _missing(session, creations):
         return
     schema = Schema(session)
@@ -31,7 +32,7 @@ async def prepare_tables(session: Session) -> None:
     missing = await _missing(session, creations)
     if missing and not session.config.create_schema:
         raise StorageFailed(
-            f"the keyspace {session.config.keyspace} has no table {', '.join(missing)}; set [cassandra] create_schema "
+            f"the keyspace {session.config.keyspace} has no {', '.join(missing)}; set [cassandra] create_schema "
             "= true once, with a role that may create tables"
         )
     async with schema.locked() as lock:
@@ -40,5 +41,7 @@ async def prepare_tables(session: Session) -> None:
 
 
 async def _missing(session: Session, creations: dict[str, str]) -> list[str]:
-    found = {name for (name,) in await session.fetch(_TABLES, session.config.keyspace.lower())}
+    """Tables, and `table.column`. What a table that is made now has from the start is not missing afterwards."""
+    rows = await session.fetch(_COLUMNS, session.config.keyspace.lower())
+    found = {table for table, _ in rows} | {f"{table}.{column}" for table, column in rows}
     return [name for name in creations if name not in found]

@@ -111,3 +111,33 @@ SELECT name, key FROM projection_lease UNION SELECT name, key FROM projection_of
 UNION SELECT projection_name, projection_key FROM offset_store WHERE NOT EXISTS (
     SELECT 1 FROM projection_offset WHERE name = projection_name AND entry = projection_key)
 ORDER BY 1, 2
+
+-- name: copies
+SELECT copies FROM projection_copy WHERE name = ?
+
+-- name: put_copies
+INSERT INTO projection_copy (name, copies) VALUES (?, ?) ON CONFLICT DO UPDATE SET copies = excluded.copies
+
+-- name: defined
+SELECT type, name, sql FROM sqlite_master WHERE tbl_name = ? COLLATE NOCASE AND sql IS NOT NULL ORDER BY type = 'table' DESC
+
+-- name: erase_leases
+DELETE FROM projection_lease WHERE name = ?
+
+-- name: erase_instances
+DELETE FROM projection_instance WHERE name = ?
+
+-- name: erase_offsets
+DELETE FROM projection_offset WHERE name = ?
+
+-- name: erase_positions
+DELETE FROM projection_position WHERE name = ?
+
+-- name: erase_letters
+DELETE FROM projection_dead_letter WHERE name = ?
+
+-- name: erase_mirror
+DELETE FROM offset_store WHERE projection_name = ?
+
+-- name: erase_wishes
+DELETE FROM projection_management WHERE projection_name = ?

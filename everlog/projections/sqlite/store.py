@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,9 +17,11 @@ import msgspec
 
 from everlog.clock import Clock, SystemClock
 from everlog.errors import OffsetConflict, UnknownProjection
+from everlog.projections.copies import Copies
 from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Offset, same, show
 from everlog.projections.sharing import Lease
+from everlog.projections.sqlite.copying import copy_table, quoted, read_copies, write_copies
 from everlog.projections.sqlite.rows import SQL, bury, check_owner, offset_from, save_progress, wanted, write_offset
 from everlog.projections.sqlite.views import SqliteTransaction, SqliteView
 from everlog.projections.store import (
@@ -285,11 +287,42 @@ class SqliteOffsetStore(OffsetStore):
             changes = self._reader.execute("PRAGMA data_version").fetchone()[0]
         return changes if self._thread is not None else self._reader.total_changes
 
-    def view(self) -> View:
-        return SqliteView(self._write, self._reader, self.path)
+    # Views
+
+    def view(self, copies: Mapping[str, str] | None = None) -> View:
+        return SqliteView(self._write, self._reader, self.path, copies)
+
+    async def copies(self, name: str) -> Copies:
+        with translated(self.path):
+            return read_copies(self._reader, name)
+
+    async def change_copies(self, name: str, before: Copies, after: Copies) -> bool:
+        return await self._write(lambda connection: write_copies(connection, name, before, after))
+
+    async def copy_tables(self, copies: Mapping[str, str]) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            for table, new in copies.items():
+                copy_table(connection, table, new, copies)
+
+        await self._write(work)
+
+    async def drop_tables(self, tables: Sequence[str]) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            for table in tables:
+                connection.execute(f"DROP TABLE IF EXISTS {quoted(table)}")
+
+        await self._write(work)
+
+    async def erase(self, name: str) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            for one in SQL:
+                if one.startswith("erase_"):
+                    connection.execute(SQL[one], (name,))
+
+        await self._write(work)
 
     @asynccontextmanager
-    async def transaction(self, lease: Lease) -> AsyncIterator[Transaction]:
+    async def transaction(self, lease: Lease, copies: Mapping[str, str] | None = None) -> AsyncIterator[Transaction]:
         def begin() -> sqlite3.Connection:
             connection = self._connection()
             connection.execute("BEGIN IMMEDIATE")
@@ -305,7 +338,7 @@ class SqliteOffsetStore(OffsetStore):
                 try:
                     connection = await self._in_thread(begin)
                     check_owner(connection, lease)
-                    running = SqliteTransaction(connection, lease, self.path, self._clock.now_ms())
+                    running = SqliteTransaction(connection, lease, self.path, self._clock.now_ms(), copies)
                     try:
                         yield running
                     finally:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from everlog.errors import HandlerFailed
+from everlog.projections.copies import rename
+from everlog.projections.offsets import Offset
 from everlog.projections.sharing import Lease
 from everlog.projections.sqlite.rows import SQL, bury, save_progress
 from everlog.projections.store import DeadLetter, Transaction, View
@@ -30,33 +32,37 @@ class SqliteView(View):
         write: Callable[[Callable[[sqlite3.Connection], int]], Awaitable[int]],
         reader: sqlite3.Connection,
         path: Path,
+        copies: Mapping[str, str] | None = None,
     ) -> None:
         self._write = write
         self._reader = reader
         self._path = path
+        self._copies = copies
 
     async def execute(self, statement: str, *values: Any) -> int:
-        return await self._write(lambda connection: _run(connection, self._path, statement, values).rowcount)
+        text = rename(statement, self._copies)
+        return await self._write(lambda connection: _run(connection, self._path, text, values).rowcount)
 
     async def fetch(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        return _run(self._reader, self._path, statement, values).fetchall()
+        return _run(self._reader, self._path, rename(statement, self._copies), values).fetchall()
 
 
 class OpenView(View):
     """Statements inside the transaction that also stores the offset."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, copies: Mapping[str, str] | None) -> None:
         self._connection: sqlite3.Connection | None = connection
         self._path = path
+        self._copies = copies
 
     def close(self) -> None:
         self._connection = None
 
     async def execute(self, statement: str, *values: Any) -> int:
-        return _run(self._open(statement), self._path, statement, values).rowcount
+        return _run(self._open(statement), self._path, rename(statement, self._copies), values).rowcount
 
     async def fetch(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        return _run(self._open(statement), self._path, statement, values).fetchall()
+        return _run(self._open(statement), self._path, rename(statement, self._copies), values).fetchall()
 
     def _open(self, statement: str) -> sqlite3.Connection:
         if self._connection is None:
@@ -81,16 +87,23 @@ class SqliteTransaction(Transaction):
 
     view: OpenView
 
-    def __init__(self, connection: sqlite3.Connection, lease: Lease, path: Path, now_ms: int) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        lease: Lease,
+        path: Path,
+        now_ms: int,
+        copies: Mapping[str, str] | None = None,
+    ) -> None:
         self._connection = connection
         self._lease = lease
         self._now_ms = now_ms
-        self.view = OpenView(connection, path)
+        self.view = OpenView(connection, path, copies)
 
     def close(self) -> None:
         self.view.close()
 
-    def savepoint(self) -> None:
+    def savepoint(self, offset: Offset | None = None) -> None:
         self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
 
     def keep(self) -> None:

@@ -1,0 +1,92 @@
+"""Copies of a view: the one that is read, one that is being filled beside it, and the one before.
+
+The projection of copy 2 of `owed` has the name `owed~2`, with offsets, owners and dead letters of its own; its tables
+stand beside the first ones, as `total__2`. Which copy is read is one row, changed by one conditional write. So a reader
+sees one copy or another, never something in between, whatever dies when.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+
+_COPY = re.compile(r"(?P<name>.*)~(?P<number>[1-9][0-9]*)", re.DOTALL)
+# Text and remarks stay as they are; names, quoted or not, may be those of tables.
+_TOKENS = re.compile(
+    r"(?P<hidden>'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/)"
+    r'|(?P<name>"(?:[^"]|"")*"|`[^`]*`|\[[^\]]*\]|[^\W\d][\w$]*)',
+    re.DOTALL,
+)
+
+
+class Copies(msgspec.Struct, frozen=True):
+    """Numbers of copies; 0 is the view as it was first. `garbage`: what is no longer needed and to be dropped.
+
+    `filled`: the one that is being built has once had all that the current one has. `tables`, `versions`: of each copy.
+    """
+
+    current: int = 0
+    building: int | None = None
+    filled: bool = False
+    previous: int | None = None
+    garbage: tuple[int, ...] = ()
+    last: int = 0
+    tables: Mapping[int, tuple[str, ...]] = {}
+    versions: Mapping[int, str] = {}
+
+    def is_for(self, version: str) -> bool:
+        """Whether a runner of this version may write to the current copy: it is its own, or nobody's."""
+        built_by = self.versions.get(self.current)
+        return version not in self.versions.values() if built_by is None else version == built_by
+
+    def names(self, number: int) -> dict[str, str]:
+        """The tables of a copy, by the names that statements use; none are renamed for the first one."""
+        return tables_of(number, self.tables.get(number, ()))
+
+
+def copy_name(name: str, number: int) -> str:
+    """Under which name a copy's offsets and owners are kept.
+
+    >>> copy_name("owed", 0), copy_name("owed", 2)
+    ('owed', 'owed~2')
+    """
+    return f"{name}~{number}" if number else name
+
+
+def is_copy(name: str) -> bool:
+    """Whether this is the name of a copy."""
+    return _COPY.fullmatch(name) is not None
+
+
+def tables_of(number: int, tables: Sequence[str]) -> dict[str, str]:
+    """The tables of a copy, by the names that statements use."""
+    return {table.lower(): f"{table}__{number}" for table in tables} if number else {}
+
+
+def rename(statement: str, copies: Mapping[str, str] | None) -> str:
+    """A statement with the names of a copy's tables.
+
+    >>> rename("SELECT 'owed', owed.cents FROM owed", {"owed": "owed__2"})
+    "SELECT 'owed', owed__2.cents FROM owed__2"
+    """
+    return _rename(statement, tuple(copies.items())) if copies else statement
+
+
+@lru_cache(1000)
+def _rename(statement: str, copies: tuple[tuple[str, str], ...]) -> str:
+    names = dict(copies)
+
+    def replace(found: re.Match[str]) -> str:
+        name = found["name"]
+        if name is None:
+            return found[0]
+        plain = name[1:-1] if name[0] in '"`[' else name
+        new = names.get(plain.lower())
+        if new is None:
+            return name
+        return new if new.isidentifier() and new.isascii() else f"[{new}]"
+
+    return _TOKENS.sub(replace, statement)

@@ -1,0 +1,181 @@
+"""Fill a second copy of a view beside the running one, switch to it, or go back.
+
+Every step is one conditional write of the row that says which copies there are, and can be repeated: whoever dies in
+between leaves that row as it was before or as it is after, and what must be dropped stands in it as garbage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec.structs import replace
+
+from everlog.errors import InvalidProjection, StorageFailed
+from everlog.failpoints import failpoint
+from everlog.projections.copies import Copies, copy_name
+from everlog.projections.lifecycle import Restart
+from everlog.projections.offsets import same
+from everlog.projections.projection import Projection
+from everlog.projections.runner import Runner
+from everlog.projections.source import Lag
+from everlog.projections.store import Known, OffsetStore
+from everlog.projections.strategies import OnSpark
+from everlog.projections.tagged import MAX_LAG
+
+LOOK_SECONDS = 0.1
+
+Told = Callable[[int, int | None], None]
+"""How many events were handled, and how many wait; None if the source cannot tell."""
+LagOf = Callable[[Known], Awaitable[Lag | None]]
+
+
+class Rebuild:
+    """The rebuild of one projection's view."""
+
+    def __init__(self, store: OffsetStore, projection: Projection, *, lag: LagOf) -> None:
+        if not projection.shape.takes_view or projection.view is not None or not store.has_views:
+            raise InvalidProjection(f"{projection.name} does not fill tables of the store: there is nothing to rebuild")
+        if isinstance(projection.strategy, OnSpark):
+            raise InvalidProjection(f"{projection.name} runs on Spark: a copy beside it cannot be filled")
+        if not projection.tables:
+            raise InvalidProjection(f"{projection.name}: say which tables it fills: Projection(…, tables=[…])")
+        self._store = store
+        self._projection = projection
+        self._lag = lag
+
+    async def begin(self, create: Sequence[str] = ()) -> int:
+        """Empty tables for the copy; its number. One that was begun before is gone on with.
+
+        `create`: statements that make tables which are to look different from now on.
+        """
+        name = self._projection.name
+        seen = await clean(self._store, name)
+        while seen.building is None:
+            number = seen.last + 1
+            tables = {**seen.tables, number: self._projection.tables}
+            version = self._projection.version
+            versions = {**seen.versions, number: version} if version else seen.versions
+            after = replace(seen, building=number, filled=False, last=number, tables=tables, versions=versions)
+            await self._store.change_copies(name, seen, after)
+            seen = await self._store.copies(name)
+        failpoint("rebuild.begun")
+        old, new = seen.names(seen.current), seen.names(seen.building)
+        for statement in create:
+            await self._store.view(new).execute(statement)
+        await self._store.copy_tables({old.get(table, table): copied for table, copied in new.items()})
+        failpoint("rebuild.tables")
+        return seen.building
+
+    async def fill(
+        self, number: int, run: Callable[[Projection], Runner], *, told: Told | None = None, follow: bool = False
+    ) -> None:
+        """Run the projection into the copy until that has what the current one has; with `follow`, until a switch."""
+        name = self._projection.name
+        tables = (await self._store.copies(name)).tables[number]
+        second = self._projection.as_copy(number, tables)
+        second.restart = Restart(max_restarts=0)  # what fails is told; the next rebuild goes on from there
+        async with run(second) as runner:
+            while await self._goes_on(number):
+                for key, report in runner.status()[second.name].items():
+                    if report.state == "failed":
+                        raise StorageFailed(f"{name}, key {key}, could not be filled: {report.error}")
+                filled = await self._is_filled(number, runner, told)
+                if filled and await self._note_filled(number):
+                    failpoint("rebuild.filled")
+                    if not follow:
+                        return
+                await asyncio.sleep(max(LOOK_SECONDS, self._store.look_seconds))
+        if (await self._store.copies(name)).current != number:
+            raise InvalidProjection(f"{name}: the rebuild was aborted")
+
+    async def _goes_on(self, number: int) -> bool:
+        return (await self._store.copies(self._projection.name)).building == number
+
+    async def _note_filled(self, number: int) -> bool:
+        seen = await self._store.copies(self._projection.name)
+        if seen.building != number:
+            return False
+        return seen.filled or await self._store.change_copies(self._projection.name, seen, replace(seen, filled=True))
+
+    async def _is_filled(self, number: int, runner: Runner, told: Told | None) -> bool:
+        """Whether every key of the copy is as far as the same key of the current one, or has nothing left to do."""
+        name = self._projection.name
+        current = copy_name(name, (await self._store.copies(name)).current)
+        live = {one.key: one for one in await self._store.known(current)}
+        new = await self._store.known(copy_name(name, number))
+        reports = runner.status()[copy_name(name, number)]
+        filled, waiting = bool(new) and all(len(new) >= one.report.keys for one in new), 0
+        unknown = False
+        for one in new:
+            if one.key in reports and reports[one.key].state == "completed":
+                continue
+            lag = await self._lag(one)
+            if lag is None:
+                unknown = True
+                filled = filled and one.key in live and same(one.offset, live[one.key].offset)
+            else:
+                waiting += lag.events
+                filled = filled and await self._is_level(lag, live.get(one.key))
+        if told is not None:
+            told(sum(report.handled for report in reports.values()), None if unknown else waiting)
+        return filled
+
+    async def _is_level(self, lag: Lag, live: Known | None) -> bool:
+        behind = None if lag.events == 0 or live is None else await self._lag(live)
+        return lag.events <= min(0 if behind is None else behind.events, MAX_LAG - 1)  # beyond that, nobody counts
+
+
+async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies:
+    """Let readers and runners go to the copy that was filled, or back to the one before. One write decides."""
+    seen = await clean(store, name)
+    while True:
+        if back:
+            if seen.previous is None:
+                raise InvalidProjection(f"{name}: there is no copy to go back to")
+            after = replace(seen, current=seen.previous, previous=seen.current)
+        else:
+            if seen.building is None:
+                raise InvalidProjection(f"{name}: no copy is being built: 'everlog projections rebuild' fills one")
+            if not seen.filled:
+                raise InvalidProjection(f"{name}: the copy is not filled yet: let 'everlog projections rebuild' end")
+            gone = () if seen.previous is None else (seen.previous,)
+            garbage = (*seen.garbage, *gone)
+            after = replace(
+                seen, current=seen.building, building=None, filled=False, previous=seen.current, garbage=garbage
+            )
+        failpoint("switch.decided")
+        if await store.change_copies(name, seen, after):
+            break
+        seen = await store.copies(name)
+    failpoint("switch.moved")
+    return await clean(store, name)
+
+
+async def abort(store: OffsetStore, name: str) -> Copies:
+    """Drop the copy that is being built."""
+    while True:
+        seen = await store.copies(name)
+        if seen.building is None:
+            raise InvalidProjection(f"{name}: no copy is being built")
+        after = replace(seen, building=None, filled=False, garbage=(*seen.garbage, seen.building))
+        if await store.change_copies(name, seen, after):
+            failpoint("abort.moved")
+            return await clean(store, name)
+
+
+async def clean(store: OffsetStore, name: str) -> Copies:
+    """Drop what is garbage; then say that it is gone."""
+    seen = await store.copies(name)
+    while seen.garbage:
+        number = seen.garbage[0]
+        names, tables = seen.names(number), seen.tables.get(number, seen.tables.get(seen.current, ()))
+        await store.drop_tables([names.get(table.lower(), table) for table in tables])
+        failpoint("clean.tables")
+        await store.erase(copy_name(name, number))
+        left = {one: found for one, found in seen.tables.items() if one != number}
+        versions = {one: found for one, found in seen.versions.items() if one != number}
+        after = replace(seen, garbage=seen.garbage[1:], tables=left, versions=versions)
+        await store.change_copies(name, seen, after)
+        seen = await store.copies(name)
+    return seen
