@@ -5,6 +5,7 @@ from everlog.client import Everlog, connect
 from everlog.clock import Clock, SystemClock
 from everlog.config import Config, load_config
 from everlog.errors import (
+    AnswerLost,
     Conflict,
     DocumentConflict,
     DocumentNotFound,
@@ -55,6 +56,7 @@ from everlog.version import __version__
 
 __all__ = [
     "ActorHandler",
+    "AnswerLost",
     "Clock",
     "Config",
     "Conflict",

@@ -221,6 +221,8 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     poll: Seconds = 5.0
     grace: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    host: str = "127.0.0.1"
+    webhook: Annotated[str, msgspec.Meta(pattern="^https?://")] | None = None
 
 
 class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -263,6 +265,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[server]`: where `everlog serve` listens."""
 
     host: str = "127.0.0.1"
+    cluster_token: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8080
 
 

@@ -23,6 +23,7 @@
     │   └── NotTransactional
     ├── Conflict                  another append won; read again and decide again
     ├── OutcomeUnknown            a time-out: it may or may not have happened; retry with append_id
+    │   └── AnswerLost            the same of an operation on a queue; repeat it
     ├── JournalNotFound           the journal does not exist (any more)
     ├── JournalHalted             a record of this journal cannot be decoded
     ├── QueueNotFound             nobody has put anything into a queue of this name, or declared it
@@ -226,6 +227,21 @@ class OutcomeUnknown(EverlogError):
         )
         self.key = key
         self.append_id = append_id
+        self.reason = reason
+
+
+class AnswerLost(OutcomeUnknown):
+    """Whoever owns the queue did not answer; what was asked may or may not have been done. Repeating it is safe.
+
+    A put merges into itself; done, fail and release change nothing the second time; what a lost claim took is given
+    again when its lease ends.
+    """
+
+    def __init__(self, queue: str, reason: str) -> None:
+        message = f"{queue}: {reason}; it may or may not have been done: repeat it, that does no harm"
+        EverlogError.__init__(self, message)
+        self.queue = self.key = queue
+        self.append_id = ""
         self.reason = reason
 
 

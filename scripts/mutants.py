@@ -34,6 +34,12 @@ ORDERING = "everlog/pipeline/ordering.py"
 MERGE = "everlog/tags/reading.py"
 VIEWS = "everlog/store/sqlite/tags.py"
 TAGS = "../conformance/test_tags.py"
+QUEUE_RULES = "everlog/queues/rules.py"
+QUEUE_ENGINE = "everlog/queues/engine.py"
+QUEUE_MEMORY = "everlog/queues/memory.py"
+QUEUE_OWNER = "everlog/queues/cassandra/owner.py"
+QUEUE_LOG = "everlog/queues/cassandra/protocol.py"
+QUEUE_SHARDS = "everlog/queues/sharding.py"
 
 # The quickest first: pytest stops at the first failure.
 TESTS = {
@@ -47,6 +53,12 @@ TESTS = {
     ORDERING: ("models/test_tag_model.py", TAGS),
     MERGE: (TAGS,),
     VIEWS: ("test_tag_writes.py", TAGS),
+    QUEUE_RULES: ("test_queue_rules.py", "test_queue_engine.py", "test_queue_stores.py"),
+    QUEUE_ENGINE: ("test_queue_engine.py", "test_queue_stores.py"),
+    QUEUE_MEMORY: ("test_queue_engine.py", "test_queue_stores.py"),
+    QUEUE_OWNER: ("test_queue_log.py",),
+    QUEUE_LOG: ("test_queue_log.py",),
+    QUEUE_SHARDS: ("test_queue_sharding.py",),
 }
 
 
@@ -487,6 +499,90 @@ MUTANTS = (
         "limits = [opened[0][0]] if opened else []",
         "limits = []",
         "buckets that overlap are merged",
+    ),
+    Mutant(
+        "queue-expired-successor",
+        QUEUE_RULES,
+        "    if row.slot is not None and is_expired(row.slot, now):\n",
+        "    if row.slot is not None and False:\n",
+        "a successor that has expired is dropped",
+    ),
+    Mutant(
+        "queue-expired-successor-merged",
+        QUEUE_RULES,
+        "free = row.slot is None or is_expired(row.slot, now)",
+        "free = row.slot is None",
+        "an arrival does not merge with a successor that has expired",
+    ),
+    Mutant(
+        "queue-token",
+        QUEUE_RULES,
+        "return row is not None and row.status == PROCESSING and row.token == token",
+        "return row is not None and row.status == PROCESSING",
+        "an old handle changes nothing",
+    ),
+    Mutant(
+        "queue-overdue-strict",
+        QUEUE_RULES,
+        "return row.status == PROCESSING and now > row.deadline_ms",
+        "return row.status == PROCESSING and now >= row.deadline_ms",
+        "a lease ends strictly after its last moment",
+    ),
+    Mutant(
+        "queue-never-expires",
+        QUEUE_RULES,
+        "expires_s=max(held.expires_s, incoming.expires_s) if held.expires_s and incoming.expires_s else 0,",
+        "expires_s=max(held.expires_s, incoming.expires_s),",
+        "never is later than every expiration",
+    ),
+    Mutant(
+        "queue-rate-window",
+        QUEUE_ENGINE,
+        "room = min(room, rate.count - len(self.table.starts(now - rate.window_ms)))",
+        "room = min(room, rate.count - len(self.table.starts(now - rate.window_ms + 1)))",
+        "the window of a rate limit is exact to the millisecond",
+    ),
+    Mutant(
+        "queue-rate-window-long",
+        QUEUE_MEMORY,
+        "return self._starts[bisect_right(self._starts, since) :]",
+        "return self._starts[bisect_right(self._starts, since - 1) :]",
+        "a start is possible a window after the first one, not later",
+    ),
+    Mutant(
+        "queue-rate-forgotten",
+        QUEUE_ENGINE,
+        "if leases and self.settings.rate_limit is not None:",
+        "if len(leases) > 1 and self.settings.rate_limit is not None:",
+        "every start counts",
+    ),
+    Mutant(
+        "queue-rate-wake",
+        QUEUE_ENGINE,
+        "moments.append(starts[len(starts) - rate.count] + rate.window_ms)",
+        "moments.append(starts[-1] + rate.window_ms)",
+        "listeners are woken when the limit lets the first one in",
+    ),
+    Mutant(
+        "queue-rate-takeover",
+        QUEUE_OWNER,
+        "            table.add_starts(now, rate.count, now - rate.window_ms)\n",
+        "            table.add_starts(now, 0, now - rate.window_ms)\n",
+        "a new owner does not know what was started, so the window is full",
+    ),
+    Mutant(
+        "queue-fence",
+        QUEUE_LOG,
+        "            if now.fence != mine.epoch:\n                self._lose()\n",
+        "            if now.fence != mine.epoch:\n                break\n",
+        "who is deposed acknowledges nothing",
+    ),
+    Mutant(
+        "queue-shard-of-an-entry",
+        QUEUE_SHARDS,
+        "return last + 1 + (self.index - last - 1) % self.count",
+        "return last + 1",
+        "an entry says in which shard it is",
     ),
 )
 

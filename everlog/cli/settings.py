@@ -48,6 +48,8 @@ class Settings:
 
     def open(self, *, create: bool = False) -> Everlog:
         """The log to work on. Only a command that writes may begin a new folder: a typo must not."""
+        if self.data is not None and self.data.startswith(("http://", "https://")):
+            return connect(self.data)
         config = self.load()
         if config.embedded and not create and not (config.folder / LOG_FILE).exists():
             raise NotFound(

@@ -37,7 +37,9 @@ from everlog.errors import (
     Unreachable,
     WriteUnfinished,
 )
+from everlog.http.queue_client import RemoteQueueStore
 from everlog.journal.journal import Parts
+from everlog.queues.store import QueueStore
 
 try:
     import httpx
@@ -56,7 +58,7 @@ _index_items = tuple[IndexSortItem, ...]
 
 
 class RemoteEverlog(Everlog):
-    """A server. It has documents; journals are on the server's own side."""
+    """A server. It has documents and queues; journals are on the server's own side."""
 
     def __init__(self, address: str, *, clock: Clock | None = None) -> None:
         super().__init__(Config(), clock=clock)
@@ -73,13 +75,22 @@ class RemoteEverlog(Everlog):
 
     @property
     def parts(self) -> Parts:
-        raise StorageFailed("a server gives access to documents only: open the log itself for journals")
+        raise StorageFailed("a server gives access to documents and queues: open the log itself for journals")
 
     @property
     def documents(self) -> Documents:
         return self._remote
 
+    @property
+    def queues(self) -> QueueStore:
+        if self._queues is None:
+            self._queues = RemoteQueueStore(self._http, self._clock)
+        return self._queues
+
     async def close(self) -> None:
+        queues, self._queues = self._queues, None
+        if queues is not None:
+            await queues.close()
         await self._http.aclose()
 
 

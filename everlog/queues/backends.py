@@ -6,6 +6,7 @@ from everlog.clock import Clock
 from everlog.config import Config
 from everlog.queues.sqlite.store import SqliteQueueStore
 from everlog.queues.store import QueueStore
+from everlog.queues.webhook import Webhook
 from everlog.sqlite import Trace
 
 
@@ -14,5 +15,10 @@ def open_queues(config: Config, *, clock: Clock | None = None, trace: Trace | No
     if config.cassandra is not None:
         from everlog.queues.cassandra.store import CassandraQueueStore
 
-        return CassandraQueueStore(config.cassandra, clock=clock, trace=trace)
-    return SqliteQueueStore(config.folder, synchronous=config.queue.synchronous, clock=clock, trace=trace)
+        host, token = config.queue.host, config.server.cluster_token
+        store: QueueStore = CassandraQueueStore(config.cassandra, clock=clock, trace=trace, host=host, token=token)
+    else:
+        store = SqliteQueueStore(config.folder, synchronous=config.queue.synchronous, clock=clock, trace=trace)
+    if config.queue.webhook is not None:
+        store.webhook = Webhook(config.queue.webhook)
+    return store

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from everlog.errors import DeclarationRefused
+from everlog.errors import DeclarationRefused, InvalidDeclaration
 from everlog.queues.columns import Column
 from everlog.queues.options import QueueOptions
 
@@ -67,6 +68,14 @@ def encode_declaration(declaration: Declaration) -> bytes:
 
 def decode_declaration(data: bytes | str) -> Declaration:
     return msgspec.json.decode(data, type=Declaration)
+
+
+def convert_schemas(found: Sequence[Any]) -> tuple[Schema, ...]:
+    """Versions of columns as they come from outside, checked."""
+    try:
+        return msgspec.convert(found, tuple[Schema, ...])
+    except msgspec.ValidationError as error:
+        raise InvalidDeclaration(f"these are no columns: {error}") from error
 
 
 def find_data(declaration: Declaration, version: int) -> tuple[Column, ...] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from everlog.queues.operations import (
     AckFlag,
     Answer,
     AskDue,
+    AskHead,
     AskStats,
     BeatAnswer,
     Cancel,
@@ -35,8 +36,10 @@ from everlog.queues.operations import (
     Operation,
     Pause,
     Peek,
+    Place,
     Put,
     PutAnswer,
+    RaiseFlag,
     Release,
     Revive,
     Stats,
@@ -48,10 +51,12 @@ from everlog.queues.rules import Change
 from everlog.queues.table import Table
 
 SWEEP = 500
+# A flag that is raised over and over counts once in so long.
+REPEAT_MS = 60_000
 
 
 class Engine:
-    """Applies operations to a table. `counted` says what happened, by kind, since it was made.
+    """Applies operations to a table. `counted` says what happened, by kind, since it was made; `raised` which flags.
 
     `sweep`: how many overdue and expired rows a claim turns over first, at most. Nothing depends on it but speed:
     expired rows are never given out, swept or not.
@@ -61,6 +66,7 @@ class Engine:
         self.table = table
         self.settings = settings
         self.counted: Counter[str] = Counter()
+        self.raised: list[Flag] = []
         self._sweep_limit = sweep
 
     def apply(self, operation: Operation, now: int) -> Answer:
@@ -75,7 +81,16 @@ class Engine:
             self._raise_flag("clock_skew", now, packet.key)
         answer = self._arrive(packet, image, now)
         self.counted[answer.result] += 1
+        if self.settings.backlog:
+            self._check_backlog(self._first(1, now, fast_only=False), now)
         return answer
+
+    def _check_backlog(self, rows: Sequence[Row], now: int) -> None:
+        """A job that could have started so long ago: there are too few workers, or none."""
+        if rows and now - rows[0].image.process_ms > self.settings.backlog:
+            flag = self.table.flag("backlog")
+            if flag is None or now - flag.last_ms >= REPEAT_MS:
+                self._raise_flag("backlog", now, rows[0].key)
 
     def _arrive(self, packet: Packet, image: Image, now: int) -> PutAnswer:
         if not self.settings.merge:
@@ -128,7 +143,10 @@ class Engine:
         lease_ms = min(lease_ms, self.settings.max_processing_timeout)
         room = min(operation.limit, self._room(now))
         leases = []
-        for row in self._first(room, now, operation.fast_only):
+        first = self._first(room, now, operation.fast_only)
+        if self.settings.backlog:
+            self._check_backlog(first, now)
+        for row in first:
             taken = rules.claim(row, operation.owner, now, lease_ms)
             self.table.save(taken, row)
             leases.append(Lease(taken, taken.deadline_ms))
@@ -270,6 +288,9 @@ class Engine:
     def _ack_flag(self, operation: AckFlag, now: int) -> bool:
         return self.table.drop_flag(operation.reason)
 
+    def _raise(self, operation: RaiseFlag, now: int) -> None:
+        self._raise_flag(operation.reason, now, None, operation.owner)
+
     def _sweep(self, operation: Sweep, now: int) -> int:
         """Turn over what is overdue, remove what has expired; how many rows that were."""
         if operation.limit <= 0:
@@ -313,7 +334,10 @@ class Engine:
     ) -> None:
         open_flag = self.table.flag(reason)
         count, first = (0, now) if open_flag is None else (open_flag.count, open_flag.first_ms)
-        self.table.put_flag(Flag(reason, count + 1, first, now, key, owner, dead_entry))
+        flag = Flag(reason, count + 1, first, now, key, owner, dead_entry)
+        self.table.put_flag(flag)
+        if open_flag is None:
+            self.raised.append(flag)
         self.counted[f"FLAG_{reason}"] += 1
 
     def _get(self, operation: Get, now: int) -> list[Row]:
@@ -356,6 +380,13 @@ class Engine:
             due = min(limit, due + len(self.table.overdue(now, limit))) if due < limit else due
         return DueAnswer(due, min(future, default=None))
 
+    def _head(self, operation: AskHead, now: int) -> Place | None:
+        """What a claim would begin with. An overdue row counts: the claim would turn it over first."""
+        if self.table.paused() or not self._room(now):
+            return None
+        rows = [*self._first(1, now, operation.fast_only), *self.table.overdue(now, 1)]
+        return min((row.order for row in rows), default=None)
+
 
 _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     Put: Engine._put,
@@ -369,6 +400,7 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     Revive: Engine._revive,
     Forget: Engine._forget,
     AckFlag: Engine._ack_flag,
+    RaiseFlag: Engine._raise,
     Sweep: Engine._sweep,
     Get: Engine._get,
     Peek: Engine._peek,
@@ -376,4 +408,5 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     ListFlags: Engine._flags,
     AskStats: Engine._stats,
     AskDue: Engine._due,
+    AskHead: Engine._head,
 }

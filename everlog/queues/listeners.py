@@ -10,6 +10,12 @@ from __future__ import annotations
 from collections import OrderedDict
 
 GRACE_MS = 1000
+_MARK = "\0"
+
+
+def listener_name(owner: str, unique: str) -> str:
+    """A listener of its own for somebody who may wait several times at once; a claim of `owner` counts for all."""
+    return f"{owner}{_MARK}{unique}"
 
 
 class Listeners:
@@ -36,7 +42,13 @@ class Listeners:
 
     def claimed(self, name: str) -> None:
         """It has looked; what it was woken for is taken, or somebody else's."""
-        self._woken.pop(name, None)
+        for woken in [woken for woken in self._woken if woken.partition(_MARK)[0] == name]:
+            del self._woken[woken]
+
+    @property
+    def pending(self) -> bool:
+        """Whether somebody was woken and not heard of since, while others wait."""
+        return bool(self._woken and self._idle)
 
     def wanted(self, now: int) -> int:
         """How many due jobs it is worth counting."""

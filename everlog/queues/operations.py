@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from everlog.queues.rows import DeadLetter, Flag, Packet, Row
+from everlog.queues.rows import DeadLetter, Flag, Packet, Reason, Row
 
 Result = Literal["CREATED", "MERGED", "SUCCESSOR", "SUCCESSOR_MERGED", "IGNORED_LATE", "REJECTED", "DROPPED"]
 Ack = Literal["OK", "LEASE_LOST"]
@@ -75,6 +75,13 @@ class AckFlag(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class RaiseFlag(msgspec.Struct, frozen=True, tag=True):
+    """Say that an administrator should look; the store itself does that."""
+
+    reason: Reason
+    owner: str | None = None
+
+
 class Sweep(msgspec.Struct, frozen=True, tag=True):
     limit: int = 500
 
@@ -108,12 +115,20 @@ class AskDue(msgspec.Struct, frozen=True, tag=True):
     limit: int = 1
 
 
-Write: TypeAlias = Put | Claim | Heartbeat | Done | Fail | Release | Cancel | Pause | Revive | Forget | AckFlag | Sweep
-Read: TypeAlias = Get | Peek | ListDead | ListFlags | AskStats | AskDue
+class AskHead(msgspec.Struct, frozen=True, tag=True):
+    """The place of the first job that could be claimed now."""
+
+    fast_only: bool = False
+
+
+Write: TypeAlias = (
+    Put | Claim | Heartbeat | Done | Fail | Release | Cancel | Pause | Revive | Forget | AckFlag | RaiseFlag | Sweep
+)
+Read: TypeAlias = Get | Peek | ListDead | ListFlags | AskStats | AskDue | AskHead
 Operation: TypeAlias = Write | Read
 
 
-READS = (Get, Peek, ListDead, ListFlags, AskStats, AskDue)
+READS = (Get, Peek, ListDead, ListFlags, AskStats, AskDue, AskHead)
 
 
 class PutAnswer(NamedTuple):
@@ -167,5 +182,6 @@ Answer: TypeAlias = (
     | list[Flag]
     | Stats
     | DueAnswer
+    | Place
     | None
 )

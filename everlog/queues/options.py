@@ -17,6 +17,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 MAX_PAYLOAD = 16 * 1024 * 1024
 MAX_CLAIM = 1000
 MAX_RATE = 10_000
+MAX_SHARDS = 64
 _RATE = re.compile(r"\s*(\d+)\s*/\s*(\d*)\s*(ms|s|m|h|d)\s*")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -56,6 +57,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_buckets: int = 8
     secure: bool = False
     max_payload: int = MAX_PAYLOAD
+    backlog: int = 0
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -86,9 +88,10 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_buckets: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
     secure: bool = False
     max_payload: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAYLOAD)] = MAX_PAYLOAD
+    backlog: Duration = "0s"
     placement: Literal["dedicated", "shared"] = "dedicated"
     replication: Annotated[int, msgspec.Meta(ge=1)] = 3
-    shards: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1
+    shards: Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARDS)] = 1
     file: str | None = None
 
     def __post_init__(self) -> None:
@@ -98,6 +101,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError(str(error)) from error
         if not 1 <= settings.processing_timeout <= settings.max_processing_timeout:
             raise ValueError("processing_timeout is between 1 ms and max_processing_timeout")
+        if self.shards > 1 and (self.rate_limit is not None or self.max_in_flight is not None):
+            raise ValueError("rate_limit and max_in_flight are exact because one process counts: they need shards = 1")
         if self.file is not None and (self.bucket != "none" or not Path(self.file).is_absolute()):
             raise ValueError("a queue in a file of yours has bucket = 'none', and file is an absolute path")
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from everlog.clock import Clock, SystemClock
-from everlog.errors import QueueNotFound
+from everlog.errors import EverlogError, QueueNotFound
 from everlog.queues.declaration import Declaration
 from everlog.queues.engine import Engine
-from everlog.queues.listeners import Listeners
+from everlog.queues.listeners import GRACE_MS, Listeners
 from everlog.queues.memory import MemoryTable
 from everlog.queues.operations import READS, Answer, AskDue, Claim, DueAnswer, Operation
+from everlog.queues.rows import Flag
+from everlog.queues.webhook import Webhook
+
+logger = logging.getLogger("everlog.queues")
 
 POLL_SECONDS = 5.0
 # How often an idle process looks for what other processes have done.
@@ -30,6 +36,7 @@ class QueueStore(ABC):
         self.clock = clock or SystemClock()
         self.configured: set[str] = set()
         self._bells: dict[str, Bell] = {}
+        self.webhook: Webhook | None = None
 
     @abstractmethod
     async def declare(self, wanted: Declaration) -> Declaration:
@@ -80,10 +87,20 @@ class QueueStore(ABC):
                 found.listeners.claimed(operation.owner)
             found.ring()
 
+    def announce(self, name: str, raised: Sequence[Flag]) -> None:
+        """Flags that were not open before: a line in the log, and a word to who is to be told. From any thread."""
+        for flag in raised:
+            logger.warning("the queue %s raises the flag %s: see 'everlog queue flags %s'", name, flag.reason, name)
+            if self.webhook is not None:
+                self.webhook.tell(name, flag)
+
     async def close(self) -> None:
         for found in self._bells.values():
             found.close()
         self._bells.clear()
+        webhook, self.webhook = self.webhook, None
+        if webhook is not None:
+            await asyncio.to_thread(webhook.close)
 
 
 class Bell:
@@ -137,12 +154,18 @@ class Bell:
                     async with asyncio.timeout(seconds):
                         await self._rung.wait()
                 except TimeoutError:
-                    if self._store.changes(self._name) != seen:
+                    if self.listeners.pending or self._store.changes(self._name) != seen:
                         break
 
     async def _look(self) -> int | None:
         now = self._store.clock.now_ms()
-        answer = await self._store.execute(self._name, AskDue(self.listeners.wanted(now)))
+        try:
+            answer = await self._store.execute(self._name, AskDue(self.listeners.wanted(now)))
+        except EverlogError as error:
+            if not error.retriable:
+                raise
+            logger.info("%s: nobody knows now what is due: %s", self._name, error)
+            return None
         assert isinstance(answer, DueAnswer)
         for name in self.listeners.wake(answer.due, now):
             future = self._waiting.get(name)
@@ -152,6 +175,8 @@ class Bell:
 
     def _pause(self, next_ms: int | None) -> float:
         longest = self._store.look_seconds or POLL_SECONDS
+        if self.listeners.pending:  # one that never claims must not keep others waiting
+            longest = min(longest, GRACE_MS / 1000)
         if next_ms is None:
             return longest
         # A timer may fire a little early; then one more short wait follows, never a loop without one.
@@ -190,6 +215,8 @@ class MemoryStore(QueueStore):
                 raise QueueNotFound(name, sorted(self._shared.engines))
             answer = engine.apply(operation, self.clock.now_ms())
             _table(engine).forget_changes()
+            raised, engine.raised = engine.raised, []
+        self.announce(name, raised)
         if not isinstance(operation, READS):
             self.ring(name, operation)
         return answer

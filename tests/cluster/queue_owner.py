@@ -1,6 +1,7 @@
-"""A process that uses a queue on Cassandra whenever it can own it: python -m tests.cluster.queue_owner CONFIG NAME
+"""A process that uses a queue on Cassandra: python -m tests.cluster.queue_owner CONFIG NAME HOST
 
-CONFIG is the `[cassandra]` part of a configuration as JSON. It says what was acknowledged, a JSON line each.
+CONFIG is the `[cassandra]` part of a configuration as JSON. It says what was acknowledged, a JSON line each. With a
+HOST it reaches the owner and can be reached; with "-" it works only while it owns the queue itself.
 """
 
 from __future__ import annotations
@@ -33,9 +34,16 @@ async def work(queue: Queue, key: str) -> None:
         say("done", job.key)
 
 
-async def main(config: str, name: str) -> None:
+async def main(config: str, name: str, host: str) -> None:
     settings = msgspec.json.decode(config, type=CassandraConfig)
-    store = CassandraQueueStore(settings, name=name, beat_seconds=0.2, takeover_seconds=1.0, segment_records=40)
+    store = CassandraQueueStore(
+        settings,
+        name=name,
+        beat_seconds=0.2,
+        takeover_seconds=1.0,
+        segment_records=40,
+        host=None if host == "-" else host,
+    )
     queue = Queue("jobs", store)
     for number in range(1_000_000):
         try:
@@ -46,4 +54,4 @@ async def main(config: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:3]))
+    asyncio.run(main(*sys.argv[1:4]))

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from everlog.errors import Deposed, OwnedElsewhere
+from everlog.errors import Deposed, OwnedElsewhere, PayloadTooLarge
 from everlog.queues.cassandra.store import CassandraQueueStore
+from everlog.queues.queue import Queue
 from everlog.testing.queue_desk import Desk, VirtualClock, keys
 from tests.unit.models.queue_cases import QueueCases
 
@@ -51,7 +52,7 @@ async def test_an_owner_that_stands_still_is_taken_over(two):
     leases = await one.claim(100)
     with pytest.raises(OwnedElsewhere, match="one"):
         await other.claim(1)
-    one.store._shards["jobs"]._owner.log.beat = _nothing  # as if it were paused: it does not beat any more
+    one.store._shards["jobs", 0]._owner.log.beat = _nothing  # as if it were paused: it does not beat any more
     with pytest.raises(OwnedElsewhere):
         await other.claim(1)
     other.wait(8000)
@@ -80,27 +81,88 @@ async def test_an_owner_that_leaves_is_followed_at_once(two):
     assert sorted(keys(found)) == sorted(f"k{n}" for n in range(0, 300, 7))
 
 
+async def written(session, table: str) -> int:
+    """How many mutations of a table the server has applied: a conditional batch is one."""
+    cql = "SELECT count FROM system_views.local_write_latency WHERE keyspace_name = ? AND table_name = ?"
+    ((count,),) = await session.fetch(cql, session.config.keyspace, table)
+    return count
+
+
+async def tombstones(session, table: str) -> float:
+    """The most that a read of this table had to skip."""
+    cql = "SELECT max FROM system_views.tombstones_per_read WHERE keyspace_name = ? AND table_name = ?"
+    ((most,),) = await session.fetch(cql, session.config.keyspace, table)
+    return most
+
+
+async def work_through(desk: Desk, jobs: int) -> None:
+    for first in range(0, jobs, 250):
+        await asyncio.gather(*(desk.enq(f"k{n}") for n in range(first, first + 250)))
+        leases = await desk.claim(250)
+        await asyncio.gather(*(desk.beat(lease) for lease in leases))
+        assert set(await asyncio.gather(*(desk.done(lease) for lease in leases))) == {"OK"}
+
+
 @pytest.mark.case("journal-tables", 47)
-async def test_no_row_is_ever_deleted(keyspace):
-    """2,000 jobs: conditional batches shared by many, no delete but whole segments, nothing for heartbeats."""
-    statements: list[str] = []
+@pytest.mark.parametrize(
+    "jobs", [5000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])], ids=["some", "many"]
+)
+async def test_what_jobs_cost_the_server(keyspace, jobs):
+    """As the server counts: few conditional writes, none for heartbeats, and no reader ever meets a tombstone."""
+    deletes: list[str] = []
     clock = VirtualClock()
-    store = CassandraQueueStore(
-        keyspace, clock=clock, trace=lambda text, _: statements.append(text), segment_records=1000
-    )
+
+    def trace(text, _):
+        if text.startswith("DELETE"):
+            deletes.append(text)
+
+    store = CassandraQueueStore(keyspace, clock=clock, trace=trace, segment_records=4000)
     desk = Desk(store, clock)
     await desk.declare()
-    await desk.enq("first")
-    await desk.done(await desk.one())
-    statements.clear()
-    for first in range(0, 2000, 100):
-        await asyncio.gather(*(desk.enq(f"k{n}") for n in range(first, first + 100)))
-        leases = await desk.claim(100)
+    await desk.enq("stays", proc=10_000_000)
+    session = await store.session()
+    before = await written(session, "jq_log") + await written(session, "jq_shard")
+    await work_through(desk, jobs)
+    cost = await written(session, "jq_log") + await written(session, "jq_shard") - before
+    assert 0 < cost <= 0.06 * jobs, f"{cost} conditional writes for {jobs} jobs"
+    # Only whole segments are deleted, and their blobs.
+    assert len(deletes) <= 2 * (3 * jobs // 4000 + 1)
+    assert all("seq" not in text and "item" not in text for text in deletes)
+    await asyncio.gather(*(desk.enq(f"held{n}") for n in range(100)))
+    leases = await desk.claim(100)
+    before = await written(session, "jq_log")
+    for _ in range(10):
         await asyncio.gather(*(desk.beat(lease) for lease in leases))
-        await asyncio.gather(*(desk.done(lease) for lease in leases))
-    conditional = [text for text in statements if " IF " in text]
-    deletes = [text for text in statements if text.startswith("DELETE")]
-    assert len(conditional) <= 0.06 * 2000
-    assert 0 < len(deletes) <= 10
-    assert all("jq_log" in text and "seq" not in text for text in deletes)
+    assert await written(session, "jq_log") == before
     await store.close()
+    again = CassandraQueueStore(keyspace, clock=clock)
+    found = await Desk(again, clock).stats()
+    assert (found.delayed, found.running, found.ready) == (1, 100, 0)
+    assert await tombstones(await again.session(), "jq_log") == 0
+    await again.close()
+
+
+async def test_large_data_and_the_audit(two):
+    """3 MiB go beside the log in chunks and survive a change of owners; more than a row holds is refused."""
+    one, other = two
+    await one.declare()
+    large = b"x" * (3 * 1024 * 1024 + 17)
+    first, second = Queue("jobs", one.store), Queue("jobs", other.store)
+    await first.put("large", large)
+    await first.put("small", b"y")
+    with pytest.raises(PayloadTooLarge):
+        await first.put("larger", b"x" * (12 * 1024 * 1024 + 1))
+    (job,) = [job for job in await first.claim(2) if job.key == "large"]
+    await job.fail("no", retry=False)
+    assert await first.cancel("small") == 1
+    await first.pause()
+    await first.put("again", large)
+    await one.store.close()
+    (dead,) = [dead for dead in await second.dead() if dead.key == "large"]
+    assert dead.data == large
+    assert await second.resume()
+    (job,) = await second.claim()
+    assert job.data == large
+    await job.done()
+    kinds = [type(one.operation).__name__ for one in await other.store.audited("jobs")]
+    assert sorted(kinds) == ["Cancel", "Pause", "Pause"]

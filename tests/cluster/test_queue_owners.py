@@ -21,8 +21,8 @@ from everlog.queues.queue import Queue
 pytestmark = pytest.mark.cluster
 
 
-def torment(config, folder, rounds: int) -> list[list]:
-    """Two processes at a time; each round one of them is killed, or stopped for longer than a takeover takes."""
+def torment(config, folder, rounds: int, host: str = "-", count: int = 2) -> list[list]:
+    """Some processes at a time; each round one of them is killed, or stopped for longer than a takeover takes."""
     chance = random.Random(rounds)
     text = msgspec.json.encode(config).decode()
     said = []
@@ -30,12 +30,12 @@ def torment(config, folder, rounds: int) -> list[list]:
     def start(name: str) -> tuple[subprocess.Popen, Path]:
         path = folder / name
         with path.open("wb") as output:
-            command = [sys.executable, "-m", "tests.cluster.queue_owner", text, name]
+            command = [sys.executable, "-m", "tests.cluster.queue_owner", text, name, host]
             return subprocess.Popen(command, stdout=output), path
 
-    living = [start("p0"), start("p1")]
+    living = [start(f"p{number}") for number in range(count)]
     try:
-        for number in range(2, rounds + 2):
+        for number in range(count, rounds + count):
             time.sleep(1.5 + chance.random())
             process, path = living.pop(0)
             if number % 2:
@@ -84,12 +84,17 @@ async def check(config, said: list[list]) -> int:
     return len(all_of("done"))
 
 
-async def run(config, folder, rounds: int) -> None:
+async def run(config, folder, rounds: int, **options) -> None:
     first = CassandraQueueStore(config, name="first")
     await Queue("jobs", first).declare(processing_timeout="1h")
     await first.close()
-    said = await asyncio.to_thread(torment, config, folder, rounds)
+    said = await asyncio.to_thread(torment, config, folder, rounds, **options)
     assert await check(config, said) > 10
+
+
+def at_work(folder) -> int:
+    """How many processes had a job done."""
+    return sum(b'["done"' in path.read_bytes() for path in folder.iterdir() if path.is_file())
 
 
 @pytest.mark.case("journal-tables", 46)
@@ -101,3 +106,21 @@ async def test_owners_killed_and_paused(cluster_config, tmp_path):
 @pytest.mark.timeout(900)
 async def test_owners_killed_and_paused_many_times(cluster_config, tmp_path):
     await run(cluster_config().cassandra, tmp_path, 40)
+
+
+@pytest.mark.case("journal-tables", 46)
+async def test_processes_that_share_a_queue_killed_and_paused(cluster_config, tmp_path):
+    """Three at a time, each reaching the owner, whoever that is: all of them get work done, and the same holds."""
+    folder = tmp_path / "said"
+    folder.mkdir()
+    await run(cluster_config().cassandra, folder, 4, host="127.0.0.1", count=3)
+    assert at_work(folder) >= 5
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+async def test_processes_that_share_a_queue_killed_and_paused_many_times(cluster_config, tmp_path):
+    folder = tmp_path / "said"
+    folder.mkdir()
+    await run(cluster_config().cassandra, folder, 30, host="127.0.0.1", count=3)
+    assert at_work(folder) >= 25

@@ -170,3 +170,45 @@ def test_work_needs_functions(cli, target, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     cli.run("work", target, code=2)
+
+
+def test_a_server_instead_of_a_folder(cli, tmp_path):
+    """`--data http://…`: put, peek, work and the rest go to the server."""
+    (tmp_path / "served_jobs.py").write_text(
+        textwrap.dedent(
+            """
+            import everlog
+
+            @everlog.job("jobs")
+            async def work(job):
+                print("ran", job.key)
+            """
+        )
+    )
+    environment = {**os.environ, "EVERLOG_DATA": str(cli.folder)}
+    command = [sys.executable, "-m", "everlog.cli", "serve", "--port", "0", "--json"]
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+    try:
+        url = json.loads(server.stdout.readline())["url"]
+        remote = Cli(url)
+        assert remote.json("queue", "put", "jobs", "k", "--payload", "hello")["result"] == "CREATED"
+        (info,) = cli.lines("queue", "peek", "jobs")
+        assert (info["key"], info["data"]) == ("k", "hello")
+        assert remote.error("queue", "stats", "none", code=4)["type"] == "QueueNotFound"
+        (job,) = remote.lines("queue", "claim", "jobs")
+        remote.run("queue", "done", "jobs", job["handle"], "--failed", "again")
+        ran = subprocess.run(
+            [sys.executable, "-m", "everlog.cli", "work", "served_jobs", "--until-empty", "--data", url],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert "ran k" in ran.stdout
+        assert remote.lines("queue", "stats", "jobs")[0]["ready"] == 0
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(20)
+        server.stdout.close()

@@ -13,8 +13,23 @@ from hypothesis import strategies as st
 from everlog.queues.engine import Engine
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.memory import MemoryTable
-from everlog.queues.operations import Cancel, Claim, Done, Fail, Get, Handle, Heartbeat, Put, Release, Sweep
-from everlog.queues.options import Settings
+from everlog.queues.operations import (
+    AskDue,
+    AskHead,
+    Cancel,
+    Claim,
+    Done,
+    Fail,
+    Get,
+    Handle,
+    Heartbeat,
+    ListFlags,
+    Pause,
+    Put,
+    Release,
+    Sweep,
+)
+from everlog.queues.options import Rate, Settings
 from everlog.queues.rows import Packet
 from everlog.queues.store import MemoryStore
 from everlog.testing.queue_desk import VirtualClock
@@ -122,3 +137,77 @@ def test_any_history(name, chance):
         await Simulation(MemoryStore(clock), clock, VARIANTS[name], chance).run(40)
 
     asyncio.run(run())
+
+
+def put(engine: Engine, name: str, now: int, priority: int = 128) -> None:
+    key = encode_key(name)
+    engine.apply(Put(Packet(key, hash_key(key), b"n", priority, now)), now)
+
+
+def test_the_window_of_a_rate_limit_to_the_millisecond():
+    """Three starts in any second: the fourth is a second after the first, not earlier and not later."""
+    engine = Engine(MemoryTable(), Settings(rate_limit=Rate(3, 1000)))
+    for number in range(9):
+        put(engine, f"k{number}", NOW)
+
+    def started(at: int) -> int:
+        return len(engine.apply(Claim("w", 9), NOW + at))
+
+    assert started(0) == 3
+    assert (started(999), engine.apply(AskDue(9), NOW + 999)) == (0, (0, NOW + 1000))
+    assert engine.apply(AskHead(), NOW + 999) is None
+    assert engine.apply(AskDue(9), NOW + 1000).due == 3
+    engine.apply(Claim("w", 1), NOW + 1000)
+    assert engine.apply(AskDue(9), NOW + 1001).due == 2
+    assert started(1500) == 2
+    assert started(1999) == 0
+    assert engine.apply(AskDue(9), NOW + 1999).next_ms == NOW + 2000
+    assert started(2000) == 1
+    assert (started(2499), started(2500)) == (0, 2)
+
+
+def test_starts_outside_the_window_are_forgotten():
+    engine = Engine(MemoryTable(), Settings(rate_limit=Rate(3, 1000)))
+    for number in range(300):
+        put(engine, f"k{number}", NOW)
+        engine.apply(Claim("w", 1), NOW + number * 1000)
+    assert len(engine.table._starts) <= 3
+
+
+def test_a_claim_and_its_head_agree():
+    """The head is the place of what a claim takes first, also where that is overdue, slow or paused."""
+    engine = Engine(MemoryTable(), Settings(processing_timeout=LEASE, slow_threshold=200))
+    assert engine.apply(AskHead(), NOW) is None
+    put(engine, "slow", NOW, 200)
+    put(engine, "b", NOW, 7)
+    put(engine, "a", NOW, 5)
+    head = engine.apply(AskHead(), NOW)
+    (lease,) = engine.apply(Claim("w", 1), NOW)
+    assert (head, lease.row.image.priority) == (lease.row.order, 5)
+    later = NOW + LEASE + 1
+    assert engine.apply(AskHead(), later)[0] == 5
+    engine.apply(Pause(True), later)
+    assert engine.apply(AskHead(), later) is None
+    engine.apply(Pause(False), later)
+    for _ in range(2):
+        (lease,) = engine.apply(Claim("w", 1), later)
+        engine.apply(Done(Handle(lease.row.entry, lease.row.token)), later)
+    assert engine.apply(AskHead(fast_only=True), later) is None
+    assert engine.apply(AskHead(), later)[0] == 200
+
+
+def test_a_backlog_raises_a_flag():
+    """A job that is due for longer than `backlog` is worth a flag, with claims or without, once in a minute."""
+    engine = Engine(MemoryTable(), Settings(backlog=10_000))
+    put(engine, "a", NOW)
+    put(engine, "b", NOW + 10_000)
+    assert engine.apply(ListFlags(), NOW + 10_000) == []
+    put(engine, "c", NOW + 10_001)
+    (flag,) = engine.apply(ListFlags(), NOW + 10_001)
+    assert (flag.reason, flag.count, flag.key) == ("backlog", 1, encode_key("a"))
+    assert [one.reason for one in engine.raised] == ["backlog"]
+    put(engine, "d", NOW + 60_000)
+    assert engine.apply(ListFlags(), NOW + 60_000)[0].count == 1
+    engine.apply(Claim("w", 1), NOW + 90_000)
+    assert engine.apply(ListFlags(), NOW + 90_000)[0].count == 2
+    assert len(engine.raised) == 1  # it was open already

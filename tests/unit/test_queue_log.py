@@ -9,16 +9,18 @@ from __future__ import annotations
 import pytest
 
 from everlog.errors import Deposed, EverlogError, IntegrityViolated
+from everlog.queues.cassandra.blobs import INLINE_BYTES, Blobs
 from everlog.queues.cassandra.owner import Owner
 from everlog.queues.cassandra.protocol import ShardLog
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import Claim, Done, Fail, Handle, Heartbeat, Pause, Put
-from everlog.queues.options import Settings
+from everlog.queues.options import Rate, Settings
 from everlog.queues.rows import Packet
 from tests.unit.models.queue_log import ModelBackend, Scheduler, World, switch
 
 SETTINGS = Settings(processing_timeout=100_000, max_timeouts=255, max_buckets=2)
 STEPS = 1500
+LARGE = INLINE_BYTES + 1
 
 
 class Ledger:
@@ -33,9 +35,9 @@ class Ledger:
         self.found: list[str] = []
 
 
-def packet(name: str, now: int) -> Packet:
+def packet(name: str, now: int, size: int = 1) -> Packet:
     key = encode_key(name)
-    return Packet(key, hash_key(key), b"x", 128, now)
+    return Packet(key, hash_key(key), b"x" * size, 128, now)
 
 
 async def own(name: str, world: World, scheduler: Scheduler, ledger: Ledger, kind: type[ShardLog], owner: type[Owner]):
@@ -78,7 +80,7 @@ def check(name: str, mine: Owner, ledger: Ledger) -> None:
 
 async def work(name: str, mine: Owner, scheduler: Scheduler, ledger: Ledger) -> None:
     now = scheduler.steps
-    new = packet(name, now)
+    new = packet(name, now, scheduler.chance.choice([1, 1, LARGE]))
     (created,) = await mine.execute([Put(new)], now)
     assert created.result == "CREATED"
     ledger.put.add(new.key)
@@ -87,6 +89,8 @@ async def work(name: str, mine: Owner, scheduler: Scheduler, ledger: Ledger) -> 
         handle = Handle(lease.row.entry, lease.row.token)
         if handle in ledger.handles:
             ledger.found.append(f"{name}: {handle} was given twice")
+        if len(lease.row.image.data) not in (1, LARGE):
+            ledger.found.append(f"{name}: the data of {handle} are gone")
         ledger.handles.add(handle)
         if scheduler.chance.random() < 0.8:
             ledger.maybe_done.add(lease.row.key)
@@ -280,6 +284,77 @@ def test_a_pause_and_entries_outlive_owners_and_segments():
     assert answer.entry == 41
 
 
+def test_large_data_are_beside_the_log_and_move_with_their_rows():
+    """Written once for each segment that names them; a merge replaces them; a carry takes them along."""
+    drive = Drive()
+    world = World(drive.chance, lossy=0)
+    mine = drive.own(world, "one", records=5)
+    drive.do(mine, [Put(packet("large", 0, LARGE))])
+    assert [len(data) for data in world.blobs.values()] == [LARGE]
+    assert all(len(record) < 1000 for record in world.records[0])
+    (leases,) = drive.do(mine, [Claim("w", 1)])
+    drive.do(mine, [Fail(Handle(leases[0].row.entry, leases[0].row.token), delay_ms=0)])
+    assert len(world.blobs) == 1  # the same data are not written again
+    drive.do(mine, [Put(packet("large", 0, LARGE + 1))])
+    drive.do(mine, [Claim("w", 1), Put(packet("large", 0, LARGE + 2))])
+    for number in range(40):
+        drive.do(mine, [Put(packet(f"k{number}", 0))])
+        drive.tidy(mine)
+    assert world.dropped
+    assert not {segment for segment, _ in world.blobs} & set(world.dropped)
+    again = drive.own(world, "two")
+    (row,) = [row for row in again.table.rows.values() if row.key == encode_key("large")]
+    assert (len(row.image.data), len(row.slot.data)) == (LARGE + 1, LARGE + 2)
+    drive.do(again, [Done(Handle(row.entry, row.token))])
+    third = drive.own(world, "three")
+    (row,) = [row for row in third.table.rows.values() if row.key == encode_key("large")]
+    assert (len(row.image.data), row.slot) == (LARGE + 2, None)
+
+
+class InOldSegments(Blobs):
+    """Does not write data again that an older segment has."""
+
+    def take_out(self, row):
+        stored = {place: found._replace(segment=self._log.high) for place, found in self._stored.items()}
+        self._stored.update(stored)
+        return super().take_out(row)
+
+
+def test_data_must_be_in_the_segment_of_their_record(monkeypatch):
+    monkeypatch.setattr("everlog.queues.cassandra.owner.Blobs", InOldSegments)
+    assert findings()
+
+
+def test_a_new_owner_counts_the_window_of_a_rate_limit_as_full():
+    """It does not know what the last one started: nothing starts for a window, then as many as ever."""
+    settings = Settings(rate_limit=Rate(3, 1000))
+    drive = Drive()
+    world = World(drive.chance, lossy=0)
+    old = drive.own(world, "old", settings=settings)
+    drive.do(old, [Put(packet(f"k{number}", 0)) for number in range(9)])
+    (leases,) = drive.do(old, [Claim("w", 9)], now=1000)
+    assert len(leases) == 3
+    new = drive.own(world, "new", now=1100, settings=settings)
+    assert [drive.do(new, [Claim("w", 9)], now=now) for now in (1100, 2099)] == [[[]], [[]]]
+    (leases,) = drive.do(new, [Claim("w", 9)], now=2100)
+    assert len(leases) == 3
+
+
+def test_owners_that_come_and_go_raise_a_flag():
+    """Three takeovers by force within ten minutes; who lets go by itself does not count, nor who came long ago."""
+    drive = Drive()
+    world = World(drive.chance, lossy=0)
+
+    def flags(now: int, by: str | None) -> list[str]:
+        mine = drive.own(world, "next", now=now, forced_by=by)
+        return [flag.owner for flag in mine.table.flags() if flag.reason == "owner_flap"]
+
+    minute = 60_000
+    assert [flags(at * minute, by) for at, by in ((0, "a"), (1, None), (6, "b"), (11, "c"))] == [[]] * 4
+    assert flags(12 * minute, None) == []
+    assert flags(13 * minute, "d") == ["d"]
+
+
 class Drive:
     """Owners one after the other, without a scheduler."""
 
@@ -295,12 +370,14 @@ class Drive:
             except StopIteration as end:
                 return end.value
 
-    def own(self, world: World, name: str, *, now: int = 0, records: int = 200_000) -> Owner:
+    def own(
+        self, world: World, name: str, *, now: int = 0, records: int = 200_000, settings=SETTINGS, forced_by=None
+    ) -> Owner:
         backend = ModelBackend(world)
         log = ShardLog(backend, owner=name)
         assert self.run(log.take_over(self.run(backend.read_shard())))
-        mine = Owner(log, SETTINGS, segment_records=records)
-        self.run(mine.load(now))
+        mine = Owner(log, settings, segment_records=records)
+        self.run(mine.load(now, forced_by=forced_by))
         return mine
 
     def do(self, mine: Owner, operations, now: int = 0):

@@ -13,7 +13,7 @@ from everlog.errors import InvalidConfig, InvalidInput, InvalidKey, InvalidPrior
 from everlog.queues import rules
 from everlog.queues.durations import duration_text, milliseconds
 from everlog.queues.keys import MAX_KEY_BYTES, decode_key, encode_key, encode_value, hash_key
-from everlog.queues.murmur import murmur128
+from everlog.queues.murmur import murmur128, plain_murmur128
 from everlog.queues.options import Rate, Settings, make_options, parse_rate
 from everlog.queues.priority import Priority, check_priority, parse_priority
 from everlog.queues.rows import Image, Packet, Row
@@ -210,6 +210,48 @@ def test_aging_counts_whole_steps_down_to_zero():
     ]
 
 
+@given(st.binary(max_size=100), st.integers(0, 2**32 - 1))
+def test_the_quick_hash_is_the_plain_one(data, seed):
+    """Whether mmh3 is installed or not, a key has one hash; a queue outlives its environment."""
+    assert murmur128(data, seed) == plain_murmur128(data, seed)
+    assert murmur128(data) == plain_murmur128(data)
+
+
+ENDS = {
+    "done": lambda busy: rules.done(busy, NOW),
+    "failed": lambda busy: rules.end_attempt(busy, NOW, SETTINGS, "failed", delay_ms=0),
+    "given up": lambda busy: rules.end_attempt(busy, NOW, SETTINGS, "failed", retry=False),
+    "timed out": lambda busy: rules.end_attempt(busy, NOW, SETTINGS, "timeout"),
+    "killed": lambda busy: rules.end_attempt(replace(busy, timeouts=4), NOW, SETTINGS, "timeout"),
+    "released": lambda busy: rules.release(busy, NOW, SETTINGS),
+    "cancelled": lambda busy: rules.release(replace(busy, stop="cancel"), NOW, SETTINGS),
+    "expired": lambda busy: rules.release(replace(busy, image=image(expires=1)), NOW, SETTINGS),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_expired_successor_never_runs(end):
+    """However the run before it ends: it is dropped, and counted; one second earlier it would live on."""
+    last = NOW // 1000 - 1  # NOW is strictly after this second
+    for expires, lives in ((last, False), (last + 1, True), (0, True)):
+        change = ENDS[end](running(slot=image(b"new", expires=expires)))
+        left = [found.data for found in (change.fresh, change.row and change.row.image) if found is not None]
+        assert (b"new" in left) is lives, expires
+        assert change.expired == (end == "expired") + (not lives)
+        assert change.row is None or change.row.slot is None
+
+
+def test_an_arrival_does_not_merge_with_an_expired_successor():
+    """It begins anew: neither the urgency nor the date of what has expired counts."""
+    last = NOW // 1000 - 1
+    old = image(b"old", priority=1, process=NOW + 9000, inserted=NOW - 5000, expires=last)
+    incoming = image(b"new", priority=50, expires=last + 60)
+    assert rules.merge_slot(running(slot=old), incoming, NOW, SETTINGS).slot == incoming
+    living = replace(old, expires_s=last + 1)
+    merged = rules.merge_slot(running(slot=living), incoming, NOW, SETTINGS).slot
+    assert (merged.priority, merged.process_ms, merged.inserted_ms) == (1, NOW + 9000, NOW - 5000)
+
+
 def test_the_hash_is_murmur3():
     """Golden values of MurmurHash3 x64 128."""
     assert murmur128(b"", 0).hex() == "00000000000000000000000000000000"
@@ -287,7 +329,7 @@ def test_priorities_have_names():
         {"bucket": "week"},
         {"no_such": 1},
         {"file": "/x.db"},
-        {"shards": 2},
+        {"shards": 65},
     ],
 )
 def test_wrong_options_are_named(wrong):

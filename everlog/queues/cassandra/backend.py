@@ -12,14 +12,19 @@ from everlog.errors import Unreachable
 from everlog.queues.cassandra.owner import Desk
 from everlog.queues.cassandra.protocol import Backend, Shard, Statics
 from everlog.queues.memory import MemoryTable
+from everlog.queues.operations import Operation
 from everlog.queues.options import Settings
 from everlog.queues.rows import DeadLetter, Flag
+from everlog.queues.sharding import Part
 from everlog.sqlite import load_statements
 from everlog.store.cassandra.schema import Schema, quoted
 from everlog.store.cassandra.session import Session
 
 PACKAGE = "everlog.queues.cassandra"
 MAX_LETTERS = 10_000
+CHUNK = 256 * 1024
+CHUNKS = 16
+AUDIT_DAYS = 7
 _DAY_MS = 86_400_000
 _letter = msgspec.msgpack.Decoder(DeadLetter).decode
 _flag = msgspec.msgpack.Decoder(Flag).decode
@@ -87,28 +92,46 @@ class CassandraBackend(Backend):
         rows = await self._session.fetch(self._cql["records"], *self._key, segment, after, limit)
         return [(seq, body) for seq, body in rows]
 
+    async def write_blob(self, segment: int, item: str, data: bytes) -> None:
+        place = (*self._key, segment, item)
+        for number, first in enumerate(range(0, len(data), CHUNK)):
+            await self._session.write(self._cql["insert_chunk"], *place, number, data[first : first + CHUNK])
+
+    async def read_blob(self, segment: int, item: str) -> bytes | None:
+        pages = self._session.pages(self._cql["chunks"], *self._key, segment, item, page=CHUNKS)
+        chunks = [body async for rows in pages for (body,) in rows]
+        return b"".join(chunks) if chunks else None
+
     async def drop_segment(self, segment: int) -> None:
         await self._session.write(self._cql["drop_segment"], *self._key, segment)
+        await self._session.write(self._cql["drop_blobs"], *self._key, segment)
 
 
 class CassandraDesk(Desk):
-    """Dead letters and flags of a queue."""
+    """Dead letters and flags of a shard. Letters are found by their entries, flags by a suffix of their reason."""
 
-    def __init__(self, session: Session, journal: str, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, session: Session, journal: str, settings: Settings, clock: Clock, part: Part | None = None
+    ) -> None:
         self._session = session
         self._cql = queue_statements(session.config.keyspace)
         self._journal = journal
         self._ttl_ms = settings.dead_letter_ttl
         self._clock = clock
+        self._part = part or Part()
+        self._suffix = f"/{self._part.index}" if self._part.index else ""
 
     async def load(self, table: MemoryTable) -> None:
         today = _day(self._clock.now_ms())
         for back in range(self._ttl_ms // _DAY_MS + 2):
             values = (self._journal, today - back, MAX_LETTERS)
             for (letter,) in await self._session.fetch(self._cql["dead_of_day"], *values):
-                table.bury(_letter(letter))
-        for (flag,) in await self._session.fetch(self._cql["flags"], self._journal):
-            table.put_flag(_flag(flag))
+                found = _letter(letter)
+                if self._part.has(found.entry):
+                    table.bury(found)
+        for reason, flag in await self._session.fetch(self._cql["flags"], self._journal):
+            if reason == _flag(flag).reason + self._suffix:
+                table.put_flag(_flag(flag))
 
     async def save(self, table: MemoryTable) -> None:
         ttl = self._ttl_ms // 1000 + 1
@@ -116,15 +139,43 @@ class CassandraDesk(Desk):
             values = (self._journal, _day(letter.dead_ms), letter.dead_ms, letter.entry, msgspec.msgpack.encode(letter))
             await self._session.write(self._cql["bury"], *values, ttl)
         for reason, flag in table.flagged.items():
+            key = (self._journal, reason + self._suffix)
             if flag is None:
-                await self._session.write(self._cql["drop_flag"], self._journal, reason)
+                await self._session.write(self._cql["drop_flag"], *key)
             else:
-                await self._session.write(self._cql["put_flag"], self._journal, reason, msgspec.msgpack.encode(flag))
+                await self._session.write(self._cql["put_flag"], *key, msgspec.msgpack.encode(flag))
 
     async def drop(self, table: MemoryTable) -> None:
         for letter in table.unburied.values():
             values = (self._journal, _day(letter.dead_ms), letter.dead_ms, letter.entry)
             await self._session.write(self._cql["unbury"], *values)
+
+    async def audit(self, operation: Operation, now: int) -> None:
+        what = msgspec.msgpack.encode(Audited(now, operation))
+        values = (self._journal, _day(now), now, self._clock.new_id(), what)
+        await self._session.write(self._cql["audit"], *values)
+
+
+class Audited(msgspec.Struct, frozen=True):
+    """What an administrator did to a queue, and when."""
+
+    at_ms: int
+    operation: Operation
+
+
+_audited = msgspec.msgpack.Decoder(Audited).decode
+
+
+async def read_audit(session: Session, journal: str, now: int, limit: int) -> list[Audited]:
+    """What was done to a queue within a week, the newest first."""
+    cql = queue_statements(session.config.keyspace)["audited"]
+    found: list[Audited] = []
+    for back in range(AUDIT_DAYS + 1):
+        left = limit - len(found)
+        if left > 0:
+            rows = await session.fetch(cql, journal, _day(now) - back, left)
+            found += [_audited(what) for (what,) in rows]
+    return found
 
 
 def _day(ms: int) -> int:

@@ -1,29 +1,50 @@
 """The owner of a queue shard: the queue is in its memory, and every change is in the log before anybody hears of it.
 
 Records are images: a row as it is after a change, or that it is gone; the last one wins. A claim is a short record of
-its own, because most rows are claimed once and their data do not change. Heartbeats write nothing: whoever takes over
-gives every lease its whole time again.
+its own, because most rows are claimed once and their data do not change. Large data are beside the log, see `blobs`.
+Heartbeats write nothing: whoever takes over gives every lease its whole time again.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
+from everlog.errors import EverlogError
+from everlog.queues.cassandra.blobs import Blobs
 from everlog.queues.cassandra.protocol import ShardLog
 from everlog.queues.engine import Engine
 from everlog.queues.memory import MemoryTable
-from everlog.queues.operations import Answer, Heartbeat, Operation
+from everlog.queues.operations import (
+    AckFlag,
+    Answer,
+    Cancel,
+    Forget,
+    Heartbeat,
+    Operation,
+    Pause,
+    RaiseFlag,
+    Revive,
+)
 from everlog.queues.options import Settings
 from everlog.queues.rows import PROCESSING, Row
+from everlog.queues.sharding import Part
+
+logger = logging.getLogger("everlog.queues")
 
 SEGMENT_RECORDS = 200_000
 SEGMENT_BYTES = 64 * 1024 * 1024
 CARRY = 100
-_IMAGE, _CLAIM, _GONE, _META = 1, 2, 3, 4
+# So many takeovers by force within so long are worth a flag.
+MAX_TAKEOVERS = 3
+FLAP_MS = 600_000
+WHOLE = Part()
+AUDITED = (AckFlag, Cancel, Forget, Pause, Revive)
+_IMAGE, _CLAIM, _GONE, _META, _LARGE = 1, 2, 3, 4, 5
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -31,10 +52,15 @@ _unpack = msgspec.msgpack.Decoder().decode
 class ShardTable(MemoryTable):
     """A table in memory that knows in which segment the last image of every row is."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: Part) -> None:
         super().__init__()
         self.segments: dict[int, int] = {}
         self.logged: dict[int, Row] = {}
+        self._part = part
+
+    def next_entry(self) -> int:
+        self._last_entry = self._part.next_entry(self._last_entry)
+        return self._last_entry
 
     def restore(self, row: Row | None, entry: int) -> None:
         """A row as the log has it."""
@@ -67,6 +93,9 @@ class Desk(Protocol):
     async def drop(self, table: MemoryTable) -> None:
         """Remove letters that the table does not have any more."""
 
+    async def audit(self, operation: Operation, now: int) -> None:
+        """Note what an administrator did."""
+
 
 class Owner:
     """Applies operations to the shard, and writes what they changed. One group at a time."""
@@ -80,24 +109,32 @@ class Owner:
         segment_records: int = SEGMENT_RECORDS,
         segment_bytes: int = SEGMENT_BYTES,
         sweep: int = 500,
+        part: Part = WHOLE,
     ) -> None:
         self.log = log
-        self.table = ShardTable()
+        self.table = ShardTable(part)
         self.engine = Engine(self.table, settings, sweep=sweep)
         self._segment_records = segment_records
         self._segment_bytes = segment_bytes
         self._bytes = 0
         self._desk = desk
+        self._takeovers: list[int] = []
+        self._blobs = Blobs(log)
 
-    async def load(self, now: int) -> None:
+    async def load(self, now: int, *, forced_by: str | None = None) -> None:
         """Read the log; then every lease begins anew, for its worker may still be at work.
 
-        Which jobs were started within the window of a rate limit is not known: it counts as full.
+        Which jobs were started within the window of a rate limit is not known: it counts as full. `forced_by`: who
+        took the shard from an owner that had not let go of it; if that happens often, a flag says so.
         """
         table = self.table
         async for segment, records in self.log.replay():
             for record in records:
                 self._replay(segment, record)
+        for entry, places in list(self._blobs.pending.items()):
+            row = table.logged[entry] = await self._blobs.put_back(table.rows[entry], places)
+            table.restore(row, entry)
+        self._blobs.pending.clear()
         for row in list(table.rows.values()):
             if row.status == PROCESSING:
                 table.save(replace(row, start_ms=now), row)
@@ -107,7 +144,18 @@ class Owner:
         rate = self.engine.settings.rate_limit
         if rate is not None:
             table.add_starts(now, rate.count, now - rate.window_ms)
+        if forced_by is not None:
+            await self._note_takeover(now, forced_by)
         await self._write([self._meta()])
+
+    async def _note_takeover(self, now: int, by: str) -> None:
+        recent = [at for at in self._takeovers if 0 <= now - at < FLAP_MS]
+        self._takeovers = [*recent[1 - MAX_TAKEOVERS :], now]
+        if len(self._takeovers) == MAX_TAKEOVERS:
+            self.engine.apply(RaiseFlag("owner_flap", by), now)
+            if self._desk is not None:
+                await self._desk.save(self.table)
+            self.table.forget_changes()
 
     def _replay(self, segment: int, record: bytes) -> None:
         """Take over one record.
@@ -116,10 +164,13 @@ class Owner:
         """
         kind, entry, *rest = _unpack(record)
         table = self.table
-        if kind == _IMAGE:
+        if kind in (_IMAGE, _LARGE):
             row = msgspec.convert(rest[0], Row)
             table.restore(row, entry)
             table.segments[entry], table.logged[entry] = segment, row
+            self._blobs.pending.pop(entry, None)
+            if kind == _LARGE:
+                self._blobs.pending[entry] = rest[1]
         elif kind == _CLAIM:
             table.forget_up_to(entry)
             if entry in table.rows:
@@ -130,13 +181,15 @@ class Owner:
             table.restore(None, entry)
             table.segments.pop(entry, None)
             table.logged.pop(entry, None)
+            self._blobs.pending.pop(entry, None)
         else:
             assert kind == _META
             table.forget_up_to(entry)
             table.pause(rest[0])
+            self._takeovers = rest[1] if len(rest) > 1 else []
 
     def _meta(self) -> bytes:
-        return _pack((_META, self.table.last_entry, self.table.paused()))
+        return _pack((_META, self.table.last_entry, self.table.paused(), self._takeovers))
 
     async def execute(self, operations: Sequence[Operation], now: int) -> list[Answer]:
         """The answers, once all that they rest on is in the log. An error leaves nobody's call acknowledged."""
@@ -150,7 +203,17 @@ class Owner:
         if self._desk is not None and table.unburied:
             await self._desk.drop(table)
         table.forget_changes()
+        if self._desk is not None:
+            for operation, answer in zip(operations, answers, strict=True):
+                if answer and isinstance(operation, AUDITED):
+                    await self._audit(self._desk, operation, now)
         return answers
+
+    async def _audit(self, desk: Desk, operation: Operation, now: int) -> None:
+        try:
+            await desk.audit(operation, now)
+        except EverlogError as error:  # it was done, and whoever asked for it must hear that
+            logger.warning("%s was done and is not in the audit: %s", operation, error)
 
     def _apply(self, operation: Operation, now: int) -> Answer:
         table = self.table
@@ -173,20 +236,26 @@ class Owner:
                 records.append(_pack((_GONE, entry)))
                 table.segments.pop(entry, None)
                 table.logged.pop(entry, None)
+                self._blobs.forget(entry)
                 continue
             if before is not None and replace(before, **_claimed(row)) == row:
                 records.append(_pack((_CLAIM, entry, *_claimed(row).values())))
             else:
-                records.append(_pack((_IMAGE, entry, row)))
-                table.segments[entry] = self.log.high
+                records.append(self._image(row))
             table.logged[entry] = row
         if table.meta_changed:
             records.append(self._meta())
         return records
 
+    def _image(self, row: Row) -> bytes:
+        """A record of a row, for the newest segment; what is large of it is beside the log when `_write` is done."""
+        self.table.segments[row.entry] = self.log.high
+        small, places = self._blobs.take_out(row)
+        return _pack((_LARGE, row.entry, small, places) if places else (_IMAGE, row.entry, row))
+
     async def _write(self, records: Sequence[bytes]) -> None:
         """One append for all of a group, so that no operation is in the log by half."""
-        self._bytes += sum(map(len, records))
+        self._bytes += sum(map(len, records)) + await self._blobs.flush()
         await self.log.append(records)
 
     async def tidy(self) -> None:
@@ -211,8 +280,7 @@ class Owner:
             images = []
             for entry in living[first : first + CARRY]:
                 row = self.table.rows[entry]
-                images.append(_pack((_IMAGE, entry, row)))
-                self.table.segments[entry] = self.log.high
+                images.append(self._image(row))
                 self.table.logged[entry] = row
             await self._write(images)
 

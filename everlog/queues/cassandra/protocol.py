@@ -62,8 +62,13 @@ class Backend(Protocol):
     async def read_records(self, segment: int, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Records in order; need not be serial: the fence was raised before."""
 
+    async def write_blob(self, segment: int, item: str, data: bytes) -> None:
+        """A plain write, of a name that is used once."""
+
+    async def read_blob(self, segment: int, item: str) -> bytes | None: ...
+
     async def drop_segment(self, segment: int) -> None:
-        """A plain delete: nobody reads this segment any more, whether it works or not."""
+        """A plain delete, of records and blobs: nobody reads this segment any more, whether it works or not."""
 
 
 class ShardLog:
@@ -83,6 +88,10 @@ class ShardLog:
     @property
     def high(self) -> int:
         return self._mine().high
+
+    @property
+    def epoch(self) -> int:
+        return self._mine().epoch
 
     @property
     def tail(self) -> int:
@@ -183,6 +192,19 @@ class ShardLog:
             self.depose()
             raise Unreachable("the outcome of an append to a queue stays unknown: it is read again at the next use")
         self._tail += len(records)
+
+    async def write_blob(self, segment: int, item: str, data: bytes) -> None:
+        """Data that a record will name."""
+        self._mine()
+        await self._backend.write_blob(segment, item, data)
+
+    async def read_blob(self, segment: int, item: str) -> bytes:
+        """Data that a record names: they were written before it."""
+        found = await self._backend.read_blob(segment, item)
+        if found is None:
+            await self.confirm()
+            raise IntegrityViolated(f"segment {segment} of a queue's log has lost the data {item}")
+        return found
 
     async def beat(self) -> None:
         """Show that we live."""

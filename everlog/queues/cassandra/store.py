@@ -1,8 +1,8 @@
-"""Queues on Cassandra: this process owns the shards that it uses, until another one takes them over.
+"""Queues on Cassandra: each shard belongs to one process at a time, all others reach it there.
 
-A shard belongs to one process at a time. Another process that uses the queue gets `OwnedElsewhere`, which names the
-owner; it takes over when the owner's beat has stood still for a while of its own clock, or at once when the owner has
-let go. No wall clock is compared.
+Whoever uses a shard that nobody owns becomes its owner, and listens for the others. One takes over when the owner's
+beat has stood still for a while of its own clock, or at once when the owner has let go. No wall clock is compared. A
+process without an address (`host=None`) cannot be reached and reaches nobody: the others get `OwnedElsewhere`.
 """
 
 from __future__ import annotations
@@ -10,162 +10,45 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
 from everlog.clock import Clock
 from everlog.config import CassandraConfig
-from everlog.errors import Busy, Deposed, EverlogError, OwnedElsewhere, QueueNotFound, StorageFailed
-from everlog.queues.cassandra.backend import CassandraBackend, CassandraDesk, QueueSchema, queue_statements
-from everlog.queues.cassandra.owner import Owner
-from everlog.queues.cassandra.protocol import ShardLog
+from everlog.errors import Busy, DeclarationRefused, InvalidConfig, MissingExtra, QueueNotFound
+from everlog.queues.cassandra.backend import (
+    Audited,
+    CassandraBackend,
+    CassandraDesk,
+    QueueSchema,
+    queue_statements,
+    read_audit,
+)
+from everlog.queues.cassandra.owner import Desk
+from everlog.queues.cassandra.protocol import Backend
+from everlog.queues.cassandra.shard import SWEEP, ShardService
 from everlog.queues.declaration import Declaration, decode_declaration, encode_declaration
-from everlog.queues.operations import READS, Answer, AskStats, Operation, Put, Stats
+from everlog.queues.operations import READS, Answer, AskHead, AskStats, Claim, Lease, Operation, Place, Stats
+from everlog.queues.options import Settings
+from everlog.queues.sharding import Part, combine, in_turn, shard_of
 from everlog.queues.store import QueueStore
 from everlog.sqlite import Trace
 from everlog.store.cassandra.session import Session, connect
+
+if TYPE_CHECKING:
+    from everlog.queues.cassandra.calls import Call, Caller, CallServer, Nudges, Reply
 
 logger = logging.getLogger("everlog.queues")
 
 BEAT_SECONDS = 2.0
 TAKEOVER_SECONDS = 8.0
 REFRESH_SECONDS = 5.0
-MAX_GROUP = 256
-MAX_GROUP_BYTES = 4 * 1024 * 1024
-MAX_PAYLOAD = 1024 * 1024
-MAX_WAITING = 20_000
-SWEEP = 200
+# A dead letter is one row, and no row holds more.
+MAX_PAYLOAD = 12 * 1024 * 1024
 
 T = TypeVar("T")
-
-
-class _Request(NamedTuple):
-    operation: Operation
-    future: asyncio.Future[Answer]
-
-
-class _Seen(NamedTuple):
-    epoch: int
-    beat: int
-    since: float
-
-
-class ShardService:
-    """One shard in this process: groups of operations, beats, takeovers, one after the other."""
-
-    def __init__(self, store: CassandraQueueStore, name: str) -> None:
-        self._store = store
-        self._name = name
-        self._requests: list[_Request] = []
-        self._some = asyncio.Event()
-        self._owner: Owner | None = None
-        self._seen: _Seen | None = None
-        self._closing = False
-        self._task = asyncio.create_task(self._run(), name=f"everlog-shard-{name}")
-        self.counted: Counter[str] = Counter()
-
-    async def execute(self, operation: Operation) -> Answer:
-        if self._closing or self._task.done():
-            raise StorageFailed(f"the queue {self._name} is closed")
-        if len(self._requests) >= MAX_WAITING:
-            raise Busy(f"{MAX_WAITING:,} operations wait for the queue {self._name}: try again")
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._requests.append(_Request(operation, future))
-        self._some.set()
-        return await future
-
-    async def close(self) -> None:
-        """Finish what was accepted, then let go of the shard."""
-        self._closing = True
-        self._some.set()
-        await self._task
-
-    async def _run(self) -> None:
-        clock = self._store.clock
-        next_beat = clock.monotonic() + self._store.beat_seconds
-        while not self._closing or self._requests:
-            try:
-                async with asyncio.timeout(self._store.beat_seconds):
-                    await self._some.wait()
-            except TimeoutError:
-                pass
-            await self._serve()
-            if self._owner is not None and clock.monotonic() >= next_beat:
-                next_beat = clock.monotonic() + self._store.beat_seconds
-                await self._upkeep(self._owner.log.beat)
-        if self._owner is not None:
-            await self._upkeep(self._owner.log.resign)
-
-    async def _serve(self) -> None:
-        """One group: applied, written, answered; only then tidied up."""
-        group = self._take_group()
-        if not group:
-            return
-        try:
-            owner = await self._own()
-            declaration = await self._store.known(self._name)
-            owner.engine.settings = declaration.options.settings
-            answers = await owner.execute([request.operation for request in group], self._store.clock.now_ms())
-        except Exception as error:
-            self._owner = None  # what it has in memory may not be in the log
-            verdict = error if isinstance(error, EverlogError) else StorageFailed(f"{self._name}: {error!r}")
-            if verdict is not error:
-                logger.error("a group of operations failed", exc_info=error)
-            for request in group:
-                if not request.future.done():
-                    request.future.set_exception(verdict)
-            return
-        self.counted, owner.engine.counted = self.counted + owner.engine.counted, Counter()
-        for request, answer in zip(group, answers, strict=True):
-            if not request.future.done():
-                request.future.set_result(answer)
-        await self._upkeep(owner.tidy)
-
-    def _take_group(self) -> list[_Request]:
-        size = count = 0
-        for request in self._requests[:MAX_GROUP]:
-            if isinstance(request.operation, Put):
-                size += len(request.operation.packet.data)
-            if count and size > MAX_GROUP_BYTES:
-                break
-            count += 1
-        group, self._requests = self._requests[:count], self._requests[count:]
-        if not self._requests:
-            self._some.clear()
-        return group
-
-    async def _upkeep(self, work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except Exception as error:  # whatever it is, the log says what counts: it is read again
-            logger.warning("%s: %s", self._name, error, exc_info=not isinstance(error, EverlogError))
-            self._owner = None
-
-    async def _own(self) -> Owner:
-        """The shard, ours; taken over if its owner let go of it or has not moved for long enough."""
-        if self._owner is not None:
-            return self._owner
-        store = self._store
-        session = await store.session()
-        backend = CassandraBackend(session, self._name)
-        row = await backend.read_shard()
-        now = store.clock.monotonic()
-        if self._seen is None or (self._seen.epoch, self._seen.beat) != (row.epoch, row.beat):
-            self._seen = _Seen(row.epoch, row.beat, now)
-        if row.owner and row.owner != store.name and now - self._seen.since < store.takeover_seconds:
-            raise OwnedElsewhere(self._name, row.owner)
-        log = ShardLog(backend, owner=store.name)
-        if not await log.take_over(row):
-            raise Deposed(f"somebody else took over the queue {self._name}: try again")
-        settings = (await store.known(self._name)).options.settings
-        desk = CassandraDesk(session, self._name, settings, store.clock)
-        owner = Owner(log, settings, desk=desk, sweep=min(store.sweep, SWEEP), segment_records=store.segment_records)
-        await owner.load(store.clock.now_ms())
-        logger.info("%s owns %s: %d jobs", store.name, self._name, len(owner.table.rows))
-        self._owner = owner
-        return owner
 
 
 class CassandraQueueStore(QueueStore):
@@ -182,6 +65,8 @@ class CassandraQueueStore(QueueStore):
         takeover_seconds: float = TAKEOVER_SECONDS,
         segment_records: int = 200_000,
         sweep: int = SWEEP,
+        host: str | None = None,
+        token: str | None = None,
     ) -> None:
         super().__init__(clock)
         self.name = name or f"owner-{self.clock.new_id()}"
@@ -194,23 +79,90 @@ class CassandraQueueStore(QueueStore):
         self._cql = queue_statements(config.keyspace)
         self._session: Session | None = None
         self._opening = asyncio.Lock()
-        self._shards: dict[str, ShardService] = {}
+        self._shards: dict[tuple[str, int], ShardService] = {}
         self._known: dict[str, tuple[float, Declaration]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._host = host
+        self._token = token
+        self._address = ""
+        self._server: CallServer | None = None
+        self._caller: Caller | None = None
+        self._nudges: Nudges | None = None
+
+    @property
+    def calls(self) -> bool:
+        """Whether this process reaches others."""
+        return self._caller is not None
+
+    @property
+    def nudged_at(self) -> str:
+        """Where this process hears that it should look."""
+        return "" if self._nudges is None else self._nudges.address
 
     async def session(self) -> Session:
         """Connected, with all tables there."""
         async with self._opening:
             if self._session is None:
+                await self.reach_others()
                 session = await connect(self._config, self._trace)
                 try:
                     await QueueSchema(session).prepare()
                 except BaseException:
                     await session.close()
                     raise
-                self._session = session
                 self._loop = asyncio.get_running_loop()
+                self._session = session
         return self._session
+
+    async def backend(self, name: str, part: Part) -> Backend:
+        """The log of a shard."""
+        return CassandraBackend(await self.session(), name, part.index)
+
+    async def desk(self, name: str, part: Part, settings: Settings) -> Desk:
+        """What a shard has beside its log."""
+        return CassandraDesk(await self.session(), name, settings, self.clock, part)
+
+    async def reach_others(self) -> None:
+        """Be ready to call other processes, and to hear of work from them."""
+        host = self._host
+        if host is None or self._server is not None:
+            return
+        try:
+            from everlog.queues.cassandra.calls import Caller, CallServer, Nudges
+        except MissingExtra as error:
+            logger.warning("queues are used by this process alone, others cannot reach it: %s", error)
+            return
+        self._server = CallServer(host, self._token, self._serve_call)
+        self._caller = Caller(self._token, self.takeover_seconds / 2)
+        self._nudges = Nudges(self.ring)
+        try:
+            await self._nudges.open(host)
+        except OSError as error:
+            raise InvalidConfig(f"[queue] host = {host!r} is no address of this machine: {error}") from error
+
+    async def listen(self) -> str:
+        """The address of this process, where it answers from now on; empty if it does not."""
+        if self._server is not None and not self._address:
+            async with self._opening:
+                if not self._address:
+                    self._address = await self._server.start()
+        return self._address
+
+    async def _serve_call(self, call: Call) -> Reply | None:
+        shard = self._shards.get((call.queue, call.shard))
+        return None if call.owner != self.name or shard is None else await shard.answer(call)
+
+    async def send(self, address: str, call: Call) -> Reply:
+        assert self._caller is not None
+        return await self._caller.send(address, call)
+
+    def nudge(self, address: str, name: str) -> None:
+        if self._nudges is not None:
+            self._nudges.send(address, name)
+
+    def changes(self, name: str) -> object:
+        """Others may have changed it at any time: it is looked at with every poll."""
+        return self.clock.monotonic()
 
     async def declare(self, wanted: Declaration) -> Declaration:
         session = await self.session()
@@ -220,6 +172,10 @@ class CassandraQueueStore(QueueStore):
                 await session.write_if(self._cql["insert_queue"], wanted.name, encode_declaration(wanted).decode())
                 continue
             before = decode_declaration(found[0][0])
+            if before.options.shards != wanted.options.shards:
+                raise DeclarationRefused(
+                    f"{wanted.name} has {before.options.shards} shards, which cannot change: declare another queue"
+                )
             self._remember(before)
             evolved = before.evolve(wanted, empty=await self._is_empty(wanted.name))
             text = encode_declaration(evolved).decode()
@@ -235,7 +191,7 @@ class CassandraQueueStore(QueueStore):
         return stats.ready + stats.delayed + stats.running == 0
 
     def _remember(self, declaration: Declaration) -> None:
-        """Larger payloads would need chunks of their own, which are not there yet."""
+        """What the tables cannot hold is refused like what the queue does not want."""
         options = declaration.options
         if options.max_payload > MAX_PAYLOAD:
             options = msgspec.structs.replace(options, max_payload=MAX_PAYLOAD)
@@ -265,22 +221,52 @@ class CassandraQueueStore(QueueStore):
         return sorted(name for name, _ in await session.fetch(self._cql["queues"]))
 
     async def execute(self, name: str, operation: Operation) -> Answer:
-        await self.known(name)
-        shard = self._shards.get(name)
-        if shard is None:
-            shard = self._shards[name] = ShardService(self, name)
-        answer = await shard.execute(operation)
+        shards = (await self.known(name)).options.shards
+        index = shard_of(operation, shards)
+        if index is not None:
+            answer = await self._shard(name, index, shards).execute(operation)
+        elif isinstance(operation, Claim):
+            answer = await self._claim(name, operation, shards)
+        else:
+            answer = combine(operation, await self._of_all(name, operation, shards))
         if not isinstance(operation, READS):
             self.ring(name, operation)
         return answer
+
+    async def _of_all(self, name: str, operation: Operation, shards: int) -> list[Answer]:
+        return await asyncio.gather(*(self._shard(name, at, shards).execute(operation) for at in range(shards)))
+
+    async def _claim(self, name: str, operation: Claim, shards: int) -> list[Lease]:
+        """Of the shard that has the first job, then of the next one, until there are enough."""
+        heads = cast("list[Place | None]", await self._of_all(name, AskHead(operation.fast_only), shards))
+        leases: list[Lease] = []
+        for index in in_turn(heads):
+            if len(leases) < operation.limit:
+                wanted = msgspec.structs.replace(operation, limit=operation.limit - len(leases))
+                leases += cast("list[Lease]", await self._shard(name, index, shards).execute(wanted))
+        return leases
+
+    def _shard(self, name: str, index: int, shards: int) -> ShardService:
+        found = self._shards.get((name, index))
+        if found is None:
+            found = self._shards[name, index] = ShardService(self, name, Part(index, shards))
+        return found
+
+    async def audited(self, name: str, limit: int = 100) -> list[Audited]:
+        """What administrators did to a queue within a week, the newest first."""
+        await self.known(name)
+        return await read_audit(await self.session(), name, self.clock.now_ms(), limit)
 
     def sibling(self) -> QueueStore:
         """The queue is in this process: other threads ask the loop that has it."""
         return _Door(self)
 
     def counted(self, name: str) -> Counter[str]:
-        shard = self._shards.get(name)
-        return Counter() if shard is None else Counter(shard.counted)
+        found: Counter[str] = Counter()
+        for (queue, _), shard in self._shards.items():
+            if queue == name:
+                found.update(shard.counted)
+        return found
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -289,9 +275,14 @@ class CassandraQueueStore(QueueStore):
 
     async def close(self) -> None:
         await super().close()
-        for shard in self._shards.values():
-            await shard.close()
+        await asyncio.gather(*(shard.close() for shard in self._shards.values()))
         self._shards.clear()
+        if self._server is not None:
+            await self._server.stop()
+        if self._caller is not None:
+            await self._caller.close()
+        if self._nudges is not None:
+            self._nudges.close()
         session, self._session = self._session, None
         if session is not None:
             await session.close()

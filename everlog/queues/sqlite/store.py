@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from everlog.clock import Clock
 from everlog.config import prepare_folder
-from everlog.errors import DeclarationRefused, NotTransactional, QueueNotFound
+from everlog.errors import DeclarationRefused, EverlogError, NotTransactional, QueueNotFound
 from everlog.failpoints import failpoint
 from everlog.queues.declaration import Declaration, encode_declaration
 from everlog.queues.engine import SWEEP, Engine
-from everlog.queues.operations import READS, Answer, Operation, Put, PutAnswer
+from everlog.queues.operations import READS, Answer, Operation, Put, PutAnswer, RaiseFlag
 from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import SQL, Known
 from everlog.queues.sqlite.committing import QueueCommitter
@@ -24,6 +26,8 @@ from everlog.queues.sqlite.table import SqliteTable
 from everlog.queues.sqlite.upkeep import tend
 from everlog.queues.store import LOOK_SECONDS, QueueStore
 from everlog.sqlite import Trace, transaction, translated
+
+log = logging.getLogger("everlog.queues")
 
 
 class SqliteQueueStore(QueueStore):
@@ -135,6 +139,7 @@ class SqliteQueueStore(QueueStore):
                 answers.append(engine.apply(operation, now))
                 failpoint(f"queue.{type(operation).__name__.lower()}")
         self._count(name, engine)
+        self.announce(name, engine.raised)
         return answers
 
     def _count(self, name: str, engine: Engine) -> None:
@@ -165,6 +170,7 @@ class SqliteQueueStore(QueueStore):
             except BaseException:
                 files.rollback([])
                 raise
+        self.announce(name, engine.raised)
         assert isinstance(answer, PutAnswer)
         return answer
 
@@ -175,9 +181,19 @@ class SqliteQueueStore(QueueStore):
         files = self._open_files(patient=True)
         try:
             with translated(files.main.path):
-                tend(files, self._known(files, name), self.clock.now_ms())
+                self._tend_files(files, name)
         finally:
             files.close()
+
+    def _tend_files(self, files: Files, name: str) -> None:
+        """A bucket whose jobs cannot be carried on is kept, and somebody is told."""
+        try:
+            tend(files, self._known(files, name), self.clock.now_ms())
+        except (EverlogError, sqlite3.Error) as error:
+            log.warning("%s: the oldest bucket cannot be carried on: %s", name, error)
+            with suppress(EverlogError, sqlite3.Error):  # what is wrong with the files may keep the flag out, too
+                self._work(files, name, [RaiseFlag("bucket_overdue")])
+            raise
 
     def changes(self, name: str) -> Any:
         with translated(self._reader.main.path):

@@ -60,6 +60,7 @@ class World:
         self.shard = Shard(0, "", "", 0, 0, 0)
         self.statics: dict[int, Statics] = {}
         self.records: dict[int, list[bytes]] = {}
+        self.blobs: dict[tuple[int, str], bytes] = {}
         self._pending: dict[object, Callable[[], bool]] = {}
         self.conditional = 0
         self.dropped: list[int] = []
@@ -144,9 +145,21 @@ class ModelBackend(Backend):
         found = self.world.records.get(segment, [])[after : after + limit]
         return list(enumerate(found, after + 1))
 
+    async def write_blob(self, segment: int, item: str, data: bytes) -> None:
+        await switch()
+        assert (segment, item) not in self.world.blobs, "a name is used once"
+        self.world.blobs[segment, item] = data
+        await switch()
+
+    async def read_blob(self, segment: int, item: str) -> bytes | None:
+        await switch()
+        return self.world.blobs.get((segment, item))
+
     async def drop_segment(self, segment: int) -> None:
         await switch()
         self.world.dropped.append(segment)
+        for place in [place for place in self.world.blobs if place[0] == segment]:
+            del self.world.blobs[place]
         # A delete is advisory, and repair may bring a segment back: nobody may depend on it.
         if self.world.chance.random() < 0.5:
             self.world.records.pop(segment, None)

@@ -1,0 +1,358 @@
+"""One shard of a queue in this process: served here while this process owns it, else passed on to the one that does.
+
+Operations gather into groups. A group that the owner did not get is tried again: there, at the next owner, or here
+after a takeover. One that was sent and not answered is asked for again under its number, which the owner does once; if
+that owner is gone, reads are tried again and the callers of writes get `AnswerLost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from everlog.errors import AnswerLost, Busy, Deposed, EverlogError, OwnedElsewhere, StorageFailed
+from everlog.queues.cassandra.owner import Owner
+from everlog.queues.cassandra.protocol import Shard, ShardLog
+from everlog.queues.listeners import Listeners
+from everlog.queues.operations import READS, Answer, AskDue, Claim, DueAnswer, Heartbeat, Operation, Put
+from everlog.queues.sharding import Part
+from everlog.queues.wire import Outcome, decode_outcomes, encode_outcomes
+
+if TYPE_CHECKING:
+    from everlog.queues.cassandra.calls import Call, Reply
+    from everlog.queues.cassandra.store import CassandraQueueStore
+
+logger = logging.getLogger("everlog.queues")
+
+MAX_GROUP = 256
+MAX_GROUP_BYTES = 4 * 1024 * 1024
+MAX_WAITING = 20_000
+MAX_SENDERS = 1000
+SWEEP = 200
+RETRY_SECONDS = 0.1
+
+
+class _Request(NamedTuple):
+    """`passed_on`: by another process, so it is done here or not at all. `until`: how long to look for an owner."""
+
+    operation: Operation
+    future: asyncio.Future[Answer]
+    passed_on: bool
+    until: float
+
+
+class _Seen(NamedTuple):
+    epoch: int
+    beat: int
+    since: float
+
+
+class _Last(NamedTuple):
+    """The last call of a process; a repeat of it is answered, not done."""
+
+    number: int
+    reply: asyncio.Task[Reply]
+
+
+class ShardService:
+    """Groups of operations, beats, takeovers, one after the other."""
+
+    def __init__(self, store: CassandraQueueStore, name: str, part: Part) -> None:
+        self._store = store
+        self._name = name
+        self._part = part
+        self._requests: list[_Request] = []
+        self._some = asyncio.Event()
+        self._owner: Owner | None = None
+        self._route: Shard | None = None
+        self._seen: _Seen | None = None
+        self._number = 0
+        self._senders: OrderedDict[str, _Last] = OrderedDict()
+        self._remote = Listeners()
+        self._told_ms: int | None = None
+        self._closing = False
+        self._task = asyncio.create_task(self._run(), name=f"everlog-shard-{name}-{part.index}")
+        self.counted: Counter[str] = Counter()
+
+    async def execute(self, operation: Operation, *, passed_on: bool = False) -> Answer:
+        if self._closing or self._task.done():
+            if passed_on:  # the next owner takes it
+                raise OwnedElsewhere(self._name, "nobody")
+            raise StorageFailed(f"the queue {self._name} is closed")
+        if len(self._requests) >= MAX_WAITING:
+            raise Busy(f"{MAX_WAITING:,} operations wait for the queue {self._name}: try again")
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        until = self._store.clock.monotonic() + 2 * self._store.takeover_seconds
+        self._requests.append(_Request(operation, future, passed_on, until))
+        self._some.set()
+        return await future
+
+    async def answer(self, call: Call) -> Reply | None:
+        """Do what another process asks, once for each of its numbers; None for one that it gave up."""
+        last = self._senders.get(call.sender)
+        if last is not None and call.number < last.number:
+            return None
+        if last is None or call.number > last.number:
+            last = _Last(call.number, asyncio.create_task(self._reply(call)))
+            self._senders[call.sender] = last
+            self._senders.move_to_end(call.sender)
+            if len(self._senders) > MAX_SENDERS:
+                self._senders.popitem(last=False)
+        return await asyncio.shield(last.reply)
+
+    async def _reply(self, call: Call) -> Reply:
+        from everlog.queues.cassandra.calls import Reply
+
+        async def run(operation: Operation) -> Outcome:
+            try:
+                return await self.execute(operation, passed_on=True)
+            except EverlogError as error:
+                return error
+
+        for operation in call.operations:
+            if isinstance(operation, Claim):
+                self._remote.claimed(call.nudge)
+            elif isinstance(operation, AskDue) and call.nudge:  # before it is answered: nothing comes in between
+                self._remote.listen(call.nudge)
+        outcomes = await asyncio.gather(*(run(operation) for operation in call.operations))
+        for outcome in outcomes:
+            if isinstance(outcome, DueAnswer):
+                self._told_ms = outcome.next_ms
+        return Reply(self._store.clock.now_ms(), encode_outcomes(outcomes))
+
+    async def close(self) -> None:
+        """Finish what was accepted, then let go of the shard."""
+        self._closing = True
+        self._some.set()
+        await self._task
+
+    async def _run(self) -> None:
+        clock = self._store.clock
+        next_beat = clock.monotonic() + self._store.beat_seconds
+        while not self._closing or self._requests:
+            try:
+                async with asyncio.timeout(self._store.beat_seconds):
+                    await self._some.wait()
+            except TimeoutError:
+                pass
+            await self._serve()
+            if self._owner is not None and clock.monotonic() >= next_beat:
+                next_beat = clock.monotonic() + self._store.beat_seconds
+                await self._upkeep(self._owner.log.beat)
+        if self._owner is not None:
+            await self._upkeep(self._owner.log.resign)
+
+    async def _serve(self) -> None:
+        """One group: here, or where the shard is owned."""
+        group = self._take_group()
+        if not group:
+            return
+        try:
+            if self._route is None:
+                await self._serve_here(await self._own(), group)
+            else:
+                await self._pass_on(group, self._route)
+        except OwnedElsewhere as error:
+            if self._route is None:
+                self._fail(group, error)
+            else:
+                await self._pass_on(group, self._route)
+        except Deposed as error:  # somebody else was quicker
+            if self._store.calls:
+                await self._again(group, error)
+            else:
+                self._fail(group, error)
+        except Exception as error:
+            self._fail(group, error)
+
+    async def _serve_here(self, owner: Owner, group: Sequence[_Request]) -> None:
+        """Applied, written, answered; only then tidied up."""
+        try:
+            declaration = await self._store.known(self._name)
+            owner.engine.settings = declaration.options.settings
+            answers = await owner.execute([request.operation for request in group], self._store.clock.now_ms())
+        except Exception as error:
+            self._owner = None  # what it has in memory may not be in the log
+            self._fail(group, error)
+            return
+        self.counted, owner.engine.counted = self.counted + owner.engine.counted, Counter()
+        self._announce(owner)
+        for request, answer in zip(group, answers, strict=True):
+            if not request.future.done():
+                request.future.set_result(answer)
+        self._nudge(owner, group)
+        await self._upkeep(owner.tidy)
+
+    def _announce(self, owner: Owner) -> None:
+        raised, owner.engine.raised = owner.engine.raised, []
+        self._store.announce(self._name, raised)
+
+    def _take_group(self) -> list[_Request]:
+        size = count = 0
+        for request in self._requests[:MAX_GROUP]:
+            if isinstance(request.operation, Put):
+                size += len(request.operation.packet.data)
+            if count and size > MAX_GROUP_BYTES:
+                break
+            count += 1
+        group, self._requests = self._requests[:count], self._requests[count:]
+        if not self._requests:
+            self._some.clear()
+        return group
+
+    def _fail(self, requests: Sequence[_Request], error: Exception) -> None:
+        verdict = error if isinstance(error, EverlogError) else StorageFailed(f"{self._name}: {error!r}")
+        if verdict is not error:
+            logger.error("a group of operations failed", exc_info=error)
+        for request in requests:
+            if not request.future.done():
+                request.future.set_exception(verdict)
+
+    async def _upkeep(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception as error:  # whatever it is, the log says what counts: it is read again
+            logger.warning("%s: %s", self._name, error, exc_info=not isinstance(error, EverlogError))
+            self._owner = None
+
+    def _nudge(self, owner: Owner, group: Sequence[_Request]) -> None:
+        """Tell processes that wait of work: as many as there is, or all if it is due earlier than they know."""
+        if not self._remote.idle or all(isinstance(request.operation, READS) for request in group):
+            return
+        now = self._store.clock.now_ms()
+        answer = owner.engine.apply(AskDue(self._remote.wanted(now)), now)
+        assert isinstance(answer, DueAnswer)
+        names = self._remote.wake(answer.due, now)
+        if answer.next_ms is not None and (self._told_ms is None or answer.next_ms < self._told_ms):
+            self._told_ms = answer.next_ms
+            names += self._remote.wake(1 << 31, now)
+        for address in names:
+            self._store.nudge(address, self._name)
+
+    async def _own(self) -> Owner:
+        """The shard, ours; taken over if its owner let go of it or has not moved for long enough."""
+        if self._owner is not None:
+            return self._owner
+        store = self._store
+        backend = await store.backend(self._name, self._part)
+        row = await backend.read_shard()
+        self._notice(row)
+        forced = bool(row.owner) and row.owner != store.name
+        if forced and not self._stands_still():
+            self._route = row if row.address and store.calls else None
+            raise OwnedElsewhere(self._name, row.owner)
+        log = ShardLog(backend, owner=store.name, address=await store.listen())
+        if not await log.take_over(row):
+            raise Deposed(f"somebody else took over the queue {self._name}: try again")
+        settings = (await store.known(self._name)).options.settings
+        owner = Owner(
+            log,
+            settings,
+            desk=await store.desk(self._name, self._part, settings),
+            sweep=min(store.sweep, SWEEP),
+            segment_records=store.segment_records,
+            part=self._part,
+        )
+        await owner.load(store.clock.now_ms(), forced_by=store.name if forced else None)
+        logger.info("%s owns %s/%d: %d jobs", store.name, self._name, self._part.index, len(owner.table.rows))
+        self._owner = owner
+        self._announce(owner)
+        return owner
+
+    def _notice(self, row: Shard) -> None:
+        """Since when the owner shows no sign of life, by a clock of ours."""
+        if self._seen is None or (self._seen.epoch, self._seen.beat) != (row.epoch, row.beat):
+            self._seen = _Seen(row.epoch, row.beat, self._store.clock.monotonic())
+
+    def _stands_still(self) -> bool:
+        assert self._seen is not None
+        return self._store.clock.monotonic() - self._seen.since >= self._store.takeover_seconds
+
+    async def _pass_on(self, group: Sequence[_Request], row: Shard) -> None:
+        """Ask the owner."""
+        from everlog.queues.cassandra.calls import Call, NoAnswer, NotSent
+
+        self._fail([one for one in group if one.passed_on], OwnedElsewhere(self._name, row.owner))
+        requests = [one for one in group if not one.passed_on]
+        if not requests:
+            return
+        self._number += 1
+        operations = [request.operation for request in requests]
+        store = self._store
+        call = Call(row.owner, self._name, self._part.index, store.name, self._number, store.nudged_at, operations)
+        try:
+            outcomes = await self._ask(row, call)
+        except NotSent as error:
+            self._route = None
+            await self._again(requests, OwnedElsewhere(self._name, f"{row.owner} ({error})"))
+        except NoAnswer as error:
+            self._route = None
+            await self._ask_again(requests, row, call, error)
+        else:
+            await self._deliver(requests, outcomes)
+
+    async def _ask(self, row: Shard, call: Call) -> list[Outcome]:
+        """The outcomes; moments are turned into those of our clock."""
+        reply = await self._store.send(row.address, call)
+        ahead = self._store.clock.now_ms() - reply.now_ms
+        return [
+            one._replace(next_ms=one.next_ms + ahead) if isinstance(one, DueAnswer) and one.next_ms is not None else one
+            for one in decode_outcomes(reply.outcomes, call.operations)
+        ]
+
+    async def _deliver(self, requests: Sequence[_Request], outcomes: Sequence[Outcome]) -> None:
+        refused: list[_Request] = []
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if isinstance(outcome, OwnedElsewhere):
+                refused.append(request)
+            elif not request.future.done():
+                if isinstance(outcome, EverlogError):
+                    request.future.set_exception(outcome)
+                else:
+                    request.future.set_result(outcome)
+        if refused:
+            self._route = None
+            await self._again(refused, OwnedElsewhere(self._name, "another process"))
+
+    async def _ask_again(self, requests: Sequence[_Request], row: Shard, call: Call, why: Exception) -> None:
+        """The same call once more, as long as the same owner lives: it does each call once."""
+        from everlog.queues.cassandra.calls import NoAnswer, NotSent
+
+        backend = await self._store.backend(self._name, self._part)
+        while self._store.clock.monotonic() < requests[0].until and not self._closing:
+            try:
+                now = await backend.read_shard()
+                self._notice(now)
+                if now.epoch != row.epoch or self._stands_still():
+                    break
+                outcomes = await self._ask(row, call)
+            except NoAnswer as error:
+                why = error
+            except (NotSent, EverlogError) as error:
+                why = error
+                break
+            else:
+                await self._deliver(requests, outcomes)
+                return
+        safe = (*READS, Heartbeat)
+        lost = [request for request in requests if not isinstance(request.operation, safe)]
+        self._fail(lost, AnswerLost(self._name, f"its owner {row.owner} did not answer: {why}"))
+        await self._again([request for request in requests if isinstance(request.operation, safe)], why)
+
+    async def _again(self, requests: Sequence[_Request], error: Exception) -> None:
+        """Nothing of these was done: try again in a moment, while their callers can wait."""
+        now = self._store.clock.monotonic()
+        verdict = error if isinstance(error, EverlogError) else OwnedElsewhere(self._name, str(error))
+        kept: list[_Request] = []
+        for request in requests:
+            if request.passed_on or request.until <= now or self._closing:
+                self._fail([request], OwnedElsewhere(self._name, "another process") if request.passed_on else verdict)
+            else:
+                kept.append(request)
+        self._requests[:0] = kept
+        if self._requests:
+            self._some.set()
+            await asyncio.sleep(RETRY_SECONDS)

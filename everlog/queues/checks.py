@@ -1,0 +1,103 @@
+"""What a process checks of operations that others made: a library of another version, or of another make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from everlog.errors import EverlogError, InvalidInput, InvalidKey, PayloadTooLarge
+from everlog.queues.declaration import Declaration
+from everlog.queues.durations import MAX_MS
+from everlog.queues.keys import MAX_KEY_BYTES, decode_values, hash_key
+from everlog.queues.operations import Cancel, Claim, Fail, Get, ListDead, Operation, Peek, Put
+from everlog.queues.options import MAX_CLAIM
+from everlog.queues.payload import decode_data
+from everlog.queues.priority import check_priority
+from everlog.queues.queue import MAX_PAGE
+
+MAX_TEXT = 1000
+_MOST = 1 << 62
+
+
+def check_operation(operation: Operation, declaration: Declaration) -> None:
+    """Raises if it is one that no client of ours would send; nothing was done then."""
+    check = _CHECKS.get(type(operation))
+    if check is not None:
+        check(operation, declaration)
+
+
+def _check_put(operation: Put, declaration: Declaration) -> None:
+    packet = operation.packet
+    check_priority(packet.priority)
+    _check_key(packet.key, packet.hash)
+    limit = declaration.options.max_payload
+    if len(packet.data) - 1 > limit:
+        raise PayloadTooLarge(len(packet.data) - 1, limit)
+    for moment in (packet.inserted_ms, packet.process_ms or 0, packet.expires_s):
+        if not 0 <= moment < _MOST:
+            raise InvalidInput(f"{moment} is no moment in milliseconds since 1970")
+    if not 1 <= packet.schema <= declaration.version:
+        raise InvalidInput(f"{declaration.name} has no version {packet.schema} of its columns")
+    try:
+        decode_data(packet.data, declaration, packet.schema)
+    except (msgspec.DecodeError, UnicodeDecodeError, AssertionError, ValueError, TypeError) as error:
+        raise InvalidInput(f"the data of this job cannot be read: {error}") from error
+
+
+def _check_key(key: bytes, key_hash: bytes) -> None:
+    """Its hash decides where it is looked for: a wrong one would hide the job from everybody else."""
+    if not 0 < len(key) <= MAX_KEY_BYTES:
+        raise InvalidKey(f"a key has 1 to {MAX_KEY_BYTES:,} bytes, not {len(key):,}")
+    try:
+        decode_values(key)
+    except EverlogError:
+        raise
+    except Exception as error:
+        raise InvalidKey(f"the bytes of this key do not stand for values: {error}") from error
+    if key_hash != hash_key(key):
+        raise InvalidKey("this is not the hash of this key")
+
+
+def _check_claim(operation: Claim, declaration: Declaration) -> None:
+    _check_count("a claim takes", operation.limit, MAX_CLAIM)
+    if operation.lease_ms is not None and not 1 <= operation.lease_ms <= MAX_MS:
+        raise InvalidInput("a lease lasts at least a millisecond, and at most ten years")
+    _check_text(operation.owner)
+
+
+def _check_fail(operation: Fail, declaration: Declaration) -> None:
+    _check_text(operation.reason)
+    if operation.delay_ms is not None and not 0 <= operation.delay_ms <= MAX_MS:
+        raise InvalidInput("a delay is between 0 and ten years")
+
+
+def _check_named(operation: Get | Cancel, declaration: Declaration) -> None:
+    _check_key(operation.key, operation.hash)
+    _check_text(getattr(operation, "reason", None))
+
+
+def _check_page(operation: Peek | ListDead, declaration: Declaration) -> None:
+    _check_count("a page has", operation.limit, MAX_PAGE)
+
+
+def _check_count(what: str, count: int, most: int) -> None:
+    if not 1 <= count <= most:
+        raise InvalidInput(f"{what} 1 to {most} jobs, not {count}")
+
+
+def _check_text(text: str | None) -> None:
+    if text is not None and len(text) > MAX_TEXT:
+        raise InvalidInput(f"names and reasons have at most {MAX_TEXT} characters")
+
+
+_CHECKS: dict[type[Any], Callable[[Any, Declaration], None]] = {
+    Put: _check_put,
+    Claim: _check_claim,
+    Fail: _check_fail,
+    Get: _check_named,
+    Cancel: _check_named,
+    Peek: _check_page,
+    ListDead: _check_page,
+}

@@ -1,0 +1,184 @@
+"""Several processes on one queue on a real Cassandra: one owns it, the others reach it there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from everlog.errors import InvalidConfig, OwnedElsewhere
+from everlog.queues.cassandra.store import CassandraQueueStore
+from everlog.queues.operations import AskStats
+from everlog.queues.queue import Queue
+from tests.unit.models.queue_cases import QueueCases
+
+pytestmark = pytest.mark.cluster
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def keyspace(cluster_config):
+    return cluster_config().cassandra
+
+
+@pytest.fixture
+async def stores(keyspace):
+    """Three processes' stores, as far as the network is concerned; the first owns what it declares."""
+    found = [
+        CassandraQueueStore(keyspace, name=name, host=HOST, beat_seconds=0.2, takeover_seconds=1.5, segment_records=100)
+        for name in ("one", "two", "three")
+    ]
+    yield found
+    for store in found:
+        await store.close()
+
+
+async def test_all_use_one_queue(stores):
+    """Puts, claims and ends through any of them; an error comes back as what it is."""
+    one, two, three = (Queue("jobs", store) for store in stores)
+    await one.declare(on_busy="reject")
+    for number in range(30):
+        await (one, two, three)[number % 3].put(number, {"n": number})
+    jobs = [job for queue in (two, three, one) for job in await queue.claim(10, owner=queue.store.name)]
+    assert sorted(job.data["n"] for job in jobs) == list(range(30))
+    assert len({job.handle for job in jobs}) == 30
+    await asyncio.gather(*(three.done(job.handle) for job in jobs[:20]))
+    assert (await two.stats()).running == 10
+    await jobs[25].heartbeat()
+    assert [store._shards["jobs", 0]._owner is not None for store in stores] == [True, False, False]
+    # The owner leaves: the next one that is asked takes over, and nobody's call fails.
+    await stores[0].close()
+    await asyncio.gather(*(two.done(job.handle) for job in jobs[20:]), three.put("last"))
+    assert (await three.stats()).ready == 1
+    assert sum(store._shards["jobs", 0]._owner is not None for store in stores[1:]) == 1
+
+
+async def test_shards_have_owners_of_their_own(stores):
+    """Keys stay in their shard whoever puts them; counts, pages and claims are of the whole queue."""
+    one, two, three = (Queue("jobs", store) for store in stores)
+    await one.declare(shards=3)
+    with pytest.raises(Exception, match="shards"):
+        await two.declare(shards=2)
+    await stores[0]._shards.pop(("jobs", 1)).close()
+    await stores[1]._shard("jobs", 1, 3).execute(AskStats())  # the second owns the second shard
+    for number in range(60):
+        queue = (one, two, three)[number % 3]
+        assert (await queue.put(f"k{number}", priority=number % 5)).result == "CREATED"
+        assert (await three.put(f"k{number}", priority=200)).result == "MERGED"
+    assert stores[1]._shards["jobs", 1]._owner is not None
+    assert (await two.stats()).ready == 60
+    listed = [info.key async for info in three.jobs(7)]
+    assert len(set(listed)) == len(listed) == 60
+    assert [info.priority async for info in three.jobs(7)] == sorted(number % 5 for number in range(60))
+    assert await two.pause()
+    assert await one.claim(5) == []
+    assert await three.resume()
+    (first,) = await one.claim(1)
+    assert first.priority == 0
+    jobs = [first, *await three.claim(1000)]
+    assert {job.key for job in jobs} == set(listed)
+    assert len({job.entry for job in jobs}) == 60
+    await asyncio.gather(*(two.done(job.handle) for job in jobs[:59]))
+    await two.fail(jobs[59].handle, "broken", retry=False)
+    (letter,) = await one.dead()
+    assert [flag.reason for flag in await three.flags()] == ["failed"]
+    for store in stores[:2]:
+        await store.close()
+    assert [dead.entry for dead in await three.dead()] == [letter.entry]  # not once per shard
+    assert (await three.revive(letter.entry)).result == "CREATED"
+    assert (await three.stats()).ready == 1
+
+
+def test_other_machines_need_a_token(keyspace):
+    async def use(**options):
+        store = CassandraQueueStore(keyspace, **options)
+        try:
+            await store.names()
+        finally:
+            await store.close()
+
+    with pytest.raises(InvalidConfig, match="cluster_token"):
+        asyncio.run(use(host="192.0.2.1"))
+    with pytest.raises(InvalidConfig, match="address"):
+        asyncio.run(use(host="0.0.0.0", token="a" * 20))
+
+
+async def test_a_wrong_token_reaches_nobody(keyspace):
+    one = CassandraQueueStore(keyspace, name="one", host=HOST, token="right" * 5, takeover_seconds=0.5)
+    two = CassandraQueueStore(keyspace, name="two", host=HOST, token="wrong" * 5, takeover_seconds=0.5)
+    one.beat_seconds = 0.1
+    await Queue("jobs", one).put("k")
+    with pytest.raises(OwnedElsewhere, match="401"):
+        await Queue("jobs", two).put("k")
+    await two.close()
+    await one.close()
+
+
+def start(config, mode: str, name: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "tests.cluster.queue_peer", msgspec.json.encode(config).decode(), mode, name]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+@pytest.mark.case("journal-tables", 50)
+async def test_limits_are_exact_over_processes(keyspace):
+    """Four processes with five workers each: never four jobs at once, never an eleventh start within a second."""
+    first = CassandraQueueStore(keyspace, name="first", host=HOST)
+    queue = Queue("jobs", first)
+    await queue.declare(max_in_flight=3, rate_limit="10/s")
+    await asyncio.gather(*(queue.put(number) for number in range(30)))
+    await first.close()
+    peers = [start(keyspace, "limited", f"p{number}") for number in range(4)]
+    try:
+        for peer in peers:
+            assert await asyncio.to_thread(peer.stdout.readline) == b'["ready"]\n'
+        outputs = await asyncio.gather(*(asyncio.to_thread(peer.communicate, b"\n", 60) for peer in peers))
+    finally:
+        for peer in peers:
+            peer.kill()
+            peer.wait()
+    said = [[json.loads(line) for line in output.splitlines()] for output, _ in outputs]
+    spans = sorted((began, ended) for lines in said for _, began, ended in lines)
+    assert len(spans) == 30
+    assert sum(bool(lines) for lines in said) >= 2  # they shared the work
+    for began, _ in spans:
+        assert sum(first <= began < last for first, last in spans) <= 3
+        assert sum(began <= first < began + 1000 for first, _ in spans) <= 10
+
+
+@pytest.mark.faults
+class TestPassedOn(QueueCases):
+    """The suite for stores, by a process that never owns anything."""
+
+    @pytest.fixture
+    async def make_store(self, keyspace):
+        opened = []
+
+        async def make(clock, *, sweep=200):
+            owner = CassandraQueueStore(keyspace, clock=clock, sweep=sweep, beat_seconds=0.5, host=HOST, name="owner")
+            store = Follower(keyspace, clock=clock, sweep=sweep, beat_seconds=0.5, host=HOST, name="follower")
+            store.owner = owner
+            opened.append(owner)
+            return store
+
+        yield make
+        for owner in opened:
+            await owner.close()
+
+
+class Follower(CassandraQueueStore):
+    """Lets another process have every queue before it asks for anything."""
+
+    owner: CassandraQueueStore
+
+    async def declare(self, wanted):
+        found = await self.owner.declare(wanted)
+        await self.owner.execute(wanted.name, AskStats())
+        self._known.pop(wanted.name, None)
+        return found
+
+    def counted(self, name):
+        return self.owner.counted(name)

@@ -1,0 +1,229 @@
+"""The routes of queues over real HTTP: uvicorn, a socket, httpx."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from everlog.client import connect
+from everlog.http.server import serving
+from everlog.queues.columns import Column
+from everlog.queues.declaration import Schema
+from tests.support import small_config
+
+
+@pytest.fixture
+async def log(tmp_path):
+    async with connect(small_config(tmp_path / "data")) as log:
+        yield log
+
+
+@pytest.fixture
+async def http(log) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        serving(log, host="127.0.0.1", port=0) as address,
+        httpx.AsyncClient(base_url=address, timeout=20) as client,
+    ):
+        yield client
+
+
+async def send(http, method: str, path: str, status: int, **options: Any) -> Any:
+    answer = await http.request(method, f"/queues{path}", **options)
+    assert answer.status_code == status, (answer.status_code, answer.text)
+    return answer.json() if answer.content else None
+
+
+async def post(http, path: str, body: Any = None, status: int = 200) -> Any:
+    return await send(http, "POST", path, status, **({} if body is None else {"json": body}))
+
+
+async def refused(http, path: str, body: Any, status: int, code: str) -> dict[str, Any]:
+    found = await post(http, path, body, status)
+    assert found["code"] == code, found
+    assert found["errorId"]
+    assert found["description"]
+    return found
+
+
+async def claim(http, **body: Any) -> list[dict[str, Any]]:
+    return (await post(http, "/jobs/claims", body))["jobs"]
+
+
+async def test_a_job_from_put_to_done(http):
+    assert await post(http, "/jobs/jobs", {"key": "a", "data": {"n": 1}}, 201) == {"result": "CREATED", "entry": 1}
+    merged = await post(http, "/jobs/jobs", {"key": "a", "data": "text", "priority": 20, "expiresIn": "1h"})
+    assert merged == {"result": "MERGED", "entry": 1}
+    await post(http, "/jobs/jobs", {"key": ["b", 7, {"base64": "AAE="}], "dataBase64": "//8=", "delay": 3600}, 201)
+    page = await send(http, "GET", "/jobs/jobs?limit=1", 200)
+    (first,) = page["jobs"]
+    assert (first["key"], first["data"], first["priority"], first["status"]) == ("a", "text", 20, "waiting")
+    assert first["expires"] is None  # "never" is later than every time
+    (second,) = (await send(http, "GET", "/jobs/jobs", 200, params={"after": page["next"]}))["jobs"]
+    assert (second["key"], second["data"], second["dataBase64"]) == (["b", 7, {"base64": "AAE="}], None, "//8=")
+    (job,) = await claim(http, owner="me", lease="10m", limit=10)
+    assert (job["key"], job["token"], job["attempt"], job["owner"]) == ("a", 1, 1, "me")
+    handle = f"/jobs/claims/{job['entry']}/{job['token']}"
+    beaten = await post(http, f"{handle}/heartbeat")
+    assert beaten["deadline"] >= job["deadline"]
+    assert (await send(http, "GET", "/jobs/jobs?key=a", 200))["jobs"][0]["status"] == "running"
+    stats = await send(http, "GET", "/jobs/stats", 200)
+    assert (stats["ready"], stats["delayed"], stats["running"], stats["paused"]) == (0, 1, 1, False)
+    await post(http, f"{handle}/done", status=204)
+    lost = await refused(http, f"{handle}/done", None, 409, "lease-lost")
+    assert lost["extra"] == {"queue": "jobs", "entry": 1, "token": 1, "error": "LeaseLost"}
+    assert await send(http, "GET", "", 200) == {"queues": ["jobs"]}
+
+
+async def test_failures_dead_letters_flags(http):
+    await send(http, "PUT", "/jobs", 200, json={"options": {"max_timeouts": 2}})
+    await post(http, "/jobs/jobs", {"key": "a"}, 201)
+    for _ in range(2):
+        (job,) = await claim(http)
+        handle = f"/jobs/claims/{job['entry']}/{job['token']}"
+        await post(http, f"{handle}/fail", {"reason": "broken", "delay": 0}, 204)
+    (letter,) = (await send(http, "GET", "/jobs/dead", 200))["dead"]
+    assert (letter["key"], letter["cause"], letter["reason"]) == ("a", "max_timeouts", "broken")
+    assert [attempt["reason"] for attempt in letter["attempts"]] == ["broken", "broken"]
+    (flag,) = (await send(http, "GET", "/jobs/flags", 200))["flags"]
+    assert (flag["reason"], flag["count"], flag["deadEntry"]) == ("max_timeouts", 1, letter["entry"])
+    await send(http, "DELETE", "/jobs/flags/max_timeouts", 204)
+    await send(http, "DELETE", "/jobs/flags/max_timeouts", 404)
+    assert (await post(http, f"/jobs/dead/{letter['entry']}/revive"))["result"] == "CREATED"
+    await post(http, f"/jobs/dead/{letter['entry']}/revive", status=404)
+    (job,) = await claim(http)
+    await post(http, f"/jobs/claims/{job['entry']}/{job['token']}/release", status=204)
+    assert await post(http, "/jobs/cancel", {"key": "a", "reason": "no"}) == {"count": 1}
+    assert await post(http, "/jobs/cancel", {"key": "a"}) == {"count": 0}
+
+
+async def test_pause_and_resume(http):
+    await post(http, "/jobs/jobs", {"key": "a"}, 201)
+    assert await post(http, "/jobs/pause") == {"paused": True, "changed": True}
+    assert await post(http, "/jobs/pause") == {"paused": True, "changed": False}
+    assert await claim(http) == []
+    assert await post(http, "/jobs/resume") == {"paused": False, "changed": True}
+    assert len(await claim(http)) == 1
+
+
+async def test_declared_columns(http, log):
+    schema = Schema(1, ("site", "page"), (Column("site", "string"), Column("page", "uint32"), Column("raw", "binary")))
+    await log.queue("jobs").declare(schema=schema)
+    body = {"key": {"site": "s", "page": 7}, "data": {"raw": {"base64": "AA=="}}}
+    await post(http, "/jobs/jobs", body, 201)
+    (found,) = (await send(http, "GET", "/jobs/jobs?key=s,7", 200))["jobs"]
+    assert (found["key"], found["data"]) == (["s", 7], {"raw": {"base64": base64.b64encode(b"\0").decode()}})
+    await refused(http, "/jobs/jobs", {"key": {"site": "s"}}, 400, "invalid-key")
+    declared = await send(http, "GET", "/jobs", 200)
+    assert [column["name"] for column in declared["declaration"]["schemas"][0]["columns"]] == ["site", "page", "raw"]
+
+
+async def test_a_claim_waits_for_work(http):
+    """A long poll ends with the first job; without one, after its time; a second client is not woken for the same."""
+    await send(http, "PUT", "/jobs", 200, json={})
+    assert await claim(http, wait=0.05) == []
+    waiting = [asyncio.create_task(claim(http, wait=10, owner="same")) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    assert not any(one.done() for one in waiting)
+    for key in "ab":
+        await post(http, "/jobs/jobs", {"key": key}, 201)
+    async with asyncio.timeout(5):
+        found = await asyncio.gather(*waiting)
+    assert sorted(job["key"] for jobs in found for job in jobs) == ["a", "b"]
+    delayed = asyncio.create_task(claim(http, wait=10))
+    await post(http, "/jobs/jobs", {"key": "c", "delay": "200ms"}, 201)
+    async with asyncio.timeout(5):
+        assert [job["key"] for job in await delayed] == ["c"]
+
+
+async def listeners(log, count):
+    while log.queues.bell("jobs").listeners.idle != count:  # noqa: ASYNC110  # it is the server that knows
+        await asyncio.sleep(0.01)
+
+
+async def test_a_client_that_hangs_up_takes_nothing(http, log):
+    await send(http, "PUT", "/jobs", 200, json={})
+    gone = asyncio.create_task(claim(http, wait=10))
+    async with asyncio.timeout(5):
+        await listeners(log, 1)
+        gone.cancel()
+        await listeners(log, 0)
+    await post(http, "/jobs/jobs", {"key": "a"}, 201)
+    assert (await send(http, "GET", "/jobs/stats", 200))["running"] == 0
+    assert len(await claim(http)) == 1
+
+
+@pytest.mark.case("journal-tables", 11)
+async def test_bad_input_has_a_name_and_stores_nothing(http, log):
+    await post(http, "/jobs/jobs", {"key": "a"}, 201)
+    for body, status, code in [
+        ({"key": "k", "priority": 256}, 400, "invalid-priority"),
+        ({"key": "k", "priority": -1}, 400, "invalid-priority"),
+        ({"key": ""}, 201, ""),
+        ({"key": "x" * 5000}, 400, "invalid-key"),
+        ({"key": []}, 400, "invalid-key"),
+        ({"key": {"site": "s"}}, 400, "invalid-key"),
+        ({"key": 1.5}, 400, "invalid-request"),
+        ({}, 400, "invalid-request"),
+        ({"key": "k", "colour": "red"}, 400, "invalid-request"),
+        ({"key": "k", "delay": "soon"}, 400, "invalid-request"),
+        ({"key": "k", "delay": 1, "at": "2100-01-01T00:00:00Z"}, 400, "invalid-request"),
+        ({"key": "k", "at": "2100-01-01T00:00:00"}, 400, "invalid-request"),
+        ({"key": "k", "dataBase64": "?"}, 400, "invalid-request"),
+        ({"key": "k", "data": 1, "dataBase64": "AA=="}, 400, "invalid-request"),
+    ]:
+        if code:
+            await refused(http, "/jobs/jobs", body, status, code)
+    assert (await send(http, "GET", "/jobs/stats", 200))["ready"] == 1
+    await send(http, "POST", "/jobs/jobs", 400, content=b"{not json")
+    for path in ("/none/stats", "/none/dead", "/none/flags", "/none/jobs", "/none"):
+        found = await send(http, "GET", path, 404)
+        assert (found["code"], found["extra"]["name"]) == ("queue-not-found", "none")
+    await refused(http, "/none/claims", {}, 404, "queue-not-found")
+    await refused(http, "/none/operations", None, 400, "invalid-request")
+    await refused(http, "/jobs/claims", {"limit": 0}, 400, "invalid-request")
+    await refused(http, "/jobs/claims", {"lease": 0}, 400, "invalid-request")
+    await refused(http, "/jobs/claims", {"wait": 3600}, 400, "invalid-request")
+    await refused(http, "/-bad-/jobs", {"key": "k"}, 400, "invalid-request")
+    await send(http, "GET", "/jobs/jobs?after=1.2", 400)
+    await send(http, "GET", "/jobs/jobs?limit=0", 400)
+    await send(http, "PUT", "/jobs", 400, json={"options": {"max_timeouts": 0}})
+    await send(http, "PUT", "/jobs", 400, json={"options": {}, "schemas": ["nonsense"]})
+    await send(http, "POST", "/jobs/claims/x/1/done", 404)
+    assert await log.queues.names() == ["jobs"]
+
+
+async def test_a_body_that_is_too_large(http):
+    await send(http, "PUT", "/jobs", 200, json={"options": {"max_payload": 10}})
+    await refused(http, "/jobs/jobs", {"key": "k", "data": "x" * 11}, 413, "payload-too-large")
+    answer = await http.post("/queues/jobs/cancel", json={"key": "k" * 70_000})
+    assert answer.status_code == 413
+
+
+async def test_the_document_describes_every_route(http):
+    """Bodies, parameters and statuses: what a client's generator needs."""
+    document = (await http.get("/openapi/openapi.json")).json()
+    paths = {path: found for path, found in document["paths"].items() if path.startswith("/queues")}
+    assert len(paths) == 18
+    operations = [(path, method, one) for path, found in paths.items() for method, one in found.items()]
+    assert len(operations) == 20
+    for path, method, one in operations:
+        named = {part[1:-1] for part in path.split("/") if part.startswith("{")}
+        given = {parameter["name"] for parameter in one.get("parameters", ()) if parameter["in"] == "path"}
+        assert given == named, path
+        statuses = set(one["responses"])
+        assert {"400", "500", "503"} <= statuses, path
+        assert one.get("description") or one.get("summary")
+        success = next(answer for status, answer in one["responses"].items() if status.startswith("2"))
+        assert "content" in success or method == "delete" or "204" in statuses, path
+    put = paths["/queues/{name}/jobs"]["post"]
+    body = put["requestBody"]["content"]["application/json"]["schema"]
+    name = body["$ref"].rpartition("/")[2]
+    assert {"key", "data", "dataBase64", "priority", "at", "delay", "expiresAt", "expiresIn"} == set(
+        document["components"]["schemas"][name]["properties"]
+    )
+    assert {"200", "201", "409", "413"} <= set(put["responses"])
