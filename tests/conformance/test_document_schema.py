@@ -45,8 +45,9 @@ def test_answers_are_as_documented(address: str) -> None:
     operations = [found.ok() for found in schema.get_all_operations()]
     assert len(operations) >= 16
     for operation in operations:
-        for mode in GenerationMode:
-            _try(operation, mode)
+        _try(operation, GenerationMode.POSITIVE)
+        if operation.method in ("put", "patch", "post"):
+            _try(operation, GenerationMode.NEGATIVE)
 
 
 def _try(operation: Any, mode: GenerationMode) -> None:
