@@ -249,6 +249,7 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feed_checkpoint: Seconds = 15.0
     max_history: Positive = 10_000
     routing: bool = True
+    node_address: str | None = None
     node_lease: Seconds = 10.0
     node_sync: Seconds = 1.0
     shutdown_timeout: Seconds = 30.0

@@ -188,7 +188,8 @@ async def joined(app: Litestar, log: Everlog, address: str) -> AsyncIterator[Non
     if not log.config.documents.routing:
         yield
         return
-    app.state.nodes = nodes = Nodes(log, address)  # first: others may send something as soon as they see our row
+    reachable = log.config.documents.node_address or address
+    app.state.nodes = nodes = Nodes(log, reachable)  # first: others may send something as soon as they see our row
     try:
         await nodes.start()
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from everlog.documents.recovery import Recovered
 from everlog.documents.spark.indexes import BuiltIndexes, build_indexes
 from everlog.documents.spark.recovery import recover
 from everlog.errors import DocumentNotFound
+from tests.cli_support import Cli
 from tests.support import ManualClock, small_config
 
 pytestmark = pytest.mark.spark
@@ -77,6 +79,34 @@ def test_the_stale_pass(spark: Any, tmp_path) -> None:
     assert oldest - 5 <= checkpoints[partition_of_uri("d0")] <= oldest
     assert found < checkpoints[partition_of_uri("d0")]
     assert recover(config, session=spark) == Recovered()
+
+
+def test_the_commands(spark: Any, tmp_path, monkeypatch) -> None:
+    """`everlog docs recover --spark` and `everlog docs index build --spark` start a session, and end it."""
+    ended: list[bool] = []
+
+    class _Session:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(spark, name)
+
+        def stop(self) -> None:
+            ended.append(True)
+
+    monkeypatch.setattr("everlog.documents.spark.tasks.open_session", lambda config, output: _Session())
+    cli = Cli(tmp_path / "data")
+    cli.run("docs", "put", "c~/1", '{"n": 1}')
+    assert cli.json("docs", "recover", "--spark") == msgspec.to_builtins(Recovered())
+    asyncio.run(_define(tmp_path / "data"))
+    assert cli.json("docs", "index", "build", "d~", "--spark") == {"ready": 0, "failed": 0, "tasks": 0}
+    assert cli.json("docs", "index", "build", "c~", "--spark") == {"ready": 1, "failed": 0, "tasks": 1}
+    assert ended == [True, True]
+
+
+async def _define(folder: Path) -> None:
+    config = msgspec.structs.replace(Config(data=str(folder)), documents=DocumentsConfig(index_spark_above=1))
+    async with everlog.connect(config) as log:
+        await log.documents.put("c~/2", {"n": 2})
+        await log.documents.create_index("c~", IndexNew("by-n", (IndexSortItem("n"),)))
 
 
 async def _set_back(config: Config) -> int:
