@@ -13,5 +13,5 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 async def test_writers_through_servers_that_are_killed(tmp_path) -> None:
     with fleet(small_config(tmp_path / "data"), tmp_path / "fleet") as nodes:
-        operations = await load(nodes, seconds=40, every=5, seed=1)
-    assert await verify(nodes, operations) > 500
+        operations = await load(nodes, seconds=30, every=4, seed=1)
+    assert await verify(nodes, operations) > 200
