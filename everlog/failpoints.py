@@ -6,7 +6,7 @@ pipeline dies: this process and, inside a Spark worker, its ancestors up to the 
 dies adds a byte: `apply.rows:1,2` kills one process at the first time, the next one at its second, and no more.
 
 `EVERLOG_PAUSEPOINT=documents.decided:FILE` makes a task wait at that point as long as the file exists and the task's
-key begins with what is in it: a task that takes long.
+key begins with what is in it: a task that takes long. It adds its key to FILE.held first, one a line.
 """
 
 from __future__ import annotations
@@ -65,8 +65,16 @@ async def pausepoint(name: str, key: str) -> None:
     if not wanted:
         return
     point, _, file = wanted.partition(":")
-    while point == name and _holds(Path(file), key):  # noqa: ASYNC110 - another process removes the file
+    if point != name or not _holds(Path(file), key):
+        return
+    _tell(Path(f"{file}.held"), key)
+    while _holds(Path(file), key):  # noqa: ASYNC110 - another process removes the file
         await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _tell(file: Path, key: str) -> None:
+    with file.open("a") as held:
+        held.write(f"{key}\n")
 
 
 def _holds(file: Path, key: str) -> bool:

@@ -75,7 +75,16 @@ class Fleet:
         self.config = msgspec.structs.replace(config, documents=QUICK)
         self._file = write_config(self.config, folder / "server.json")
         self._paused = folder / "paused"
+        self._held = folder / "paused.held"
         self.servers: list[Server] = []
+
+    async def held(self, count: int) -> None:
+        """Wait until so many tasks are held."""
+
+        async def enough() -> bool:
+            return len(self._held.read_text().splitlines()) >= count
+
+        await eventually(enough)
 
     def start(self, count: int = 1, **environment: str) -> list[Server]:
         """Start so many at once; they are ready when this returns."""
@@ -86,6 +95,7 @@ class Fleet:
 
     @contextmanager
     def pause(self, key: str) -> Iterator[None]:
+        self._held.write_text("")
         draft = self._paused.with_suffix(".draft")
         draft.write_text(key)
         draft.rename(self._paused)

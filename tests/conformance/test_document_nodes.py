@@ -68,7 +68,7 @@ async def test_servers_share_documents(nodes: Fleet, http: httpx.AsyncClient) ->
     # A key that takes long holds its own tasks, in the order in which they came, and no others.
     with nodes.pause("slow"):
         slow = [put(http, servers[0], "slow", 1)]
-        await asyncio.sleep(0.2)
+        await nodes.held(1)
         slow.append(put(http, servers[1], "slow", 2))
         assert [revision_of(await put(http, servers[n], "quick", n)) for n in (0, 1)] == [1, 2]
         done, _ = await asyncio.wait(slow, timeout=0.5)
@@ -115,7 +115,7 @@ async def test_a_node_joins_and_leaves_while_tasks_run(nodes: Fleet, http: httpx
     before = (await node_of(http, old))["id"]
     with nodes.pause("p/"):
         first = [put(http, old, key, "first") for key in KEYS]
-        await asyncio.sleep(0.2)
+        await nodes.held(len(KEYS))
         (new,) = nodes.start()
         joiner = await node_of(http, new)
         assert joiner["state"] == "activating"
@@ -139,7 +139,7 @@ async def _leave(nodes: Fleet, http: httpx.AsyncClient, old: Server, new: Server
     after, before = (await node_of(http, old))["id"], (await node_of(http, new))["id"]
     with nodes.pause("p/"):
         last = [put(http, new, key, "last") for key in moved]
-        await asyncio.sleep(0.2)
+        await nodes.held(len(moved))
         new.signal(signal.SIGTERM)
 
         async def leaving() -> bool:
