@@ -30,6 +30,8 @@ _DONE = pa.schema([("steps", pa.int64()), ("failure", pa.string())])
 DONE = "steps long, failure string"
 
 Progress = Callable[[int, int], None]
+Ranges = list[tuple[str, str | None]]
+"""`(after, to)`: the elements behind an id up to another one, or to the end."""
 
 
 @dataclass(slots=True)
@@ -48,16 +50,17 @@ class BuildTask:
     config: Config
     uri: str
     index: Index
+    ranges: Ranges
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        ranges = rows_of(batches)
-        if ranges:
-            steps, failure = asyncio.run(self._build(ranges))
+        mine = [self.ranges[number] for (number,) in rows_of(batches)]
+        if mine:
+            steps, failure = asyncio.run(self._build(mine))
             yield pa.RecordBatch.from_arrays(
                 [pa.array([steps], pa.int64()), pa.array([failure], pa.string())], schema=_DONE
             )
 
-    async def _build(self, ranges: list[tuple[str, str | None]]) -> tuple[int, str | None]:
+    async def _build(self, ranges: Ranges) -> tuple[int, str | None]:
         steps, limit = 0, self.config.documents.index_step
         async with opened(self.config) as parts:
             for after, to in ranges:
@@ -92,8 +95,8 @@ def build_indexes(
     with session_of(config, session) as spark:
         for number, (uri, index) in enumerate(waiting, 1):
             revision, ranges = asyncio.run(_divide(config, uri, per_task))
-            frame = spark.createDataFrame(ranges, "after string, to string").repartition(len(ranges))
-            done = frame.mapInArrow(BuildTask(for_tasks(config), uri, index), DONE).collect()
+            task = BuildTask(for_tasks(config), uri, index, ranges)
+            done = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(task, DONE).collect()
             built.tasks += len(done)
             failure = next((row.failure for row in done if row.failure is not None), None)
             ready = asyncio.run(_conclude(config, uri, index, revision, failure))
@@ -110,7 +113,7 @@ async def _waiting(config: Config, uri: str | None) -> list[PendingIndex]:
     return [one for one in found if one.definition.status is IndexStatus.INDEXING and uri in (None, one.uri)]
 
 
-async def _divide(config: Config, uri: str, per_task: int) -> tuple[int, list[tuple[str, str | None]]]:
+async def _divide(config: Config, uri: str, per_task: int) -> tuple[int, Ranges]:
     """The collection's revision, read before its elements are; and ranges of their ids, the last one without an end."""
     async with opened(config) as parts:
         head, _ = await parts.store.load(Place(uri))

@@ -107,7 +107,7 @@ def recover(config: Config, *, session: SparkSession | None = None) -> Recovered
     total, stuck = Recovered(), dict[int, int]()
     with session_of(config, session) as spark:
         minutes = window.last + 1 - window.first
-        grid = spark.range(window.first, window.last + 1).repartition(tasks_for(minutes, MINUTES_PER_TASK))
+        grid = spark.range(window.first, window.last + 1, 1, tasks_for(minutes, MINUTES_PER_TASK))
         found = grid.mapInArrow(FindTask(for_tasks(config), window), FOUND)
         done = found.repartition(DOCUMENT_TASKS, "uri").mapInArrow(
             CompleteTask(for_tasks(config), window.abandon_ms), DONE
