@@ -10,9 +10,12 @@ from datetime import date
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import msgspec
+
 from everlog.backends import open_parts
 from everlog.clock import Clock, SystemClock
 from everlog.config import Config, load_config
+from everlog.documents.node_status import read_nodes
 from everlog.errors import InvalidConfig
 from everlog.journal.events import EventRecord
 from everlog.journal.journal import Journal, Parts
@@ -202,8 +205,10 @@ class Everlog:
         return self._projections
 
     async def status(self) -> Status:
-        """How far the tables are behind the log, and what the pipeline says."""
-        return await read_status(self.parts)
+        """How far the tables are behind the log, and what the pipeline and the servers say."""
+        found = await read_status(self.parts)
+        nodes = await read_nodes(self.parts)
+        return msgspec.structs.replace(found, nodes=[msgspec.to_builtins(node) for node in nodes])
 
     async def expire(self, *, day: date | None = None, topics: Collection[str] | None = None) -> ExpireReport:
         """Purge the journals that have expired on this day (today, UTC) or earlier."""

@@ -238,7 +238,10 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_timeout: Seconds = 15.0
     max_pending: Positive = 500
     workers: Positive = 16
+    max_workers: Positive = 1024
+    stash: Positive = 4096
     index_step: Positive = 256
+    index_spark_above: Annotated[int, msgspec.Meta(ge=0)] = 0
     fail_timeout: Seconds = 180.0
     hot_recovery: Seconds = 1800.0
     hot_recovery_retry: Seconds = 15.0
@@ -248,6 +251,11 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feed_poll: Seconds = 0.5
     feed_checkpoint: Seconds = 15.0
     max_history: Positive = 10_000
+    routing: bool = True
+    node_address: str | None = None
+    node_lease: Seconds = 10.0
+    node_sync: Seconds = 1.0
+    shutdown_timeout: Seconds = 30.0
 
     @property
     def max_event_bytes(self) -> int:
@@ -259,6 +267,8 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("[documents] needs fail_timeout < hot_recovery < stale_recovery")
         if self.transaction_days * 86_400 <= self.stale_recovery:
             raise ValueError("[documents] transaction_days must be longer than stale_recovery")
+        if self.node_lease < 3 * self.node_sync:
+            raise ValueError("[documents] node_lease must be at least three times node_sync")
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,10 +4,14 @@
 pipeline dies: this process and, inside a Spark worker, its ancestors up to the process named by
 `EVERLOG_FAILPOINT_ROOT`; without that, this process alone. `EVERLOG_FAILPOINT_ONCE` names a file to which each one that
 dies adds a byte: `apply.rows:1,2` kills one process at the first time, the next one at its second, and no more.
+
+`EVERLOG_PAUSEPOINT=documents.decided:FILE` makes a task wait at that point as long as the file exists and the task's
+key begins with what is in it: a task that takes long. It adds its key to FILE.held first, one a line.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -15,6 +19,8 @@ from pathlib import Path
 VARIABLE = "EVERLOG_FAILPOINT"
 ROOT_VARIABLE = "EVERLOG_FAILPOINT_ROOT"
 ONCE_VARIABLE = "EVERLOG_FAILPOINT_ONCE"
+PAUSE_VARIABLE = "EVERLOG_PAUSEPOINT"
+PAUSE_SECONDS = 0.01
 
 POINTS = (
     "batch.started",
@@ -63,6 +69,31 @@ def failpoint(name: str) -> None:
         _hits[name] = _hits.get(name, 0) + 1
         if _is_time([int(each) for each in (count or "1").split(",")], _hits[name]):
             _die()
+
+
+async def pausepoint(name: str, key: str) -> None:
+    """Wait here if the environment says so."""
+    wanted = os.environ.get(PAUSE_VARIABLE)
+    if not wanted:
+        return
+    point, _, file = wanted.partition(":")
+    if point != name or not _holds(Path(file), key):
+        return
+    _tell(Path(f"{file}.held"), key)
+    while _holds(Path(file), key):  # noqa: ASYNC110 - another process removes the file
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _tell(file: Path, key: str) -> None:
+    with file.open("a") as held:
+        held.write(f"{key}\n")
+
+
+def _holds(file: Path, key: str) -> bool:
+    try:
+        return key.startswith(file.read_text())
+    except FileNotFoundError:
+        return False
 
 
 def _is_time(counts: list[int], hits: int) -> bool:

@@ -13,12 +13,13 @@ import msgspec
 
 from everlog.cli.commands import Command, Group
 from everlog.cli.output import Rows, encode, moment, plain, show
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.settings import Settings, run_with_log, with_log
 from everlog.cli.status import stop_signals
 from everlog.client import Everlog
 
 path_argument = click.argument("path")
 body_argument = click.argument("body", metavar="[BODY]", required=False)
+spark_option = click.option("--spark", is_flag=True, help="As a Spark job.")
 
 
 def _write_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,9 +204,37 @@ async def _print_feed(log: Everlog, path: str, after: int | None, *, once: bool,
                 click.echo(f"{item.revision}  {item.method}  {plain(item.path)}  {plain(body)}")
 
 
+@docs.command(cls=Command, examples=["everlog docs recover", "everlog docs recover --spark"])
+@spark_option
+@click.pass_context
+def recover(context: click.Context, spark: bool) -> None:
+    """Complete what crashes have left: events that are not out, writes that never happened.
+
+    Servers do this by themselves, for the last day. With --spark, a job looks through all that is older than the hot
+    window, from where the last pass ended: for an outbox that nobody has looked after for long.
+    """
+    settings = context.ensure_object(Settings)
+    if spark:
+        import everlog.pipeline.session  # noqa: F401 - says what to install, if anything
+        from everlog.documents.spark.recovery import recover as run
+
+        _show_recovered(settings, run(settings.open().config))
+    else:
+        run_with_log(_recover)
+
+
+async def _recover(log: Everlog, settings: Settings) -> None:
+    recovery = (await log.documents.open()).recovery
+    _show_recovered(settings, await recovery.everything() + await recovery.stale())
+
+
+def _show_recovered(settings: Settings, found: Any) -> None:
+    show(settings.as_json, msgspec.to_builtins(found), str(found))
+
+
 @docs.group(cls=Group)
 def index() -> None:
-    """Define, look at and delete the indexes of a collection."""
+    """Define, look at, build and delete the indexes of a collection."""
 
 
 @index.command(cls=Command, examples=["everlog docs index create shop/orders~ --sort=-total --filter 'total>0'"])
@@ -228,6 +257,35 @@ async def create(
     made = await log.documents.create_index(path, IndexNew(index_id, items, condition))
     await log.documents.build_indexes()
     show(settings.as_json, {"indexId": made.index_id, "path": path}, f"{plain(path)} has the index {made.index_id}")
+
+
+@index.command(cls=Command, examples=["everlog docs index build", "everlog docs index build shop/orders~ --spark"])
+@click.argument("path", required=False)
+@spark_option
+@click.pass_context
+def build(context: click.Context, path: str | None, spark: bool) -> None:
+    """Build the indexes that wait for it, of one collection or of all.
+
+    With --spark, a job divides each collection over its tasks: for collections of millions, or those above
+    [documents] index_spark_above, which servers leave to it.
+    """
+    settings = context.ensure_object(Settings)
+    if not spark:
+        if path is not None:
+            raise click.UsageError("PATH goes with --spark: without it, all are built")
+        run_with_log(_build)
+        return
+    import everlog.pipeline.session  # noqa: F401 - says what to install, if anything
+    from everlog.documents.spark.indexes import build_indexes
+
+    done = build_indexes(settings.open().config, path=path)
+    text = f"{done.ready:,} indexes are ready, {done.failed:,} failed"
+    show(settings.as_json, {"ready": done.ready, "failed": done.failed, "tasks": done.tasks}, text)
+
+
+async def _build(log: Everlog, settings: Settings) -> None:
+    count = await log.documents.build_indexes()
+    show(settings.as_json, {"indexes": count}, f"built or dropped {count:,} indexes")
 
 
 @index.command("list", cls=Command)

@@ -29,6 +29,7 @@ LIVE_SECONDS = 0.5
 PLAIN_SECONDS = 3.0
 PATIENCE_SECONDS = 15.0
 SHOWN_TOPICS = 3
+SILENT_SECONDS = 10.0
 
 
 @click.command(cls=Command, examples=["everlog status --watch", "everlog status --json | jq .lag"])
@@ -123,6 +124,7 @@ def pipeline_lines(found: Status) -> list[Text]:
     else:
         lines = _pipeline(pipeline)
     lines += [_service(name, last) for name, last in sorted(found.services.items()) if isinstance(last, dict)]
+    lines += [_node(node, found.time_ms) for node in found.nodes]
     lines += _concerns(found)
     if found.quarantined:
         text = f"waiting   {_count(found.quarantined, 'record')} in quarantine: see 'everlog quarantine list'"
@@ -151,6 +153,14 @@ def _service(name: str, last: dict[str, Any]) -> Text:
     if last.get("last_error"):
         return Text(f"service   {name} failed: {plain(str(last['last_error']))}", style="red")
     return Text(f"service   {name}: {plain(str(last.get('last_result') or 'nothing yet'))}")
+
+
+def _node(node: dict[str, Any], now_ms: int) -> Text:
+    """A server that shares the documents; one that was silent for long is dead, and its row goes soon."""
+    silent = (now_ms - node["seen_ms"]) / 1000
+    late = f", silent for {silent:,.0f} s" if silent > SILENT_SECONDS else ""
+    style = "yellow" if late or node["state"] != "active" else ""
+    return Text(f"node      {plain(node['address'])} {node['state']}{late}", style=style)
 
 
 def _count(number: int, one: str, many: str = "") -> str:

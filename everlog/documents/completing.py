@@ -19,10 +19,10 @@ from everlog.documents.model import Transaction
 from everlog.documents.order import index_key
 from everlog.documents.paths import Place
 from everlog.documents.publishing import Publisher
-from everlog.documents.store import DocumentStore
+from everlog.documents.store import DocumentStore, PendingIndex
+from everlog.documents.workers import Workers
 from everlog.errors import EverlogError, InvalidDocument
 from everlog.failpoints import failpoint
-from everlog.journal.turns import Turns
 
 log = logging.getLogger("everlog.documents")
 
@@ -39,6 +39,9 @@ class Follower(Protocol):
 
     async def after_events(self, uri: str, transactions: Sequence[Transaction]) -> None:
         """The events are out."""
+
+    async def fill(self, owns: Callable[[str], bool]) -> int:
+        """Show in new views what was there before them; how many views."""
 
 
 def locate(index: Index, body: str) -> bytes | None:
@@ -64,6 +67,8 @@ class Completer:
         workers: int,
         follower: Follower | None = None,
         published: Callable[[str], None] = lambda uri: None,
+        turns: Workers | None = None,
+        spark_above: int = 0,
     ) -> None:
         self._store = store
         self._publisher = publisher
@@ -71,7 +76,9 @@ class Completer:
         self._follower = follower
         self._published = published
         self._most = workers
-        self._turns = Turns()
+        self._spark_above = spark_above
+        self._turns = turns or Workers()
+        self.owns: Callable[[str], bool] = lambda uri: True
         self._waiting: dict[str, int] = {}  # uri -> failed attempts so far; in the order of asking
         self._workers: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
@@ -194,8 +201,8 @@ class Completer:
             self._builder = None
 
     async def build_indexes(self, step: int) -> int:
-        """Build what is to be built and drop what is to be dropped, to the end; how many indexes."""
-        pending = await self._store.pending_indexes()
+        """Build what is to be built and drop what is to be dropped, to the end; how many indexes. Then fill views."""
+        pending = [one for one in await self._store.pending_indexes() if await self._is_ours(one)]
         for uri, index in pending:
             work: Callable[[], Awaitable[bool]]
             if index.status is IndexStatus.DELETING:
@@ -207,7 +214,18 @@ class Completer:
                     pass
             except Exception as error:
                 await self._fail(uri, index, error)
+        if self._follower is not None and not self._closed:
+            await self._follower.fill(self.owns)
         return len(pending)
+
+    async def _is_ours(self, pending: PendingIndex) -> bool:
+        """Another node's are not, nor those of large collections, if these are left to a Spark job."""
+        if not self.owns(pending.uri):
+            return False
+        if not self._spark_above or pending.definition.status is not IndexStatus.INDEXING:
+            return True
+        head, _ = await self._store.load(Place(pending.uri))
+        return head is None or head.count <= self._spark_above
 
     @property
     def waiting(self) -> int:

@@ -86,13 +86,14 @@ class Definitions(ABC):
         (await self.open()).completer.kick_indexes(self._config.index_step)
 
     async def put_view(self, path: str, template: str, condition: str | None = None) -> View:
-        """Make a read-only collection of everything that is written from now on and matches a template."""
+        """Make a read-only collection of everything that matches a template; what is there already follows soon."""
         uri = parse_collection(path)
         compile_template(template)
         view = View(uri, template, None if parse_filter(condition or "") is None else condition)
         parts = await self.open()
-        if view in await parts.store.views():
-            return view
+        for known in await parts.store.views():
+            if known.shows_as(view):
+                return known
         head, _ = await parts.store.load(Place(uri))
         if head is not None and not head.deleted and not head.view:
             raise DocumentConflict("collection_view_conflict", f"{uri} is a collection already")
@@ -101,6 +102,7 @@ class Definitions(ABC):
         with contextlib.suppress(DocumentConflict):  # it is there since an earlier, unfinished call
             await self._apply(Command("put", Place(uri), internal=True, makes_view=True))
         parts.followers.forget()
+        parts.completer.kick_indexes(self._config.index_step)
         return view
 
     async def view(self, path: str) -> View:

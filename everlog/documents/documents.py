@@ -27,6 +27,7 @@ from everlog.documents.query import Answer, Batch, Explanation, Limits, Query, R
 from everlog.documents.recovery import Recovery
 from everlog.documents.store import DocumentStore
 from everlog.documents.views import Followers
+from everlog.documents.workers import Workers
 from everlog.errors import (
     DocumentNotFound,
     EverlogError,
@@ -34,8 +35,7 @@ from everlog.errors import (
     Unreachable,
     WriteUnfinished,
 )
-from everlog.failpoints import failpoint
-from everlog.journal.turns import Turns
+from everlog.failpoints import failpoint, pausepoint
 
 MAX_HEADER = 200
 
@@ -86,7 +86,8 @@ class Documents(Definitions):
         self._open_store = open_store
         self._make_history = history
         self._make_publisher = publisher
-        self._turns = Turns()
+        self.writers = Workers(most=config.max_workers, stash=config.stash)
+        self.completers = Workers(most=config.max_workers, stash=config.stash)
         self._opening = asyncio.Lock()
         self._parts: Opened | None = None
         self._settings = Settings(max_pending=config.max_pending, max_body_bytes=config.max_body_bytes)
@@ -105,6 +106,8 @@ class Documents(Definitions):
                     workers=self._config.workers,
                     follower=followers,
                     published=history.notify,
+                    turns=self.completers,
+                    spark_above=self._config.index_spark_above,
                 )
                 recovery = Recovery(store, completer, clock=self._clock, config=self._config)
                 self._parts = Opened(store, completer, history, followers, recovery)
@@ -174,7 +177,7 @@ class Documents(Definitions):
         parts = await self.open()
         place = command.place
         deadline = self._clock.monotonic() + self._config.request_timeout
-        await self._turns.take(place.uri)
+        await self.writers.take(place.uri)
         try:
             while True:
                 state = await parts.store.load(place)
@@ -188,6 +191,7 @@ class Documents(Definitions):
                 if isinstance(made, Written):
                     return made
                 failpoint("documents.decided")
+                await pausepoint("documents.decided", place.uri)
                 if await self._accept(parts.store, command, made):
                     break
                 if self._clock.monotonic() > deadline:
@@ -197,7 +201,7 @@ class Documents(Definitions):
                         message_id=command.message_id,
                     )
         finally:
-            self._turns.end(place.uri)
+            self.writers.end(place.uri)
         failpoint("documents.accepted")
         parts.completer.kick(place.uri)
         return Written(

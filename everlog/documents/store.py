@@ -11,12 +11,13 @@ The rules that every implementation keeps:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.model import Change, Head, Row, Transaction
+from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import Place
 from everlog.documents.planning import Range
 from everlog.documents.query import Batch
@@ -45,11 +46,16 @@ class PendingIndex(NamedTuple):
 
 
 class View(NamedTuple):
-    """A read-only collection that shows what matches a template."""
+    """A read-only collection that shows what matches a template. `filled`: also what was there before it."""
 
     uri: str
     template: str
     filter: str | None
+    filled: bool = False
+
+    def shows_as(self, other: View) -> bool:
+        """Whether the two are defined alike."""
+        return self[:3] == other[:3]
 
 
 class TemplateIndex(NamedTuple):
@@ -95,8 +101,10 @@ class DocumentStore(ABC):
         """Note that the events are out."""
 
     @abstractmethod
-    def incomplete(self, first_quantum: int, last_quantum: int) -> AsyncIterator[list[Waiting]]:
-        """All outbox rows of these minutes that are not completed, accepted or not."""
+    def incomplete(
+        self, first_quantum: int, last_quantum: int, partitions: Collection[int] | None = None
+    ) -> AsyncIterator[list[Waiting]]:
+        """All outbox rows of these minutes that are not completed, accepted or not; of some partitions, or of all."""
 
     @abstractmethod
     async def abandon(self, waiting: Waiting, now_ms: int) -> bool:
@@ -133,6 +141,23 @@ class DocumentStore(ABC):
         """Index the next elements after `built_to`; True if none was left: then the index is ready."""
 
     @abstractmethod
+    async def cut(self, uri: str, every: int) -> list[str]:
+        """Every so many-th id of a collection's elements, in order: where work on it may be divided."""
+
+    @abstractmethod
+    async def build_part(
+        self, uri: str, index: Index, locate: Locate, *, after: str, to: str | None, limit: int
+    ) -> str | None:
+        """Index the next elements with `after < id <= to`; the last of them, None if none was left.
+
+        Parts may be built by several at once, and twice. Whoever knows that all are done calls `finish`.
+        """
+
+    @abstractmethod
+    async def finish(self, uri: str, index: Index, revision: int) -> bool:
+        """The index is ready, and as new as this revision; False if it was not being built any more."""
+
+    @abstractmethod
     async def update_index(
         self, uri: str, index: Index, transactions: Sequence[Transaction], locate: Locate, revision: int
     ) -> None:
@@ -147,12 +172,16 @@ class DocumentStore(ABC):
         """All indexes that are being built or deleted."""
 
     @abstractmethod
-    async def checkpoint(self) -> int | None:
-        """The minute up to which nothing is left to recover."""
+    async def checkpoints(self) -> dict[int, int]:
+        """The minute up to which nothing is left to recover, by partition; of those that have one."""
 
     @abstractmethod
-    async def save_checkpoint(self, quantum: int) -> None:
-        """It never moves back."""
+    async def save_checkpoints(self, quanta: Mapping[int, int]) -> None:
+        """None of them moves back."""
+
+    @abstractmethod
+    def places(self, prefix: str) -> AsyncIterator[list[Place]]:
+        """Where something is stored, of all documents and collections whose uris begin like this. In any order."""
 
     @abstractmethod
     async def views(self) -> list[View]:
@@ -161,6 +190,10 @@ class DocumentStore(ABC):
     @abstractmethod
     async def put_view(self, view: View) -> bool:
         """Define a view; False if its uri is a view already."""
+
+    @abstractmethod
+    async def mark_filled(self, uri: str) -> None:
+        """The view shows what was there before it."""
 
     @abstractmethod
     async def delete_view(self, uri: str) -> bool:
@@ -177,6 +210,10 @@ class DocumentStore(ABC):
     @abstractmethod
     async def delete_template_index(self, index_id: str) -> bool:
         """False if there is none."""
+
+    @abstractmethod
+    def node_table(self) -> NodeTable:
+        """The servers that share these documents."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -25,6 +25,17 @@ def compile_template(template: str) -> re.Pattern[str]:
     return re.compile("([^/]+)".join(re.escape(piece) for piece in literals))
 
 
+def uri_prefix(template: str) -> str:
+    """What the uris of all documents and collections begin with whose paths may match.
+
+    An element's uri ends before its id, so the last segment does not count.
+
+    >>> uri_prefix("shop/orders~/{*}"), uri_prefix("{*}/x")
+    ('shop/orders~', '')
+    """
+    return template.partition("{")[0].rpartition("/")[0]
+
+
 def match_template(template: str, path: str) -> str | None:
     """The values of the parameters, joined by ':'; None if the path does not match.
 

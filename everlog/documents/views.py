@@ -1,12 +1,14 @@
 """Views and template indexes: what follows from a write elsewhere.
 
 A view's element is made equal to its source as it is now, whenever the source was written: so steps may be repeated
-and may come late. A view does not feed another view.
+and may come late. Whoever changed an element looks at the source once more: of two that do this at once, the last one
+to write finds what the other one saw. A view does not feed another view.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -19,8 +21,10 @@ from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
 from everlog.documents.model import Command, Transaction
 from everlog.documents.paths import MAX_ITEM_BYTES, Place
 from everlog.documents.store import DocumentStore, TemplateIndex, View
-from everlog.documents.templates import match_template
-from everlog.errors import DocumentNotFound
+from everlog.documents.templates import match_template, uri_prefix
+from everlog.errors import DocumentNotFound, InvalidDocument
+
+log = logging.getLogger("everlog.documents")
 
 CACHE_SECONDS = 1.0
 
@@ -75,12 +79,45 @@ class Followers:
             for item in sorted({one.item for one in transactions}):
                 await self.show(view, Place(uri, item))
 
+    async def fill(self, owns: Callable[[str], bool]) -> int:
+        """Show what was there before a view was defined. Whoever is cut off leaves it to be done again."""
+        count = 0
+        for view in await self._store.views():
+            if view.filled or not owns(view.uri):
+                continue
+            if await self._fill(view):
+                await self._store.mark_filled(view.uri)
+                count += 1
+        return count
+
+    async def _fill(self, view: View) -> bool:
+        """False if the view is gone meanwhile."""
+        async for page in self._store.places(uri_prefix(view.template)):
+            views = {one.uri: one for one in await self._store.views()}
+            if view.uri not in views or not views[view.uri].shows_as(view):
+                return False
+            for source in page:
+                if source.uri not in views:
+                    await self._show_or_leave(view, source)
+        return True
+
+    async def _show_or_leave(self, view: View, source: Place) -> None:
+        """What a view cannot take, as too large, is left out: it must not hold back the others."""
+        try:
+            await self.show(view, source)
+        except InvalidDocument as error:
+            log.warning("%s is not shown in %s: %s", source.path, view.uri, error, extra={"key": view.uri})
+
     async def show(self, view: View, source: Place) -> None:
         """Make the view's element what its source is now."""
         item = match_template(view.template, source.path)
         if item is None or len(item) > MAX_ITEM_BYTES or source.kind == "collection":
             return
-        target = Place(view.uri, item)
+        while await self._copy(view, source, Place(view.uri, item)):
+            pass
+
+    async def _copy(self, view: View, source: Place, target: Place) -> bool:
+        """Whether something changed: then the source may have, too."""
         head, row = await self._store.load(source)
         body = None if row is None or head is None or head.deleted else stored_body(row.body)
         if not isinstance(body, dict) or not make_matcher(parse_filter(view.filter or ""))(body, self._clock.now_ms()):
@@ -89,10 +126,13 @@ class Followers:
         if body is None:
             if shown is not None:
                 await self._ignore_absent(Command("delete", target, internal=True))
-            return
-        wanted = {**body, "id": item}
-        if shown is None or not same(stored_body(shown.body), wanted):
-            await self._apply(Command("put", target, wanted, internal=True))
+            return shown is not None
+        wanted = {**body, "id": target.item}
+        if shown is not None and same(stored_body(shown.body), wanted):
+            return False
+        # It makes the view, too: its definition may be there before its collection is.
+        await self._apply(Command("put", target, wanted, internal=True, makes_view=True))
+        return True
 
     async def _ignore_absent(self, command: Command) -> None:
         with contextlib.suppress(DocumentNotFound):  # another node may have been quicker

@@ -25,6 +25,7 @@ except ImportError as error:
 from everlog.http.definitions import DEFINITION_ROUTES
 from everlog.http.documents import CONTENT_ROUTES
 from everlog.http.errors import handle_http, handle_refusal, handle_unexpected
+from everlog.http.nodes import NODE_ROUTES
 from everlog.http.queues import QUEUE_ROUTES
 
 
@@ -44,7 +45,7 @@ def make_app(log: Everlog) -> Litestar:
             yield
 
     return Litestar(
-        [*CONTENT_ROUTES, *DEFINITION_ROUTES, *QUEUE_ROUTES],
+        [*CONTENT_ROUTES, *DEFINITION_ROUTES, *NODE_ROUTES, *QUEUE_ROUTES],
         exception_handlers={
             EverlogError: handle_refusal,
             HTTPException: handle_http,

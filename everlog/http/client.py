@@ -330,7 +330,7 @@ def _index(found: dict[str, Any]) -> Index:
 
 
 def _view(found: dict[str, Any]) -> View:
-    return View(found["path"], found["template_uri"], found["filter"])
+    return View(found["path"], found["template_uri"], found["filter"], found["status"] == "ready")
 
 
 def _transaction(found: dict[str, Any]) -> Transaction:

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from litestar import Response, delete, get, post, put
-from litestar.params import QueryParameter
+from litestar.openapi.spec import Schema
 
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem
 from everlog.documents.model import Transaction
+from everlog.documents.paths import parse_collection
+from everlog.documents.store import View
 from everlog.errors import InvalidDocument
 from everlog.http.answers import PREFIX, json_answer
-from everlog.http.document_requests import also, correlation, documents_of, segments, typed_body
+from everlog.http.document_requests import body_bytes, correlation, documents_of, segments, typed_body
+from everlog.http.document_spec import (
+    COLLECTION_PATH,
+    CORRELATION,
+    INDEX,
+    INDEX_CREATED,
+    INDEX_NEW,
+    TEMPLATE,
+    TEMPLATE_CREATED,
+    TEMPLATE_NEW,
+    TRANSACTION,
+    VIEW,
+    VIEW_NEW,
+    answer,
+    elements,
+    operation,
+    path_parameter,
+    query,
+)
+from everlog.http.nodes import routed
 from everlog.http.requests import AnyRequest, decode, flag, parameters, raw_rest
+
+GONE = answer("Gone")
+TEMPLATE_PATH = path_parameter("The id of the template index")
 
 
 class ViewBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,16 +70,40 @@ def _index_body(index: Index) -> dict[str, Any]:
     return found
 
 
-@post("/hyper-storage/indexes/{path:path}", status_code=201, responses=also(408, 409, 413))
-async def post_index(request: AnyRequest) -> Response[bytes]:
+@post(
+    "/hyper-storage/indexes/{path:path}",
+    status_code=201,
+    operation_class=operation(
+        COLLECTION_PATH,
+        CORRELATION,
+        answers={201: answer("Defined; it is being built", INDEX_CREATED)},
+        refusals=(408, 409, 413, 421, 504),
+        body=INDEX_NEW,
+    ),
+)
+async def post_index(request: AnyRequest) -> Response[Any]:
     """Define an index of a collection."""
     (name,) = segments(request, "indexes", 1)
-    index = await documents_of(request).create_index(name, await typed_body(request, IndexNew))
+    data = await body_bytes(request)
+    new: IndexNew = typed_body(data, IndexNew)
+    docs, uri = documents_of(request), parse_collection(name)
+    return await routed(request, docs.completers, uri, data, lambda: _create_index(request, name, new))
+
+
+async def _create_index(request: AnyRequest, name: str, new: IndexNew) -> Response[bytes]:
+    index = await documents_of(request).create_index(name, new)
     body = {"indexId": index.index_id, "path": name, "_links": {"self": {"href": request.url.path}}}
     return json_answer(body, status=201, headers=correlation(request))
 
 
-@get("/hyper-storage/indexes/{path:path}", responses=also(404))
+@get(
+    "/hyper-storage/indexes/{path:path}",
+    operation_class=operation(
+        COLLECTION_PATH,
+        CORRELATION,
+        answers={200: answer("One index, or all", Schema(any_of=[INDEX, elements(INDEX)]))},
+    ),
+)
 async def get_index(request: AnyRequest) -> Response[bytes]:
     """One index, or all of a collection."""
     name, *index_id = segments(request, "indexes", 2)
@@ -66,13 +114,22 @@ async def get_index(request: AnyRequest) -> Response[bytes]:
     return json_answer({"_embedded": {"els": found}}, headers=correlation(request))
 
 
-@delete("/hyper-storage/indexes/{path:path}", status_code=204, responses=also(404))
-async def delete_index(request: AnyRequest) -> Response[None]:
+@delete(
+    "/hyper-storage/indexes/{path:path}",
+    status_code=200,  # what another node answers has a body when it is an error; so this route may have one
+    operation_class=operation(COLLECTION_PATH, CORRELATION, answers={204: GONE}, refusals=(421, 504)),
+)
+async def delete_index(request: AnyRequest) -> Response[Any]:
     """Delete an index."""
     found = segments(request, "indexes", 2)
     if len(found) != 2:
         raise InvalidDocument("invalid-path", "which index? /indexes/{path}/{indexId}")
-    await documents_of(request).delete_index(*found)
+    docs, uri = documents_of(request), parse_collection(found[0])
+    return await routed(request, docs.completers, uri, b"", lambda: _delete_index(request, *found))
+
+
+async def _delete_index(request: AnyRequest, name: str, index_id: str) -> Response[None]:
+    await documents_of(request).delete_index(name, index_id)
     return Response(None, status_code=204, headers=correlation(request))
 
 
@@ -80,10 +137,15 @@ def _transaction_body(found: Transaction) -> dict[str, Any]:
     return {"transactionId": found.id, "revision": found.revision, "completedAt": found.completed_ms}
 
 
-@get("/hyper-storage/transactions", responses=also())
-async def list_transactions(
-    request: AnyRequest, path: Annotated[str | None, QueryParameter(description="The document's path")] = None
-) -> Response[bytes]:
+@get(
+    "/hyper-storage/transactions",
+    operation_class=operation(
+        query("path", "The document's path"),
+        query("incomplete", "1: those whose events are not out yet"),
+        answers={200: answer("The writes", elements(TRANSACTION))},
+    ),
+)
+async def list_transactions(request: AnyRequest) -> Response[bytes]:
     """Writes of a document whose events are not out yet: `?path=…&incomplete=1`."""
     given = parameters(request)
     if not given.get("path") or not flag(given, "incomplete"):
@@ -92,31 +154,58 @@ async def list_transactions(
     return json_answer({"_embedded": {"els": [_transaction_body(one) for one in found]}})
 
 
-@get("/hyper-storage/transactions/{path:path}", responses=also(404))
+@get(
+    "/hyper-storage/transactions/{path:path}",
+    operation_class=operation(
+        path_parameter("`path:uuid:revision`, as a write answers"),
+        answers={200: answer("The write", TRANSACTION)},
+    ),
+)
 async def get_transaction(request: AnyRequest) -> Response[bytes]:
     """One write, by its id."""
     name = decode(raw_rest(request, f"{PREFIX}/transactions/"))
     return json_answer(_transaction_body(await documents_of(request).transaction(name)))
 
 
-@put("/hyper-storage/views/{path:path}", status_code=201, responses=also(408, 409, 413))
+def _view_body(view: View) -> dict[str, Any]:
+    status = "ready" if view.filled else "filling"
+    return {"path": view.uri, "template_uri": view.template, "filter": view.filter, "status": status}
+
+
+@put(
+    "/hyper-storage/views/{path:path}",
+    status_code=201,
+    operation_class=operation(
+        COLLECTION_PATH,
+        answers={201: answer("Defined", VIEW)},
+        refusals=(408, 409, 413, 429, 504),
+        body=VIEW_NEW,
+    ),
+)
 async def put_view(request: AnyRequest) -> Response[bytes]:
     """Make a collection that shows what matches a template."""
     (name,) = segments(request, "views", 1)
-    body: ViewBody = await typed_body(request, ViewBody)
+    body: ViewBody = typed_body(await body_bytes(request), ViewBody)
     view = await documents_of(request).put_view(name, body.template_uri, body.filter)
-    return json_answer({"path": view.uri, "template_uri": view.template, "filter": view.filter}, status=201)
+    return json_answer(_view_body(view), status=201)
 
 
-@get("/hyper-storage/views/{path:path}", responses=also(404))
+@get(
+    "/hyper-storage/views/{path:path}",
+    operation_class=operation(COLLECTION_PATH, answers={200: answer("The view", VIEW)}),
+)
 async def get_view(request: AnyRequest) -> Response[bytes]:
     """One view."""
     (name,) = segments(request, "views", 1)
     view = await documents_of(request).view(name)
-    return json_answer({"path": view.uri, "template_uri": view.template, "filter": view.filter})
+    return json_answer(_view_body(view))
 
 
-@delete("/hyper-storage/views/{path:path}", status_code=204, responses=also(404))
+@delete(
+    "/hyper-storage/views/{path:path}",
+    status_code=204,
+    operation_class=operation(COLLECTION_PATH, answers={204: GONE}, refusals=(429, 504)),
+)
 async def delete_view(request: AnyRequest) -> Response[None]:
     """Remove a view and what it shows."""
     (name,) = segments(request, "views", 1)
@@ -124,17 +213,29 @@ async def delete_view(request: AnyRequest) -> Response[None]:
     return Response(None, status_code=204)
 
 
-@put("/hyper-storage/template-indexes/{path:path}", status_code=201, responses=also(408, 409, 413))
+@put(
+    "/hyper-storage/template-indexes/{path:path}",
+    status_code=201,
+    operation_class=operation(
+        TEMPLATE_PATH,
+        answers={201: answer("Defined", TEMPLATE_CREATED)},
+        refusals=(408, 409, 413),
+        body=TEMPLATE_NEW,
+    ),
+)
 async def put_template_index(request: AnyRequest) -> Response[bytes]:
     """Give every matching collection an index."""
     (index_id,) = segments(request, "template-indexes", 1)
-    body: TemplateIndexBody = await typed_body(request, TemplateIndexBody)
+    body: TemplateIndexBody = typed_body(await body_bytes(request), TemplateIndexBody)
     new = IndexNew(index_id, body.sort_by, body.filter)
     made = await documents_of(request).put_template_index(index_id, body.template_uri, new)
     return json_answer({"indexId": made.index_id, "template_uri": made.template}, status=201)
 
 
-@get("/hyper-storage/template-indexes/{path:path}", responses=also(404))
+@get(
+    "/hyper-storage/template-indexes/{path:path}",
+    operation_class=operation(TEMPLATE_PATH, answers={200: answer("The template", TEMPLATE)}),
+)
 async def get_template_index(request: AnyRequest) -> Response[bytes]:
     """One template index."""
     (index_id,) = segments(request, "template-indexes", 1)
@@ -143,7 +244,11 @@ async def get_template_index(request: AnyRequest) -> Response[bytes]:
     return json_answer({**definition, "indexId": found.index_id, "template_uri": found.template})
 
 
-@delete("/hyper-storage/template-indexes/{path:path}", status_code=204, responses=also(404))
+@delete(
+    "/hyper-storage/template-indexes/{path:path}",
+    status_code=204,
+    operation_class=operation(TEMPLATE_PATH, answers={204: GONE}),
+)
 async def delete_template_index(request: AnyRequest) -> Response[None]:
     """Remove a template index; indexes that it made stay."""
     (index_id,) = segments(request, "template-indexes", 1)

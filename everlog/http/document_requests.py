@@ -1,34 +1,19 @@
-"""What the routes of documents share: where the documents are, bodies, paths, and which answers are documented."""
+"""What the routes of documents share: where the documents are, bodies, paths."""
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from litestar.openapi.datastructures import ResponseSpec
 
 from everlog.config import DocumentsConfig
 from everlog.documents.bodies import decode_body
 from everlog.documents.documents import Documents
 from everlog.errors import InvalidDocument
 from everlog.http.answers import PREFIX
-from everlog.http.errors import ErrorBody
 from everlog.http.requests import AnyRequest, decode, raw_rest, read_body
 
 CONTENT = f"{PREFIX}/content/"
-
-
-def also(*statuses: int) -> dict[int, ResponseSpec]:
-    """What else a route may answer: errors, and a second way to succeed."""
-    return {
-        status: ResponseSpec(
-            ErrorBody if status >= 400 else None,
-            generate_examples=False,
-            description=HTTPStatus(status).phrase,
-        )
-        for status in sorted({*statuses, 400, 414, 500, 503, 507})
-    }
 
 
 def documents_of(request: AnyRequest) -> Documents:
@@ -51,15 +36,14 @@ def content_path(request: AnyRequest) -> str:
     return decode(raw_rest(request, CONTENT))
 
 
-async def json_body(request: AnyRequest) -> Any:
+async def body_bytes(request: AnyRequest) -> bytes:
     config = config_of(request)
-    data = await read_body(request, limit=config.max_body_bytes, seconds=config.request_timeout)
-    return decode_body(data)
+    return await read_body(request, limit=config.max_body_bytes, seconds=config.request_timeout)
 
 
-async def typed_body(request: AnyRequest, kind: Any) -> Any:
+def typed_body(data: bytes, kind: Any) -> Any:
     try:
-        return msgspec.convert(await json_body(request), kind)
+        return msgspec.convert(decode_body(data), kind)
     except msgspec.ValidationError as error:
         raise InvalidDocument("invalid-body", f"this body is not what is expected here: {error}") from error
 

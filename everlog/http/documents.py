@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 from litestar import Response, delete, patch, post, put, route
-from litestar.params import QueryParameter
 from litestar.response import Stream
 
 from everlog.documents.bodies import decode_body
@@ -26,13 +25,40 @@ from everlog.http.answers import (
     server_sent,
     written_answer,
 )
-from everlog.http.document_requests import also, config_of, content_path, correlation, documents_of, json_body
-from everlog.http.requests import AnyRequest, flag, parameters, read_body, whole_number
+from everlog.http.document_requests import body_bytes, config_of, content_path, correlation, documents_of
+from everlog.http.document_spec import (
+    ANY,
+    CONTENT_PATH,
+    CREATED,
+    EVENTS,
+    MERGE_PATCH,
+    OBJECT,
+    PAGE_OR_BODY,
+    READ_HEADERS,
+    READ_PARAMETERS,
+    REVISION,
+    WRITE_HEADERS,
+    WRITING,
+    WRITTEN,
+    answer,
+    header,
+    operation,
+)
+from everlog.http.errors import JSON
+from everlog.http.nodes import routed
+from everlog.http.requests import AnyRequest, flag, parameters, whole_number
 
 HISTORY_PAGE = 100
+REPLACED = answer("Done", WRITTEN, WRITING)
+MADE = answer("Made", CREATED, WRITING | {"Location": "Where it is"})
 
 
-async def _write(request: AnyRequest, method: Method, body: Any) -> Response[bytes]:
+async def _write(request: AnyRequest, method: Method, data: bytes, body: Any) -> Response[Any]:
+    docs, uri = documents_of(request), parse_path(content_path(request)).uri
+    return await routed(request, docs.writers, uri, data, lambda: _write_here(request, method, body))
+
+
+async def _write_here(request: AnyRequest, method: Method, body: Any) -> Response[bytes]:
     headers = request.headers
     message_id = headers.get("hyperbus-message-id", headers.get("idempotency-key"))
     wait = headers.get("hyper-storage-wait")
@@ -48,25 +74,35 @@ async def _write(request: AnyRequest, method: Method, body: Any) -> Response[byt
         correlation_id=headers.get("hyperbus-correlation-id"),
         wait=wait == "full",
     )
-    answer = correlation(request)
+    known = correlation(request)
     if message_id is not None:
-        answer["Hyperbus-Message-Id"] = message_id
-    return written_answer(written, answer)
+        known["Hyperbus-Message-Id"] = message_id
+    return written_answer(written, known)
 
 
 @route(
     "/hyper-storage/content/{path:path}",
     http_method=["GET", "HEAD"],
     name="content.get",
-    responses=also(304, 404, 504),
-    description="A document, an element, or a page of a collection; with `feed`, `history`, `at`, `diff` its changes.",
+    operation_class=operation(
+        CONTENT_PATH,
+        *READ_PARAMETERS,
+        *READ_HEADERS,
+        header("Last-Event-ID", "With feed: go on behind this revision"),
+        answers={
+            200: answer(
+                "The body, a page, or changes",
+                PAGE_OR_BODY,
+                REVISION | {"ETag": "Of the body or the page", "Hyper-Storage-Count": "Elements of the collection"},
+                (JSON, MERGE_PATCH, EVENTS),
+            ),
+            304: answer("What the client has is current", headers=REVISION | {"ETag": "The same"}),
+        },
+        refusals=(504,),
+    ),
 )
-async def get_content(
-    request: AnyRequest,
-    size: Annotated[str | None, QueryParameter(description="How many elements a page has")] = None,
-    filter_: Annotated[str | None, QueryParameter(name="filter", description="Which elements")] = None,
-    sort: Annotated[str | None, QueryParameter(description="-field1,+field2")] = None,
-) -> Response[Any]:
+async def get_content(request: AnyRequest) -> Response[Any]:
+    """A document, an element, or a page of a collection; with `feed`, `history`, `at`, `diff` its changes."""
     docs, given, headers = documents_of(request), parameters(request), correlation(request)
     name = content_path(request)
     if "feed" in given and request.method == "GET":
@@ -159,35 +195,72 @@ async def _diff(docs: Documents, path: str, text: str, headers: dict[str, str]) 
     return json_answer(patch_, headers=headers | {"Content-Type": "application/merge-patch+json"})
 
 
-@put("/hyper-storage/content/{path:path}", status_code=200, responses=also(201, 404, 408, 409, 412, 413, 422, 429, 504))
-async def put_content(request: AnyRequest) -> Response[bytes]:
+@put(
+    "/hyper-storage/content/{path:path}",
+    status_code=200,
+    operation_class=operation(
+        CONTENT_PATH,
+        *WRITE_HEADERS,
+        answers={200: REPLACED, 201: MADE},
+        refusals=(408, 409, 412, 413, 421, 422, 429, 504),
+        body=ANY,
+        optional=True,
+    ),
+)
+async def put_content(request: AnyRequest) -> Response[Any]:
     """Store a document or an element; without a body, begin an empty collection."""
-    config = config_of(request)
-    data = await read_body(request, limit=config.max_body_bytes, seconds=config.request_timeout)
+    data = await body_bytes(request)
     place = parse_path(content_path(request))
-    return await _write(request, "put", None if not data and place.kind == "collection" else decode_body(data))
+    return await _write(request, "put", data, None if not data and place.kind == "collection" else decode_body(data))
 
 
-@patch("/hyper-storage/content/{path:path}", status_code=200, responses=also(404, 408, 409, 412, 413, 422, 429, 504))
-async def patch_content(request: AnyRequest) -> Response[bytes]:
+@patch(
+    "/hyper-storage/content/{path:path}",
+    status_code=200,
+    operation_class=operation(
+        CONTENT_PATH,
+        *WRITE_HEADERS,
+        answers={200: REPLACED},
+        refusals=(408, 409, 412, 413, 421, 422, 429, 504),
+        body=OBJECT,
+    ),
+)
+async def patch_content(request: AnyRequest) -> Response[Any]:
     """Merge into what is stored (RFC 7396)."""
-    return await _write(request, "patch", await json_body(request))
+    data = await body_bytes(request)
+    return await _write(request, "patch", data, decode_body(data))
 
 
-@delete("/hyper-storage/content/{path:path}", status_code=200, responses=also(404, 409, 412, 422, 429, 504))
-async def delete_content(request: AnyRequest) -> Response[bytes]:
+@delete(
+    "/hyper-storage/content/{path:path}",
+    status_code=200,
+    operation_class=operation(
+        CONTENT_PATH,
+        *WRITE_HEADERS,
+        answers={200: REPLACED},
+        refusals=(409, 412, 421, 422, 429, 504),
+    ),
+)
+async def delete_content(request: AnyRequest) -> Response[Any]:
     """Delete a document, an element or a collection."""
-    return await _write(request, "delete", None)
+    return await _write(request, "delete", b"", None)
 
 
 @post(
     "/hyper-storage/content/{path:path}",
     status_code=201,
-    responses=also(405, 408, 409, 412, 413, 422, 429, 504),
+    operation_class=operation(
+        CONTENT_PATH,
+        *WRITE_HEADERS,
+        answers={201: MADE},
+        refusals=(405, 408, 409, 412, 413, 421, 422, 429, 504),
+        body=OBJECT,
+    ),
 )
-async def post_content(request: AnyRequest) -> Response[bytes]:
+async def post_content(request: AnyRequest) -> Response[Any]:
     """Add an element to a collection under a new id."""
-    return await _write(request, "post", await json_body(request))
+    data = await body_bytes(request)
+    return await _write(request, "post", data, decode_body(data))
 
 
 CONTENT_ROUTES = [get_content, put_content, patch_content, delete_content, post_content]

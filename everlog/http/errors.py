@@ -34,6 +34,7 @@ _INVALID = {
     "body-too-large": 413,
     "body-too-slow": 408,
     "post-not-allowed": 405,
+    "misdirected": 421,
     "not-mergeable": 422,
 }
 _STATUSES: tuple[tuple[type[EverlogError], int], ...] = (

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from everlog.client import Everlog
 from everlog.errors import InvalidConfig, MissingExtra, PortTaken
 from everlog.http.app import make_app
+from everlog.http.nodes import joined
 
 try:
     import uvicorn
@@ -62,7 +63,9 @@ async def serving(log: Everlog, *, host: str, port: int) -> AsyncIterator[str]:
                 await task
                 raise RuntimeError("the server ended while it started")
             await asyncio.sleep(0.01)
-        yield f"http://{host}:{bound.getsockname()[1]}"
+        address = f"http://{host}:{bound.getsockname()[1]}"
+        async with joined(app, log, address):
+            yield address
     finally:
         app.state.stopping.set()
         server.should_exit = True

@@ -61,7 +61,8 @@ class PipelineStatus(msgspec.Struct, frozen=True):
 
 class Status(msgspec.Struct, frozen=True):
     """Everything at one glance. `where` is the folder, or the servers; `services` are the last words of other
-    services, such as `expiry`; `concerns` says by topic what may lose acknowledged appends one day."""
+    services, such as `expiry`; `concerns` says by topic what may lose acknowledged appends one day; `nodes` are the
+    servers that share the documents."""
 
     where: str
     time_ms: int
@@ -72,6 +73,7 @@ class Status(msgspec.Struct, frozen=True):
     quarantined: int
     services: dict[str, Any] = {}
     concerns: dict[str, list[str]] = {}
+    nodes: list[dict[str, Any]] = []
 
     @property
     def topics(self) -> list[str]:

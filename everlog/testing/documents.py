@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from typing import Any
 
+import msgspec
 import pytest
 
 from everlog.documents.bodies import decode_body, encode_body
@@ -13,6 +14,7 @@ from everlog.documents.filters.evaluation import make_matcher
 from everlog.documents.ids import TransactionId, time_uuid
 from everlog.documents.indexes import Index, IndexSortItem, IndexStatus
 from everlog.documents.model import Change, Command, Settings, Transaction, Written, decide
+from everlog.documents.nodes import Node, NodeState
 from everlog.documents.order import index_key
 from everlog.documents.paths import parse_path, quantum_of
 from everlog.documents.planning import Range
@@ -283,6 +285,54 @@ class DocumentStoreConformance:
         assert found.count in (5, None)
         assert await indexed(store, uri, found) == ["5", "2", "3", "4", "0"]
 
+    async def test_parts_of_an_index_may_be_built_by_several_at_once(self, store: DocumentStore) -> None:
+        """Ranges of ids, each to its end, in any order and twice; writes go on meanwhile."""
+        uri = name() + "~"
+        for number in range(10):
+            await write(store, "put", f"{uri}/{number}", {"a": -number})
+        await store.complete(uri, await store.pending(uri, limit=20), NOW)
+        index = make_index("by-a", "a", condition="a < 0")
+        assert await store.create_index(uri, index)
+        assert await store.cut(uri, 4) == ["3", "7"]
+        await write(store, "put", f"{uri}/5", {"a": -50})
+        await write(store, "delete", f"{uri}/6")
+        ranges: list[tuple[str, str | None]] = [("7", None), ("", "3"), ("3", "7"), ("", "3")]
+        for after, to in ranges:
+            place: str | None = after
+            while place is not None:
+                place = await store.build_part(uri, index, locate, after=place, to=to, limit=3)
+        await store.update_index(uri, index, await store.pending(uri, limit=20), locate, 12)
+        assert await store.finish(uri, index, 10)
+        assert not await store.finish(uri, index, 10)
+        (found,) = await store.indexes(uri)
+        assert (found.status, found.revision) == (IndexStatus.READY, 12)
+        assert found.count in (8, None)
+        assert await indexed(store, uri, found) == ["5", "9", "8", "7", "4", "3", "2", "1"]
+        assert await pending_indexes(store, uri) == []
+
+    async def test_places(self, store: DocumentStore) -> None:
+        start = name("p")
+        for path in (f"{start}/a", f"{start}/b~/1", f"{start}/b~/2", f"{start}/gone", start[:-1]):
+            await write(store, "put", path, {})
+        await write(store, "delete", f"{start}/gone")
+        found = [place.path async for page in store.places(start) for place in page]
+        assert sorted(found) == [f"{start}/a", f"{start}/b~/1", f"{start}/b~/2"]
+
+    async def test_nodes(self, store: DocumentStore) -> None:
+        table = store.node_table()
+        one, two = [Node(name("n"), f"http://{number}", NodeState.ACTIVATING, number) for number in (1, 2)]
+        await table.save(one)
+        await table.save(two)
+        one = msgspec.structs.replace(one, state=NodeState.ACTIVE, beat=9, view="v", seen_ms=NOW)
+        await table.save(one)
+        assert [node for node in await table.nodes() if node.id in (one.id, two.id)] == sorted(
+            [one, two], key=lambda node: node.id
+        )
+        await table.remove(two.id)
+        await table.remove(two.id)
+        assert two.id not in [node.id for node in await table.nodes()]
+        await table.close()
+
     async def test_the_life_of_an_index(self, store: DocumentStore) -> None:
         uri = name() + "~"
         await write(store, "put", f"{uri}/1", {"a": 1})
@@ -317,16 +367,20 @@ class DocumentStoreConformance:
         assert (await store.indexes(uri))[0].revision == 0
 
     async def test_a_checkpoint_never_moves_back(self, store: DocumentStore) -> None:
-        before = await store.checkpoint() or 0
-        await store.save_checkpoint(before + 10)
-        await store.save_checkpoint(before + 5)
-        assert await store.checkpoint() == before + 10
+        before = (await store.checkpoints()).get(7, 0)
+        await store.save_checkpoints({7: before + 10, 8: before + 3})
+        await store.save_checkpoints({7: before + 5})
+        found = await store.checkpoints()
+        assert found[7] == before + 10
+        assert found[8] >= before + 3
 
     async def test_views_and_template_indexes(self, store: DocumentStore) -> None:
         view = View(name("v") + "~", "abc/{*}", "a > 5")
         assert await store.put_view(view)
         assert not await store.put_view(view)
         assert view in await store.views()
+        await store.mark_filled(view.uri)
+        assert view._replace(filled=True) in await store.views()
         assert await store.delete_view(view.uri)
         assert not await store.delete_view(view.uri)
         template = TemplateIndex(name("t"), "abc/{*}~", encode_body({"sortBy": []}))

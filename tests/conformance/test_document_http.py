@@ -160,7 +160,15 @@ async def test_bad_requests_change_nothing(http):
     await refused(http, "PUT", C + "d", status=400, code="invalid-json", content="{")
     await refused(http, "PUT", C + "d", status=400, code="invalid-json", content="")
     await refused(http, "PUT", C + "d", status=400, code="invalid-json", content="[" * 10_000)
+    await refused(http, "PUT", C + "d", status=400, code="invalid-json", content="[" * 10_000 + "]" * 10_000)
+    deep = '{"a":' * 10_000 + "1" + "}" * 10_000
+    await refused(http, "PATCH", C + "c~/item1", status=400, code="invalid-json", content=deep)
     await refused(http, "PUT", C + "d", status=400, code="invalid-json", content="9" * 10_000)
+    await refused(http, "PUT", C + "d", status=400, code="invalid-json", content="0." + "9" * 10_000)
+    number = {"filter": "a > " + "9" * 5000}
+    await refused(http, "GET", C + "c~", status=400, code="invalid-filter", params=number)
+    for text in ("(" * 2000 + "a" + ")" * 2000, "!" * 5000 + "a", "a" + " = a" * 1000):
+        assert (await http.get(C + "c~", params={"filter": text})).status_code in (200, 400)
     await refused(http, "PUT", C + "d", status=400, code="invalid-json", content=b'"\xff"')
     await refused(http, "PUT", C + "d", status=413, code="body-too-large", content='"' + "x" * 100_000 + '"')
     answer = await refused(http, "GET", C + "c~?filter=b%20%3E", status=400, code="invalid-filter")

@@ -18,6 +18,7 @@ from everlog.documents.ids import time_uuid
 from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
 from everlog.documents.model import Transaction
 from everlog.documents.opening import document_journal, make_documents
+from everlog.documents.paths import Place, partition_of_uri
 from everlog.documents.publishing import JournalPublisher, NotPublished
 from everlog.documents.store import View
 from everlog.errors import (
@@ -300,16 +301,23 @@ async def test_an_orphan_is_abandoned_without_an_event(faulty, clock) -> None:
     assert (await (await docs.open()).recovery.hot()).abandoned == 0
 
 
+@pytest.fixture
+def config(tmp_path) -> Config:
+    return config_of(tmp_path / "data")
+
+
 @pytest.mark.case("hyperstorage", 68)
-async def test_the_checkpoint_stops_before_what_cannot_be_completed(tmp_path, clock) -> None:
-    config = config_of(tmp_path / "data", fail_timeout=10.0, hot_recovery=30.0, stale_recovery=60.0)
-    async with connect(config, clock=clock) as log:
+async def test_the_checkpoint_stops_before_what_cannot_be_completed(config: Config, clock: ManualClock) -> None:
+    """That of its partition; all others go on, and it does too once the event is out."""
+    short = DocumentsConfig(fail_timeout=10.0, hot_recovery=30.0, stale_recovery=60.0)
+    async with connect(msgspec.structs.replace(config, documents=short), clock=clock) as log:
         publisher = Faulty(document_journal(log.parts))
         docs = make_documents(log.parts)
         docs._make_publisher = lambda: publisher
         parts = await docs.open()
         start = clock.now_ms() // 60_000
-        await parts.store.save_checkpoint(start)
+        stuck, free = partition_of_uri("d"), partition_of_uri("e")
+        await parts.store.save_checkpoints({stuck: start, free: start})
         clock.advance(300)
         publisher.failing = {"feed:put"}
         await docs.put("d", 1)
@@ -317,11 +325,34 @@ async def test_the_checkpoint_stops_before_what_cannot_be_completed(tmp_path, cl
         at = clock.now_ms() // 60_000
         clock.advance(300)
         assert (await parts.recovery.stale()).failed == 1
-        assert await parts.store.checkpoint() == at - 1
+        last = clock.now_ms() // 60_000 - 1
+        found = await parts.store.checkpoints()
+        assert (found[stuck], found[free], len(found)) == (at - 1, last, 1024)
         publisher.failing = set()
         assert (await parts.recovery.stale()).completed == 1
-        assert await parts.store.checkpoint() == clock.now_ms() // 60_000 - 1
+        assert (await parts.store.checkpoints())[stuck] == last
+        assert (await parts.recovery.stale()).completed == 0
         await docs.close()
+
+
+async def test_nodes_share_the_partitions(faulty, clock) -> None:
+    """What another node owns is left to it; a checkpoint is only of one's own partitions."""
+    docs, publisher = faulty
+    publisher.failing = {"feed:put"}
+    await docs.put("d", 1)
+    await docs.put("e", 1)
+    await idle(docs)
+    publisher.failing = set()
+    recovery = (await docs.open()).recovery
+    recovery.owns = lambda partition: partition != partition_of_uri("d")
+    clock.advance(240)
+    assert (await recovery.hot()).completed == 1
+    assert (len(await docs.pending("d")), len(await docs.pending("e"))) == (1, 0)
+    clock.advance(7200)
+    assert (await recovery.stale()).completed == 0
+    assert partition_of_uri("d") not in await (await docs.open()).store.checkpoints()
+    recovery.owns = lambda partition: True
+    assert (await recovery.stale()).completed == 1
 
 
 async def test_writers_are_held_back_while_events_do_not_go_out(tmp_path, clock) -> None:
@@ -553,6 +584,54 @@ async def test_a_view_shows_what_matches(docs: Documents) -> None:
     await idle(docs)
     with pytest.raises(DocumentNotFound):
         await docs.get("abcs~/123")
+
+
+async def test_a_view_shows_what_was_there_before(docs: Documents) -> None:
+    """Documents and elements that match, and no other; a fill that was cut off is done again."""
+    await fill(docs, "shop/orders~")
+    await docs.put("shop/other~/1", {"b": 100})
+    await docs.put("shop/orders", {"b": 100})
+    await docs.put("people/ann", {"b": 100})
+    await docs.put("people/list", [1])
+    assert not (await docs.put_view("big~", "shop/orders~/{*}", "b > 10")).filled
+    await docs.put_view("all~", "{kind}/{*}")
+    await docs.build_indexes()
+    assert (await docs.view("big~")).filled
+    assert ids(await docs.list("big~")) == ["item1", "item3"]
+    assert ids(await docs.list("all~")) == ["people:ann", "shop:orders"]
+    await docs.put("shop/orders~/item2", {"b": 50}, wait=True)
+    await idle(docs)
+    assert ids(await docs.list("big~")) == ["item1", "item2", "item3"]
+    parts = await docs.open()
+    revision = (await docs.list("big~")).revision
+    assert await parts.followers.fill(lambda uri: True) == 0
+    assert (await docs.list("big~")).revision == revision
+    await docs.delete_view("big~")
+    assert await parts.followers.fill(lambda uri: True) == 0
+    with pytest.raises(DocumentNotFound):
+        await docs.list("big~")
+
+
+async def test_a_late_copy_into_a_view_is_put_right(docs: Documents, monkeypatch) -> None:
+    """Two nodes copy at once: one read the source before it changed, and writes after the other."""
+    await docs.put("a/1", {"n": 1})
+    parts = await docs.open()
+    view = await docs.put_view("v~", "a/{*}")
+    followers, apply = parts.followers, docs._apply
+    overtaken = False
+
+    async def slow(command: Any) -> Any:
+        nonlocal overtaken
+        if not overtaken and command.place.uri == "v~":
+            overtaken = True
+            await docs.put("a/1", {"n": 2})
+            await followers.show(view, Place("a/1"))
+        return await apply(command)
+
+    monkeypatch.setattr(followers, "_apply", slow)
+    await followers.show(view, Place("a/1"))
+    assert overtaken
+    assert (await docs.get("v~/1")).body == {"n": 2, "id": "1"}
 
 
 async def test_documents_survive_a_restart(tmp_path) -> None:

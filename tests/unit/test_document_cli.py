@@ -57,6 +57,14 @@ def test_collections(cli):
     assert cli.out("docs", "feed", "c~", "--after", "3", "--once").startswith("4  feed:put  c~/")
 
 
+def test_recovery_and_builds(cli):
+    cli.run("docs", "put", "c~/1", '{"n": 1}')
+    assert cli.json("docs", "recover")["failed"] == 0
+    assert "0 documents failed" in cli.out("docs", "recover")
+    assert cli.json("docs", "index", "build") == {"indexes": 0}
+    assert "PATH goes with --spark" in cli.run("docs", "index", "build", "c~", code=2).stderr
+
+
 def test_a_mistyped_folder_is_not_made(cli):
     cli.run("docs", "get", "x", code=4)
     assert not cli.folder.exists()
@@ -78,6 +86,10 @@ def test_serve_answers_until_it_is_told_to_stop(tmp_path):
         url = json.loads(process.stdout.readline())["url"]
         path = f"{url}/hyper-storage/content/d"
         assert httpx.put(path, content="1").status_code == 201
+        cli = Cli(tmp_path / "data")
+        (node,) = cli.json("status")["nodes"]
+        assert (node["address"], node["state"]) == (url, "active")
+        assert f"node      {url} active" in cli.out("status")
         assert httpx.get(path).json() == 1
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0

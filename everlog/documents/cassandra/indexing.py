@@ -6,6 +6,7 @@ insertion of it and before that of its successor.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,15 +83,31 @@ class Indexes:
             await self._session.write(self._cql["forget_index"], uri, index.index_id, index.definition_id)
             return True
         elements = await self._session.fetch(self._cql["rows_after"], uri, current.built_to, limit)
-        for _, body, written in elements:
-            await self._put(index, body, written, locate)
+        await self._put_all(index, elements, locate)
         if elements:
             await self._applied("built", elements[-1][0], uri, index.index_id, index.definition_id)
             return False
-        await self._note_revision(index, revision)
-        await self._applied("mark_index", int(IndexStatus.READY), None, uri, index.index_id, index.definition_id, [0])
-        await self._session.write(self._cql["forget_index"], uri, index.index_id, index.definition_id)
+        await self.finish(uri, index, revision)
         return True
+
+    async def build_part(
+        self, uri: str, index: Index, locate: Locate, *, after: str, to: str | None, limit: int
+    ) -> str | None:
+        """Entries carry the revisions of their elements: it does not matter who else writes them, and when."""
+        name, bounds = ("rows_after", [after]) if to is None else ("rows_between", [after, to])
+        elements = await self._session.fetch(self._cql[name], uri, *bounds, limit)
+        await self._put_all(index, elements, locate)
+        return str(elements[-1][0]) if elements else None
+
+    async def finish(self, uri: str, index: Index, revision: int) -> bool:
+        await self._note_revision(index, revision)
+        ready = (int(IndexStatus.READY), None, uri, index.index_id, index.definition_id)
+        done = await self._applied("mark_index", *ready, [int(IndexStatus.INDEXING)])
+        await self._session.write(self._cql["forget_index"], uri, index.index_id, index.definition_id)
+        return done
+
+    async def _put_all(self, index: Index, elements: Sequence[Row], locate: Locate) -> None:
+        await asyncio.gather(*[self._put(index, body, written, locate) for _, body, written in elements])
 
     async def _put(self, index: Index, body: str, revision: int, locate: Locate) -> None:
         key = locate(index, body)

@@ -7,7 +7,7 @@ accepted; `completed_to` says which of these are done. The rows only carry the e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -74,10 +74,13 @@ class Outbox:
         values = (one.uri, one.uuid, one.revision, one.item, one.event, one.old_body, now_ms, self._ttl)
         await self._session.write(self._cql["complete"], *_place(one.uri, one.uuid, one.revision), *values)
 
-    async def incomplete(self, first: int, last: int) -> AsyncIterator[list[Waiting]]:
+    async def incomplete(
+        self, first: int, last: int, wanted: Collection[int] | None = None
+    ) -> AsyncIterator[list[Waiting]]:
         """Rows of these minutes that are not completed."""
         for quantum in range(first, last + 1):
-            partitions = [row[0] for row in await self._session.fetch(self._cql["partitions"], quantum)]
+            noted = [row[0] for row in await self._session.fetch(self._cql["partitions"], quantum)]
+            partitions = noted if wanted is None else [one for one in noted if one in wanted]
             for at in range(0, len(partitions), TOGETHER):
                 pages = await asyncio.gather(
                     *[self._incomplete(quantum, partition) for partition in partitions[at : at + TOGETHER]]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from everlog.config import CassandraConfig
 from everlog.documents.cassandra.indexing import Indexes
+from everlog.documents.cassandra.nodes import CassandraNodes
 from everlog.documents.cassandra.outbox import Outbox, open_transactions
 from everlog.documents.cassandra.schema import prepare_tables, statements
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.model import Change, Head, Message, Row, Transaction
+from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import Place
 from everlog.documents.planning import Range
 from everlog.documents.query import Batch, Entry
@@ -24,6 +27,7 @@ from everlog.sqlite import Trace
 from everlog.store.cassandra.session import Session, connect, make_batch
 
 PAGE = 500
+IDS_PAGE = 5000
 SETTLE_ATTEMPTS = 3
 DAY_SECONDS = 86_400
 
@@ -147,8 +151,10 @@ class CassandraDocuments(DocumentStore):
         reached = max(one.revision for one in transactions)
         await self._session.write(self._cql["completed_to"], reached, reached, uri)
 
-    def incomplete(self, first_quantum: int, last_quantum: int) -> AsyncIterator[list[Waiting]]:
-        return self._outbox.incomplete(first_quantum, last_quantum)
+    def incomplete(
+        self, first_quantum: int, last_quantum: int, partitions: Collection[int] | None = None
+    ) -> AsyncIterator[list[Waiting]]:
+        return self._outbox.incomplete(first_quantum, last_quantum, partitions)
 
     async def abandon(self, waiting: Waiting, now_ms: int) -> bool:
         """Even if its writer sleeps and wakes up later: then the map has the uuid, and the event goes out."""
@@ -199,6 +205,24 @@ class CassandraDocuments(DocumentStore):
         head = (await self._statics(uri)).head
         return await self._indexes.build(uri, index, locate, limit=limit, revision=0 if head is None else head.revision)
 
+    async def cut(self, uri: str, every: int) -> list[str]:
+        found: list[str] = []
+        count = 0
+        async for rows in self._session.pages(self._cql["item_ids"], uri, page=IDS_PAGE):
+            for (item,) in rows:
+                count += item is not None
+                if item is not None and count % every == 0:
+                    found.append(item)
+        return found
+
+    async def build_part(
+        self, uri: str, index: Index, locate: Locate, *, after: str, to: str | None, limit: int
+    ) -> str | None:
+        return await self._indexes.build_part(uri, index, locate, after=after, to=to, limit=limit)
+
+    async def finish(self, uri: str, index: Index, revision: int) -> bool:
+        return await self._indexes.finish(uri, index, revision)
+
     async def update_index(
         self, uri: str, index: Index, transactions: Sequence[Transaction], locate: Locate, revision: int
     ) -> None:
@@ -211,18 +235,26 @@ class CassandraDocuments(DocumentStore):
     async def pending_indexes(self) -> list[PendingIndex]:
         return await self._indexes.pending()
 
-    async def checkpoint(self) -> int | None:
-        rows = await self._fetch("checkpoint")
-        return int(rows[0][0]) if rows else None
+    async def checkpoints(self) -> dict[int, int]:
+        return dict(await self._fetch("checkpoints"))
 
-    async def save_checkpoint(self, quantum: int) -> None:
-        await self._session.write(self._cql["save_checkpoint"], quantum, quantum)
+    async def save_checkpoints(self, quanta: Mapping[int, int]) -> None:
+        cql = self._cql["save_checkpoint"]
+        await asyncio.gather(*[self._session.write(cql, name, last, last) for name, last in quanta.items()])
+
+    async def places(self, prefix: str) -> AsyncIterator[list[Place]]:
+        """The whole table is read: Cassandra keeps documents in no order."""
+        async for rows in self._session.pages(self._cql["all_places"], page=IDS_PAGE):
+            yield [Place(uri, item) for uri, item in rows if item is not None and uri.startswith(prefix)]
 
     async def views(self) -> list[View]:
-        return [View(*row) for row in await self._fetch("views")]
+        return [View(row[0], row[1], row[2], bool(row[3])) for row in await self._fetch("views")]
 
     async def put_view(self, view: View) -> bool:
         return await self._applied("put_view", *view)
+
+    async def mark_filled(self, uri: str) -> None:
+        await self._applied("mark_filled", uri)
 
     async def delete_view(self, uri: str) -> bool:
         return await self._applied("delete_view", uri)
@@ -241,6 +273,9 @@ class CassandraDocuments(DocumentStore):
         if applied is None:
             raise Unreachable("Cassandra does not say what became of a definition: look at it, and try again")
         return applied
+
+    def node_table(self) -> NodeTable:
+        return CassandraNodes(self._session, self._cql)
 
     async def close(self) -> None:
         await self._session.close()

@@ -90,6 +90,13 @@ SELECT status, built_to FROM index_def WHERE document_uri = ? AND index_id = ? A
 -- name: built
 UPDATE index_def SET built_to = ?, count = count + ? WHERE document_uri = ? AND index_id = ? AND definition_id = ?
 
+-- name: counted
+UPDATE index_def SET count = count + ? WHERE document_uri = ? AND index_id = ? AND definition_id = ?
+
+-- name: finish
+UPDATE index_def SET status = 2, revision = max(revision, ?)
+WHERE document_uri = ? AND index_id = ? AND definition_id = ? AND status = 0
+
 -- name: ready
 UPDATE index_def SET status = 2, revision = max(revision, coalesce(
     (SELECT h.revision FROM head h WHERE h.document_uri = index_def.document_uri), 0))
@@ -115,18 +122,31 @@ DELETE FROM index_entry WHERE rowid IN (SELECT rowid FROM index_entry WHERE defi
 -- name: delete_index
 DELETE FROM index_def WHERE document_uri = ? AND index_id = ? AND definition_id = ?
 
--- name: checkpoint
-SELECT last_quantum FROM checkpoint WHERE name = 'stale'
+-- name: checkpoints
+SELECT partition, last_quantum FROM checkpoint
 
 -- name: save_checkpoint
-INSERT INTO checkpoint (name, last_quantum) VALUES ('stale', ?)
+INSERT INTO checkpoint (partition, last_quantum) VALUES (?, ?)
 ON CONFLICT DO UPDATE SET last_quantum = excluded.last_quantum WHERE last_quantum < excluded.last_quantum
 
+-- name: places
+SELECT document_uri, item_id FROM content
+WHERE (document_uri, item_id) >= (?, ?) AND document_uri < ?
+ORDER BY document_uri, item_id LIMIT ?
+
+-- name: cut
+SELECT item_id FROM (
+    SELECT item_id, row_number() OVER (ORDER BY item_id) AS number FROM content WHERE document_uri = ?
+) WHERE number % ? = 0 ORDER BY item_id
+
 -- name: views
-SELECT document_uri, template_uri, filter FROM view_def ORDER BY document_uri
+SELECT document_uri, template_uri, filter, filled FROM view_def ORDER BY document_uri
 
 -- name: put_view
-INSERT INTO view_def (document_uri, template_uri, filter) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
+INSERT INTO view_def (document_uri, template_uri, filter, filled) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: mark_filled
+UPDATE view_def SET filled = 1 WHERE document_uri = ?
 
 -- name: delete_view
 DELETE FROM view_def WHERE document_uri = ?

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ import msgspec
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexSortItem, IndexStatus
 from everlog.documents.model import Change, Head, Message, Row, Transaction
-from everlog.documents.paths import Place
+from everlog.documents.nodes import NodeTable
+from everlog.documents.paths import Place, partition_of_uri
 from everlog.documents.planning import Range
 from everlog.documents.query import Batch, Entry
+from everlog.documents.sqlite.nodes import SqliteNodes
 from everlog.documents.sqlite.writer import SharedWriter
 from everlog.documents.store import DocumentStore, Locate, PendingIndex, State, TemplateIndex, View, Waiting
 from everlog.sqlite import Trace, connect, load_statements, migrate, translated
@@ -102,10 +104,13 @@ class SqliteDocuments(DocumentStore):
         values = [(now_ms, uri, one.uuid) for one in transactions]
         await self._writer.run(lambda connection: connection.executemany(SQL["complete"], values).rowcount)
 
-    async def incomplete(self, first_quantum: int, last_quantum: int) -> AsyncIterator[list[Waiting]]:
+    async def incomplete(
+        self, first_quantum: int, last_quantum: int, partitions: Collection[int] | None = None
+    ) -> AsyncIterator[list[Waiting]]:
         place = (first_quantum, -1)
         while rows := self._read("incomplete", last_quantum, *place, PAGE):
-            yield [Waiting(*row[:3]) for row in rows]
+            found = [Waiting(*row[:3]) for row in rows]
+            yield found if partitions is None else [one for one in found if partition_of_uri(one.uri) in partitions]
             place = rows[-1][3:]
 
     async def abandon(self, waiting: Waiting, now_ms: int) -> bool:
@@ -168,8 +173,7 @@ class SqliteDocuments(DocumentStore):
             found = connection.execute(SQL["index_status"], name).fetchone()
             if found is None or found[0] != IndexStatus.INDEXING:
                 return True  # deleted meanwhile, or failed, or ready
-            start = found[1] + "\0" if found[1] else ""
-            rows = connection.execute(SQL["elements"], (uri, start, None, limit)).fetchall()
+            rows = connection.execute(SQL["elements"], (uri, _behind(found[1]), None, limit)).fetchall()
             if not rows:
                 connection.execute(SQL["ready"], name)
                 return True
@@ -178,6 +182,29 @@ class SqliteDocuments(DocumentStore):
             return False
 
         return await self._writer.run(step)
+
+    async def cut(self, uri: str, every: int) -> list[str]:
+        return [item for (item,) in self._read("cut", uri, every)]
+
+    async def build_part(
+        self, uri: str, index: Index, locate: Locate, *, after: str, to: str | None, limit: int
+    ) -> str | None:
+        name = (uri, index.index_id, index.definition_id)
+
+        def step(connection: sqlite3.Connection) -> str | None:
+            found = connection.execute(SQL["index_status"], name).fetchone()
+            if found is None or found[0] != IndexStatus.INDEXING:
+                return None
+            bounds = (_behind(after), None if to is None else _behind(to))
+            rows = connection.execute(SQL["elements"], (uri, *bounds, limit)).fetchall()
+            added = sum(_put(connection, index, item, body, locate) for item, body in rows)
+            connection.execute(SQL["counted"], (added, *name))
+            return rows[-1][0] if rows else None
+
+        return await self._writer.run(step)
+
+    async def finish(self, uri: str, index: Index, revision: int) -> bool:
+        return await self._change("finish", revision, uri, index.index_id, index.definition_id) > 0
 
     async def update_index(
         self, uri: str, index: Index, transactions: Sequence[Transaction], locate: Locate, revision: int
@@ -207,18 +234,27 @@ class SqliteDocuments(DocumentStore):
     async def pending_indexes(self) -> list[PendingIndex]:
         return [PendingIndex(row[0], _index(row[1:])) for row in self._read("pending_indexes")]
 
-    async def checkpoint(self) -> int | None:
-        rows = self._read("checkpoint")
-        return int(rows[0][0]) if rows else None
+    async def checkpoints(self) -> dict[int, int]:
+        return dict(self._read("checkpoints"))
 
-    async def save_checkpoint(self, quantum: int) -> None:
-        await self._change("save_checkpoint", quantum)
+    async def save_checkpoints(self, quanta: Mapping[int, int]) -> None:
+        values = list(quanta.items())
+        await self._writer.run(lambda connection: connection.executemany(SQL["save_checkpoint"], values).rowcount)
+
+    async def places(self, prefix: str) -> AsyncIterator[list[Place]]:
+        uri, item = prefix, ""
+        while rows := self._read("places", uri, item, prefix + "\U0010ffff", PAGE):
+            yield [Place(*row) for row in rows]
+            uri, item = rows[-1][0], rows[-1][1] + "\0"
 
     async def views(self) -> list[View]:
-        return [View(*row) for row in self._read("views")]
+        return [View(row[0], row[1], row[2], bool(row[3])) for row in self._read("views")]
 
     async def put_view(self, view: View) -> bool:
         return await self._change("put_view", *view) > 0
+
+    async def mark_filled(self, uri: str) -> None:
+        await self._change("mark_filled", uri)
 
     async def delete_view(self, uri: str) -> bool:
         return await self._change("delete_view", uri) > 0
@@ -232,12 +268,20 @@ class SqliteDocuments(DocumentStore):
     async def delete_template_index(self, index_id: str) -> bool:
         return await self._change("delete_template_index", index_id) > 0
 
+    def node_table(self) -> NodeTable:
+        return SqliteNodes(self.path.parent)
+
     async def close(self) -> None:
         await self._writer.close()
         async with self._scanning:
             if self._scanner is not None:
                 self._scanner.close()
             self._reader.close()
+
+
+def _behind(item: str) -> str:
+    """The first id that may follow."""
+    return item + "\0" if item else ""
 
 
 def _put(connection: sqlite3.Connection, index: Index, item: str, body: str | None, locate: Locate) -> int:

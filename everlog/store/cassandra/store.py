@@ -62,6 +62,11 @@ class CassandraStore(Store):
             raise
         return cls(session, legacy_heads=found.legacy_heads)
 
+    @property
+    def session(self) -> Session:
+        """The connection to the keyspace, for those who read other tables of it."""
+        return self._session
+
     async def _fetch(self, name: str, *values: Any, serial: bool = False) -> list[Row]:
         return await self._session.fetch(self._cql[name], *values, serial=serial)
 

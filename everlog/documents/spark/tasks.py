@@ -1,0 +1,51 @@
+"""What the Spark jobs on documents share: documents open inside a task, and a session that ends with the job."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from everlog.client import connect
+from everlog.config import Config
+from everlog.documents.definitions import Opened
+from everlog.pipeline.session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK_OUTPUT = "spark-documents.log"
+MOST_TASKS = 64
+
+
+@asynccontextmanager
+async def opened(config: Config) -> AsyncIterator[Opened]:
+    """The documents, as long as the block lasts."""
+    async with connect(config) as log:
+        yield await log.documents.open()
+
+
+@contextmanager
+def session_of(config: Config, session: SparkSession | None) -> Iterator[SparkSession]:
+    """The given session, or one for this job alone."""
+    if session is not None:
+        yield session
+        return
+    own = open_session(config, output=Path(config.data) / SPARK_OUTPUT)
+    try:
+        yield own
+    finally:
+        own.stop()
+
+
+def rows_of(batches: Iterator[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+    """What a task was given, as rows."""
+    return [row for batch in batches for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
+
+
+def tasks_for(items: int, per_task: int) -> int:
+    """Over how many tasks so much work is spread."""
+    return max(1, min(-(-items // per_task), MOST_TASKS))

@@ -1,0 +1,77 @@
+"""Workers: one per key, so many at a time; the others wait in the order of asking, and not too many of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+from everlog.errors import Busy
+from everlog.journal.turns import Turns
+
+MOST = 1024
+STASH = 4096
+
+
+class Workers:
+    """One group of tasks. A key that somebody works on, or waits for, is under way.
+
+    >>> Workers().keys
+    []
+    """
+
+    def __init__(self, *, most: int = MOST, stash: int = STASH) -> None:
+        self._turns = Turns()
+        self._slots = asyncio.Semaphore(most)
+        self._limit = most + stash
+        self._count = 0
+        self._under_way: Counter[str] = Counter()
+        self.watchers: list[Callable[[str], None]] = []
+        """Told of every key that is not under way any more."""
+
+    @property
+    def keys(self) -> Collection[str]:
+        """The keys that are under way."""
+        return list(self._under_way)
+
+    @contextmanager
+    def admitted(self, key: str) -> Iterator[None]:
+        """The key counts as under way, from this very moment on."""
+        self._under_way[key] += 1
+        try:
+            yield
+        finally:
+            self._leave(key)
+
+    async def take(self, key: str) -> None:
+        """Wait for a worker; to be ended by `end`."""
+        if self._count >= self._limit:
+            raise Busy(f"{self._limit:,} tasks are under way already: try again later")
+        self._count += 1
+        self._under_way[key] += 1
+        try:
+            await self._turns.take(key)
+            try:
+                await self._slots.acquire()
+            except BaseException:
+                self._turns.end(key)
+                raise
+        except BaseException:
+            self._count -= 1
+            self._leave(key)
+            raise
+
+    def end(self, key: str) -> None:
+        """Let the next one have the key, and another one the worker."""
+        self._slots.release()
+        self._turns.end(key)
+        self._count -= 1
+        self._leave(key)
+
+    def _leave(self, key: str) -> None:
+        self._under_way[key] -= 1
+        if not self._under_way[key]:
+            del self._under_way[key]
+            for watcher in self.watchers:
+                watcher(key)
