@@ -11,7 +11,6 @@ from uuid import UUID
 from everlog.client import Everlog
 from everlog.documents.ids import next_id
 from everlog.errors import EverlogError, MissingExtra
-from everlog.journal.journal import Journal
 from everlog.service import Service
 
 try:
@@ -22,13 +21,14 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
+from everlog.http.audit import Audit
 from everlog.http.definitions import DEFINITION_ROUTES
 from everlog.http.documents import CONTENT_ROUTES
 from everlog.http.errors import handle_http, handle_refusal, handle_unexpected
 from everlog.http.login import LOGIN_ROUTES
 from everlog.http.openapi import openapi_config
 from everlog.http.security import Security, guard
-from everlog.http.watching import OPERATIONS_TOPIC, HttpCounters, Watch
+from everlog.http.watching import HttpCounters, Watch
 
 # Every part's routes. What a route needs is in its `opt`, see security.py; nothing else says who may do what.
 ROUTES: list[ControllerRouterHandler] = [
@@ -52,7 +52,7 @@ class Application(Litestar):
         if raw is not None:
             scope["path"] = raw.partition(b"?")[0].decode("latin-1")
         scope.setdefault("state", {})
-        watch = Watch(scope, send, self.state.http_counters, self.state.operations)  # type: ignore[arg-type]
+        watch = Watch(scope, send, self.state.http_counters, self.state.audit)  # type: ignore[arg-type]
         try:
             await super().__call__(scope, receive, watch.send)
         finally:
@@ -94,7 +94,7 @@ def make_app(
                 "documents": log.documents,
                 "config": log.config,
                 "security": security or Security.of(log.config, clock),
-                "operations": _operations(log),
+                "audit": Audit(log),
                 "http_counters": HttpCounters(),
                 "new_error_id": new_error_id,
                 "stopping": asyncio.Event(),
@@ -103,12 +103,6 @@ def make_app(
         # Errors are answered by our handlers and logged there.
         logging_config=None,
     )
-
-
-def _operations(log: Everlog) -> Journal | None:
-    """Where operators' changes are noted; nowhere but in the server's log if `[journal] topics` leaves no room."""
-    journal = log.config.journal
-    return log.journal(OPERATIONS_TOPIC) if journal.includes(journal.topic_prefix + OPERATIONS_TOPIC) else None
 
 
 async def document_services(log: Everlog) -> list[Service]:

@@ -12,8 +12,7 @@ from everlog.documents.indexes import Index, IndexNew, IndexSortItem
 from everlog.documents.model import Transaction
 from everlog.errors import InvalidDocument
 from everlog.http.answers import PREFIX, json_answer
-from everlog.http.document_requests import correlation, documents_of, segments, typed_body
-from everlog.http.errors import also
+from everlog.http.document_requests import also, correlation, documents_of, segments, typed_body
 from everlog.http.requests import AnyRequest, decode, flag, parameters, raw_rest
 
 

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from litestar.openapi.datastructures import ResponseSpec
 
 from everlog.config import DocumentsConfig
 from everlog.documents.bodies import decode_body
 from everlog.documents.documents import Documents
 from everlog.errors import InvalidDocument
 from everlog.http.answers import PREFIX
+from everlog.http.errors import ErrorBody
 from everlog.http.requests import AnyRequest, decode, raw_rest, read_body
 
 CONTENT = f"{PREFIX}/content/"
+
+
+def also(*statuses: int) -> dict[int, ResponseSpec]:
+    """What else a route may answer: errors, and a second way to succeed."""
+    return {
+        status: ResponseSpec(
+            ErrorBody if status >= 400 else None,
+            generate_examples=False,
+            description=HTTPStatus(status).phrase,
+        )
+        for status in sorted({*statuses, 400, 414, 500, 503, 507})
+    }
 
 
 def documents_of(request: AnyRequest) -> Documents:

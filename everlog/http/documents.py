@@ -26,8 +26,7 @@ from everlog.http.answers import (
     server_sent,
     written_answer,
 )
-from everlog.http.document_requests import config_of, content_path, correlation, documents_of, json_body
-from everlog.http.errors import also
+from everlog.http.document_requests import also, config_of, content_path, correlation, documents_of, json_body
 from everlog.http.requests import AnyRequest, flag, parameters, read_body, whole_number
 
 HISTORY_PAGE = 100

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -23,6 +24,7 @@ class BoundedProtocol(H11Protocol):
 
     header_timeout = 10.0
     send_timeout = 30.0
+    on_cut: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -69,6 +71,7 @@ class BoundedProtocol(H11Protocol):
     def _cut(self, why: str) -> None:
         log.info("the connection of %s is cut: it %s", self.client, why)
         self._cancel()
+        self.on_cut()
         self.transport.abort()
 
     def _cancel(self) -> None:
@@ -78,6 +81,7 @@ class BoundedProtocol(H11Protocol):
         self._waiting_for_head = self._waiting_for_reader = None
 
 
-def bounded(header_timeout: float, send_timeout: float) -> type[BoundedProtocol]:
-    """The protocol with these times, in seconds."""
-    return type("BoundedProtocol", (BoundedProtocol,), {"header_timeout": header_timeout, "send_timeout": send_timeout})
+def bounded(header_timeout: float, send_timeout: float, on_cut: Callable[[], None]) -> type[BoundedProtocol]:
+    """The protocol with these times, in seconds; `on_cut` is called for every connection that it ends."""
+    times = {"header_timeout": header_timeout, "send_timeout": send_timeout, "on_cut": staticmethod(on_cut)}
+    return type("BoundedProtocol", (BoundedProtocol,), times)

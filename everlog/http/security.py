@@ -1,7 +1,8 @@
 """Who asks, and whether they may: one guard for all routes.
 
 A route says what it needs by `opt={"scope": "read" | "write" | "admin" | "public"}`; without that, GET and HEAD need
-`read`, all else `write`. Handlers ask `principal_of(request)`; they never look at tokens or cookies themselves.
+`read`, all else `write`. What needs `admin`, and what a session changes, goes into the operations log; a route that
+notes its own operations there says `opt={"audit": False}`. Handlers ask `principal_of(request)`; they never look at tokens or cookies themselves.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from litestar.types import HTTPScope
 
 from everlog.clock import Clock
 from everlog.config import Config, TokenConfig
+from everlog.http.audit import Audit
 from everlog.http.requests import AnyRequest, read_body
 from everlog.http.sessions import Sessions
 from everlog.http.tokens import MARK, Tokens, tokens_path
@@ -30,6 +32,7 @@ CSRF_HEADER = "x-csrf-token"
 CSRF_FIELD = "csrf_token"
 FORM = "application/x-www-form-urlencoded"
 MAX_FORM_BYTES = 64 * 1024
+MAX_SHOWN_PATH = 2000
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="everlog"'}
 _FORBIDDEN_PARAMETERS = frozenset({"token", "access_token", "bearer", "authorization", "api_key", "apikey"})
 
@@ -148,6 +151,28 @@ async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         raise PermissionDeniedException(f"this needs the scope {wanted!r}, which {principal.name} has not")
     if scope["method"] not in SAFE and connection.headers.get("authorization") is None:
         await _refuse_forged_requests(connection, principal, public=wanted == "public")
+    if _is_operation(handler, scope["method"], wanted, principal):
+        assert principal is not None
+        await _begin_operation(connection, handler, principal)
+
+
+def _is_operation(handler: BaseRouteHandler, method: str, wanted: str, principal: Principal | None) -> bool:
+    if method in SAFE or principal is None or wanted == "public" or not handler.opt.get("audit", True):
+        return False
+    return wanted == "admin" or principal.session
+
+
+async def _begin_operation(
+    connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler, principal: Principal
+) -> None:
+    """Before the handler runs; the answer ends it (watching.py)."""
+    scope: HTTPScope = connection.scope  # type: ignore[assignment]
+    target = {"method": scope["method"], "path": scope["path"][:MAX_SHOWN_PATH]}
+    if connection.client is not None:
+        target["from"] = connection.client.host
+    action = str(handler.opt.get("action", handler.handler_name))
+    audit: Audit = connection.app.state.audit
+    scope["state"]["operation"] = await audit.begin(action, target, by=principal.name)
 
 
 def _refuse_tokens_in_the_address(scope: HTTPScope) -> None:

@@ -1,28 +1,14 @@
-"""What is noted about every request: counters for Prometheus, headers that protect browsers, and the operations log.
-
-What an operator changes is an event of the topic `everlog-operations`, written before the answer goes out.
-"""
+"""What is noted about every request: counters for Prometheus, headers that protect browsers, ends of operations."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections import Counter
-from typing import Any
+from collections import Counter, defaultdict
 
 from litestar.types import HTTPScope, Message, Send
 
-from everlog.errors import EverlogError
-from everlog.http.security import ANONYMOUS, SAFE, Principal, needed_scope
-from everlog.journal.events import Event
-from everlog.journal.journal import Journal
+from everlog.http.audit import Audit
 
-log = logging.getLogger("everlog.http")
-audit_log = logging.getLogger("everlog.audit")
-
-OPERATIONS_TOPIC = "everlog-operations"
-OPERATIONS_ID = "operations"
-MAX_PATH = 2000
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _PAGE_POLICY = (
     "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
@@ -35,7 +21,7 @@ class HttpCounters:
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
-        self.seconds: Counter[tuple[str, str]] = Counter()  # type: ignore[assignment]
+        self.seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.open = 0
         self.streams = 0
         self.cut = 0
@@ -45,19 +31,14 @@ class HttpCounters:
         self.cut += 1
 
 
-def note(request: Any, **facts: Any) -> None:
-    """Add to what the operations log says about this request: a reason, what was chosen."""
-    request.scope["state"].setdefault("facts", {}).update(facts)
-
-
 class Watch:
     """One request from its beginning to its end."""
 
-    def __init__(self, scope: HTTPScope, send: Send, counters: HttpCounters, operations: Journal | None) -> None:
+    def __init__(self, scope: HTTPScope, send: Send, counters: HttpCounters, audit: Audit) -> None:
         self._scope = scope
         self._send = send
         self._counters = counters
-        self._operations = operations
+        self._audit = audit
         self._began = time.perf_counter()
         self._status = 500
         counters.open += 1
@@ -68,8 +49,9 @@ class Watch:
             headers = list(message["headers"])
             _protect(headers)
             message["headers"] = headers
-            if self._is_operation():
-                await self._audit()
+            operation = self._scope["state"].pop("operation", None)
+            if operation is not None:
+                await self._audit.end(operation, self._status, self._scope["state"].get("facts", {}))
         await self._send(message)
 
     def end(self) -> None:
@@ -78,41 +60,7 @@ class Watch:
         method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
         self._counters.open -= 1
         self._counters.requests[name, method, self._status] += 1
-        self._counters.seconds[name, method] += time.perf_counter() - self._began  # type: ignore[assignment]
-
-    @property
-    def _principal(self) -> Principal:
-        found: Principal = self._scope["state"].get("principal", ANONYMOUS)
-        return found
-
-    def _is_operation(self) -> bool:
-        """A change by an operator: through a session, or what needs the scope admin. Refused ones never began."""
-        handler, principal = self._scope.get("route_handler"), self._principal
-        if handler is None or self._scope["method"] in SAFE or self._status in (401, 403):
-            return False
-        return needed_scope(handler, self._scope["method"]) == "admin" or principal.session
-
-    async def _audit(self) -> None:
-        """The change has happened, so the answer goes out even if this cannot be written; then the log says so."""
-        scope, handler = self._scope, self._scope["route_handler"]
-        client = scope.get("client")
-        operation = {
-            "who": self._principal.name,
-            "token_id": self._principal.token_id,
-            "from": None if client is None else client[0],
-            "action": handler.opt.get("action", handler.handler_name),
-            "method": scope["method"],
-            "path": scope["path"][:MAX_PATH],
-            "status": self._status,
-            "facts": scope["state"].get("facts", {}),
-        }
-        audit_log.info("%(who)s from %(from)s: %(method)s %(path)s: %(status)s", operation)
-        if self._operations is None:
-            return
-        try:
-            await self._operations.append(OPERATIONS_ID, Event(operation))
-        except EverlogError as error:
-            log.error("an operation is missing in the operations log: %s: %s", operation, error)
+        self._counters.seconds[name, method] += time.perf_counter() - self._began
 
 
 def _protect(headers: list[tuple[bytes, bytes]]) -> None:
