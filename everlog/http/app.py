@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -25,15 +25,25 @@ from everlog.http.audit import Audit
 from everlog.http.definitions import DEFINITION_ROUTES
 from everlog.http.documents import CONTENT_ROUTES
 from everlog.http.errors import handle_http, handle_refusal, handle_unexpected
+from everlog.http.journals import JOURNAL_ROUTES
 from everlog.http.login import LOGIN_ROUTES
 from everlog.http.openapi import openapi_config
+from everlog.http.operations import OPERATION_ROUTES
+from everlog.http.projections import PROJECTION_ROUTES
 from everlog.http.security import Security, guard
+from everlog.http.snapshots import SNAPSHOT_ROUTES
+from everlog.http.tags import TAG_ROUTES
 from everlog.http.watching import HttpCounters, Watch
 
 # Every part's routes. What a route needs is in its `opt`, see security.py; nothing else says who may do what.
 ROUTES: list[ControllerRouterHandler] = [
     *CONTENT_ROUTES,
     *DEFINITION_ROUTES,
+    *JOURNAL_ROUTES,
+    *SNAPSHOT_ROUTES,
+    *TAG_ROUTES,
+    *PROJECTION_ROUTES,
+    *OPERATION_ROUTES,
     *LOGIN_ROUTES,
 ]
 
@@ -60,9 +70,17 @@ class Application(Litestar):
 
 
 def make_app(
-    log: Everlog, *, security: Security | None = None, routes: Sequence[ControllerRouterHandler] = ()
+    log: Everlog,
+    *,
+    security: Security | None = None,
+    routes: Sequence[ControllerRouterHandler] = (),
+    metrics: Sequence[Callable[[], str]] = (),
 ) -> Application:
-    """The application on an open log; whoever opened it closes it. `routes`: more of them, under the same guard."""
+    """The application on an open log; whoever opened it closes it.
+
+    `routes`: more of them, under the same guard. `metrics`: more lines for Prometheus, such as those of
+    `everlog.projections.metrics.Metrics` where projections run in this process.
+    """
     clock = log.parts.clock
 
     def new_error_id() -> str:
@@ -96,6 +114,7 @@ def make_app(
                 "security": security or Security.of(log.config, clock),
                 "audit": Audit(log),
                 "http_counters": HttpCounters(),
+                "metrics": tuple(metrics),
                 "new_error_id": new_error_id,
                 "stopping": asyncio.Event(),
             }

@@ -24,10 +24,12 @@ from everlog.errors import (
     MessageReused,
     PreconditionFailed,
     QueryLimited,
+    TooFewReplicas,
     TooManyPending,
     Unreachable,
     WriteUnfinished,
 )
+from everlog.http.known_errors import KNOWN_ERRORS, facts_of, known_code
 
 log = logging.getLogger("everlog.http")
 
@@ -40,6 +42,7 @@ _INVALID = {
     "not-mergeable": 422,
 }
 _STATUSES: tuple[tuple[type[EverlogError], int], ...] = (
+    *((known.kind, known.status) for known in KNOWN_ERRORS.values()),
     (DocumentNotFound, 404),
     (DocumentConflict, 409),
     (PreconditionFailed, 412),
@@ -51,6 +54,7 @@ _STATUSES: tuple[tuple[type[EverlogError], int], ...] = (
     (Busy, 503),
     (DiskFull, 507),
     (Unreachable, 503),
+    (TooFewReplicas, 503),
 )
 
 
@@ -87,8 +91,8 @@ def status_of(error: EverlogError) -> int:
 
 def describe(error: EverlogError, error_id: str) -> ErrorBody:
     """The body of an error of ours."""
-    code = getattr(error, "code", None)
-    extra: Any = getattr(error, "facts", None) or None
+    code = getattr(error, "code", None) or known_code(error)
+    extra: Any = getattr(error, "facts", None) or facts_of(error) or None
     if isinstance(error, WriteUnfinished):
         extra = {"messageId": error.message_id, "transactionId": error.transaction_id}
     if code is None:

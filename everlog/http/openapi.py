@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
-from litestar import Request
+import msgspec
+from litestar import Litestar, Request
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
+from litestar.routes import HTTPRoute
 
 from everlog.version import __version__
 
+JSON = "application/json"
+_REF = "#/components/schemas/{name}"
 _METHODS = ("get", "head", "put", "post", "patch", "delete")
 _STYLE = """
 :root { color-scheme: light dark; --line: light-dark(#ddd, #444); --soft: light-dark(#f5f5f5, #222) }
@@ -24,6 +30,72 @@ table { border-collapse: collapse } td, th { text-align: left; padding: .2rem .8
 """
 
 
+class Shape(NamedTuple):
+    """What a body is: a struct of msgspec, or None for free text; and one that could be sent."""
+
+    kind: Any
+    example: Any
+    media: str = JSON
+
+
+def shown(
+    *,
+    body: Shape | None = None,
+    answers: Mapping[int, Shape | Sequence[Shape]] | None = None,
+    **opt: Any,
+) -> dict[str, Any]:
+    """The `opt` of a route whose handler reads and writes bodies by itself: what the document says about them."""
+    return {**opt, "body": body, "answers": answers or {}}
+
+
+def complete_document(app: Litestar, document: dict[str, Any]) -> dict[str, Any]:
+    """The framework's document, with the bodies that only the routes know."""
+    found: dict[str, Any] | None = app.state.get("openapi_document")
+    if found is not None:
+        return found
+    found = copy.deepcopy(document)
+    described = list(_described(app))
+    kinds = {shape.kind for _, _, opt in described for shape in _shapes(opt) if shape.kind is not None}
+    _, components = msgspec.json.schema_components(sorted(kinds, key=lambda kind: kind.__name__), ref_template=_REF)
+    found.setdefault("components", {}).setdefault("schemas", {}).update(components)
+    for path, method, opt in described:
+        operation = found["paths"].get(path, {}).get(method)
+        if operation is None:
+            continue
+        if opt["body"] is not None:
+            operation["requestBody"] = {"required": True, "content": _content([opt["body"]])}
+        for status, shapes in opt["answers"].items():
+            answer = operation["responses"].setdefault(str(status), {"description": ""})
+            answer["content"] = _content([shapes] if isinstance(shapes, Shape) else shapes)
+    app.state["openapi_document"] = found
+    return found
+
+
+def _described(app: Litestar) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for route in app.routes:
+        if isinstance(route, HTTPRoute):
+            for handler in route.route_handlers:
+                if "answers" in handler.opt:
+                    yield from ((route.path_format, method.lower(), handler.opt) for method in handler.http_methods)
+
+
+def _shapes(opt: dict[str, Any]) -> Iterator[Shape]:
+    if opt["body"] is not None:
+        yield opt["body"]
+    for shapes in opt["answers"].values():
+        yield from [shapes] if isinstance(shapes, Shape) else shapes
+
+
+def _content(shapes: Sequence[Shape]) -> dict[str, Any]:
+    return {
+        shape.media: {
+            "schema": {"type": "string"} if shape.kind is None else {"$ref": _REF.format(name=shape.kind.__name__)},
+            "examples": {"example": {"value": shape.example}},
+        }
+        for shape in shapes
+    }
+
+
 def openapi_config() -> OpenAPIConfig:
     return OpenAPIConfig(
         title="Everlog",
@@ -33,7 +105,7 @@ def openapi_config() -> OpenAPIConfig:
             "segment of a path. Every write answers with `Journal-Position`; every read takes it as `after`."
         ),
         path="/openapi",
-        render_plugins=[PagePlugin(), JsonRenderPlugin()],
+        render_plugins=[PagePlugin(), DocumentPlugin()],
         components=Components(
             security_schemes={"token": SecurityScheme(type="http", scheme="bearer", description="everlog token new")}
         ),
@@ -55,7 +127,14 @@ class PagePlugin(OpenAPIRenderPlugin):
         super().__init__(path="/", favicon="", style="")
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        return openapi_page(openapi_schema).encode()
+        return openapi_page(complete_document(request.app, openapi_schema)).encode()
+
+
+class DocumentPlugin(JsonRenderPlugin):
+    """The document for programs."""
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        return msgspec.json.encode(complete_document(request.app, openapi_schema), enc_hook=str)
 
 
 def openapi_page(document: dict[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 A route says what it needs by `opt={"scope": "read" | "write" | "admin" | "public"}`; without that, GET and HEAD need
 `read`, all else `write`. What needs `admin`, and what a session changes, goes into the operations log; a route that
-notes its own operations there says `opt={"audit": False}`. Handlers ask `principal_of(request)`; they never look at tokens or cookies themselves.
+notes its own operations there says `opt={"audit": False}`. Handlers ask `principal_of(request)`; they never look at
+tokens or cookies themselves.
 """
 
 from __future__ import annotations

@@ -156,9 +156,11 @@ class Tag:
         start, position = _parse(after, since, token)
         return self._live(start, position)
 
-    def steps(self, after: After = None) -> AsyncGenerator[list[TaggedEvent] | Watermark, None]:
+    def steps(
+        self, after: After = None, *, since: datetime | None = None, token: Position | str | None = None
+    ) -> AsyncGenerator[list[TaggedEvent] | Watermark, None]:
         """Like `live_pages`, and the watermark each time that all up to it was given, events or not."""
-        start, position = _parse(after, None, None)
+        start, position = _parse(after, since, token)
         return self._steps(start, position)
 
     async def verify(self) -> Verified:
