@@ -410,9 +410,10 @@ def connect(
     *,
     clock: Clock | None = None,
     trace: Trace | None = None,
+    token: str | None = None,
 ) -> Everlog:
-    """Open a folder (embedded), what a TOML file says, or a server's documents (`http://…`).
+    """Open a folder (embedded), what a TOML file says, or a server (`http://…`; its token, or EVERLOG_TOKEN).
 
     >>> log = connect("everlog-data")
     """
-    return Everlog(client.connect(target, clock=clock, trace=trace))
+    return Everlog(client.connect(target, clock=clock, trace=trace, token=token))

@@ -23,7 +23,7 @@ _ABSENT = msgspec.Raw(b"null")
 class NewEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An event to append. Without `payload_type` a string is text, and all else is JSON; `binary` is base64."""
 
-    payload: msgspec.Raw = _ABSENT
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: _ABSENT)
     payload_type: Kind | None = None
     tags: tuple[str, ...] = ()
     seq_nr: int | None = None
@@ -63,8 +63,8 @@ class EventBody(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     record_id: str | None = None
     append_id: str | None = None
-    metadata: msgspec.Raw = _ABSENT
-    headers: msgspec.Raw = _ABSENT
+    metadata: msgspec.Raw = msgspec.field(default_factory=lambda: _ABSENT)
+    headers: msgspec.Raw = msgspec.field(default_factory=lambda: _ABSENT)
     ordering: str | None = None
 
 
@@ -80,7 +80,7 @@ class TaggedBody(EventBody, frozen=True, kw_only=True):
 class NewSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A state to keep."""
 
-    payload: msgspec.Raw = _ABSENT
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: _ABSENT)
     payload_type: Kind | None = None
     metadata: Any = None
 
@@ -92,7 +92,7 @@ class SnapshotBody(msgspec.Struct, frozen=True, kw_only=True):
     time: str
     payload_type: PayloadType | None
     payload: msgspec.Raw
-    metadata: msgspec.Raw = _ABSENT
+    metadata: msgspec.Raw = msgspec.field(default_factory=lambda: _ABSENT)
     record_id: str | None = None
     origin: str | None = None
     version: str | None = None

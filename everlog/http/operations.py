@@ -23,6 +23,12 @@ from everlog.pipeline.status import Status, caught_up
 READY_SECONDS = 5.0
 
 
+class StatusBody(Status, frozen=True):
+    """Everything at one glance; `caught_up` if all that was in the log is also in the tables."""
+
+    caught_up: bool = False
+
+
 class HealthBody(msgspec.Struct, frozen=True):
     """Whether requests can be served, and if not, why."""
 
@@ -32,7 +38,7 @@ class HealthBody(msgspec.Struct, frozen=True):
 
 _HEALTHY = Shape(HealthBody, {"status": "ok", "reason": None})
 _STATUS = Shape(
-    Status,
+    StatusBody,
     {
         "where": "everlog-data",
         "time_ms": 1769860800000,
@@ -45,6 +51,9 @@ _STATUS = Shape(
         "concerns": {},
     },
 )
+
+
+_OPERATIONS = Shape(EventsBody, {"topic": TOPIC, "id": JOURNAL, "seq_nr": 0, "events": [], "next": None})
 
 
 @get("/status", tags=["operations"], responses=also(), opt=shown(answers={200: _STATUS}))
@@ -86,7 +95,7 @@ async def get_ready(request: AnyRequest) -> Response[bytes]:
     return json_answer(HealthBody("ok"))
 
 
-@get("/operations", tags=["operations"], responses=also(), opt=shown(answers={200: ()}))
+@get("/operations", tags=["operations"], responses=also(), opt=shown(answers={200: _OPERATIONS}))
 async def get_operations(
     request: AnyRequest, limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100
 ) -> Response[Any]:

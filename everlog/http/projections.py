@@ -80,7 +80,7 @@ class OffsetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     offset: Any
     type: Kind = "long"
-    expected: Any = msgspec.UNSET
+    expected: Any = msgspec.field(default_factory=lambda: msgspec.UNSET)
     reason: str = ""
 
 
@@ -150,13 +150,13 @@ _LETTER = {
 _ALL = Shape(ProjectionsBody, {"projections": [_INSTANCE]})
 
 
+_FIELDS = frozenset(InstanceBody.__struct_fields__)
+
+
 def instance_body(status: ProjectionStatus) -> InstanceBody:
     fields = {name: getattr(status, name) for name in ProjectionStatus.__struct_fields__ if name in _FIELDS}
     lag = None if status.lag is None else LagBody(status.lag.events, status.lag.seconds)
     return InstanceBody(**{**fields, "offset": show(status.offset), "lag": lag})
-
-
-_FIELDS = frozenset(InstanceBody.__struct_fields__)
 
 
 def _projections(request: AnyRequest) -> Projections:
