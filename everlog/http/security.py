@@ -90,12 +90,12 @@ class Security:
         self._everybody = Principal("local", ALL if writable else ALL - {"admin"}, csrf=secrets.token_urlsafe(32))
 
     @classmethod
-    def of(cls, config: Config, clock: Clock, *, local: bool = False) -> Security:
+    def of(cls, config: Config, clock: Clock, *, local: bool = False, writable: bool = False) -> Security:
         server = config.server
         return cls(
             Tokens(server.tokens, tokens_path(config)),
             Sessions(clock, server.session_hours),
-            writable=server.writable,
+            writable=server.writable or writable,
             local=local,
             secure=server.cert_file is not None,
         )

@@ -29,9 +29,9 @@ class _Server(uvicorn.Server):
     def install_signal_handlers(self) -> None: ...
 
 
-def check_address(host: str, config: Config, security: Security) -> None:
+def check_address(host: str, security: Security, *, anonymous: bool) -> None:
     """An address that others can reach needs tokens: encryption alone says nothing about who asks."""
-    if host in LOOPBACK or security.tokens.needed or config.server.anonymous:
+    if host in LOOPBACK or security.tokens.needed or anonymous:
         return
     raise InvalidConfig(
         f"{host} can be reached by others, and there are no tokens: make one with 'everlog token new', or let "
@@ -81,10 +81,12 @@ def _settings(config: Config, app: Application) -> uvicorn.Config:
 
 
 @asynccontextmanager
-async def serving(log: Everlog, *, host: str, port: int) -> AsyncIterator[str]:
-    """The server at work; gives its address. Port 0: any free one."""
-    security = Security.of(log.config, log.parts.clock, local=host in LOOPBACK)
-    check_address(host, log.config, security)
+async def serving(
+    log: Everlog, *, host: str, port: int, writable: bool = False, anonymous: bool = False
+) -> AsyncIterator[str]:
+    """The server at work; gives its address. Port 0: any free one. The rest is as `[server]` says, or more open."""
+    security = Security.of(log.config, log.parts.clock, local=host in LOOPBACK, writable=writable)
+    check_address(host, security, anonymous=anonymous or log.config.server.anonymous)
     app = make_app(log, security=security)
     config = _settings(log.config, app)
     bound = listen(host, port)
