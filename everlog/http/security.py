@@ -227,4 +227,5 @@ async def form_of(request: AnyRequest) -> dict[str, str]:
         except (UnicodeDecodeError, ValueError) as error:
             raise ClientException("this form cannot be read") from error
         request.scope["state"]["form"] = found
+        request._body = data  # a body can be read only once: a handler that asks again gets this one
     return found
