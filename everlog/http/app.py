@@ -25,6 +25,7 @@ from everlog.http.audit import Audit
 from everlog.http.definitions import DEFINITION_ROUTES
 from everlog.http.documents import CONTENT_ROUTES
 from everlog.http.errors import handle_http, handle_refusal, handle_unexpected
+from everlog.http.fanout import Fanout
 from everlog.http.journals import JOURNAL_ROUTES
 from everlog.http.login import LOGIN_ROUTES
 from everlog.http.openapi import openapi_config
@@ -117,6 +118,7 @@ def make_app(
                 "metrics": tuple(metrics),
                 "new_error_id": new_error_id,
                 "stopping": asyncio.Event(),
+                "fanout": Fanout(),
             }
         ),
         # Errors are answered by our handlers and logged there.

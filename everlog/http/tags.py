@@ -20,15 +20,13 @@ from everlog.http.journals import MAX_PAGE, PAGE, log_of
 from everlog.http.lines import LINES, lines_answer, wants_lines
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, decode, segment
-from everlog.http.sse import Checkpoint, Frame, Items, event_stream, stream_answer
+from everlog.http.sse import event_stream, stream_answer
 from everlog.journal.tag_names import SLICES
 from everlog.journal.values import MAX_SEQ_NR
-from everlog.tags.plan import Watermark
-from everlog.tags.tag import Tag, TaggedEvent
+from everlog.tags.tag import Tag, TaggedEvent, parse_start
 
 EVENTS = "text/event-stream"
 BEGINNING = "0"
-_encode = msgspec.json.Encoder().encode
 
 AfterOffset = Annotated[
     str | None,
@@ -152,7 +150,7 @@ async def _answer(
     if since is not None:
         how["since"] = _moment(since)
     if live or EVENTS in request.headers.get("accept", ""):
-        return _live(request, tag, how, after)
+        return _live(request, tag, url, how, after)
     pages = tag.current_pages(**how)
     if wants_lines(request):
         return await lines_answer(request, _first(pages, limit), tagged_body)
@@ -193,7 +191,7 @@ async def _first(pages: AsyncIterator[list[TaggedEvent]], limit: int | None) -> 
                     return
 
 
-def _live(request: AnyRequest, tag: Tag, how: dict[str, Any], after: str | None) -> Response[Any]:
+def _live(request: AnyRequest, tag: Tag, url: str, how: dict[str, Any], after: str | None) -> Response[Any]:
     """`Last-Event-ID` counts before `after`: it is what a browser sends when it comes again."""
     state = request.app.state
     last = request.headers.get("last-event-id")
@@ -201,11 +199,11 @@ def _live(request: AnyRequest, tag: Tag, how: dict[str, Any], after: str | None)
         how = {"after": None if last == BEGINNING else last}
         after = last
     begin = after if after is not None and ":" not in after else BEGINNING
-    # Checked before the head goes out, so that a bad offset is an error and not a stream.
-    steps = tag.steps(**how)
+    start, position = parse_start(how.get("after"), how.get("since"), how.get("token"))  # a bad one is an error here
+    items = state.fanout.follow(url, tag, start, position)
     return stream_answer(
         lambda: event_stream(
-            _frames(steps),
+            items,
             describe=lambda offset: f'{{"offset":"{offset}"}}',
             every=state.config.server.checkpoint,
             stopping=state.stopping,
@@ -213,15 +211,6 @@ def _live(request: AnyRequest, tag: Tag, how: dict[str, Any], after: str | None)
             begin=begin,
         )
     )
-
-
-async def _frames(steps: Any) -> Items:
-    async with aclosing(steps):
-        async for found in steps:
-            if not isinstance(found, Watermark):
-                yield [Frame(str(one.place), "event", _encode(tagged_body(one)).decode()) for one in found]
-            elif found.tick >= 0:
-                yield Checkpoint(str(found.end))
 
 
 TAG_ROUTES = [get_tags, get_tag, get_slices]

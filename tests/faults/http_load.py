@@ -79,7 +79,7 @@ class Load:
             httpx.AsyncClient(base_url=self.url, timeout=PATIENCE, limits=limits) as http,
         ):
             following = [asyncio.create_task(self.follow(streams, number)) for number in range(self.streams)]
-            while self.ready < self.streams:
+            while self.ready < self.streams:  # noqa: ASYNC110  # they are many, and each says when
                 await asyncio.sleep(0.05)
             print("ready", flush=True)
             began, number = time.perf_counter(), 0

@@ -13,12 +13,12 @@ from tests.support import small_config
 
 
 async def run(folder: Path) -> None:
-    async with connect(small_config(folder, page_size=500, segment_size=1000)) as log:
-        async with serving(log, host="127.0.0.1", port=0) as address:
-            print(address, flush=True)
-            while True:
-                await replicate(log)
-                await asyncio.sleep(0.2)
+    config = small_config(folder, page_size=500, segment_size=1000)
+    async with connect(config) as log, serving(log, host="127.0.0.1", port=0) as address:
+        print(address, flush=True)
+        while True:
+            await replicate(log)
+            await asyncio.sleep(0.2)
 
 
 if __name__ == "__main__":
