@@ -108,14 +108,14 @@ class Fanout:
 
     async def follow(self, name: str, tag: Tag, start: TimeUuid, token: Position | None = None) -> Items:
         """All events behind `start`, each once and in order, for one stream; once the view has reached the token."""
-        last = start
+        last = upto = start
         while True:
             feed, subscriber = self._join(name)
             try:
                 async with aclosing(tag.steps(last, token=token)) as steps:
                     async for found in steps:
                         if isinstance(found, Watermark):
-                            last = max(last, found.end)
+                            upto, last = found.end, max(last, found.end)
                             if last.tick >= 0:
                                 yield Checkpoint(str(last))
                             break
@@ -124,7 +124,8 @@ class Fanout:
                 token = None
                 if subscriber is None:
                     if name not in self._feeds:
-                        self._feeds[name] = _Feed(tag, last)
+                        # From the watermark on, which is the same for all; this stream may want less.
+                        self._feeds[name] = _Feed(tag, upto)
                         feed = self._feeds[name]
                         subscriber = feed.subscribe()
                     else:

@@ -188,10 +188,18 @@ def _refuse_tokens_in_the_address(scope: HTTPScope) -> None:
         )
 
 
+def _parts(url: str) -> tuple[str, str | None]:
+    """Host and port, and the host alone; nothing for what is no address."""
+    try:
+        found = urlsplit(url)
+        return found.netloc, found.hostname
+    except ValueError:
+        return "", None
+
+
 def _refuse_foreign_hosts(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     """Without tokens, a page elsewhere could have its own name lead here and then read what it likes."""
-    host = urlsplit("//" + connection.headers.get("host", "")).hostname
-    if host not in LOOPBACK:
+    if _parts("//" + connection.headers.get("host", ""))[1] not in LOOPBACK:
         raise PermissionDeniedException("without tokens this server answers to localhost only: see docs/security.md")
 
 
@@ -201,7 +209,7 @@ async def _refuse_forged_requests(
     """What a browser sends by itself, with a cookie or to a local server, must come from a page of ours."""
     headers = connection.headers
     origin = headers.get("origin")
-    foreign = origin is not None and urlsplit(origin).netloc != headers.get("host", "")
+    foreign = origin is not None and (_parts(origin)[0] or "none") != headers.get("host", "")
     if foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise PermissionDeniedException("this request comes from a page of another site")
     if public or principal is None or not principal.session:
