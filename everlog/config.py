@@ -275,6 +275,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[server]`: where the server listens, whom it lets in, and how long it waits for anybody."""
 
     host: str = "127.0.0.1"
+    cluster_token: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8080
     cert_file: str | None = None
     key_file: str | None = None

@@ -411,7 +411,7 @@ async def purge_journal(request: AnyRequest, topic: TopicPart, journal_id: IdPar
     status_code=200,
     tags=["journals"],
     responses=also(408, 413, 504),
-    opt=shown(body=Shape(MarkBody, {"id": "m-1"}), answers={200: _POSITION}),
+    opt=shown(body=Shape(MarkBody, {"id": "m-1"}, required=False), answers={200: _POSITION}),
 )
 async def mark_journal(request: AnyRequest, topic: TopicPart, journal_id: IdPart) -> Response[bytes]:
     """Write a record that changes nothing, for those who watch the log."""

@@ -36,6 +36,7 @@ class Shape(NamedTuple):
     kind: Any
     example: Any
     media: str = JSON
+    required: bool = True
 
 
 def shown(
@@ -63,7 +64,7 @@ def complete_document(app: Litestar, document: dict[str, Any]) -> dict[str, Any]
         if operation is None:
             continue
         if opt["body"] is not None:
-            operation["requestBody"] = {"required": True, "content": _content([opt["body"]])}
+            operation["requestBody"] = {"required": opt["body"].required, "content": _content([opt["body"]])}
         for status, shapes in opt["answers"].items():
             answer = operation["responses"].setdefault(str(status), {"description": ""})
             answer["content"] = _content([shapes] if isinstance(shapes, Shape) else shapes)

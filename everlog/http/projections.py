@@ -207,7 +207,7 @@ def _done(name: str, key: str, what: str) -> Response[bytes]:
     status_code=200,
     tags=["projections"],
     responses=also(404, 408, 413),
-    opt=shown(body=Shape(CommandBody, {"reason": "maintenance"}), answers={200: _DONE}, scope="admin"),
+    opt=shown(body=Shape(CommandBody, {"reason": "maintenance"}, required=False), answers={200: _DONE}, scope="admin"),
 )
 async def pause_projection(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
     """Handle nothing until it is resumed; also after a restart."""
@@ -222,7 +222,7 @@ async def pause_projection(request: AnyRequest, name: NamePart, key: KeyPart) ->
     status_code=200,
     tags=["projections"],
     responses=also(404, 408, 413),
-    opt=shown(body=Shape(CommandBody, {"wait": 5.0}), answers={200: _DONE}, scope="admin"),
+    opt=shown(body=Shape(CommandBody, {"wait": 5.0}, required=False), answers={200: _DONE}, scope="admin"),
 )
 async def resume_projection(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
     """Go on after a pause, or after it gave up."""
@@ -237,7 +237,7 @@ async def resume_projection(request: AnyRequest, name: NamePart, key: KeyPart) -
     status_code=200,
     tags=["projections"],
     responses=also(404, 408, 413),
-    opt=shown(body=Shape(SkipBody, {"reason": "a test order"}), answers={200: _DONE}, scope="admin"),
+    opt=shown(body=Shape(SkipBody, {"reason": "a test order"}, required=False), answers={200: _DONE}, scope="admin"),
 )
 async def skip_envelope(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
     """Leave out the envelope that is failing now. It becomes a dead letter."""
@@ -327,7 +327,7 @@ async def get_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart) ->
     status_code=200,
     tags=["projections"],
     responses=also(404, 408, 413),
-    opt=shown(body=Shape(SkipBody, {"offset": "17"}), answers={200: _DONE}, scope="admin"),
+    opt=shown(body=Shape(SkipBody, {"offset": "17"}, required=False), answers={200: _DONE}, scope="admin"),
 )
 async def replay_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
     """Let the projection handle its dead letters again, all or the one at an offset."""
@@ -342,7 +342,7 @@ async def replay_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart)
     status_code=200,
     tags=["projections"],
     responses=also(404, 408, 413),
-    opt=shown(body=Shape(SkipBody, {"offset": "17"}), answers={200: _DONE}, scope="admin"),
+    opt=shown(body=Shape(SkipBody, {"offset": "17"}, required=False), answers={200: _DONE}, scope="admin"),
 )
 async def forget_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
     """Drop dead letters for good, all or the one at an offset."""

@@ -56,6 +56,8 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal("", frozenset())
+# Servers and workers that call each other: `[server] cluster_token`.
+CLUSTER = Principal("cluster", ALL - {"admin"})
 
 
 def scopes_of(token: TokenConfig) -> frozenset[str]:
@@ -81,12 +83,20 @@ class Security:
     """
 
     def __init__(
-        self, tokens: Tokens, sessions: Sessions, *, writable: bool, local: bool = False, secure: bool = False
+        self,
+        tokens: Tokens,
+        sessions: Sessions,
+        *,
+        writable: bool,
+        local: bool = False,
+        secure: bool = False,
+        cluster_token: str | None = None,
     ) -> None:
         self.tokens = tokens
         self.sessions = sessions
         self.local = local
         self.secure = secure
+        self._cluster = None if cluster_token is None else cluster_token.encode()
         self._everybody = Principal("local", ALL if writable else ALL - {"admin"}, csrf=secrets.token_urlsafe(32))
 
     @classmethod
@@ -98,6 +108,7 @@ class Security:
             writable=server.writable or writable,
             local=local,
             secure=server.cert_file is not None,
+            cluster_token=server.cluster_token,
         )
 
     @property
@@ -128,6 +139,8 @@ class Security:
 
     def _bearer(self, header: str) -> Principal:
         kind, _, text = header.partition(" ")
+        if self._cluster is not None and hmac.compare_digest(text.strip().encode(), self._cluster):
+            return CLUSTER
         token = self.tokens.find(text.strip()) if kind.lower() == "bearer" else None
         if token is None:
             raise NotAuthorizedException(

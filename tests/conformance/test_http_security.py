@@ -133,6 +133,18 @@ async def test_a_token_in_an_address_is_refused(http, tokens):
                 assert tokens["read"] not in answer.text
 
 
+async def test_the_secret_of_the_cluster(config, tokens):
+    """Servers and workers that call each other may read and write, and nothing else may."""
+    secret = "0123456789abcdef"
+    known = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, cluster_token=secret))
+    async with server(known) as (_, http):
+        await send(http, "POST", J, EVENT, 201, headers=bearer(secret))
+        await send(http, "GET", J, headers=bearer(secret))
+        await send(http, "POST", "/projections/a/b/pause", status=403, headers=bearer(secret))
+        await send(http, "GET", J, status=401, headers=bearer(secret[:-1]))
+        await send(http, "GET", J, status=401)
+
+
 async def test_a_revoked_token_ends_at_once_and_an_unreadable_file_lets_nobody_in(config, http, tokens):
     file = TokenFile(tokens_path(config))
     assert (await http.get("/journals", headers=bearer(tokens["read"]))).status_code == 200
