@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -218,11 +219,11 @@ async def get_ids(
     if wants_lines(request):
         return await lines_answer(request, _key_pages(journal), lambda key: key)
     ids: list[str] = []
-    keys = journal.keys()
-    async for key in keys:
-        ids.append(key)
-        if len(ids) > limit:
-            break
+    async with aclosing(journal.keys()) as keys:  # type: ignore[type-var]
+        async for key in keys:
+            ids.append(key)
+            if len(ids) > limit:
+                break
     return json_answer(IdsBody(journal.topic, ids[:limit], len(ids) > limit))
 
 
