@@ -82,16 +82,17 @@ class RemoteJournal(Journal):
         name = journal_id
         await self._turns.take(name)
         try:
-            for _ in range(MAX_TRIES):
-                expected = self._known.get(name)
-                if expected is None:
-                    expected = await self.pointer(journal_id) or 0
+            for attempt in range(1, MAX_TRIES + 1):
+                known = self._known.get(name)
+                expected = known if known is not None else await self.pointer(journal_id) or 0
                 try:
                     append_id = f"{expected + 1}.{self._clock.new_id()}"
                     return await self._post(journal_id, body, expected, verdict, append_id)
                 except Conflict as conflict:
+                    if attempt == MAX_TRIES:
+                        raise
                     self._remember(name, conflict.actual)
-            raise Conflict(journal_id, expected, self._known[name])
+            raise AssertionError("unreachable")
         finally:
             self._turns.end(name)
 

@@ -88,15 +88,7 @@ async def post_login(request: AnyRequest) -> Response[Any]:
     if token is None:
         raise NotAuthorizedException("this token is not known here", headers=CHALLENGE)
     value, session = security.sessions.begin(token.id)
-    cookie = Cookie(
-        security.cookie,
-        value,
-        path="/",
-        max_age=security.sessions.seconds,
-        httponly=True,
-        secure=security.secure,
-        samesite="strict",
-    )
+    cookie = _cookie(security, value, security.sessions.seconds)
     if form:
         place = {"Location": local_path(fields.get("next", "/"))}
         return Response(b"", status_code=303, headers=place, cookies=[cookie], media_type="text/plain")
@@ -104,6 +96,18 @@ async def post_login(request: AnyRequest) -> Response[Any]:
     answer = json_answer(body)
     answer.set_cookie(cookie)
     return answer
+
+
+def _cookie(security: Security, value: str, seconds: int) -> Cookie:
+    return Cookie(
+        key=security.cookie,
+        value=value,
+        path="/",
+        max_age=seconds,
+        httponly=True,
+        secure=security.secure,
+        samesite="strict",
+    )
 
 
 async def _login_body(request: AnyRequest) -> LoginBody:
@@ -122,7 +126,7 @@ async def post_logout(request: AnyRequest) -> Response[bytes]:
     cookie = security.cookie_of(request)
     if cookie is not None:
         security.sessions.end(cookie)
-    gone = Cookie(security.cookie, "", path="/", max_age=0, httponly=True, secure=security.secure, samesite="strict")
+    gone = _cookie(security, "", 0)
     return Response(b"", status_code=303, headers={"Location": "/login"}, cookies=[gone], media_type="text/plain")
 
 

@@ -47,15 +47,15 @@ def text_of(metrics: Iterable[Metric]) -> str:
 
 
 def http_metrics(counters: HttpCounters) -> list[Metric]:
-    requests = [
+    requests: list[tuple[Labels, float]] = [
         ({"route": route, "method": method, "status": status}, float(count))
         for (route, method, status), count in sorted(counters.requests.items())
     ]
-    seconds = [
+    seconds: list[tuple[Labels, float]] = [
         ({"route": route, "method": method}, spent) for (route, method), spent in sorted(counters.seconds.items())
     ]
     return [
-        Metric("http_requests_total", "counter", "Requests that were answered.", requests),  # type: ignore[arg-type]
+        Metric("http_requests_total", "counter", "Requests that were answered.", requests),
         Metric("http_request_seconds_total", "counter", "Time that they took, streams included.", seconds),
         Metric("http_requests_open", "gauge", "Requests under way.", [({}, counters.open)]),
         Metric("http_streams_open", "gauge", "Server-sent event streams under way.", [({}, counters.streams)]),
@@ -118,7 +118,7 @@ async def queue_metrics(log: Everlog) -> list[Metric]:
     names = await log.queues.names()
     places: list[tuple[Labels, Any]] = [({"queue": name}, await log.queue(name).stats()) for name in names]
     now_ms = log.parts.clock.now_ms()
-    jobs = [
+    jobs: list[tuple[Labels, float]] = [
         ({**at, "status": status}, float(getattr(stats, status)))
         for at, stats in places
         for status in ("ready", "delayed", "running", "dead")
@@ -127,7 +127,7 @@ async def queue_metrics(log: Everlog) -> list[Metric]:
         (at, max(0.0, (now_ms - stats.oldest_due_ms) / 1000)) for at, stats in places if stats.oldest_due_ms is not None
     ]
     return [
-        Metric("queue_jobs", "gauge", "Jobs by status.", jobs),  # type: ignore[arg-type]
+        Metric("queue_jobs", "gauge", "Jobs by status.", jobs),
         Metric("queue_oldest_due_seconds", "gauge", "For how long the oldest job has been due.", ages),
         Metric("queue_paused", "gauge", "1 if it gives out nothing.", [(at, stats.paused) for at, stats in places]),
     ]

@@ -16,7 +16,7 @@ from everlog.http.journals import json_of, log_of
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, decode
 from everlog.projections.management import Projections, ProjectionStatus
-from everlog.projections.offsets import Offset, parse, show
+from everlog.projections.offsets import Offset, Single, parse, show
 from everlog.projections.store import ANYTHING, Anything
 
 MAX_WAIT = 60.0
@@ -268,7 +268,7 @@ def read_offset(value: Any, kind: Kind) -> Offset:
     return _single(value, kind)
 
 
-def _single(value: Any, kind: Kind) -> Any:
+def _single(value: Any, kind: Kind) -> Single:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise InvalidOffset(f"an offset of the type {kind} is a number or a text")
     return parse(str(value), _MANIFESTS[kind])

@@ -57,7 +57,7 @@ def listen(host: str, port: int) -> socket.socket:
 def _settings(config: Config, app: Application) -> uvicorn.Config:
     server = config.server
     found = uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        app,
         http=bounded(server.header_timeout, server.send_timeout, app.state.http_counters.note_cut),
         ws="none",
         log_config=None,

@@ -98,7 +98,7 @@ class Wire:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(f"the server at {self._http.base_url} does not answer: {error or type(error).__name__}")
+        return Unreachable(f"the server at {self._http.base_url} does not answer: {str(error) or type(error).__name__}")
 
 
 def _given(params: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -109,7 +109,9 @@ async def test_every_kind_of_payload(http):
     ):
         await send(http, "POST", J, body, 400)
     await send(http, "POST", J, status=400, content=b'{"events": [{"payload": "\xff"}]}')
-    await send(http, "POST", J, status=400, content=b"[" * 100_000)
+    for payload in (b'["\xff"]', b'["\\ud800"]', b"[1E+400]", b"[01]", b"[" * 5000 + b"]" * 5000):
+        await send(http, "POST", J, status=400, content=b'{"events": [{"payload": ' + payload + b"}]}")
+    await send(http, "POST", J, status=400, content=b"[" * 50_000)
 
 
 async def test_expectations(http):
@@ -231,7 +233,8 @@ async def test_tags(log, http):
         seen += page["events"]
         link = page["next"]
     assert sorted(one["payload"] for one in seen) == list(range(6))
-    assert tag["last_offset"] == seen[-1]["offset"] == page["offset"]
+    assert tag["last_offset"] in [one["offset"] for one in seen]
+    assert page["offset"] == seen[-1]["offset"]
     lines = (await send(http, "GET", "/tags/eu", headers=LINES, params={"after": seen[1]["offset"]})).text
     assert [json.loads(line) for line in lines.splitlines()] == seen[2:]
     since = {"since": moment(timestamp_of(seen[0]["time"]) + 3_600_000)}
@@ -381,7 +384,7 @@ def test_times_keep_their_milliseconds():
 
 async def test_a_log_without_room_for_operations(tmp_path):
     """`[journal] topics` may leave out the topic of operations: then they are only logged."""
-    config = small_config(tmp_path / "data", topics=("journal-orders",))
+    config = small_config(tmp_path / "data", topics=("journal-orders", "journal-documents"))
     async with server(config, writable=True) as (_, http):
         await append(http, 1)
         assert (await send(http, "GET", "/operations")).json()["events"] == []

@@ -112,7 +112,7 @@ async def test_every_route_but_the_public_ones_needs_a_token(http):
 
 @pytest.mark.parametrize(
     "header",
-    ["Bearer", "Bearer ", "Bearer x", "Bearer evl__", "Bearer evl_000000000000_x", "Basic YTpi", "evl_1_2", "Bearer ü"],
+    ["Bearer", "Bearer x", "Bearer evl__", "Bearer evl_000000000000_x", "Basic YTpi", "evl_1_2", "Bearer ü"],
 )
 async def test_wrong_tokens(http, tokens, header):
     for value in (header, header.replace("x", tokens["read"][4:])):
@@ -351,8 +351,13 @@ async def test_header_injection(open_http):
 async def test_limits(open_http):
     await send(open_http, "POST", J, {"events": [{"payload": "x" * 200_000}]}, 413)
     await send(open_http, "POST", J, {"events": [{"payload": "x" * 20_000}]}, 413)
-    answer = await raw(open_http, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40_000 + b"\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 400")
+    answer = await raw(open_http, b"GET /journals HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40_000 + b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 431")
+    try:
+        answer = await raw(open_http, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 1_000_000)
+        assert answer.startswith(b"HTTP/1.1 400")
+    except ConnectionError:
+        pass  # closed while we were still sending, which is as good
     await send(open_http, "POST", "/login", content=b"x" * 100_000, status=413)
 
     async def endless() -> AsyncIterator[bytes]:

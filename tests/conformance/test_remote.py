@@ -99,7 +99,7 @@ async def test_ids_topics_and_payloads_of_every_kind(everlog_: Any) -> None:
     assert await everlog_.topics() == ["odd.topic_1-"]
     for journal_id in ids:
         assert [event.payload async for event in journal.read(journal_id)] == [journal_id]
-    text = '{"a":1.10,"b":12345678901234567890123,"c":1E+400}'
+    text = '{"a":1.10,"b":12345678901234567890123,"c":1E+30}'
     token = await journal.append("numbers", Event(Json(msgspec.Raw(text.encode()))), expire_after=timedelta(days=1))
     (event,) = [event async for event in journal.read("numbers", after=token)]
     assert (event.data, event.payload_type) == (text, "json")
