@@ -58,7 +58,7 @@ class _Twin(Generic[T]):
 
 def _of(inner: T, method: Callable[Concatenate[T, P], R]) -> Callable[P, R]:
     """The object's own method of this name: a server's journals are not what a folder's are."""
-    found: Callable[P, R] = getattr(inner, method.__name__)
+    found: Callable[P, R] = getattr(inner, method.__name__, functools.partial(method, inner))
     return found
 
 

@@ -59,7 +59,7 @@ async def event_stream(
 
     `begin` is where the reader stands before anything was read; without it the first checkpoint comes from the items.
     """
-    last, due, skipped = begin, 0.0, 0
+    last, due, skipped, told = begin, 0.0, 0, False
     loop = asyncio.get_running_loop()
     stop = asyncio.create_task(stopping.wait())
     pending = asyncio.ensure_future(anext(items))
@@ -72,15 +72,18 @@ async def event_stream(
                 return
             if pending in done:
                 item = pending.result()
+                caught_up = isinstance(item, Checkpoint) and not told
                 pending = asyncio.ensure_future(anext(items))
                 if isinstance(item, Checkpoint):
                     last, skipped = item.id, skipped + item.skipped
                 elif item:
                     last, due = item[-1].id, due or loop.time() + every
                     yield "".join([frame.text() for frame in item]).encode()
-            if last is not None and (loop.time() >= due or skipped >= MAX_SKIPPED):
+            else:
+                caught_up = False
+            if last is not None and (caught_up or loop.time() >= due or skipped >= MAX_SKIPPED):
                 yield Frame(last, "checkpoint", describe(last)).text().encode()
-                due, skipped = loop.time() + every, 0
+                due, skipped, told = loop.time() + every, 0, True
     except StopAsyncIteration:
         return
     except EverlogError as error:
