@@ -11,6 +11,7 @@ from everlog.client import Everlog
 from everlog.errors import EverlogError
 from everlog.http.watching import HttpCounters
 from everlog.pipeline.status import Status
+from everlog.queues.sqlite.catalog import FOLDER, MAIN
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PART_SECONDS = 5.0
@@ -115,6 +116,8 @@ async def projection_metrics(log: Everlog) -> list[Metric]:
 
 
 async def queue_metrics(log: Everlog) -> list[Metric]:
+    if log.config.embedded and not (log.config.folder / FOLDER / MAIN).exists():
+        return []  # who only looks makes no files
     names = await log.queues.names()
     places: list[tuple[Labels, Any]] = [({"queue": name}, await log.queue(name).stats()) for name in names]
     now_ms = log.parts.clock.now_ms()
