@@ -26,11 +26,13 @@ class Follower:
         self.seen: list[str] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.arrived = asyncio.Event()
         self.task = asyncio.create_task(self._run(fanout, log))
 
     async def _run(self, fanout: Fanout, log: Everlog) -> None:
         last = self.start
         async for item in fanout.follow("t", log.tag("t"), self.start):
+            self.arrived.set()
             await self.gate.wait()
             if isinstance(item, Checkpoint):
                 place = TimeUuid.parse(item.id)
@@ -93,6 +95,28 @@ async def test_every_stream_gets_everything_once(small_log: Everlog, monkeypatch
     for follower in followers:
         await follower.leave()
     assert fanout._feeds == {}, "nobody follows, so nobody reads"
+
+
+async def test_a_feed_that_began_while_a_stream_still_read_on_its_own(small_log: Everlog) -> None:
+    """The slow stream's own read ends before the place where the feed of the other one began."""
+    fanout, orders = Fanout(), small_log.journal("orders")
+    await orders.append("o", [Event(0, tags={"t"})])
+    await replicate(small_log)
+    slow = Follower(fanout, small_log, BEGINNING)
+    slow.gate.clear()
+    async with asyncio.timeout(10):
+        await slow.arrived.wait()
+        await orders.append("o", [Event(1, tags={"t"})])
+        await replicate(small_log)
+        quick = Follower(fanout, small_log, BEGINNING)
+        while len(quick.seen) < 2 or not fanout._feeds:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        slow.gate.set()
+        while len(slow.seen) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert slow.seen == quick.seen
+    for follower in (slow, quick):
+        await follower.leave()
 
 
 async def test_rows_are_read_once_for_all(small_log: Everlog, monkeypatch) -> None:
