@@ -13,6 +13,7 @@ from litestar.exceptions import NotAuthorizedException
 from everlog.errors import InvalidDocument
 from everlog.http.answers import json_answer
 from everlog.http.errors import also
+from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, parameters, read_body
 from everlog.http.security import CHALLENGE, FORM, MAX_FORM_BYTES, Security, form_of, principal_of, scopes_of
 
@@ -75,7 +76,16 @@ async def get_login(request: AnyRequest) -> Response[str]:
     return login_page(parameters(request).get("next", "/"))
 
 
-@post("/login", opt={"scope": "public"}, status_code=200, responses=also(303, 401, 403, 408, 413))
+_SESSION = Shape(SessionBody, {"name": "ann", "scopes": ["read", "write"], "csrf_token": "…"})
+
+
+@post(
+    "/login",
+    status_code=200,
+    tags=["operations"],
+    responses=also(303, 401, 403, 408, 413),
+    opt=shown(body=Shape(LoginBody, {"token": "evl_…"}), answers={200: _SESSION}, scope="public"),
+)
 async def post_login(request: AnyRequest) -> Response[Any]:
     """Exchange a token for a session's cookie: `{"token": "evl_…"}`, or a form."""
     security = _security(request)
@@ -119,7 +129,7 @@ async def _login_body(request: AnyRequest) -> LoginBody:
         raise InvalidDocument("invalid-body", 'log in with {"token": "evl_…"}') from error
 
 
-@post("/logout", opt={"scope": "public"}, status_code=303, responses=also(403))
+@post("/logout", tags=["operations"], opt=shown(scope="public"), status_code=303, responses=also(403))
 async def post_logout(request: AnyRequest) -> Response[bytes]:
     """End the session."""
     security = _security(request)
@@ -130,7 +140,7 @@ async def post_logout(request: AnyRequest) -> Response[bytes]:
     return Response(b"", status_code=303, headers={"Location": "/login"}, cookies=[gone], media_type="text/plain")
 
 
-@get("/session", responses=also(401))
+@get("/session", tags=["operations"], responses=also(), opt=shown(answers={200: _SESSION}))
 async def get_session(request: AnyRequest) -> Response[bytes]:
     """Who asks, what they may do, and the token that their changes must carry."""
     principal = principal_of(request)
