@@ -110,9 +110,13 @@ def server_sent(
 
 
 async def _frames(items: AsyncGenerator[DocumentEvent | int, None]) -> Items:
+    reached: int | None = None
     async with contextlib.aclosing(items):
         async for item in items:
             if isinstance(item, DocumentEvent):
-                yield [Frame(str(item.revision), item.method, _encode(event_body(item)).decode())]
+                reached = item.revision
+                yield [Frame(str(reached), item.method, _encode(event_body(item)).decode())]
             else:
-                yield Checkpoint(str(item))
+                skipped = 0 if reached is None else item - reached  # of other elements of the collection
+                reached = item
+                yield Checkpoint(str(item), skipped)

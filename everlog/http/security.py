@@ -9,6 +9,7 @@ tokens or cookies themselves.
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import secrets
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, NamedTuple
@@ -28,7 +29,6 @@ from everlog.http.tokens import MARK, Tokens, tokens_path
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 ALL = frozenset({"read", "write", "admin"})
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 CSRF_HEADER = "x-csrf-token"
 CSRF_FIELD = "csrf_token"
 FORM = "application/x-www-form-urlencoded"
@@ -36,6 +36,20 @@ MAX_FORM_BYTES = 64 * 1024
 MAX_SHOWN_PATH = 2000
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="everlog"'}
 _FORBIDDEN_PARAMETERS = frozenset({"token", "access_token", "bearer", "authorization", "api_key", "apikey"})
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether only this machine can reach an address, or mean it.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
 
 
 class Principal(NamedTuple):
@@ -220,7 +234,7 @@ def _parts(url: str) -> tuple[str, str | None]:
 
 def _refuse_foreign_hosts(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     """Without tokens, a page elsewhere could have its own name lead here and then read what it likes."""
-    if _parts("//" + connection.headers.get("host", ""))[1] not in LOOPBACK:
+    if not is_loopback(_parts("//" + connection.headers.get("host", ""))[1]):
         raise PermissionDeniedException("without tokens this server answers to localhost only: see docs/security.md")
 
 

@@ -13,7 +13,7 @@ from everlog.config import Config
 from everlog.errors import InvalidConfig, MissingExtra, PortTaken
 from everlog.http.app import Application, make_app
 from everlog.http.protocol import bounded
-from everlog.http.security import LOOPBACK, Security
+from everlog.http.security import Security, is_loopback
 
 try:
     import uvicorn
@@ -31,7 +31,7 @@ class _Server(uvicorn.Server):
 
 def check_address(host: str, security: Security, *, anonymous: bool) -> None:
     """An address that others can reach needs tokens: encryption alone says nothing about who asks."""
-    if host in LOOPBACK or security.tokens.needed or anonymous:
+    if is_loopback(host) or security.tokens.needed or anonymous:
         return
     raise InvalidConfig(
         f"{host} can be reached by others, and there are no tokens: make one with 'everlog token new', or let "
@@ -85,7 +85,7 @@ async def serving(
     log: Everlog, *, host: str, port: int, writable: bool = False, anonymous: bool = False
 ) -> AsyncIterator[str]:
     """The server at work; gives its address. Port 0: any free one. The rest is as `[server]` says, or more open."""
-    security = Security.of(log.config, log.parts.clock, local=host in LOOPBACK, writable=writable)
+    security = Security.of(log.config, log.parts.clock, local=is_loopback(host), writable=writable)
     check_address(host, security, anonymous=anonymous or log.config.server.anonymous)
     app = make_app(log, security=security)
     config = _settings(log.config, app)
