@@ -122,10 +122,6 @@ def test_commands(cli):
     cli.run("token", "new", "x", "--scope", "root", code=2)
 
 
-def test_serving_others_needs_a_token(cli):
-    assert "everlog token new" in cli.error("serve", "--host", "0.0.0.0", "--port", "0", code=2)["message"]
-
-
 def test_two_of_one_name(cli):
     for _ in range(2):
         cli.run("token", "new", "same")
