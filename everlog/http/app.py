@@ -31,6 +31,7 @@ from everlog.http.login import LOGIN_ROUTES
 from everlog.http.openapi import openapi_config
 from everlog.http.operations import OPERATION_ROUTES
 from everlog.http.projections import PROJECTION_ROUTES
+from everlog.http.requests import in_time
 from everlog.http.security import Security, guard
 from everlog.http.snapshots import SNAPSHOT_ROUTES
 from everlog.http.tags import TAG_ROUTES
@@ -65,7 +66,7 @@ class Application(Litestar):
         scope.setdefault("state", {})
         watch = Watch(scope, send, self.state.http_counters, self.state.audit)  # type: ignore[arg-type]
         try:
-            await super().__call__(scope, receive, watch.send)
+            await super().__call__(scope, in_time(receive, self.state.body_seconds), watch.send)
         finally:
             watch.end()
 
@@ -118,6 +119,7 @@ def make_app(
                 "metrics": tuple(metrics),
                 "new_error_id": new_error_id,
                 "stopping": asyncio.Event(),
+                "body_seconds": max(log.config.server.body_timeout, log.config.documents.request_timeout),
                 "fanout": Fanout(),
             }
         ),

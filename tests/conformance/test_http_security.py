@@ -13,10 +13,13 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from litestar import post
 
 from everlog.client import connect
-from everlog.config import Config, JournalConfig, ServerConfig
+from everlog.config import Config, DocumentsConfig, JournalConfig, ServerConfig
 from everlog.errors import InvalidConfig
+from everlog.http.app import ROUTES, make_app
+from everlog.http.requests import AnyRequest
 from everlog.http.server import serving
 from everlog.http.tokens import TokenFile, tokens_path
 from tests.http_support import frames, new_token, send, server
@@ -104,8 +107,6 @@ async def test_public_routes_and_unknown_ones(http):
 
 async def test_every_route_but_the_public_ones_needs_a_token(http):
     """A route that somebody adds without a thought is closed."""
-    from everlog.http.app import ROUTES
-
     public = {handler.handler_name for handler in ROUTES if handler.opt.get("scope") == "public"}  # type: ignore[union-attr]
     assert public == {"get_live", "get_ready", "get_login", "post_login", "post_logout"}
 
@@ -409,6 +410,39 @@ async def test_slow_loris(open_http):
     assert isinstance(slow_body, bytes)
     assert slow_body.startswith(b"HTTP/1.1 408")
     assert isinstance(kept, ConnectionError) or kept.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_route_that_lets_the_framework_read_its_body(config):
+    """It says nothing about time, and is protected all the same."""
+
+    @post("/echo", opt={"scope": "public"})
+    async def echo(request: AnyRequest) -> Any:
+        return await request.json()
+
+    async def ask(*bodies: bytes, whole: bool) -> int:
+        """One request, its body in pieces; the last piece comes, or never."""
+        left, statuses = list(bodies), list[int]()
+
+        async def receive() -> Any:
+            if not left:
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": left.pop(0), "more_body": bool(left) or not whole}
+
+        async def remember(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/echo", "raw_path": b"/echo", "query_string": b""}
+        scope |= {"headers": headers, "client": None, "server": ("localhost", 80), "scheme": "http", "root_path": ""}
+        await asyncio.wait_for(app({**scope, "http_version": "1.1"}, receive, remember), 20)
+        return statuses[0]
+
+    slow = msgspec.structs.replace(config, documents=DocumentsConfig(request_timeout=0.5))
+    async with connect(slow) as log:
+        app = make_app(log, routes=[echo])
+        assert await ask(b'{"a":', b"1}", whole=True) == 201
+        assert await ask(b'{"a":', whole=False) == 408
 
 
 async def test_a_reader_that_reads_nothing_is_cut(config, open_http):
