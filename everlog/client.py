@@ -252,15 +252,18 @@ def connect(
     *,
     clock: Clock | None = None,
     trace: Trace | None = None,
+    token: str | None = None,
 ) -> Everlog:
-    """Open a folder (embedded), what a TOML file says, or a server's documents (`http://…`).
+    """Open a folder (embedded), what a TOML file says, or a server (`http://…`; its token, or EVERLOG_TOKEN).
 
     >>> log = connect("everlog-data")
     """
     if isinstance(target, str) and target.startswith(("http://", "https://")):
         from everlog.http.client import RemoteEverlog
 
-        return RemoteEverlog(target, clock=clock)
+        return RemoteEverlog(target, token=token, clock=clock)
+    if token is not None:
+        raise InvalidConfig("a token is for a server: http://…")
     return Everlog(target if isinstance(target, Config) else load_config(target), clock=clock, trace=trace)
 
 

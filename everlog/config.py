@@ -271,12 +271,42 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("[documents] node_lease must be at least three times node_sync")
 
 
+Scope = Literal["read", "write", "admin"]
+
+
+class TokenConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[server.tokens]]`: who may do what. `everlog token new --print` makes such an entry; the token is not in it."""
+
+    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{12}$")]
+    hash: Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
+    name: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    scopes: tuple[Scope, ...] = ("read",)
+    created_ms: int = 0
+
+
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[server]`: where `everlog serve` listens."""
+    """`[server]`: where the server listens, whom it lets in, and how long it waits for anybody."""
 
     host: str = "127.0.0.1"
     cluster_token: Annotated[str, msgspec.Meta(min_length=16)] | None = None
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8080
+    cert_file: str | None = None
+    key_file: str | None = None
+    tokens: tuple[TokenConfig, ...] = ()
+    tokens_file: str = "tokens.json"
+    anonymous: bool = False
+    writable: bool = False
+    session_hours: Annotated[float, msgspec.Meta(gt=0, le=8760)] = 12.0
+    max_connections: Positive = 1000
+    max_header_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1024 * 1024)] = 16 * 1024
+    header_timeout: Seconds = 10.0
+    body_timeout: Seconds = 15.0
+    send_timeout: Seconds = 30.0
+    checkpoint: Annotated[float, msgspec.Meta(gt=0, le=10)] = 5.0
+
+    def __post_init__(self) -> None:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("[server] cert_file and key_file go together")
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

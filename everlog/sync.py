@@ -56,6 +56,12 @@ class _Twin(Generic[T]):
         self._portal = portal
 
 
+def _of(inner: T, method: Callable[Concatenate[T, P], R]) -> Callable[P, R]:
+    """The object's own method of this name: a server's journals are not what a folder's are."""
+    found: Callable[P, R] = getattr(inner, method.__name__, functools.partial(method, inner))
+    return found
+
+
 def _blocking(
     method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[_Twin[T], P], R]:
@@ -63,7 +69,7 @@ def _blocking(
 
     @functools.wraps(method)
     def call(self: _Twin[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._portal.call(method(self._inner, *args, **kwargs))
+        return self._portal.call(_of(self._inner, method)(*args, **kwargs))
 
     return call
 
@@ -76,7 +82,7 @@ def _iterating(
 
     @functools.wraps(method)
     def call(self: _Twin[T], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
-        return _items(self._portal, method(self._inner, *args, **kwargs), fetch)
+        return _items(self._portal, _of(self._inner, method)(*args, **kwargs), fetch)
 
     return call
 
@@ -88,7 +94,7 @@ def _flattening(
 
     @functools.wraps(method)
     def call(self: _Twin[T], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
-        pages = _items(self._portal, method(self._inner, *args, **kwargs), 1)
+        pages = _items(self._portal, _of(self._inner, method)(*args, **kwargs), 1)
         return (item for page in pages for item in page)
 
     return call
@@ -418,9 +424,10 @@ def connect(
     *,
     clock: Clock | None = None,
     trace: Trace | None = None,
+    token: str | None = None,
 ) -> Everlog:
-    """Open a folder (embedded), what a TOML file says, or a server's documents (`http://…`).
+    """Open a folder (embedded), what a TOML file says, or a server (`http://…`; its token, or EVERLOG_TOKEN).
 
     >>> log = connect("everlog-data")
     """
-    return Everlog(client.connect(target, clock=clock, trace=trace))
+    return Everlog(client.connect(target, clock=clock, trace=trace, token=token))

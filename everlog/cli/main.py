@@ -18,12 +18,13 @@ from everlog.cli.serve import serve
 from everlog.cli.snapshot import snapshot
 from everlog.cli.status import status
 from everlog.cli.tags import tags
+from everlog.cli.token import token
 from everlog.cli.verify import verify
 from everlog.cli.work import work
 from everlog.version import __version__
 
 _SECTIONS = {
-    "Run": ["up", "serve", "replicate", "status", "cluster"],
+    "Run": ["up", "serve", "replicate", "status", "token", "cluster"],
     "Work with journals": ["journal", "snapshot", "tags"],
     "Make views of them": ["projections"],
     "Work with queues": ["queue", "work"],
@@ -68,5 +69,6 @@ for _command in (
     expire,
     verify,
     cluster,
+    token,
 ):
     main.add_command(_command)

@@ -8,19 +8,20 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from everlog.cli.commands import Command
 from everlog.cli.exits import FAILED, INTERRUPTED
-from everlog.cli.output import encode
+from everlog.cli.output import encode, show
 from everlog.cli.projections import load_app
 from everlog.cli.sample import holds_sample, load_sample
+from everlog.cli.serve import ServerOptions, server_options
 from everlog.cli.settings import Settings, with_log
 from everlog.cli.status import document, plain_line, stop_signals, watch_status
 from everlog.client import Everlog
-from everlog.errors import ReplicationFailed
+from everlog.errors import MissingExtra, ReplicationFailed
 from everlog.projections.projection import Projection
 from everlog.service import Service
 
@@ -40,6 +41,8 @@ loss_option = click.option(
 @once_option
 @timeout_option
 @click.option("--no-sample", is_flag=True, help="Leave a new folder empty.")
+@click.option("--no-server", is_flag=True, help="Do not serve over HTTP. With --once there is no server either.")
+@server_options
 @with_log(create=True)
 async def up(
     log: Everlog,
@@ -48,8 +51,10 @@ async def up(
     once: bool,
     patience: float | None,
     no_sample: bool,
+    no_server: bool,
+    **server: Any,
 ) -> None:
-    """Run everything in one process: the pipeline, expiry, and the retention of an embedded log.
+    """Run everything in one process: the pipeline, the server, expiry, and the retention of an embedded log.
 
     Makes the folder if needed, and loads a small sample into a new one. Ctrl-C ends it.
     """
@@ -67,7 +72,20 @@ async def up(
     services: list[Service] = [Expiry(log.parts)]
     if embedded:
         services.append(Retention(log.parts))
-    await run_pipeline(log, settings, services, once=once, patience=patience, accept_loss=False)
+    async with AsyncExitStack() as stack:
+        if not once and not no_server:
+            await start_server(log, settings, stack, ServerOptions(**server))
+        await run_pipeline(log, settings, services, once=once, patience=patience, accept_loss=False)
+
+
+async def start_server(log: Everlog, settings: Settings, stack: AsyncExitStack, options: ServerOptions) -> None:
+    """Serve as long as the stack lasts. An installation without the server's part works without it."""
+    try:
+        url = await stack.enter_async_context(options.serving(log, any_port=True))
+    except MissingExtra as error:
+        click.echo(f"no server: {error}", err=True)
+        return
+    show(settings.as_json, {"url": url}, f"serves {url}\n")
 
 
 @click.command(cls=Command, examples=["everlog replicate", "everlog replicate --projections shop.views:heavy"])

@@ -1,6 +1,11 @@
-"""`everlog serve`: the HTTP server."""
+"""`everlog serve`: the HTTP server, alone or beside the pipeline in `everlog up`."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import click
 
@@ -9,20 +14,58 @@ from everlog.cli.output import show
 from everlog.cli.settings import Settings, with_log
 from everlog.cli.status import stop_signals
 from everlog.client import Everlog
+from everlog.errors import PortTaken
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--host", metavar="ADDRESS", help="Where the server listens.  [127.0.0.1]"),
+    click.option("--port", type=click.IntRange(0, 65_535), metavar="N", help="At which port; 0: any.  [8080]"),
+    click.option("--writable", is_flag=True, help="Without tokens: let the console act, not only show."),
+    click.option("--anonymous", is_flag=True, help="Let everybody in at a public address, without tokens."),
+)
+
+
+def server_options(command: F) -> F:
+    """Where the server listens, and whom it lets in."""
+    decorated: Any = command
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """What was said about the server; what was not comes from `[server]`."""
+
+    host: str | None = None
+    port: int | None = None
+    writable: bool = False
+    anonymous: bool = False
+
+    @asynccontextmanager
+    async def serving(self, log: Everlog, *, any_port: bool = False) -> AsyncIterator[str]:
+        """The server at work. `any_port`: if the usual port is taken and none was asked for, another one will do."""
+        from everlog.http.server import listen, serving
+
+        config = log.config.server
+        host, port = self.host or config.host, config.port if self.port is None else self.port
+        if any_port and self.port is None:
+            try:
+                listen(host, port).close()
+            except PortTaken:
+                port = 0
+        async with serving(log, host=host, port=port, writable=self.writable, anonymous=self.anonymous) as url:
+            yield url
 
 
 @click.command(cls=Command, examples=["everlog serve", "everlog serve --port 9000 --data /var/lib/everlog"])
-@click.option("--host", metavar="ADDRESS", help="Where to listen.  [127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65_535), metavar="N", help="At which port; 0: any free one.  [8080]")
+@server_options
 @with_log(create=True)
-async def serve(log: Everlog, settings: Settings, /, host: str | None, port: int | None) -> None:
-    """Serve documents over HTTP, until Ctrl-C."""
-    from everlog.http.server import serving
-
-    server = log.config.server
-    where, number = host or server.host, server.port if port is None else port
+async def serve(log: Everlog, settings: Settings, /, **options: Any) -> None:
+    """Serve journals, tags, projections, queues and documents over HTTP, until Ctrl-C."""
     with stop_signals("" if settings.as_json else "stopping … (once more: at once)") as stop:
-        async with serving(log, host=where, port=number) as url:
+        async with ServerOptions(**options).serving(log) as url:
             show(
                 settings.as_json,
                 {"url": url},

@@ -17,8 +17,11 @@ from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import etag_of
 from everlog.documents.model import Written
 from everlog.http.errors import JSON
+from everlog.http.sse import Checkpoint, Frame, Items, event_stream
+from everlog.http.watching import HttpCounters
 
 PREFIX = "/hyper-storage"
+MAX_CHECKPOINT = 10.0
 _SAFE = "/~:@!$&'()*+,;=-._"
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
@@ -93,22 +96,27 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
     }
 
 
-async def server_sent(
-    items: AsyncGenerator[DocumentEvent | int, None], *, every: float, stopping: asyncio.Event
+def server_sent(
+    items: AsyncGenerator[DocumentEvent | int, None], *, every: float, stopping: asyncio.Event, counters: HttpCounters
 ) -> AsyncIterator[bytes]:
-    """A feed on the wire. The id of an event is its revision; a checkpoint says that nothing up to it was left out.
+    """A feed on the wire. The id of an event is its revision."""
+    return event_stream(
+        _frames(items),
+        describe=lambda revision: f'{{"revision":{revision}}}',
+        every=min(every, MAX_CHECKPOINT),
+        stopping=stopping,
+        counters=counters,
+    )
 
-    It ends when the server stops: something comes with every look at the log, so that is soon.
-    """
-    loop = asyncio.get_running_loop()
-    due = 0.0
+
+async def _frames(items: AsyncGenerator[DocumentEvent | int, None]) -> Items:
+    reached: int | None = None
     async with contextlib.aclosing(items):
         async for item in items:
-            if stopping.is_set():
-                return
             if isinstance(item, DocumentEvent):
-                data = _encode(event_body(item)).decode()
-                yield f"id: {item.revision}\nevent: {item.method}\ndata: {data}\n\n".encode()
-            elif loop.time() >= due:
-                due = loop.time() + every
-                yield f'id: {item}\nevent: checkpoint\ndata: {{"revision":{item}}}\n\n'.encode()
+                reached = item.revision
+                yield [Frame(str(reached), item.method, _encode(event_body(item)).decode())]
+            else:
+                skipped = 0 if reached is None else item - reached  # of other elements of the collection
+                reached = item
+                yield Checkpoint(str(item), skipped)

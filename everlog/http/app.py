@@ -1,36 +1,92 @@
-"""The HTTP application: routes of the parts, one way to answer errors. Parts add their routes to the list."""
+"""The HTTP application: routes of the parts, one way to answer errors, one guard. Parts add their routes below."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 from everlog.client import Everlog
 from everlog.documents.ids import next_id
 from everlog.errors import EverlogError, MissingExtra
 from everlog.service import Service
-from everlog.version import __version__
 
 try:
     from litestar import Litestar
     from litestar.datastructures import State
     from litestar.exceptions import HTTPException
-    from litestar.openapi import OpenAPIConfig
-    from litestar.openapi.plugins import JsonRenderPlugin
+    from litestar.types import ControllerRouterHandler, Receive, Scope, Send
 except ImportError as error:
     raise MissingExtra("server") from error
 
+from everlog.http.audit import Audit
 from everlog.http.definitions import DEFINITION_ROUTES
 from everlog.http.documents import CONTENT_ROUTES
 from everlog.http.errors import handle_http, handle_refusal, handle_unexpected
+from everlog.http.fanout import Fanout
+from everlog.http.journals import JOURNAL_ROUTES
+from everlog.http.login import LOGIN_ROUTES
 from everlog.http.nodes import NODE_ROUTES
+from everlog.http.openapi import openapi_config
+from everlog.http.operations import OPERATION_ROUTES
+from everlog.http.projections import PROJECTION_ROUTES
 from everlog.http.queues import QUEUE_ROUTES
+from everlog.http.requests import in_time
+from everlog.http.security import Security, guard
+from everlog.http.snapshots import SNAPSHOT_ROUTES
+from everlog.http.tags import TAG_ROUTES
+from everlog.http.watching import HttpCounters, Watch
+
+# Every part's routes. What a route needs is in its `opt`, see security.py; nothing else says who may do what.
+ROUTES: list[ControllerRouterHandler] = [
+    *CONTENT_ROUTES,
+    *DEFINITION_ROUTES,
+    *NODE_ROUTES,
+    *JOURNAL_ROUTES,
+    *SNAPSHOT_ROUTES,
+    *TAG_ROUTES,
+    *PROJECTION_ROUTES,
+    *QUEUE_ROUTES,
+    *OPERATION_ROUTES,
+    *LOGIN_ROUTES,
+]
 
 
-def make_app(log: Everlog) -> Litestar:
-    """The application on an open log; whoever opened it closes it."""
+class Application(Litestar):
+    """Routes by the path as it was sent: an encoded slash is not a separator, and `/%74ags` is not `/tags`."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        await self._watched(scope, receive, send)
+
+    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw: bytes | None = scope.get("raw_path")
+        if raw is not None:
+            scope["path"] = raw.partition(b"?")[0].decode("latin-1")
+        scope.setdefault("state", {})
+        watch = Watch(scope, send, self.state.http_counters, self.state.audit)  # type: ignore[arg-type]
+        try:
+            await super().__call__(scope, in_time(receive, self.state.body_seconds), watch.send)
+        finally:
+            watch.end()
+
+
+def make_app(
+    log: Everlog,
+    *,
+    security: Security | None = None,
+    routes: Sequence[ControllerRouterHandler] = (),
+    metrics: Sequence[Callable[[], str]] = (),
+) -> Application:
+    """The application on an open log; whoever opened it closes it.
+
+    `routes`: more of them, under the same guard. `metrics`: more lines for Prometheus, such as those of
+    `everlog.projections.metrics.Metrics` where projections run in this process.
+    """
     clock = log.parts.clock
 
     def new_error_id() -> str:
@@ -44,18 +100,16 @@ def make_app(log: Everlog) -> Litestar:
                 stack.push_async_callback(service.stop)
             yield
 
-    return Litestar(
-        [*CONTENT_ROUTES, *DEFINITION_ROUTES, *NODE_ROUTES, *QUEUE_ROUTES],
+    return Application(
+        [*ROUTES, *routes],
+        guards=[guard],
         exception_handlers={
             EverlogError: handle_refusal,
             HTTPException: handle_http,
             Exception: handle_unexpected,
         },
         lifespan=[running],
-        # The document alone: pages that show it would load their scripts from elsewhere.
-        openapi_config=OpenAPIConfig(
-            title="Everlog", version=__version__, path="/openapi", render_plugins=[JsonRenderPlugin()]
-        ),
+        openapi_config=openapi_config(),
         # Bodies are read by the handlers, which know the limit of their part.
         request_max_body_size=None,
         state=State(
@@ -63,8 +117,14 @@ def make_app(log: Everlog) -> Litestar:
                 "log": log,
                 "documents": log.documents,
                 "config": log.config,
+                "security": security or Security.of(log.config, clock),
+                "audit": Audit(log),
+                "http_counters": HttpCounters(),
+                "metrics": tuple(metrics),
                 "new_error_id": new_error_id,
                 "stopping": asyncio.Event(),
+                "body_seconds": max(log.config.server.body_timeout, log.config.documents.request_timeout),
+                "fanout": Fanout(),
             }
         ),
         # Errors are answered by our handlers and logged there.

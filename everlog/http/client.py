@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from everlog.client import Everlog
 from everlog.clock import Clock, SystemClock
 from everlog.config import Config
 from everlog.documents.bodies import decode_body, encode_body
@@ -37,7 +36,9 @@ from everlog.errors import (
     Unreachable,
     WriteUnfinished,
 )
+from everlog.http.log_client import RemoteLog
 from everlog.http.queue_client import RemoteQueueStore
+from everlog.http.wire import Wire, open_client
 from everlog.journal.journal import Parts
 from everlog.queues.store import QueueStore
 
@@ -46,7 +47,6 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
-TIMEOUT = 30.0
 _REFUSALS = {
     404: DocumentNotFound,
     409: DocumentConflict,
@@ -57,12 +57,12 @@ _REFUSALS = {
 _index_items = tuple[IndexSortItem, ...]
 
 
-class RemoteEverlog(Everlog):
-    """A server. It has documents and queues; journals are on the server's own side."""
+class RemoteEverlog(RemoteLog):
+    """A server: journals, tags, documents, queues, and how projections are. What needs the files is not there."""
 
-    def __init__(self, address: str, *, clock: Clock | None = None) -> None:
-        super().__init__(Config(), clock=clock)
-        self._http = httpx.AsyncClient(base_url=address.rstrip("/"), timeout=TIMEOUT)
+    def __init__(self, address: str, *, token: str | None = None, clock: Clock | None = None) -> None:
+        self._http = open_client(address, token)
+        super().__init__(Config(), Wire(self._http), clock or SystemClock())
         self._remote = RemoteDocuments(self._http, clock or SystemClock())
 
     async def __aenter__(self) -> Self:
@@ -75,7 +75,9 @@ class RemoteEverlog(Everlog):
 
     @property
     def parts(self) -> Parts:
-        raise StorageFailed("a server gives access to documents and queues: open the log itself for journals")
+        raise StorageFailed(
+            "this needs the log and the store themselves, not a server: open the folder or everlog.toml"
+        )
 
     @property
     def documents(self) -> Documents:

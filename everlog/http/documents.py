@@ -47,6 +47,7 @@ from everlog.http.document_spec import (
 from everlog.http.errors import JSON
 from everlog.http.nodes import routed
 from everlog.http.requests import AnyRequest, flag, parameters, whole_number
+from everlog.http.sse import stream_answer
 
 HISTORY_PAGE = 100
 REPLACED = answer("Done", WRITTEN, WRITING)
@@ -148,10 +149,11 @@ async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream
         raise InvalidDocument("invalid-parameter", "Last-Event-ID is a revision, 0 for the beginning")
     docs, config, stopping = documents_of(request), config_of(request), request.app.state.stopping
     parse_path(path)
-    return Stream(
-        lambda: server_sent(docs.feed(path, after=after), every=config.feed_checkpoint, stopping=stopping),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store"},
+    counters = request.app.state.http_counters
+    return stream_answer(
+        lambda: server_sent(
+            docs.feed(path, after=after), every=config.feed_checkpoint, stopping=stopping, counters=counters
+        )
     )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
+from litestar.openapi.datastructures import ResponseSpec
 
 from everlog.errors import (
     Busy,
@@ -21,10 +24,12 @@ from everlog.errors import (
     MessageReused,
     PreconditionFailed,
     QueryLimited,
+    TooFewReplicas,
     TooManyPending,
     Unreachable,
     WriteUnfinished,
 )
+from everlog.http.known_errors import KNOWN_ERRORS, facts_of, known_code
 
 log = logging.getLogger("everlog.http")
 
@@ -38,6 +43,7 @@ _INVALID = {
     "not-mergeable": 422,
 }
 _STATUSES: tuple[tuple[type[EverlogError], int], ...] = (
+    *((known.kind, known.status) for known in KNOWN_ERRORS.values()),
     (DocumentNotFound, 404),
     (DocumentConflict, 409),
     (PreconditionFailed, 412),
@@ -49,6 +55,7 @@ _STATUSES: tuple[tuple[type[EverlogError], int], ...] = (
     (Busy, 503),
     (DiskFull, 507),
     (Unreachable, 503),
+    (TooFewReplicas, 503),
 )
 
 
@@ -59,6 +66,18 @@ class ErrorBody(msgspec.Struct, rename="camel", omit_defaults=True):
     description: str
     error_id: str
     extra: Any = None
+
+
+def also(*statuses: int) -> dict[int, ResponseSpec]:
+    """What else a route may answer: errors, and a second way to succeed."""
+    return {
+        status: ResponseSpec(
+            ErrorBody if status >= 400 else None,
+            generate_examples=False,
+            description=HTTPStatus(status).phrase,
+        )
+        for status in sorted({*statuses, 400, 401, 403, 414, 500, 503, 507})
+    }
 
 
 def status_of(error: EverlogError) -> int:
@@ -73,8 +92,8 @@ def status_of(error: EverlogError) -> int:
 
 def describe(error: EverlogError, error_id: str) -> ErrorBody:
     """The body of an error of ours."""
-    code = getattr(error, "code", None)
-    extra: Any = getattr(error, "facts", None) or None
+    code = getattr(error, "code", None) or known_code(error)
+    extra: Any = getattr(error, "facts", None) or facts_of(error) or None
     if isinstance(error, WriteUnfinished):
         extra = {"messageId": error.message_id, "transactionId": error.transaction_id}
     if code is None:
@@ -108,7 +127,11 @@ def handle_refusal(request: Request[Any, Any, Any], error: EverlogError) -> Resp
 
 def handle_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
     """Errors of the framework: no such route, wrong method, unreadable request."""
-    codes = {404: "not_found", 405: "method-not-allowed", 413: "body-too-large"}
+    if error.status_code == 401 and request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+        query = request.scope["query_string"].decode("latin-1")
+        here = request.scope["path"] + (f"?{query}" if query else "")
+        return Response(b"", status_code=303, headers={"Location": f"/login?next={quote(here)}"}, media_type=JSON)
+    codes = {401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method-not-allowed", 413: "body-too-large"}
     code = codes.get(error.status_code, "invalid-request" if error.status_code < 500 else "failed")
     body = ErrorBody(code, error.detail or "", request.app.state.new_error_id())
     return answer(error.status_code, body, {str(k): str(v) for k, v in (error.headers or {}).items()})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from typing import Any
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import parse_qsl, quote, unquote_to_bytes
 
 from litestar import Request
+from litestar.types import Receive
 
 from everlog.errors import InvalidDocument
 
@@ -33,6 +34,15 @@ def decode(text: str) -> str:
         raise InvalidDocument("invalid-path", "a path is UTF-8") from error
 
 
+def segment(text: str) -> str:
+    """Text as one segment of a path.
+
+    >>> segment("a/b c")
+    'a%2Fb%20c'
+    """
+    return quote(text, safe="~:@!$&'()*+,;=-._")
+
+
 def parameters(request: AnyRequest) -> dict[str, str]:
     """The query parameters; of one that comes twice, the last."""
     query = request.scope["query_string"].decode("latin-1")
@@ -55,6 +65,26 @@ def whole_number(given: dict[str, str], name: str) -> int | None:
 def flag(given: dict[str, str], name: str) -> bool:
     """A parameter that says yes by being there, unless it says no."""
     return name in given and given[name].lower() not in ("0", "false", "no")
+
+
+def in_time(receive: Receive, seconds: float) -> Receive:
+    """The same messages, but a body must be there within so many seconds, whoever reads it."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    whole = False
+
+    async def received() -> Any:
+        nonlocal whole
+        if whole:  # what follows is only the end of the connection, which may be far
+            return await receive()
+        try:
+            async with asyncio.timeout_at(deadline):
+                message = await receive()
+        except TimeoutError as error:
+            raise InvalidDocument("body-too-slow", f"the body did not come within {seconds:g} s") from error
+        whole = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    return received
 
 
 async def read_body(request: AnyRequest, *, limit: int, seconds: float) -> bytes:

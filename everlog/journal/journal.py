@@ -55,13 +55,18 @@ class Token(Position):
         return token
 
 
+def check_topic(topic: str) -> str:
+    """A topic's name as people use it."""
+    if not _TOPIC.fullmatch(topic):
+        raise InvalidInput(f"a topic's name is letters, digits, '.', '_' and '-', at most 200; not {topic!r}")
+    return topic
+
+
 class Journal:
     """The journals of one topic, by id: `log.journal("orders")`."""
 
     def __init__(self, topic: str, parts: Parts) -> None:
-        if not _TOPIC.fullmatch(topic):
-            raise InvalidInput(f"a topic's name is letters, digits, '.', '_' and '-', at most 200; not {topic!r}")
-        self.topic = topic
+        self.topic = check_topic(topic)
         self.log_name = parts.config.journal.topic_prefix + topic
         if not parts.config.journal.includes(self.log_name):
             raise InvalidInput(f"{self.log_name!r} is not one of [journal] topics: add it there")

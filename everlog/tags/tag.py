@@ -146,19 +146,21 @@ class Tag:
         self, *, after: After = None, since: datetime | None = None, token: Position | str | None = None
     ) -> AsyncGenerator[list[TaggedEvent], None]:
         """Like `current`, a list of events at a time."""
-        start, position = _parse(after, since, token)
+        start, position = parse_start(after, since, token)
         return self._current(start, position)
 
     def live_pages(
         self, *, after: After = None, since: datetime | None = None, token: Position | str | None = None
     ) -> AsyncGenerator[list[TaggedEvent], None]:
         """Like `live`, a list of events at a time."""
-        start, position = _parse(after, since, token)
+        start, position = parse_start(after, since, token)
         return self._live(start, position)
 
-    def steps(self, after: After = None) -> AsyncGenerator[list[TaggedEvent] | Watermark, None]:
+    def steps(
+        self, after: After = None, *, since: datetime | None = None, token: Position | str | None = None
+    ) -> AsyncGenerator[list[TaggedEvent] | Watermark, None]:
         """Like `live_pages`, and the watermark each time that all up to it was given, events or not."""
-        start, position = _parse(after, None, None)
+        start, position = parse_start(after, since, token)
         return self._steps(start, position)
 
     async def verify(self) -> Verified:
@@ -255,7 +257,7 @@ async def _each(pages: AsyncGenerator[list[TaggedEvent], None]) -> AsyncIterator
                 yield event
 
 
-def _parse(after: After, since: datetime | None, token: Position | str | None) -> tuple[TimeUuid, Position | None]:
+def parse_start(after: After, since: datetime | None, token: Position | str | None) -> tuple[TimeUuid, Position | None]:
     """Where to read from, and which position must have been reached. Nothing is asked of anybody yet."""
     position = Position.parse(token) if isinstance(token, str) else token
     if isinstance(after, str) and ":" in after:

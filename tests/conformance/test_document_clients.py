@@ -155,8 +155,10 @@ async def test_a_server_that_is_not_there() -> None:
         with pytest.raises(WriteUnfinished) as caught:
             await log.documents.put("d", 1)
         assert caught.value.message_id
+        with pytest.raises(Unreachable):
+            await log.journal("orders").pointer("o-1")
         with pytest.raises(StorageFailed):
-            log.journal("orders")
+            _ = log.parts
 
 
 def test_without_await(tmp_path) -> None:

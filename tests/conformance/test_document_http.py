@@ -552,7 +552,7 @@ async def test_a_body_that_never_ends_and_a_slow_one(http):
     except httpx.TransportError:
         pass  # the connection was closed under it, which is as good
     reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port)
-    writer.write(b"PUT /hyper-storage/content/d HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n[1")
+    writer.write(b"PUT /hyper-storage/content/d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n[1")
     await writer.drain()
     await send(http, "PUT", C + "other", 1, 201)
     assert (await asyncio.wait_for(reader.read(100), 20)).startswith(b"HTTP/1.1 408")

@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from types import SimpleNamespace
 from typing import ClassVar
 
+import httpx
 import pytest
 
 from everlog.cli import run
@@ -257,3 +260,49 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (130, "stopping\n")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def asking(monkeypatch, seen: list[str], url: str) -> None:
+    """A pipeline that asks the server for its health when it starts, and then ends."""
+    start = StandIn.start
+
+    def ask(self: StandIn) -> None:
+        seen.append(httpx.get(f"{url}/health/live").text)
+        start(self)
+
+    monkeypatch.setattr(StandIn, "start", ask)
+    monkeypatch.setattr(StandIn, "on_start", "SIGTERM")
+
+
+def test_up_serves_beside_the_pipeline(cli, pipelines, monkeypatch):
+    seen: list[str] = []
+    url = f"http://127.0.0.1:{free_port()}"
+    asking(monkeypatch, seen, url)
+    assert f"serves {url}" in cli.run("up", "--no-sample", "--port", url.rpartition(":")[2]).stdout
+    assert seen == ['{"status":"ok","reason":null}']
+    assert pipelines[0].calls == ["start", "stop"]
+
+
+def test_up_takes_another_port_unless_one_was_asked_for(cli, pipelines, monkeypatch):
+    monkeypatch.setattr(StandIn, "on_start", "SIGTERM")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        cli.folder.mkdir()
+        (cli.folder / "everlog.toml").write_text(f"[server]\nport = {port}\n")
+        found = re.search(r"serves http://127.0.0.1:(\d+)", cli.run("up", "--no-sample").stdout)
+        assert found is not None
+        assert int(found[1]) != port
+        assert cli.error("up", "--no-sample", "--port", str(port), code=1)["type"] == "PortTaken"
+    assert "serves" not in cli.run("up", "--no-sample", "--no-server").stdout
+
+
+def test_up_at_a_public_address_needs_tokens(cli, pipelines):
+    assert "everlog token new" in cli.error("up", "--no-sample", "--host", "0.0.0.0", code=2)["message"]

@@ -1,0 +1,100 @@
+"""`everlog token …`: who may use the server."""
+
+from __future__ import annotations
+
+import click
+
+from everlog.cli.commands import Command, Group
+from everlog.cli.output import Rows, encode, moment, plain, show
+from everlog.cli.settings import Settings
+from everlog.clock import SystemClock
+from everlog.config import Scope
+
+SCOPES = ("read", "write", "admin")
+
+
+@click.group(cls=Group)
+def token() -> None:
+    """Make, list and revoke the tokens of the server.
+
+    A token is shown once; the file keeps its hash. A running server notices changes with its next request.
+    """
+
+
+def _settings() -> Settings:
+    return click.get_current_context().ensure_object(Settings)
+
+
+@token.command(
+    cls=Command, examples=["everlog token new ci --scope read", "everlog token new app --scope read --scope write"]
+)
+@click.argument("name")
+@click.option(
+    "--scope", "scopes", multiple=True, type=click.Choice(SCOPES), help="What it allows; may be repeated.  [read]"
+)
+@click.option("--toml", is_flag=True, help="Print an entry for the configuration instead of storing one.")
+def new(name: str, scopes: tuple[Scope, ...], toml: bool) -> None:
+    """Make a token and print it: this is the only time that it can be seen.
+
+    read: all that can be looked at. write: append, put, change. admin: all of it, and the actions of operators.
+    """
+    from everlog.http.tokens import TokenFile, make_token, tokens_path
+
+    settings = _settings()
+    config = settings.load()
+    text, kept = make_token(name, scopes or ("read",), SystemClock().now_ms())
+    if toml:
+        entry = "\n".join(
+            [
+                "[[server.tokens]]",
+                f'id = "{kept.id}"',
+                f'hash = "{kept.hash}"',
+                f"name = {encode(kept.name)}",
+                f"scopes = {encode(kept.scopes)}",
+            ]
+        )
+        show(settings.as_json, {"token": text, "toml": entry}, f"{text}\n\n{entry}")
+        return
+    path = tokens_path(config)
+    TokenFile(path).add(kept)
+    document = {"token": text, "id": kept.id, "name": kept.name, "scopes": kept.scopes, "file": str(path)}
+    show(settings.as_json, document, text)
+
+
+@token.command("list", cls=Command)
+def list_() -> None:
+    """List the tokens of the file and of the configuration. None of them can be shown again."""
+    from everlog.http.tokens import TokenFile, tokens_path
+
+    settings = _settings()
+    config = settings.load()
+    found = [(one, "file") for one in TokenFile(tokens_path(config)).read()]
+    found += [(one, "configuration") for one in config.server.tokens]
+    if settings.as_json:
+        for one, where in found:
+            click.echo(
+                encode(
+                    {"id": one.id, "name": one.name, "scopes": one.scopes, "created_ms": one.created_ms, "in": where}
+                )
+            )
+        return
+    table = Rows("id", "scopes", "made (UTC)", "in", "name")
+    table.add(
+        [
+            [one.id, " ".join(one.scopes), moment(one.created_ms) if one.created_ms else "-", where, plain(one.name)]
+            for one, where in found
+        ]
+    )
+    if not found:
+        click.echo("no tokens: everybody on this machine may use the server, and nobody else")
+
+
+@token.command(cls=Command, examples=["everlog token revoke ci"])
+@click.argument("which", metavar="ID_OR_NAME")
+def revoke(which: str) -> None:
+    """Remove a token of the file, by its id or its name. Sessions that began with it end, too."""
+    from everlog.http.tokens import TokenFile, tokens_path
+
+    settings = _settings()
+    gone = TokenFile(tokens_path(settings.load())).revoke(which)
+    show(settings.as_json, {"id": gone.id, "name": gone.name}, f"revoked {gone.id} ({plain(gone.name)})")
