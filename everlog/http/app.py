@@ -22,6 +22,8 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
+from everlog.console.console import console_running
+from everlog.console.routes import CONSOLE_ROUTES
 from everlog.http.definitions import DEFINITION_ROUTES
 from everlog.http.documents import CONTENT_ROUTES
 from everlog.http.errors import handle_http, handle_refusal, handle_unexpected
@@ -40,10 +42,11 @@ def make_app(log: Everlog) -> Litestar:
             for service in await document_services(log):
                 service.start()
                 stack.push_async_callback(service.stop)
+            await stack.enter_async_context(console_running(app, log))
             yield
 
     return Litestar(
-        [*CONTENT_ROUTES, *DEFINITION_ROUTES],
+        [*CONTENT_ROUTES, *DEFINITION_ROUTES, *CONSOLE_ROUTES],
         exception_handlers={
             EverlogError: handle_refusal,
             HTTPException: handle_http,

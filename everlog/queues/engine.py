@@ -32,6 +32,7 @@ from everlog.queues.operations import (
     Lease,
     ListDead,
     ListFlags,
+    ListLeases,
     Operation,
     Pause,
     Peek,
@@ -48,6 +49,7 @@ from everlog.queues.rules import Change
 from everlog.queues.table import Table
 
 SWEEP = 500
+END_OF_TIME = 2**62
 
 
 class Engine:
@@ -323,6 +325,10 @@ class Engine:
     def _peek(self, operation: Peek, now: int) -> list[Row]:
         return list(self.table.page(operation.after, now, operation.limit))
 
+    def _leases(self, operation: ListLeases, now: int) -> list[Row]:
+        """A lease that ends at some time is over at the end of all time."""
+        return list(self.table.overdue(END_OF_TIME, operation.limit))
+
     def _dead_letters(self, operation: ListDead, now: int) -> Answer:
         oldest = now - self.settings.dead_letter_ttl
         letters = self.table.dead_letters(operation.before, operation.limit)
@@ -372,6 +378,7 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     Sweep: Engine._sweep,
     Get: Engine._get,
     Peek: Engine._peek,
+    ListLeases: Engine._leases,
     ListDead: Engine._dead_letters,
     ListFlags: Engine._flags,
     AskStats: Engine._stats,

@@ -1,0 +1,141 @@
+"""One look at everything: what the home page shows, and what the sampler keeps.
+
+Each part is asked on its own and within a time limit: a part that does not answer is a fact to be shown, and never
+a reason to show nothing of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from everlog.client import Everlog
+from everlog.errors import EverlogError, InvalidInput
+from everlog.pipeline.status import Status
+from everlog.projections.management import ProjectionStatus
+
+PATIENCE_SECONDS = 5.0
+MAX_QUEUES = 200
+MAX_PROJECTIONS = 500
+
+T = TypeVar("T")
+
+
+class QueueSummary(msgspec.Struct, frozen=True):
+    """The counts of one queue."""
+
+    name: str
+    ready: int
+    delayed: int
+    running: int
+    dead: int
+    paused: bool
+    oldest_due_ms: int | None
+
+
+class TagsSummary(msgspec.Struct, frozen=True):
+    """How far the views by tag are: records of the log that they do not cover yet, and the watermark's time."""
+
+    enabled: bool
+    lag: int = 0
+    watermark_ms: int | None = None
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything at one moment. Of a part that did not answer, `errors` has the reason under its name."""
+
+    time_ms: int
+    status: Status | None
+    tags: TagsSummary | None
+    projections: Sequence[ProjectionStatus]
+    queues: Sequence[QueueSummary]
+    more_queues: int = 0
+    document_events: int = 0
+    errors: dict[str, str] = {}
+
+    @property
+    def records(self) -> int:
+        """All records that were ever written."""
+        return 0 if self.status is None else sum(one.end for one in self.status.partitions)
+
+    @property
+    def replicated(self) -> int:
+        """Those of them that are in the tables."""
+        return 0 if self.status is None else self.records - self.status.lag
+
+
+async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observation:
+    """Look at all parts."""
+    errors: dict[str, str] = {}
+
+    async def ask(part: str, question: Awaitable[T], otherwise: T) -> T:
+        try:
+            async with asyncio.timeout(patience):
+                return await question
+        except EverlogError as error:
+            errors[part] = str(error)
+        except TimeoutError:
+            errors[part] = f"no answer in {patience:g} s"
+        return otherwise
+
+    status = await ask("status", log.status(), None)
+    if status is None:
+        await _blame(log, errors, patience)
+    tags = await ask("tags", _tags(log, status), None)
+    projections = await ask("projections", log.projections.list(), [])
+    queues, more = await ask("queues", _queues(log), ([], 0))
+    documents = log.config.documents.topic
+    return Observation(
+        time_ms=log.parts.clock.now_ms(),
+        status=status,
+        tags=tags,
+        projections=projections[:MAX_PROJECTIONS],
+        queues=queues,
+        more_queues=more,
+        document_events=0 if status is None else sum(p.end for p in status.partitions if p.topic == documents),
+        errors=errors,
+    )
+
+
+async def _blame(log: Everlog, errors: dict[str, str], patience: float) -> None:
+    """The status needs log and store: find out which of them it was."""
+    reason = errors.pop("status")
+    for part, question in (("log", log.parts.log.topics), ("store", log.parts.store.statuses)):
+        try:
+            async with asyncio.timeout(patience):
+                await question()
+        except EverlogError as error:
+            errors[part] = str(error)
+        except TimeoutError:
+            errors[part] = f"no answer in {patience:g} s"
+    if "log" not in errors and "store" not in errors:
+        errors["store"] = reason
+
+
+async def _tags(log: Everlog, status: Status | None) -> TagsSummary:
+    """What the watermark covers, against the ends of the log."""
+    try:
+        tables = log.parts.store.tags
+        if tables is None or not log.config.tags.enabled:
+            return TagsSummary(enabled=False)
+        found = await tables.watermark()
+    except InvalidInput:
+        return TagsSummary(enabled=False)
+    prefix = log.config.journal.topic_prefix
+    partitions = [] if status is None else status.partitions
+    lag = sum(max(0, one.end - found.positions.get(f"{prefix}{one.topic}/{one.partition}", 0)) for one in partitions)
+    return TagsSummary(enabled=True, lag=lag, watermark_ms=found.end.ms if found.nr else None)
+
+
+async def _queues(log: Everlog) -> tuple[list[QueueSummary], int]:
+    names = await log.queues.names()
+    found = []
+    for name in names[:MAX_QUEUES]:
+        stats = await log.queue(name).stats()
+        found.append(
+            QueueSummary(name, stats.ready, stats.delayed, stats.running, stats.dead, stats.paused, stats.oldest_due_ms)
+        )
+    return found, max(0, len(names) - MAX_QUEUES)
