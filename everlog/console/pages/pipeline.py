@@ -44,7 +44,8 @@ async def build_pipeline(context: Context) -> Model:
 def _services(found: Observation) -> list[dict[str, Any]]:
     """The last words of services; of a start that accepted a loss, the range."""
     services = []
-    for name, last in sorted({} if found.status is None else found.status.services.items()):  # type: ignore[misc]
+    known = {} if found.status is None else found.status.services
+    for name, last in sorted(known.items()):
         if isinstance(last, dict):
             lost = f"lost: offsets {last.get('from')} to {last.get('to')}" if name.startswith("loss ") else None
             services.append(

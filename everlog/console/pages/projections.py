@@ -36,7 +36,7 @@ async def build_projections(context: Context) -> Model:
 
 
 def _row(one: ProjectionStatus, sampler: Sampler) -> dict[str, Any]:
-    row: dict[str, Any] = msgspec.to_builtins(one, enc_hook=str, builtin_types=(bytes,))
+    row: dict[str, Any] = msgspec.structs.asdict(one)
     row["offset"] = None if one.offset is None else str(one.offset)
     row["rate"] = sampler.handled_rate(one.name, one.key)
     row["lag"] = None if one.lag is None else one.lag.events
