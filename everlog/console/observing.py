@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from everlog.client import Everlog
-from everlog.errors import EverlogError
+from everlog.errors import Busy, EverlogError
 from everlog.pipeline.status import Status
 from everlog.projections.management import ProjectionStatus
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class QueueSummary(msgspec.Struct, frozen=True):
-    """The counts of one queue."""
+    """The counts of one queue; `unknown` says why they are not known here."""
 
     name: str
     ready: int
@@ -34,6 +34,7 @@ class QueueSummary(msgspec.Struct, frozen=True):
     dead: int
     paused: bool
     oldest_due_ms: int | None
+    unknown: str | None = None
 
 
 class TagsSummary(msgspec.Struct, frozen=True):
@@ -122,10 +123,15 @@ async def _tags(log: Everlog, status: Status) -> TagsSummary:
 
 async def _queues(log: Everlog) -> tuple[list[QueueSummary], int]:
     names = await log.queues.names()
-    found = []
-    for name in names[:MAX_QUEUES]:
-        stats = await log.queue(name).stats()
-        found.append(
-            QueueSummary(name, stats.ready, stats.delayed, stats.running, stats.dead, stats.paused, stats.oldest_due_ms)
-        )
-    return found, max(0, len(names) - MAX_QUEUES)
+    return [await _summary(log, name) for name in names[:MAX_QUEUES]], max(0, len(names) - MAX_QUEUES)
+
+
+async def _summary(log: Everlog, name: str) -> QueueSummary:
+    """On a cluster a queue belongs to the process that uses it: only to look must not make it ours."""
+    if not log.config.embedded and not log.queues.counted(name):
+        return QueueSummary(name, 0, 0, 0, 0, False, None, "only the process that has it can count it")
+    try:
+        found = await log.queue(name).stats()
+    except Busy as error:
+        return QueueSummary(name, 0, 0, 0, 0, False, None, str(error))
+    return QueueSummary(name, found.ready, found.delayed, found.running, found.dead, found.paused, found.oldest_due_ms)

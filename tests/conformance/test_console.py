@@ -22,6 +22,8 @@ from everlog.errors import Conflict, InvalidInput
 from everlog.http.server import serving
 from everlog.journal.events import Event
 from everlog.journal.head import exists
+from everlog.queues.queue import Queue
+from everlog.queues.store import MemoryStore
 from everlog.testing.replication import replicate
 from tests.support import broken_record, produce_raw, small_config
 
@@ -327,3 +329,19 @@ async def test_a_halted_journal_shows_what_precedes_and_where_it_stands(http, lo
     assert model["halted"]
     (waiting,) = (await http.get("/console/pipeline.json")).json()["waiting"]
     assert (waiting["id"], waiting["kind"]) == ("o", "halted")
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+async def test_leases_are_listed_and_the_first_to_end_comes_first(log, kind):
+    store = log.queues if kind == "files" else MemoryStore()
+    queue = Queue("q", store)
+    for number in range(4):
+        await queue.put(f"k{number}", number)
+    await queue.claim(1, owner="slow", lease="1h")
+    await queue.claim(2, owner="quick", lease="1m")
+    found = await queue.leases()
+    assert [(info.row.owner, info.running) for info in found] == [("quick", True), ("quick", True), ("slow", True)]
+    assert len(await queue.leases(1)) == 1
+    assert (await queue.stats()).running == 3, "to look changes nothing"
+    with pytest.raises(InvalidInput):
+        await queue.leases(0)
