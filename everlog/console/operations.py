@@ -15,6 +15,7 @@ import msgspec
 from everlog.client import Everlog
 from everlog.errors import EverlogError
 from everlog.journal.events import Event
+from everlog.journal.values import MAX_SEQ_NR
 
 TOPIC = "everlog.operations"
 JOURNAL = "console"
@@ -81,8 +82,8 @@ class Operations:
         outcomes: dict[str, tuple[Outcome, str]] = {}
         found: list[Operation] = []
         # The outcome of an action on this page may lie beyond it: others that run at the same time stand between.
-        span = {} if before is None else {"to_seq": max(1, before - 1 + BETWEEN)}
-        async for record in self._log.journal(TOPIC).read(JOURNAL, reverse=True, **span):
+        last = MAX_SEQ_NR if before is None else max(1, before - 1 + BETWEEN)
+        async for record in self._log.journal(TOPIC).read(JOURNAL, to_seq=last, reverse=True):
             said = record.payload
             if not isinstance(said, dict) or "id" not in said:
                 continue

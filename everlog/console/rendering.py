@@ -164,7 +164,7 @@ def environment() -> Environment:
     return made
 
 
-def render(template: str, **values: Any) -> str:
+def render(template: str, /, **values: Any) -> str:
     return environment().get_template(template).render(**values)
 
 

@@ -3,11 +3,12 @@ lead to them, no path trick is possible, and every page may have `.json` at its 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from litestar import Response, get, post, route
 from litestar.exceptions import NotFoundException
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import PathParameter
 from litestar.response import Redirect
 
 from everlog.console.access import check_action, form_of, local_path, visitor_of
@@ -42,7 +43,7 @@ def _page_route(page: Page) -> HTTPRouteHandler:
 
 
 @get("/console/static/{name:str}", include_in_schema=False, opt={"scope": "public"})
-async def get_static(name: str) -> Response[bytes]:
+async def get_static(name: Annotated[str, PathParameter(description="A file")]) -> Response[bytes]:
     """The style sheet, the script and the icon."""
     if name not in STATIC:
         raise NotFoundException("there is no such file")

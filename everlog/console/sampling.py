@@ -152,7 +152,7 @@ class Sampler:
 
     async def take(self) -> None:
         """Keep one sample. A look that found no status is not kept: it would look like a log without records."""
-        found = await self.latest(0.0)
+        found = await self.latest(-1.0)
         if found.status is not None:
             self._samples.append(sample_of(found))
             rated = found.projections[:MAX_RATED]

@@ -140,7 +140,7 @@ def _place(item: Item) -> tuple[int, int, bool]:
 
 
 def _item(kind: str, title: str, offset: int, time_ms: int, source: str, **more: Any) -> Item:
-    known = {"seq_nr": None, "payload": None, "payload_type": None, "tags": [], "detail": None, "origin": None}
+    known: Item = {"seq_nr": None, "payload": None, "payload_type": None, "tags": [], "detail": None, "origin": None}
     return {"kind": kind, "title": title, "offset": offset, "time_ms": time_ms, "source": source, **known, **more}
 
 

@@ -7,6 +7,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jinja2 import UndefinedError
 from litestar.exceptions import PermissionDeniedException
 
 from everlog.console.access import Visitor, check_action, local_path
@@ -284,5 +285,5 @@ def test_texts_for_people():
 def test_values_are_escaped_and_undefined_names_are_errors():
     template = environment().from_string("{{ value }} {{ value|brief }} {{ value|remedy }}")
     assert "<" not in template.render(value="<i>").replace("&lt;", "")
-    with pytest.raises(Exception, match="undefined"):
+    with pytest.raises(UndefinedError, match="has no attribute"):
         render("error.html", m={}, fragment=True)

@@ -46,8 +46,8 @@ def make_boxes(found: Observation, sampler: Sampler, *, embedded: bool) -> list[
 
 def _box(part: str, title: str, page: str, state: str, **more: Any) -> Box:
     """A box: a rate with its unit, lag in events and seconds, a few facts, and the last hour of one thing."""
-    known = {"rate": None, "unit": "", "lag": None, "lag_seconds": None, "facts": [], "series": [], "series_of": ""}
-    return {"part": part, "title": title, "page": page, "state": state, **known, **more}
+    known: Box = {"part": part, "title": title, "page": page, "state": state, "rate": None, "unit": ""}
+    return {**known, "lag": None, "lag_seconds": None, "facts": [], "series": [], "series_of": "", **more}
 
 
 def _log(found: Observation, sampler: Sampler, samples: list[Sample], embedded: bool) -> Box:

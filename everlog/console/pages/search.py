@@ -22,7 +22,7 @@ async def build_search(context: Context) -> Model:
     return {"q": text, "found": found[:MAX_FOUND], "asked": True}
 
 
-def _hit(kind: str, name: str, page: str, **state: str) -> dict[str, Any]:
+def _hit(kind: str, name: str, page: str, /, **state: str) -> dict[str, Any]:
     return {"kind": kind, "name": name, "page": page, "state": state}
 
 
