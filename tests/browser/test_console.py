@@ -150,30 +150,32 @@ def test_hostile_text_is_only_text(visit, world):
     """Keys, payloads, tags, errors, reasons and queries with markup in them show up as they are, everywhere."""
     seen = visit("/", expected=("400", "404"))
     key = quote(HOSTILE, safe="")
-    shown = {
-        f"/console/journal?topic=orders&id={key}": ".timeline",
-        "/console/journal?topic=orders&id=order-1": ".timeline",
-        "/console/journal?topic=orders": ".keys",
-        "/console/tags": "main",
-        "/console/tags?tag=eu": ".timeline",
-        "/console/projections?name=totals": "main",
-        "/console/projections?name=parcels": "main",
-        "/console/queues?name=mails": "main",
-        f"/console/queues?name=mails&key={key}&text={key}": "main",
-        "/console/documents?path=articles/hello": "main",
-        f"/console/search?q={key}": "main",
-        f"/console/journal?topic={key}&id=x": "main",
-        f"/console/documents?path={key}": "main",
-        f"/console/documents?path=goods~&filter={key}": "main",
-        f"/console/queues?name={key}": "main",
-        f"/console/projections?name={key}": "main",
-        f"/console/tags?tag=eu&after={key}": "main",
-    }
-    for path, place in shown.items():
+    shown = [
+        f"/console/journal?topic=orders&id={key}",
+        "/console/journal?topic=orders&id=order-1",
+        "/console/journal?topic=orders",
+        "/console/tags",
+        "/console/tags?tag=eu",
+        "/console/projections?name=totals",
+        "/console/projections?name=parcels",
+        "/console/queues?name=mails",
+        "/console/documents?path=articles/hello",
+        f"/console/search?q={key}",
+        f"/console/journal?topic={key}&id=x",
+    ]
+    refused = [
+        f"/console/queues?name=mails&key={key}&text={key}",
+        f"/console/documents?path={key}",
+        f"/console/documents?path=goods~&filter={key}",
+        f"/console/queues?name={key}",
+        f"/console/projections?name={key}",
+        f"/console/tags?tag=eu&after={key}",
+    ]
+    for path in shown + refused:
         seen.open(path)
         assert seen.page.locator("main script, main b").count() == 0, path
-        if "text=" not in path:
-            expect(seen.page.locator(place).first).to_contain_text("script", use_inner_text=False)
+        if path in shown:
+            assert re.search("<(script|b)>", seen.page.locator("main").text_content()), path
     # The same through the live part, which arrives by another way.
     seen.open("/console/journal?topic=orders&id=order-1")
     world.do(world.log.journal("orders").append("order-1", Event(HOSTILE + "live")))

@@ -10,9 +10,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from everlog.client import Everlog, connect
+from everlog.config import ServerConfig
 from everlog.console import console as console_module
 from everlog.console.operations import BETWEEN, JOURNAL, TOPIC, Operations
 from everlog.console.rendering import NAV, url
@@ -33,7 +35,9 @@ PAGES = [name for name, _ in NAV] + ["search"]
 
 @pytest.fixture
 async def log(tmp_path) -> AsyncIterator[Everlog]:
-    async with connect(small_config(tmp_path / "data")) as found:
+    options = {"writable": True} if "writable" in ServerConfig.__struct_fields__ else {}
+    config = msgspec.structs.replace(small_config(tmp_path / "data"), server=ServerConfig(**options))
+    async with connect(config) as found:
         yield found
 
 
@@ -188,8 +192,12 @@ async def test_operations_are_paged_with_their_outcomes(log):
     assert BETWEEN > 0
 
 
-async def test_without_the_right_to_act_there_are_no_forms_and_no_actions(log):
-    async with serving(log, host="127.0.0.1", port=0) as address, httpx.AsyncClient(base_url=address) as client:
+async def test_without_the_right_to_act_there_are_no_forms_and_no_actions(tmp_path):
+    async with (
+        connect(small_config(tmp_path / "data")) as log,
+        serving(log, host="127.0.0.1", port=0) as address,
+        httpx.AsyncClient(base_url=address) as client,
+    ):
         await log.queue("q").declare()
         page = await client.get("/console/queues?name=q", headers=HTML)
         assert "Why does this not run?" in page.text

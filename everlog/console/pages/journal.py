@@ -50,6 +50,11 @@ async def _journal(context: Context, topic: str, journal_id: str) -> Model:
     assert ref is not None, "its topic is there"
     before, upto, at = context.whole("before"), context.whole("upto"), context.whole("at")
     timeline = await read_timeline(journal, ref, before=before, upto=upto)
+    if at is not None and before is None and timeline.whole:
+        # What led to that position, not what came after it.
+        head, _ = state_at(ref, timeline.whole, at)
+        before, upto = (1 if head is None else head.seq_nr + 1), at + 1
+        timeline = await read_timeline(journal, ref, before=before, upto=upto)
     view, page = timeline.view, timeline.page
     tail = sum(item["source"] == "tail" for item in timeline.items)
     last = page.events[-1] if page.events else None
@@ -66,7 +71,7 @@ async def _journal(context: Context, topic: str, journal_id: str) -> Model:
         "halted": page.halted,
         "snapshots": len(await journal.snapshots.list(journal_id)),
         "older": {"before": last.seq_nr, "upto": last.offset} if page.more and last is not None else None,
-        "newer": before is not None,
+        "newer": context.whole("before") is not None,
         "scrub": _scrub(ref, timeline, at),
     }
 

@@ -19,6 +19,7 @@ from everlog.queues.rows import Attempt, DeadLetter, Flag, Row
 
 MAX_PEEKED = 1000
 SHOWN = 50
+SHOWN_WAITING = 25
 _NAMES = {int(one): one.name.lower().replace("_", "-") for one in Priority}
 
 
@@ -61,7 +62,7 @@ async def _queue(context: Context, queue: Queue) -> Model:
         "why": why,
         "priorities": _priorities(waiting),
         "counted": len(waiting),
-        "waiting": [_job(one) for one in waiting[:SHOWN]],
+        "waiting": [_job(one) for one in waiting[:SHOWN_WAITING]],
         "leases": [_job(one) for one in await queue.leases(SHOWN)],
         "dead": [_dead(one) for one in letters[:SHOWN]],
         "dead_matching": len(letters),

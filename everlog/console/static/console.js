@@ -159,6 +159,8 @@ function setPaused(paused) {
 }
 
 show(document);
+const current = document.querySelector(".side [aria-current]");
+if (current) current.scrollIntoView({ block: "nearest", inline: "center" });
 setInterval(() => {
   tick(document);
   if (waiting !== null && !busy()) {
