@@ -98,10 +98,11 @@ def number(value: float | None) -> str:
 
 
 def rate_text(value: float | None) -> str:
-    """A rate: small ones with a decimal."""
+    """A rate: small ones with a decimal. Counts have none."""
     if value is None:
         return NOTHING
-    return f"{value:,.1f}" if 0 < value < 10 else f"{value:,.0f}"
+    small = isinstance(value, float) and 0 < value < 10 and value != round(value)
+    return f"{value:,.1f}" if small else f"{value:,.0f}"
 
 
 def seconds_text(value: float | None) -> str:

@@ -267,7 +267,7 @@ class TestActions:
 
     @pytest.fixture
     def at(self, visit):
-        return lambda path: visit(path).page
+        return lambda path, **more: visit(path, **more).page
 
     def done(self, page, action: str) -> None:
         expect(page.locator(".flash")).to_contain_text(action)
@@ -360,7 +360,7 @@ class TestActions:
         assert world.do(world.log.journal("orders").head("poisoned")).halted_at is None
 
     def test_an_action_that_fails_says_so_and_is_in_the_log(self, at, world):
-        page = at("/console/queues?name=mails")
+        page = at("/console/queues?name=mails", expected=("400",))
         gone = page.get_by_role("button", name=re.compile("^Put back bad")).first
         form = gone.locator("xpath=ancestor::form")
         form.evaluate("form => { form.elements.entry.value = '999999'; }")
