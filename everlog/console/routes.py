@@ -51,6 +51,13 @@ async def get_static(name: Annotated[str, PathParameter(description="A file")]) 
     return Response(static_file(name), media_type=STATIC[name], headers=headers)
 
 
+@get("/favicon.ico", include_in_schema=False, opt={"scope": "public"})
+async def get_icon() -> Response[bytes]:
+    """Browsers ask for it on pages that name no icon."""
+    headers = {**HEADERS, "Cache-Control": "max-age=86400"}
+    return Response(static_file("icon.svg"), media_type=STATIC["icon.svg"], headers=headers)
+
+
 @get("/console/theme", include_in_schema=False, opt={"scope": "public"})
 async def get_theme(request: AnyRequest) -> Redirect:
     """Light, dark, or as the system has it; kept in a cookie so that pages come in the right colours at once."""
@@ -99,4 +106,4 @@ async def _failed(request: AnyRequest, console: Console, back: str, error: Everl
     return Response(render("error.html", **values), status_code=status, media_type="text/html", headers=HEADERS)
 
 
-CONSOLE_ROUTES: list[HTTPRouteHandler] = [*map(_page_route, PAGES), get_static, get_theme, act]
+CONSOLE_ROUTES: list[HTTPRouteHandler] = [*map(_page_route, PAGES), get_static, get_icon, get_theme, act]

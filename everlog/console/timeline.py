@@ -60,7 +60,7 @@ async def read_timeline(journal: Journal, ref: Ref, *, before: int | None, upto:
     whole = await _whole(journal, ref, view) if start == 0 else None
     lost = await _lost(journal, ref, whole)
     timeline = Timeline(view, page, whole=whole)
-    timeline.items = _items(page, records, lost, view, await journal.snapshots.list(ref.id))
+    timeline.items = _items(page, records, whole, lost, view, await journal.snapshots.list(ref.id))
     return timeline
 
 
@@ -124,12 +124,18 @@ async def _lost(journal: Journal, ref: Ref, whole: list[Entry] | None) -> dict[i
 
 
 def _items(
-    page: Page, records: Sequence[Entry], lost: dict[int, str], view: View, snapshots: Sequence[Snapshot]
+    page: Page,
+    records: Sequence[Entry],
+    whole: Sequence[Entry] | None,
+    lost: dict[int, str],
+    view: View,
+    snapshots: Sequence[Snapshot],
 ) -> list[Item]:
     """Everything of the page, newest first."""
     items = [_event_item(event, view) for event in page.events]
     shown = {event.offset for event in page.events}
-    items += [_record_item(entry, lost, view) for entry in records if entry.record.offset not in shown]
+    purged = max((one.record.offset for one in whole or records if isinstance(one.action, Purge)), default=-1)
+    items += [_record_item(entry, lost, view, purged) for entry in records if entry.record.offset not in shown]
     offsets = {event.seq_nr: event.offset for event in page.events}
     items += [_snapshot_item(one, offsets[one.seq_nr]) for one in snapshots if one.seq_nr in offsets]
     return sorted(items, key=_place, reverse=True)
@@ -178,7 +184,7 @@ def _source(offset: int, view: View) -> str:
     return "store" if offset <= view.pointer else "tail"
 
 
-def _record_item(entry: Entry, lost: dict[int, str], view: View) -> Item:
+def _record_item(entry: Entry, lost: dict[int, str], view: View, purged: int) -> Item:
     """A record that is no event of today: it removed something, changed nothing, or is gone itself."""
     record, action = entry.record, entry.action
     place: dict[str, Any] = {
@@ -190,7 +196,7 @@ def _record_item(entry: Entry, lost: dict[int, str], view: View) -> Item:
     if entry.error is not None:
         return _item("broken", "cannot be decoded", **place, detail=entry.error)
     if isinstance(action, Append):
-        return _append_item(action, lost.get(record.offset), place)
+        return _append_item(action, lost.get(record.offset), place, _fate(action, record.offset, view, purged))
     if isinstance(action, Delete):
         return _item("delete", f"delete up to #{action.to}", **place)
     if isinstance(action, Purge):
@@ -204,13 +210,21 @@ def _record_item(entry: Entry, lost: dict[int, str], view: View) -> Item:
     return _item("foreign", "record of somebody else", **place)
 
 
-def _append_item(action: Append, reason: str | None, place: dict[str, Any]) -> Item:
+def _fate(action: Append, offset: int, view: View, purged: int) -> str:
+    """What became of an append whose events cannot be read now."""
+    if offset < purged:
+        return "purged since"
+    deleted = view.state is not None and action.range.last <= view.state.delete_to
+    return "deleted since" if deleted else "waits in quarantine, or is no longer known"
+
+
+def _append_item(action: Append, reason: str | None, place: dict[str, Any], fate: str) -> Item:
     first, last = action.range.first, action.range.last
     numbers = f"#{first}" if first == last else f"#{first} to #{last}"
     if reason is not None:
         expected = "" if action.expected is None else f", expected #{action.expected.seq_nr}"
         return _item("rejected", f"append of {numbers} lost", **place, detail=reason + expected)
-    return _item("removed", f"append of {numbers}", **place, detail="deleted, purged or waiting since")
+    return _item("removed", f"append of {numbers}", **place, detail=fate)
 
 
 def state_at(ref: Ref, whole: Sequence[Entry], offset: int) -> tuple[Head | None, list[EventRecord]]:

@@ -7,13 +7,15 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
+import msgspec
 import pytest
 from playwright.sync_api import expect
 
+from everlog.config import ServerConfig
 from everlog.console import problems
 from everlog.journal.events import Event
 from everlog.testing.replication import replicate
-from tests.browser.world import HOSTILE
+from tests.browser.world import HOSTILE, World
 
 AUDIT = (Path(__file__).parent / "helper.js").read_text()
 
@@ -457,3 +459,29 @@ def test_a_stranger_cannot_act(visit, world):
     )
     assert json.loads(answer.text())["outcome"] == "done"
     world.do(world.log.queue("mails").resume())
+
+
+def test_logging_in_acting_and_logging_out(browser, tmp_path):
+    """With tokens: every page leads to the log-in and back; the session may act as its token may; then it is over."""
+    tokens = pytest.importorskip("everlog.http.tokens", reason="this server knows no tokens")
+    token, kept = tokens.make_token("ann", ["admin"], 0)
+    world = World(tmp_path)
+    world.config = msgspec.structs.replace(world.config, server=ServerConfig(tokens=(kept,)))
+    with world:
+        world.do(world.log.queue("mails").put("m-1", 1))
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(world.url + "/console/queues?name=mails")
+        expect(page).to_have_url(re.compile("/login"))
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button").click()
+        expect(page).to_have_url(re.compile(r"/console/queues\?name=mails$"))
+        expect(page.locator("#pause")).to_have_text("Live")
+        page.get_by_role("button", name="Pause mails").click()
+        expect(page.locator(".flash")).to_contain_text("done")
+        page.goto(world.url + "/console/operations")
+        expect(page.locator("tbody tr").first).to_contain_text("ann")
+        page.get_by_role("button", name="Log out").click()
+        page.goto(world.url + "/console/operations")
+        expect(page).to_have_url(re.compile("/login"))
+        context.close()
