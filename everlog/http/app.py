@@ -21,6 +21,8 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
+from everlog.console.console import console_running
+from everlog.console.routes import CONSOLE_ROUTES
 from everlog.http.audit import Audit
 from everlog.http.definitions import DEFINITION_ROUTES
 from everlog.http.documents import CONTENT_ROUTES
@@ -51,6 +53,7 @@ ROUTES: list[ControllerRouterHandler] = [
     *QUEUE_ROUTES,
     *OPERATION_ROUTES,
     *LOGIN_ROUTES,
+    *CONSOLE_ROUTES,
 ]
 
 
@@ -98,6 +101,7 @@ def make_app(
             for service in await document_services(log):
                 service.start()
                 stack.push_async_callback(service.stop)
+            await stack.enter_async_context(console_running(app, log))
             yield
 
     return Application(

@@ -1,0 +1,86 @@
+"""The console of one server: what its pages share, and how long it lives."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from litestar import Litestar
+
+from everlog.client import Everlog
+from everlog.config import Config
+from everlog.console.operations import Operations
+from everlog.console.sampling import Sampler
+from everlog.errors import InvalidInput
+
+MAX_STREAMS = 100
+MAX_STATE = 8192
+
+
+class Console:
+    """What the handlers need."""
+
+    def __init__(self, log: Everlog, *, writable: bool = False) -> None:
+        self.log = log
+        self.writable = writable
+        self.csrf = secrets.token_urlsafe(32)
+        self.sampler = Sampler(log)
+        self.operations = Operations(log)
+        self.streams = 0
+
+
+class Context(NamedTuple):
+    """What a page is made of: the open log, and the state that the address holds."""
+
+    log: Everlog
+    sampler: Sampler
+    operations: Operations
+    given: Mapping[str, str]
+    now_ms: int
+
+    def text(self, name: str) -> str:
+        """A parameter, "" if it is absent."""
+        found = self.given.get(name, "")
+        if len(found) > MAX_STATE:
+            raise InvalidInput(f"{name} is too long")
+        return found
+
+    def whole(self, name: str, default: int | None = None) -> int | None:
+        """A parameter that is a number."""
+        text = self.text(name).strip()
+        if not text:
+            return default
+        if not text.isascii() or not text.isdecimal() or len(text) > 18:
+            raise InvalidInput(f"{name} is a whole number, not {text[:50]!r}")
+        return int(text)
+
+
+Model = dict[str, Any]
+
+
+class Page(NamedTuple):
+    """A page: its model is what the template shows and what its JSON twin answers with."""
+
+    name: str
+    title: str
+    template: str
+    build: Callable[[Context], Awaitable[Model]]
+    live: bool = True
+
+
+def is_writable(config: Config) -> bool:
+    """Whether everybody who reaches this server may act."""
+    return bool(getattr(config.server, "writable", False))
+
+
+@asynccontextmanager
+async def console_running(app: Litestar, log: Everlog) -> AsyncIterator[Console]:
+    """The console at work: its sampler looks at everything now and then."""
+    console = app.state.console = Console(log, writable=is_writable(log.config))
+    console.sampler.start()
+    try:
+        yield console
+    finally:
+        await console.sampler.stop()

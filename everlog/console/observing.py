@@ -1,0 +1,137 @@
+"""One look at everything: what the home page shows, and what the sampler keeps.
+
+Each part is asked on its own and within a time limit: a part that does not answer is a fact to be shown, and never
+a reason to show nothing of the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from everlog.client import Everlog
+from everlog.errors import Busy, EverlogError
+from everlog.pipeline.status import Status
+from everlog.projections.management import ProjectionStatus
+
+PATIENCE_SECONDS = 4.0
+MAX_QUEUES = 200
+MAX_PROJECTIONS = 500
+
+T = TypeVar("T")
+
+
+class QueueSummary(msgspec.Struct, frozen=True):
+    """The counts of one queue; `unknown` says why they are not known here."""
+
+    name: str
+    ready: int
+    delayed: int
+    running: int
+    dead: int
+    paused: bool
+    oldest_due_ms: int | None
+    unknown: str | None = None
+
+
+class TagsSummary(msgspec.Struct, frozen=True):
+    """How far the views by tag are: records of the log that they do not cover yet, and the watermark's time."""
+
+    enabled: bool
+    lag: int = 0
+    watermark_ms: int | None = None
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything at one moment. Of a part that did not answer, `errors` has the reason under its name."""
+
+    time_ms: int
+    status: Status | None
+    tags: TagsSummary | None
+    projections: Sequence[ProjectionStatus]
+    queues: Sequence[QueueSummary]
+    more_queues: int = 0
+    document_events: int = 0
+    errors: dict[str, str] = {}
+
+    @property
+    def records(self) -> int:
+        """All records that were ever written."""
+        return 0 if self.status is None else sum(one.end for one in self.status.partitions)
+
+    @property
+    def replicated(self) -> int:
+        """Those of them that are in the tables."""
+        return 0 if self.status is None else self.records - self.status.lag
+
+
+async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observation:
+    """Look at all parts, at those that do not need each other at the same time."""
+    errors: dict[str, str] = {}
+    none: tuple[list[QueueSummary], int] = ([], 0)
+
+    async def ask(part: str, question: Awaitable[T], otherwise: T) -> T:
+        try:
+            async with asyncio.timeout(patience):
+                return await question
+        except EverlogError as error:
+            errors[part] = str(error)
+        except TimeoutError:
+            errors[part] = f"no answer in {patience:g} s"
+        return otherwise
+
+    status, projections, (queues, more) = await asyncio.gather(
+        ask("status", log.status(), None),
+        ask("projections", log.projections.list(), []),
+        ask("queues", _queues(log), none),
+    )
+    parts = log.parts
+    if status is None:
+        # The status needs log and store: find out which of them it was.
+        reason = errors.pop("status")
+        await asyncio.gather(ask("log", parts.log.topics(), []), ask("store", parts.store.statuses(), {}))
+        if "log" not in errors and "store" not in errors:
+            errors["store"] = reason
+    tags = None if status is None else await ask("tags", _tags(log, status), None)
+    documents = log.config.documents.topic
+    return Observation(
+        time_ms=parts.clock.now_ms(),
+        status=status,
+        tags=tags,
+        projections=projections[:MAX_PROJECTIONS],
+        queues=queues,
+        more_queues=more,
+        document_events=0 if status is None else sum(p.end for p in status.partitions if p.topic == documents),
+        errors=errors,
+    )
+
+
+async def _tags(log: Everlog, status: Status) -> TagsSummary:
+    """What the watermark covers, against the ends of the log."""
+    tables = log.parts.store.tags
+    if tables is None or not log.config.tags.enabled:
+        return TagsSummary(enabled=False)
+    found = await tables.watermark()
+    prefix = log.config.journal.topic_prefix
+    ends = {f"{prefix}{one.topic}/{one.partition}": one.end for one in status.partitions}
+    lag = sum(max(0, end - found.positions.get(place, 0)) for place, end in ends.items())
+    return TagsSummary(enabled=True, lag=lag, watermark_ms=found.end.ms if found.nr else None)
+
+
+async def _queues(log: Everlog) -> tuple[list[QueueSummary], int]:
+    names = await log.queues.names()
+    return [await _summary(log, name) for name in names[:MAX_QUEUES]], max(0, len(names) - MAX_QUEUES)
+
+
+async def _summary(log: Everlog, name: str) -> QueueSummary:
+    """On a cluster a queue belongs to the process that uses it: only to look must not make it ours."""
+    if not log.config.embedded and not log.queues.counted(name):
+        return QueueSummary(name, 0, 0, 0, 0, False, None, "only the process that has it can count it")
+    try:
+        found = await log.queue(name).stats()
+    except Busy as error:
+        return QueueSummary(name, 0, 0, 0, 0, False, None, str(error))
+    return QueueSummary(name, found.ready, found.delayed, found.running, found.dead, found.paused, found.oldest_due_ms)

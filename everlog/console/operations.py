@@ -1,0 +1,127 @@
+"""The operations log: every action of the console is itself two events of a journal.
+
+The first says what is about to be done, by whom and why, and is stored before anything is done; the second what
+became of it. So nothing is ever done that the journal does not know of, and an action without a second event is one
+whose outcome nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from everlog.client import Everlog
+from everlog.errors import EverlogError
+from everlog.journal.events import Event
+from everlog.journal.values import MAX_SEQ_NR
+
+TOPIC = "everlog.operations"
+JOURNAL = "console"
+BETWEEN = 100
+
+Outcome = Literal["done", "failed", "unknown"]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One action. `target` is what it was done to; `detail` says what became of it."""
+
+    id: str
+    seq_nr: int
+    time_ms: int
+    action: str
+    target: Mapping[str, str]
+    by: str
+    reason: str = ""
+    outcome: Outcome = "unknown"
+    detail: str = ""
+
+
+class Operations:
+    """Writes and reads the operations log of one server."""
+
+    def __init__(self, log: Everlog) -> None:
+        self._log = log
+
+    async def perform(
+        self, action: str, target: Mapping[str, str], work: Callable[[], Awaitable[str]], *, by: str, reason: str
+    ) -> Operation:
+        """Note it, do it, note what became of it. An error of the work is noted, too, and raised."""
+        journal = self._log.journal(TOPIC)
+        operation_id = self._log.parts.clock.new_id()
+        begun = {"id": operation_id, "action": action, "target": dict(target), "by": by, "reason": reason}
+        token = await journal.append(JOURNAL, Event(begun, tags={"operation"}))
+        try:
+            detail = await work()
+        except EverlogError as error:
+            await self._end(operation_id, "failed", str(error))
+            raise
+        await self._end(operation_id, "done", detail)
+        return Operation(
+            id=operation_id,
+            seq_nr=token.range.first,
+            time_ms=self._log.parts.clock.now_ms(),
+            action=action,
+            target=dict(target),
+            by=by,
+            reason=reason,
+            outcome="done",
+            detail=detail,
+        )
+
+    async def _end(self, operation_id: str, outcome: Outcome, detail: str) -> None:
+        await self._log.journal(TOPIC).append(
+            JOURNAL, Event({"id": operation_id, "outcome": outcome, "detail": detail})
+        )
+
+    async def list(self, *, before: int | None = None, limit: int = 50) -> list[Operation]:
+        """Actions, the newest first; `before` is the seqNr where the last page ended."""
+        if await self._log.parts.log.topic(self._log.config.journal.topic_prefix + TOPIC) is None:
+            return []
+        outcomes: dict[str, tuple[Outcome, str]] = {}
+        found: list[Operation] = []
+        # The outcome of an action on this page may lie beyond it: others that run at the same time stand between.
+        last = MAX_SEQ_NR if before is None else max(1, before - 1 + BETWEEN)
+        async for record in self._log.journal(TOPIC).read(JOURNAL, to_seq=last, reverse=True):
+            said = record.payload
+            if not isinstance(said, dict) or "id" not in said:
+                continue
+            if "outcome" in said:
+                outcomes[said["id"]] = (said["outcome"], str(said.get("detail", "")))
+            elif before is None or record.seq_nr < before:
+                outcome, detail = outcomes.get(said["id"], ("unknown", ""))
+                found.append(_operation(record.seq_nr, record.timestamp, said, outcome, detail))
+                if len(found) == limit:
+                    break
+        return found
+
+    async def get(self, seq_nr: int) -> Operation | None:
+        """The action that begins at this seqNr."""
+        found = await self.list(before=seq_nr + 1, limit=1)
+        return found[0] if found and found[0].seq_nr == seq_nr else None
+
+
+def _facts(detail: str) -> dict[str, str]:
+    """What a request over HTTP noted about itself: its detail is JSON."""
+    try:
+        found = msgspec.json.decode(detail) if detail.startswith("{") else {}
+    except msgspec.DecodeError:
+        found = {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _operation(seq_nr: int, time_ms: int, said: Mapping[str, Any], outcome: Outcome, detail: str) -> Operation:
+    target, facts = said.get("target"), _facts(detail)
+    reason = str(said.get("reason") or facts.pop("reason", ""))
+    return Operation(
+        id=str(said["id"]),
+        seq_nr=seq_nr,
+        time_ms=time_ms,
+        action=str(said.get("action", "")),
+        target={str(name): str(value) for name, value in target.items()} if isinstance(target, dict) else {},
+        by=str(said.get("by", "")),
+        reason=reason,
+        outcome=outcome,
+        detail=", ".join(f"{name} {value}" for name, value in facts.items()) or detail,
+    )

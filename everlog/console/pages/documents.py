@@ -1,0 +1,122 @@
+"""Documents: browse, filter with the plan beside the result, indexes, history, and the difference of two revisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everlog.client import Everlog
+from everlog.console.console import Context, Model, Page
+from everlog.documents.documents import Documents
+from everlog.documents.history import DocumentEvent
+from everlog.documents.indexes import Index
+from everlog.documents.paths import parse_path
+from everlog.documents.query import Query
+from everlog.errors import DocumentNotFound, QueryLimited
+from everlog.http.answers import content_url
+
+MAX_PATHS = 200
+SIZE = 50
+HISTORY = 30
+
+
+async def build_documents(context: Context) -> Model:
+    path = context.text("path").strip("/")
+    model: Model = {"path": path, "paths": [], "more": False, "kind": None}
+    if not path:
+        model["paths"], model["more"] = await _paths(context.log, context.text("text"))
+        return model
+    docs = context.log.documents
+    kind = parse_path(path).kind
+    model |= {"kind": kind, "url": content_url(path), "parent": parse_path(path).uri if kind == "element" else None}
+    if kind == "collection":
+        model |= await _collection(context, docs, path)
+    else:
+        model |= await _document(docs, path)
+    model["history"] = [_event(one) async for one in docs.history(path, limit=HISTORY, reverse=True)]
+    model["diff"] = await _diff(context, docs, path) if kind != "collection" else None
+    return model
+
+
+async def _paths(log: Everlog, text: str) -> tuple[list[dict[str, Any]], bool]:
+    """Every document that ever had a change: each is a journal of the topic of documents."""
+    topic = log.config.documents.topic
+    found: list[dict[str, Any]] = []
+    if topic not in await log.topics():
+        return found, False
+    async for uri in log.journal(topic).keys():
+        if text in uri:
+            if len(found) == MAX_PATHS:
+                return found, True
+            found.append({"path": uri, "kind": "collection" if uri.endswith("~") else "document"})
+    return sorted(found, key=lambda one: str(one["path"])), False
+
+
+async def _collection(context: Context, docs: Documents, path: str) -> Model:
+    """A page of elements and how it was found; a query that reads too much says which index would help."""
+    query = Query(
+        filter=context.text("filter"),
+        sort=context.text("sort"),
+        size=SIZE,
+        after=context.text("after") or None,
+        explain=True,
+    )
+    found: Model = {"elements": [], "plan": None, "next": None, "revision": None, "count": None, "limited": None}
+    try:
+        page = await docs.list(path, query)
+        found |= {"elements": page.elements, "plan": page.explanation, "next": page.next}
+        found |= {"revision": page.revision, "count": page.count}
+    except QueryLimited as error:
+        found["limited"] = str(error)
+    return {**found, "indexes": [_index(one) for one in await docs.indexes(path)]}
+
+
+async def _document(docs: Documents, path: str) -> Model:
+    """The body as it is now; what is deleted still has its history."""
+    try:
+        found = await docs.get(path)
+    except DocumentNotFound:
+        return {"document": None, "revision": None}
+    return {
+        "document": found.body,
+        "revision": found.revision,
+        "etag": found.etag,
+        "created_ms": found.created_ms,
+        "modified_ms": found.modified_ms,
+    }
+
+
+async def _diff(context: Context, docs: Documents, path: str) -> dict[str, Any] | None:
+    old, new = context.whole("old"), context.whole("new")
+    if old is None or new is None:
+        return None
+    try:
+        patch = await docs.diff(path, old, new)
+        return {"old": old, "new": new, "patch": patch, "missing": None}
+    except DocumentNotFound as error:
+        return {"old": old, "new": new, "patch": None, "missing": str(error)}
+
+
+def _index(one: Index) -> dict[str, Any]:
+    return {
+        "id": one.index_id,
+        "status": one.status.name.lower(),
+        "sort_by": [f"{item.field_name} {item.order}" for item in one.sort_by],
+        "filter_by": one.filter_by,
+        "count": one.count,
+        "built_to": one.built_to or None,
+        "reason": one.reason,
+    }
+
+
+def _event(one: DocumentEvent) -> dict[str, Any]:
+    return {
+        "revision": one.revision,
+        "method": one.method.removeprefix("feed:"),
+        "path": one.path,
+        "time_ms": one.time_ms,
+        "message_id": one.message_id,
+        "body": one.body,
+    }
+
+
+DOCUMENTS = Page("documents", "Documents", "documents.html", build_documents)

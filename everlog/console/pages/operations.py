@@ -1,0 +1,21 @@
+"""The operations log: who did what in the console, and why."""
+
+from __future__ import annotations
+
+from everlog.console.console import Context, Model, Page
+from everlog.console.operations import JOURNAL, TOPIC
+
+PAGE = 50
+
+
+async def build_operations(context: Context) -> Model:
+    found = await context.operations.list(before=context.whole("before"), limit=PAGE)
+    return {
+        "topic": TOPIC,
+        "journal": JOURNAL,
+        "operations": found,
+        "next": found[-1].seq_nr if len(found) == PAGE else None,
+    }
+
+
+OPERATIONS = Page("operations", "Operations", "operations.html", build_operations)

@@ -1,0 +1,76 @@
+"""Projections: how far each is, what fails, and its dead letters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from everlog.console.console import Context, Model, Page
+from everlog.console.sampling import Sampler, series
+from everlog.errors import UnknownProjection
+from everlog.projections.management import ProjectionStatus
+from everlog.projections.store import DeadLetter
+
+MAX_LETTERS = 100
+SHOWN_BYTES = 2000
+
+
+async def build_projections(context: Context) -> Model:
+    found = await context.log.projections.list()
+    name, key = context.text("name"), context.text("key")
+    model: Model = {
+        "projections": [_row(one, context.sampler) for one in found],
+        "selected": None,
+        "letters": [],
+        "series": series(context.sampler.samples, "handled"),
+    }
+    if name:
+        chosen = [one for one in found if one.name == name and (not key or one.key == key)]
+        if not chosen:
+            raise UnknownProjection(name, key or None)
+        model["selected"] = _row(chosen[0], context.sampler)
+        letters = await context.log.projections.dead_letters(name, chosen[0].key, limit=MAX_LETTERS)
+        model["letters"] = [_letter(one) for one in letters]
+    return model
+
+
+def _row(one: ProjectionStatus, sampler: Sampler) -> dict[str, Any]:
+    row: dict[str, Any] = msgspec.structs.asdict(one)
+    row["offset"] = None if one.offset is None else str(one.offset)
+    row["rate"] = sampler.handled_rate(one.name, one.key)
+    row["lag"] = None if one.lag is None else one.lag.events
+    row["lag_seconds"] = None if one.lag is None else one.lag.seconds
+    row["level"] = _level(one)
+    row["progress"] = _progress(one)
+    return row
+
+
+def _level(one: ProjectionStatus) -> str:
+    if one.state == "failed" or one.failing is not None:
+        return "bad"
+    return "warn" if one.dead_letters or (one.paused and one.lag is not None and one.lag.events) else ""
+
+
+def _progress(one: ProjectionStatus) -> int | None:
+    """How much of what it knows of is handled, in percent; of an empty source all of it."""
+    if one.lag is None:
+        return None
+    known = one.handled + one.skipped + one.lag.events
+    return 100 if not one.lag.events else min(99, 100 * (known - one.lag.events) // known)
+
+
+def _letter(one: DeadLetter) -> dict[str, Any]:
+    payload = None if one.payload is None else one.payload[:SHOWN_BYTES].decode(errors="replace")
+    return {
+        "offset": one.offset,
+        "manifest": one.manifest,
+        "cause": one.cause,
+        "attempts": one.attempts,
+        "created_ms": one.created_ms,
+        "requested": one.requested,
+        "payload": payload,
+    }
+
+
+PROJECTIONS = Page("projections", "Projections", "projections.html", build_projections)

@@ -1,0 +1,142 @@
+"""Work queues: counts, leases, dead letters, and why something does not run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, cast
+
+from everlog.console.actions import matches
+from everlog.console.console import Context, Model, Page
+from everlog.console.sampling import series
+from everlog.console.why import Reason, explain_job, explain_queue
+from everlog.queues.declaration import Declaration, plain_options
+from everlog.queues.keys import hash_key
+from everlog.queues.operations import AskDue, DueAnswer, Get, ListDead
+from everlog.queues.packing import make_key, parse_key
+from everlog.queues.priority import Priority
+from everlog.queues.queue import DeadJob, JobInfo, Queue
+from everlog.queues.rows import Attempt, DeadLetter, Flag, Row
+
+MAX_PEEKED = 1000
+SHOWN = 50
+SHOWN_WAITING = 25
+_NAMES = {int(one): one.name.lower().replace("_", "-") for one in Priority}
+
+
+async def build_queues(context: Context) -> Model:
+    observation = await context.sampler.latest(1.0)
+    model: Model = {
+        "queues": observation.queues,
+        "more": observation.more_queues,
+        "error": observation.errors.get("queues"),
+        "series": series(context.sampler.samples, "ready"),
+        "queue": None,
+    }
+    if model["error"] is None:
+        del model["error"]
+    else:
+        model["error"] = {"what": model["error"], "remedy": "Try again when the store is back; jobs are kept."}
+    name = context.text("name")
+    if name and "error" not in model:
+        model["queue"] = await _queue(context, context.log.queue(name))
+    return model
+
+
+async def _queue(context: Context, queue: Queue) -> Model:
+    declaration = await queue.declaration()
+    stats = await queue.stats()
+    due = cast(DueAnswer, await queue.store.execute(queue.name, AskDue(1)))
+    waiting = await queue.peek(MAX_PEEKED)
+    letters = [
+        one
+        for one in await queue.dead(MAX_PEEKED)
+        if matches(one.cause, one.reason, str(one.key), {"cause": context.text("cause"), "text": context.text("text")})
+    ]
+    why = explain_queue(stats, due, declaration.options.settings, context.now_ms)
+    key = context.text("key")
+    return {
+        "name": queue.name,
+        "description": declaration.description,
+        "options": plain_options(declaration.options),
+        "stats": stats,
+        "why": why,
+        "priorities": _priorities(waiting),
+        "counted": len(waiting),
+        "waiting": [_job(one) for one in waiting[:SHOWN_WAITING]],
+        "leases": [_job(one) for one in await queue.leases(SHOWN)],
+        "dead": [_dead(one) for one in letters[:SHOWN]],
+        "dead_matching": len(letters),
+        "flags": [_flag(one) for one in await queue.flags()],
+        "key": key or None,
+        "why_key": await _why(context, queue, declaration, key, waiting, why) if key else [],
+    }
+
+
+def _priorities(waiting: list[JobInfo]) -> list[dict[str, Any]]:
+    found = Counter(one.priority for one in waiting)
+    most = max(found.values(), default=1)
+    return [
+        {"priority": number, "name": _NAMES.get(number), "jobs": jobs, "share": 100 * jobs // most}
+        for number, jobs in sorted(found.items())
+    ]
+
+
+async def _why(
+    context: Context, queue: Queue, declaration: Declaration, text: str, waiting: list[JobInfo], why: list[Reason]
+) -> list[Reason]:
+    """The key's rows, its dead letters, and how many jobs come before it."""
+    key = make_key(declaration, parse_key(declaration, text))
+    rows = cast(list[Row], await queue.store.execute(queue.name, Get(key, hash_key(key))))
+    letters = cast(list[DeadLetter], await queue.store.execute(queue.name, ListDead(MAX_PEEKED)))
+    places = [one.row.order for one in waiting]
+    orders = [row.order for row in rows]
+    beyond = len(waiting) == MAX_PEEKED and bool(orders) and orders[0] > places[-1]
+    ahead = None if beyond else sum(place < orders[0] for place in places) if orders else 0
+    return explain_job(rows, [one for one in letters if one.key == key], ahead, why, context.now_ms)
+
+
+def _key_text(key: Any) -> str:
+    """A key as it can be typed."""
+    return ",".join(map(str, key)) if isinstance(key, tuple) else str(key)
+
+
+def _job(one: JobInfo) -> dict[str, Any]:
+    row = one.row
+    return {
+        "entry": row.entry,
+        "key": _key_text(one.key),
+        "data": one.data,
+        "priority": row.image.priority,
+        "priority_name": _NAMES.get(row.image.priority),
+        "due_ms": row.image.process_ms,
+        "inserted_ms": row.image.inserted_ms,
+        "failures": row.timeouts,
+        "owner": row.owner,
+        "started_ms": row.start_ms,
+        "deadline_ms": None if row.start_ms is None else row.deadline_ms,
+        "successor": row.slot is not None,
+        "attempts": [_attempt(attempt) for attempt in row.attempts[-5:]],
+    }
+
+
+def _attempt(one: Attempt) -> dict[str, Any]:
+    return {"ended_ms": one.ended_ms, "how": one.how, "reason": one.reason, "owner": one.owner}
+
+
+def _dead(one: DeadJob) -> dict[str, Any]:
+    return {
+        "entry": one.entry,
+        "key": _key_text(one.key),
+        "data": one.data,
+        "cause": one.cause,
+        "reason": one.reason,
+        "time_ms": round(one.time.timestamp() * 1000),
+        "attempts": [_attempt(attempt) for attempt in one.attempts[-5:]],
+    }
+
+
+def _flag(one: Flag) -> dict[str, Any]:
+    return {"reason": one.reason, "count": one.count, "first_ms": one.first_ms, "last_ms": one.last_ms}
+
+
+QUEUES = Page("queues", "Queues", "queues.html", build_queues)

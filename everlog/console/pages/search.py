@@ -1,0 +1,74 @@
+"""Search: a key, a tag, a queue, a projection or a document, by its exact name or a part of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everlog.console.console import Context, Model, Page
+from everlog.errors import DocumentNotFound, EverlogError, InvalidInput
+
+MAX_FOUND = 50
+
+
+async def build_search(context: Context) -> Model:
+    text = context.text("q").strip()
+    if not text:
+        return {"q": "", "found": [], "asked": False}
+    found = [
+        *await _journals(context, text),
+        *await _documents(context, text),
+        *await _names(context, text),
+    ]
+    return {"q": text, "found": found[:MAX_FOUND], "asked": True}
+
+
+def _hit(kind: str, name: str, page: str, /, **state: str) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "page": page, "state": state}
+
+
+async def _journals(context: Context, text: str) -> list[dict[str, Any]]:
+    """Journals with exactly this id, in every topic; `topic:id` names one."""
+    found = []
+    for topic in await context.log.topics():
+        names = [text, text.removeprefix(f"{topic}:")]
+        for name in dict.fromkeys(names):
+            try:
+                head = await context.log.journal(topic).head(name)
+            except (InvalidInput, EverlogError):
+                continue
+            if head is not None:
+                found.append(_hit("journal", f"{topic}:{name}", "journal", topic=topic, id=name))
+    return found
+
+
+async def _documents(context: Context, text: str) -> list[dict[str, Any]]:
+    """A document, an element or a collection at this path."""
+    path = text.strip("/")
+    try:
+        if not path.endswith("~"):
+            await context.log.documents.get(path)
+        else:
+            await context.log.documents.list(path, size=1)
+    except (InvalidInput, DocumentNotFound):
+        return []
+    return [_hit("document", path, "documents", path=path)]
+
+
+async def _names(context: Context, text: str) -> list[dict[str, Any]]:
+    """Tags, projections and queues whose names contain the text."""
+    wanted = text.casefold()
+    observation = await context.sampler.latest(5.0)
+    tags = [] if observation.tags is None or not observation.tags.enabled else await context.log.tags()
+    hits = [_hit("tag", one.tag, "tags", tag=one.tag) for one in tags if wanted in one.tag.casefold()]
+    hits += [
+        _hit("projection", f"{one.name} {one.key}", "projections", name=one.name, key=one.key)
+        for one in observation.projections
+        if wanted in f"{one.name} {one.key}".casefold()
+    ]
+    hits += [
+        _hit("queue", one.name, "queues", name=one.name) for one in observation.queues if wanted in one.name.casefold()
+    ]
+    return hits
+
+
+SEARCH = Page("search", "Search", "search.html", build_search, live=False)

@@ -1,0 +1,222 @@
+"""What is wrong, and what to do about it: a pure function of one look at everything.
+
+The home page has colour only where this list has an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from everlog.console.observing import Observation, QueueSummary
+from everlog.pipeline.status import PipelineStatus, Status
+from everlog.projections.management import ProjectionStatus
+
+BEHIND_SECONDS = 30.0
+IDLE_SECONDS = 60.0
+FULL = 10_000
+
+Level = Literal["bad", "warn"]
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that an operator should know. `page` and `target` say where it can be looked at."""
+
+    part: str
+    level: Level
+    what: str
+    remedy: str
+    page: str
+    target: Mapping[str, str] = {}
+
+
+def find_problems(found: Observation, *, embedded: bool = True) -> list[Problem]:
+    """All that is wrong, the worst first."""
+    problems = [*_unanswered(found, embedded)]
+    if found.status is not None:
+        problems += [*_pipeline(found.status), *_services(found.status)]
+    for projection in found.projections:
+        problems += _projection(projection)
+    for queue in found.queues:
+        problems += _queue(queue, found.time_ms)
+    return sorted(problems, key=lambda problem: problem.level != "bad")
+
+
+def level_of(problems: list[Problem], part: str) -> Level | None:
+    """The worst that concerns a part; None: nothing."""
+    levels = {problem.level for problem in problems if problem.part == part}
+    return "bad" if "bad" in levels else "warn" if levels else None
+
+
+_UNANSWERED = {
+    "log": ("The log does not answer", "Appends and reads fail until it does. "),
+    "store": (
+        "The store does not answer",
+        "Appends go on, reads fail until it is back, and nothing is lost meanwhile. ",
+    ),
+    "tags": ("The views by tag do not answer", "They are in the store: "),
+    "projections": ("The projections' offsets cannot be read", "They are in the store: "),
+    "queues": ("The queues do not answer", "Jobs are kept, but nobody can put or claim any. "),
+}
+
+
+def _unanswered(found: Observation, embedded: bool) -> Iterator[Problem]:
+    look = (
+        "Check that the data folder is there, is writable and has space left."
+        if embedded
+        else "Check that its servers run and can be reached from here: `everlog status` says more."
+    )
+    for part, reason in found.errors.items():
+        what, meanwhile = _UNANSWERED[part]
+        page = "pipeline" if part in ("log", "store") else part
+        yield Problem(part, "bad", f"{what}: {reason}", meanwhile + look, page)
+
+
+def _pipeline(status: Status) -> Iterator[Problem]:
+    pipeline, lag = status.pipeline, status.lag
+    waiting = f"{count(lag, 'record')} not in the tables yet{_oldest(status.lag_seconds)}"
+    if pipeline is None:
+        if lag:
+            remedy = "Start it with `everlog up` or `everlog replicate`. Reads are right without it, from the log."
+            yield Problem("pipeline", "warn", f"No pipeline ever ran here: {waiting}", remedy, "pipeline")
+        return
+    yield from _pipeline_state(pipeline, status, waiting)
+    for topic, reason in sorted(pipeline.left_out.items()):
+        remedy = "Its journals are right up to here. Repair the topic, or retire it: docs/pipeline.md says how."
+        yield Problem("pipeline", "bad", f"The topic {topic} is left out: {reason}", remedy, "pipeline")
+    if pipeline.tags_wait_for and pipeline.left_out:
+        waits = ", ".join(pipeline.tags_wait_for[:5])
+        yield Problem(
+            "tags", "bad", f"Views by tag wait for {waits}", "Repair or retire the topics that are left out.", "tags"
+        )
+    if status.quarantined:
+        yield Problem(
+            "store",
+            "bad",
+            f"{count(status.quarantined, 'record')} in quarantine: these cannot be applied, and their journals are "
+            "halted",
+            "Look at each: retry it after an upgrade that can read it, or skip it with a reason.",
+            "pipeline",
+            {"show": "quarantine"},
+        )
+
+
+def _pipeline_state(pipeline: PipelineStatus, status: Status, waiting: str) -> Iterator[Problem]:
+    reason = f": {pipeline.last_error}" if pipeline.last_error else ""
+    again = "Start it again with `everlog up` or `everlog replicate`: it goes on where it was, and nothing is lost."
+    if pipeline.state == "lost":
+        what = f"The pipeline is gone without a word (process {pipeline.pid} on {pipeline.host}){reason}; {waiting}"
+        yield Problem("pipeline", "bad", what, again, "pipeline")
+    elif pipeline.state == "retrying":
+        remedy = "It tries again by itself, more and more slowly. Remove the cause; reads stay right meanwhile."
+        yield Problem("pipeline", "bad", f"The pipeline fails and tries again{reason}; {waiting}", remedy, "pipeline")
+    elif pipeline.state == "stopped" and status.lag:
+        yield Problem("pipeline", "warn", f"The pipeline is stopped; {waiting}", again, "pipeline")
+    elif (status.lag_seconds or 0) > BEHIND_SECONDS:
+        remedy = "If this grows, it needs more cores or fewer others beside it: see batch times and partitions."
+        yield Problem("pipeline", "warn", f"The pipeline is behind: {waiting}", remedy, "pipeline")
+
+
+def _services(status: Status) -> Iterator[Problem]:
+    for name, last in sorted(status.services.items()):
+        if isinstance(last, dict) and last.get("last_error"):
+            part = "documents" if name.startswith("documents") else "store"
+            remedy = "It is tried again by itself; the server's log has the details."
+            yield Problem(part, "warn", f"The service {name} failed: {last['last_error']}", remedy, "pipeline")
+    reasons: dict[str, list[str]] = {}
+    for topic, found in sorted(status.concerns.items()):
+        for reason in found:
+            reasons.setdefault(reason, []).append(topic)
+    for reason, topics in reasons.items():
+        names = ", ".join(topics[:3]) + (f" and {len(topics) - 3:,} more" if len(topics) > 3 else "")
+        remedy = "Acknowledged appends may be lost one day: change the topic's settings at the broker."
+        yield Problem("log", "warn", f"{names}: {reason}", remedy, "pipeline")
+
+
+def _projection(one: ProjectionStatus) -> Iterator[Problem]:
+    name = f"The projection {one.name}" + (f" ({one.key})" if one.key != one.name else "")
+    target = {"name": one.name, "key": one.key}
+
+    def problem(level: Level, what: str, remedy: str) -> Problem:
+        return Problem("projections", level, f"{name} {what}", remedy, "projections", target)
+
+    behind = one.lag is not None and one.lag.events > 0
+    if one.state == "failed":
+        yield problem(
+            "bad", f"has given up: {one.error or 'no reason is known'}", "Repair its handler, start it again."
+        )
+    elif one.failing is not None:
+        reason = f": {one.error}" if one.error else ""
+        yield problem(
+            "bad",
+            f"is stuck at {one.failing} after {count(one.attempts, 'attempt')}{reason}",
+            "Repair its handler, or skip this event with a reason; it is then kept as a dead letter.",
+        )
+    elif one.paused and behind and one.lag is not None:
+        yield problem("warn", f"is paused; {count(one.lag.events, 'event')} wait", "Resume it when you are ready.")
+    elif one.owner is None and behind and one.lag is not None and one.lag.seconds > IDLE_SECONDS:
+        yield problem(
+            "warn",
+            f"is run by nobody; {count(one.lag.events, 'event')} wait{_oldest(one.lag.seconds)}",
+            "Start a process with it: `everlog projections run module:app`.",
+        )
+    elif one.lag is not None and one.lag.seconds > IDLE_SECONDS and behind:
+        remedy = "If this grows, make its handler faster, or raise `parallelism` or the number of instances."
+        yield problem("warn", f"is behind by {count(one.lag.events, 'event')}{_oldest(one.lag.seconds)}", remedy)
+    if one.dead_letters:
+        yield problem(
+            "warn",
+            f"has {count(one.dead_letters, 'dead letter')}",
+            "Repair the handler and replay them, or drop them with a reason.",
+        )
+
+
+def _queue(one: QueueSummary, now_ms: int) -> Iterator[Problem]:
+    target = {"name": one.name}
+    age = 0.0 if one.oldest_due_ms is None else (now_ms - one.oldest_due_ms) / 1000
+
+    def problem(what: str, remedy: str) -> Problem:
+        return Problem("queues", "warn", f"The queue {one.name} {what}", remedy, "queues", target)
+
+    if one.paused and one.ready:
+        yield problem(f"is paused; {count(one.ready, 'job')} ready", "Resume it when you are ready.")
+    elif one.ready and not one.running and age > IDLE_SECONDS:
+        remedy = "Start a worker: `everlog work module:app`."
+        yield problem(f"has {count(one.ready, 'job')} ready that nobody takes{_oldest(age)}", remedy)
+    elif one.ready >= FULL and age > IDLE_SECONDS:
+        remedy = "Start more workers or raise their concurrency; look whether a limit of the queue holds them back."
+        yield problem(f"is full: {count(one.ready, 'job')} ready{_oldest(age)}", remedy)
+    if one.dead:
+        remedy = "Look at the reasons; put them back when the cause is gone."
+        yield problem(f"has {count(one.dead, 'dead letter')}", remedy)
+
+
+def _oldest(seconds: float | None) -> str:
+    return "" if not seconds or seconds < 1 else f", the oldest for {duration(seconds)}"
+
+
+def count(number: int, one: str) -> str:
+    """A number and its noun.
+
+    >>> count(1, "job"), count(1200, "job")
+    ('1 job', '1,200 jobs')
+    """
+    return f"{number:,} {one if number == 1 else one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A duration with one unit, for people.
+
+    >>> duration(0.25), duration(90), duration(7200)
+    ('250 ms', '90 s', '2 h')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:,.0f} d"

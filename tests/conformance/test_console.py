@@ -1,0 +1,361 @@
+"""The console over HTTP, without a browser: twins, live frames, who may act, the operations log, the timeline."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from everlog.client import Everlog, connect
+from everlog.config import ServerConfig
+from everlog.console import console as console_module
+from everlog.console.operations import BETWEEN, JOURNAL, TOPIC, Operations
+from everlog.console.rendering import NAV, url
+from everlog.console.sampling import Sampler
+from everlog.console.timeline import read_timeline, state_at
+from everlog.errors import Conflict, InvalidInput
+from everlog.http.server import serving
+from everlog.journal.events import Event
+from everlog.journal.head import exists
+from everlog.queues.queue import Queue
+from everlog.queues.store import MemoryStore
+from everlog.testing.replication import replicate
+from tests.support import broken_record, produce_raw, small_config
+
+HTML = {"accept": "text/html,application/xhtml+xml"}
+PAGES = [name for name, _ in NAV] + ["search"]
+
+
+@pytest.fixture
+async def log(tmp_path) -> AsyncIterator[Everlog]:
+    options = {"writable": True} if "writable" in ServerConfig.__struct_fields__ else {}
+    config = msgspec.structs.replace(small_config(tmp_path / "data"), server=ServerConfig(**options))
+    async with connect(config) as found:
+        yield found
+
+
+@pytest.fixture
+async def http(log, monkeypatch) -> AsyncIterator[httpx.AsyncClient]:
+    """A server that may act."""
+    monkeypatch.setattr(console_module, "is_writable", lambda config: True)
+    async with serving(log, host="127.0.0.1", port=0) as address, httpx.AsyncClient(base_url=address) as client:
+        yield client
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_every_page_of_an_empty_log_says_what_to_do_first(http, name):
+    page = await http.get(url(name), headers=HTML)
+    assert page.status_code == 200, page.text
+    assert "text/html" in page.headers["content-type"]
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert page.headers["cache-control"] == "no-store"
+    twins = [await http.get(url(name, ".json")), await http.get(url(name), headers={"accept": "application/json"})]
+    for twin in twins:
+        assert twin.status_code == 200
+        assert isinstance(twin.json(), dict)
+    if name not in ("flow", "pipeline"):
+        assert 'class="empty"' in page.text, "an empty page is a place to begin"
+
+
+async def frame(lines: AsyncIterator[str]) -> dict[str, Any]:
+    """The next server-sent event."""
+    found: dict[str, str] = {}
+    async for line in lines:
+        if not line and found:
+            return {**found, "data": json.loads(found["data"])}
+        name, _, value = line.partition(": ")
+        if name:
+            found[name] = value
+    raise AssertionError("the stream ended")
+
+
+async def test_a_live_page_sends_what_changed_and_a_checkpoint_otherwise(http, log, monkeypatch):
+    monkeypatch.setattr("everlog.console.answering.LIVE_SECONDS", 0.02)
+    monkeypatch.setattr("everlog.console.answering.CHECKPOINT_SECONDS", 0.1)
+    await log.journal("orders").append("o", Event("first"))
+    async with http.stream("GET", "/console/journal.live?topic=orders&id=o") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.aiter_lines()
+        first = await frame(lines)
+        assert (first["event"], first["id"]) == ("fragment", "1")
+        assert "first" in first["data"]["html"]
+        assert "<html" not in first["data"]["html"], "the live part only"
+        assert (await frame(lines))["event"] == "checkpoint"
+        await log.journal("orders").append("o", Event("second"))
+        while (found := await frame(lines))["event"] == "checkpoint":
+            pass
+        assert found["id"] == "2"
+        assert "second" in found["data"]["html"]
+
+
+async def test_streams_are_bounded_and_end(http, monkeypatch):
+    monkeypatch.setattr("everlog.console.answering.MAX_STREAMS", 1)
+    async with http.stream("GET", "/index.live") as answer:
+        await frame(answer.aiter_lines())
+        refused = await http.get("/index.live")
+        assert refused.status_code == 503
+        assert "retry-after" in refused.headers
+
+    # A stream whose reader left makes room for the next one.
+    async with asyncio.timeout(10):
+        while True:
+            async with http.stream("GET", "/index.live") as again:
+                if again.status_code == 200:
+                    break
+            await asyncio.sleep(0.05)
+
+
+async def secret(http: httpx.AsyncClient, log: Everlog) -> str:
+    """What the forms of a page send back; they show up with the queue, at the next look."""
+    await log.queue("q").declare()
+    async with asyncio.timeout(10):
+        while True:
+            page = await http.get("/console/queues", headers=HTML)
+            if found := page.text.partition('name="csrf_token" value="')[2].partition('"')[0]:
+                return found
+            await asyncio.sleep(0.05)
+
+
+async def act(http: httpx.AsyncClient, **form: str) -> httpx.Response:
+    return await http.post("/console/act", data=form, headers={"accept": "application/json"})
+
+
+async def test_an_action_is_two_events_the_first_before_it_is_done(http, log):
+    csrf = await secret(http, log)
+    done = await act(http, csrf_token=csrf, action="queue.pause", name="q")
+    assert (done.status_code, done.json()["outcome"]) == (200, "done")
+    assert (await log.queue("q").stats()).paused
+    events = [event.payload async for event in log.journal(TOPIC).read(JOURNAL)]
+    assert [("action" in event, "outcome" in event) for event in events] == [(True, False), (False, True)]
+    assert events[0]["target"] == {"name": "q"}
+    assert events[0]["id"] == events[1]["id"]
+    failed = await act(http, csrf_token=csrf, action="queue.revive", name="q", entry="7")
+    assert failed.status_code == 400
+    assert "somebody was quicker" in failed.json()["error"]["what"]
+    newest, older = (await http.get("/console/operations.json")).json()["operations"]
+    assert (newest["action"], newest["outcome"]) == ("queue.revive", "failed")
+    assert (older["action"], older["outcome"]) == ("queue.pause", "done")
+
+
+async def test_what_cannot_be_noted_is_not_done(http, log, monkeypatch):
+    csrf = await secret(http, log)
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise InvalidInput("no room")
+
+    monkeypatch.setattr(type(log.journal(TOPIC)), "append", refuse)
+    answer = await act(http, csrf_token=csrf, action="queue.pause", name="q")
+    assert answer.status_code == 400
+    assert not (await log.queue("q").stats()).paused
+
+
+async def test_an_action_whose_end_is_not_noted_has_an_unknown_outcome(log):
+    """As after a crash between the two events."""
+    operations = Operations(log)
+
+    async def crash() -> str:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await operations.perform("queue.pause", {"name": "q"}, crash, by="ann", reason="")
+    (found,) = await operations.list()
+    assert (found.outcome, found.by) == ("unknown", "ann")
+
+
+async def test_operations_are_paged_with_their_outcomes(log):
+    operations = Operations(log)
+
+    async def fine() -> str:
+        return "fine"
+
+    for number in range(12):
+        await operations.perform("queue.pause", {"name": str(number)}, fine, by="ann", reason="")
+    names: list[str] = []
+    before = None
+    while page := await operations.list(before=before, limit=5):
+        assert all(one.outcome == "done" for one in page)
+        names += [one.target["name"] for one in page]
+        before = page[-1].seq_nr
+    assert names == [str(number) for number in reversed(range(12))]
+    one = await operations.get(before + 2)
+    assert one is not None
+    assert one.target["name"] == "1"
+    assert await operations.get(2) is None, "an outcome is no action"
+    assert BETWEEN > 0
+
+
+async def test_without_the_right_to_act_there_are_no_forms_and_no_actions(tmp_path):
+    async with (
+        connect(small_config(tmp_path / "data")) as log,
+        serving(log, host="127.0.0.1", port=0) as address,
+        httpx.AsyncClient(base_url=address) as client,
+    ):
+        await log.queue("q").declare()
+        page = await client.get("/console/queues?name=q", headers=HTML)
+        assert "Why does this not run?" in page.text
+        assert 'method="post"' not in page.text
+        assert "Read-only" in page.text
+        refused = await client.post("/console/act", data={"action": "queue.pause", "name": "q"})
+        assert refused.status_code == 403
+        assert not (await log.queue("q").stats()).paused
+
+
+async def test_forged_actions_are_refused(http, log):
+    csrf = await secret(http, log)
+    form = {"csrf_token": csrf, "action": "queue.pause", "name": "q"}
+    assert (await http.post("/console/act", data={**form, "csrf_token": "x"})).status_code == 403
+    for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+        assert (await http.post("/console/act", data=form, headers=headers)).status_code == 403
+    assert (await http.post("/console/act", json=form)).status_code in (400, 403)
+    assert (await http.get("/console/act")).status_code == 405
+    assert not (await log.queue("q").stats()).paused
+    back = await http.post("/console/act", data={**form, "back": "https://evil.example"})
+    assert back.status_code == 303
+    assert back.headers["location"].startswith("/?done=")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/console/queues?name=absent", 404),
+        ("/console/projections?name=absent", 404),
+        ("/console/journal?topic=absent&id=x", 400),
+        ("/console/journal?topic=orders&id=o&at=-1", 400),
+        ("/console/journal?topic=orders&id=o&before=x", 400),
+        ("/console/documents?path=" + "x" * 2000, 414),
+        ("/console/documents?path=%00", 400),
+        ("/console/tags?tag=eu&after=never", 400),
+        ("/console/journal?topic=orders&id=" + "x" * 9000, 400),
+        ("/console/static/..%2fconsole.py", 404),
+        ("/console/static/secret.txt", 404),
+        ("/console/nothing", 404),
+    ],
+)
+async def test_bad_addresses_have_clear_answers(http, log, path, status):
+    await log.journal("orders").append("o", Event("x"))
+    for headers in (HTML, {"accept": "application/json"}):
+        answer = await http.get(path, headers=headers)
+        assert answer.status_code == status, answer.text
+
+
+async def test_the_sampler_keeps_an_hour_at_most_and_shares_a_look(log, monkeypatch):
+    looks = 0
+
+    async def counted(found: Everlog, **options: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await original(found, **options)
+
+    from everlog.console import sampling
+
+    original = sampling.observe
+    monkeypatch.setattr(sampling, "observe", counted)
+    sampler = Sampler(log, every=1.0, kept=5.0)
+    await asyncio.gather(*(sampler.latest(60.0) for _ in range(20)))
+    assert looks == 1
+    for number in range(8):
+        await log.journal("orders").append("o", Event(number))
+        await sampler.take()
+    assert [sample.records for sample in sampler.samples] == [4, 5, 6, 7, 8]
+    sampler.start()
+    await sampler.stop()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_timeline_has_every_event_once_and_can_be_scrubbed(log, seed):
+    """Whatever happened: all pages together are what a read returns, and at each position the past is what it was."""
+    rng = random.Random(seed)
+    orders, past = log.journal("orders"), {}
+    for step in range(40):
+        match rng.randrange(8):
+            case 0:
+                token = await orders.delete("o", to=rng.randrange(1, 30))
+            case 1 if rng.random() < 0.2:
+                token = await orders.purge("o")
+            case 2:
+                token = await orders.mark("o")
+            case 3:
+                token = None
+                await replicate(log, leave=rng.randrange(2))
+            case 4:
+                token = None
+                with contextlib.suppress(Conflict):
+                    await orders.append("o", Event("lost"), expected=10_000)
+            case _:
+                events = [Event(f"{step}.{n}") for n in range(rng.randrange(1, 4))]
+                token = await orders.append("o", events)
+        if token is not None:
+            past[token.offset] = [event.payload async for event in orders.read("o")]
+    ref = await orders.ref("o")
+    assert ref is not None
+    shown: list[Any] = []
+    before = upto = None
+    while True:
+        found = await read_timeline(orders, ref, before=before, upto=upto)
+        shown += [item["payload"] for item in found.items if item["kind"] == "event"]
+        if not found.page.more:
+            break
+        before, upto = found.page.events[-1].seq_nr, found.page.events[-1].offset
+    assert shown == [event.payload async for event in orders.read("o", reverse=True)]
+    assert found.whole is not None
+    for offset, payloads in past.items():
+        head, rows = state_at(ref, found.whole, offset)
+        assert [row.payload for row in rows] == payloads
+        assert exists(head) or not payloads
+
+
+async def test_a_long_timeline_is_paged_without_a_gap(log):
+    orders = log.journal("orders")
+    for number in range(130):
+        await orders.append("o", Event(number))
+        if number % 7 == 0:
+            await orders.mark("o", f"m{number}")
+    await replicate(log, leave=3)
+    ref = await orders.ref("o")
+    assert ref is not None
+    offsets: list[int] = []
+    before = upto = None
+    while True:
+        found = await read_timeline(orders, ref, before=before, upto=upto)
+        offsets += [item["offset"] for item in found.items]
+        if not found.page.more:
+            break
+        before, upto = found.page.events[-1].seq_nr, found.page.events[-1].offset
+    everything = [entry.record.offset for entry in found.whole or []]
+    assert offsets == everything[::-1]
+
+
+async def test_a_halted_journal_shows_what_precedes_and_where_it_stands(http, log):
+    orders = log.journal("orders")
+    token = await orders.append("o", Event("good"))
+    await produce_raw(log, "orders", broken_record(0, key=b"o", partition=token.partition))
+    await replicate(log)
+    model = (await http.get("/console/journal.json?topic=orders&id=o")).json()["journal"]
+    assert [item["kind"] for item in model["items"]] == ["broken", "event"]
+    assert model["halted"]
+    (waiting,) = (await http.get("/console/pipeline.json")).json()["waiting"]
+    assert (waiting["id"], waiting["kind"]) == ("o", "halted")
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+async def test_leases_are_listed_and_the_first_to_end_comes_first(log, kind):
+    store = log.queues if kind == "files" else MemoryStore()
+    queue = Queue("q", store)
+    for number in range(4):
+        await queue.put(f"k{number}", number)
+    await queue.claim(1, owner="slow", lease="1h")
+    await queue.claim(2, owner="quick", lease="1m")
+    found = await queue.leases()
+    assert [(info.row.owner, info.running) for info in found] == [("quick", True), ("quick", True), ("slow", True)]
+    assert len(await queue.leases(1)) == 1
+    assert (await queue.stats()).running == 3, "to look changes nothing"
+    with pytest.raises(InvalidInput):
+        await queue.leases(0)

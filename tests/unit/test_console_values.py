@@ -1,0 +1,289 @@
+"""The console's pure parts: problems, samples, charts, answers to "why does this not run?", texts."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jinja2 import UndefinedError
+from litestar.exceptions import PermissionDeniedException
+
+from everlog.console.access import Visitor, check_action, local_path
+from everlog.console.actions import ACTIONS, check_fields, matches
+from everlog.console.charts import make_chart
+from everlog.console.observing import Observation, QueueSummary, TagsSummary
+from everlog.console.problems import BEHIND_SECONDS, FULL, IDLE_SECONDS, find_problems, level_of
+from everlog.console.rendering import brief, environment, relative, remedy, render, shown, url
+from everlog.console.sampling import Sample, rate, series
+from everlog.console.why import explain_job, explain_queue
+from everlog.errors import InvalidInput
+from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
+from everlog.projections.management import ProjectionStatus
+from everlog.projections.source import Lag
+from everlog.queues.operations import DueAnswer, Stats
+from everlog.queues.options import QueueOptions
+from everlog.queues.rows import Attempt, DeadLetter, Image, Row
+
+NOW = 1_700_000_000_000
+
+
+def status(*, lag: int = 0, seconds: float = 0.0, pipeline: PipelineStatus | None = None, **more) -> Status:
+    partition = PartitionStatus("orders", 0, 0, 100, 99 - lag, lag, seconds)
+    return Status("data", NOW, [partition], pipeline, lag, seconds, more.pop("quarantined", 0), **more)
+
+
+def pipeline(state: str = "running", **more) -> PipelineStatus:
+    return PipelineStatus(state=state, pid=1, host="lab", started_ms=NOW, updated_ms=NOW, **more)
+
+
+def projection(**more) -> ProjectionStatus:
+    known = {
+        "name": "totals",
+        "key": "all",
+        "state": "running",
+        "paused": False,
+        "offset": None,
+        "updated_ms": NOW,
+        "owner": "me",
+        "epoch": 1,
+        "handled": 5,
+        "skipped": 0,
+        "restarts": 0,
+        "dead_letters": 0,
+        "failing": None,
+        "attempts": 0,
+        "error": None,
+        "lag": Lag(0, 0.0),
+    }
+    return ProjectionStatus(**{**known, **more})
+
+
+def queue(**more) -> QueueSummary:
+    known = {"ready": 0, "delayed": 0, "running": 0, "dead": 0, "paused": False, "oldest_due_ms": None}
+    return QueueSummary(name="mails", **{**known, **more})
+
+
+def look(found: Status | None = None, **more) -> Observation:
+    known = {"tags": TagsSummary(True), "projections": [], "queues": []}
+    return Observation(time_ms=NOW, status=found or status(pipeline=pipeline()), **{**known, **more})
+
+
+BEHIND = {"lag": 7, "seconds": BEHIND_SECONDS + 1}
+LATE = Lag(3, IDLE_SECONDS + 1)
+OLD = NOW - round(IDLE_SECONDS * 1000) - 1000
+
+
+def test_when_all_keeps_up_nothing_is_coloured():
+    fine = look(projections=[projection()], queues=[queue(ready=3, running=1, oldest_due_ms=OLD), queue(ready=1)])
+    assert find_problems(fine) == []
+    assert level_of([], "log") is None
+    # A pipeline that never ran, or is stopped, with nothing to do is no problem either.
+    assert find_problems(look(status())) == []
+    assert find_problems(look(status(pipeline=pipeline("stopped")))) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "part", "level", "what", "todo"),
+    [
+        (look(status(lag=7)), "pipeline", "warn", "No pipeline ever ran", "everlog up"),
+        (look(status(**BEHIND, pipeline=pipeline())), "pipeline", "warn", "is behind", "more cores"),
+        (look(status(lag=7, pipeline=pipeline("stopped"))), "pipeline", "warn", "is stopped", "nothing is lost"),
+        (look(status(lag=7, pipeline=pipeline("lost"))), "pipeline", "bad", "gone without a word", "everlog up"),
+        (look(status(pipeline=pipeline("retrying", last_error="full"))), "pipeline", "bad", "full", "the cause"),
+        (look(status(pipeline=pipeline(left_out={"a": "replaced"}))), "pipeline", "bad", "replaced", "retire it"),
+        (look(status(quarantined=2, pipeline=pipeline())), "store", "bad", "2 records in quarantine", "skip it"),
+        (look(status(services={"expiry": {"last_error": "no"}})), "store", "warn", "expiry failed: no", "by itself"),
+        (look(status(concerns={"a": ["one copy"]})), "log", "warn", "a: one copy", "broker"),
+        (look(projections=[projection(state="failed", error="x")]), "projections", "bad", "given up: x", "Repair"),
+        (look(projections=[projection(failing="7", attempts=3)]), "projections", "bad", "stuck at 7", "skip"),
+        (look(projections=[projection(paused=True, lag=LATE)]), "projections", "warn", "is paused; 3", "Resume"),
+        (look(projections=[projection(owner=None, lag=LATE)]), "projections", "warn", "run by nobody", "run module"),
+        (look(projections=[projection(lag=LATE)]), "projections", "warn", "is behind by 3 events", "parallelism"),
+        (look(projections=[projection(dead_letters=1)]), "projections", "warn", "1 dead letter", "replay"),
+        (look(queues=[queue(paused=True, ready=1)]), "queues", "warn", "is paused; 1 job ready", "Resume"),
+        (look(queues=[queue(ready=1, oldest_due_ms=OLD)]), "queues", "warn", "nobody takes", "everlog work"),
+        (look(queues=[queue(ready=FULL, running=1, oldest_due_ms=OLD)]), "queues", "warn", "is full", "more workers"),
+        (look(queues=[queue(dead=4)]), "queues", "warn", "4 dead letters", "reasons"),
+        (look(None, errors={"store": "gone"}), "store", "bad", "does not answer: gone", "nothing is lost"),
+        (look(None, errors={"queues": "gone"}), "queues", "bad", "The queues do not answer", "folder"),
+    ],
+)
+def test_each_trouble_says_what_is_wrong_and_what_to_do(found, part, level, what, todo):
+    (problem,) = find_problems(found)
+    assert (problem.part, problem.level) == (part, level)
+    assert what in problem.what
+    assert todo in problem.remedy
+    assert level_of([problem], part) == level
+
+
+def test_the_worst_comes_first():
+    found = find_problems(look(status(quarantined=1, lag=3), queues=[queue(dead=1)]))
+    assert [problem.level for problem in found] == sorted(problem.level for problem in found)
+
+
+@given(st.lists(st.tuples(st.integers(1, 60_000), st.integers(0, 1000)), min_size=1, max_size=50), st.integers(2, 90))
+def test_rates_and_series_are_bounded_and_never_negative(steps, points):
+    """Totals may go back (a restart); time only goes on. No rate is negative, no series longer than asked for."""
+    times = itertools.accumulate(passed for passed, _ in steps)
+    samples = [Sample(at, records=total, lag=total) for at, (_, total) in zip(times, steps, strict=True)]
+    found = rate(samples, "records")
+    assert found is None or found >= 0
+    for name in ("records", "lag"):
+        values = series(samples, name, points)
+        assert len(values) <= points
+        assert all(value >= 0 for value in values)
+    assert max(series(samples, "lag", points)) == max(total for _, total in steps), "a peak is never lost"
+
+
+def test_a_rate_is_what_grew_in_the_last_seconds():
+    samples = [Sample(second * 1000, records=10 * second) for second in range(100)]
+    assert rate(samples, "records") == 10
+    assert rate(samples[:1], "records") is None
+
+
+@given(st.lists(st.floats(0, 1e12), min_size=2, max_size=100))
+def test_a_chart_stays_within_its_frame(values):
+    chart = make_chart(values, width=200, height=40)
+    assert chart is not None
+    points = [tuple(map(float, point.split())) for point in chart.line[1:].split("L")]
+    assert len(points) == len(values)
+    assert all(0 <= x <= 200.01 and 0 <= y <= 40 for x, y in points)
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
+
+
+def test_no_chart_without_two_values():
+    assert make_chart([]) is None
+    assert make_chart([1.0]) is None
+
+
+def stats(**more) -> Stats:
+    return Stats(**{"ready": 0, "delayed": 0, "running": 0, "dead": 0, "paused": False, **more})
+
+
+@pytest.mark.parametrize(
+    ("counts", "due", "options", "what"),
+    [
+        (stats(paused=True, ready=2), DueAnswer(0, None), {}, "is paused"),
+        (stats(), DueAnswer(0, None), {}, "Nothing waits"),
+        (stats(running=1), DueAnswer(0, None), {}, "Nothing waits; 1 job running"),
+        (stats(delayed=2), DueAnswer(0, NOW + 5000), {}, "Nothing is due yet: 2 jobs delayed, the next in 5.0 s"),
+        (stats(ready=2, running=3), DueAnswer(0, None), {"max_in_flight": 3}, "max_in_flight is 3"),
+        (stats(ready=2), DueAnswer(0, NOW + 500), {"rate_limit": "10/s"}, "rate limit is reached: 10 starts per 1.0 s"),
+        (stats(ready=2), DueAnswer(1, None), {}, "nobody claims"),
+        (stats(ready=2, running=1), DueAnswer(1, None), {}, "Workers are at it"),
+    ],
+)
+def test_why_a_queue_does_not_run(counts, due, options, what):
+    (reason,) = explain_queue(counts, due, QueueOptions(**options).settings, NOW)
+    assert what in reason.what
+
+
+def row(**more) -> Row:
+    image = Image(128, more.pop("process_ms", NOW), NOW, 0, NOW, 1, b"n")
+    return Row(1, b"k", b"h", image, **more)
+
+
+def test_why_a_job_does_not_run():
+    def texts(*rows, dead=(), ahead=0):
+        return " ".join(reason.what for reason in explain_job(rows, dead, ahead, [], NOW))
+
+    assert "There is no job" in texts()
+    assert "not due: it may start in 5.0 s" in texts(row(process_ms=NOW + 5000))
+    assert "first in line" in texts(row())
+    assert "3 jobs before it" in texts(row(), ahead=3)
+    assert "more than a page" in texts(row(), ahead=None)
+    failed = row(timeouts=2, attempts=(Attempt(0, 1, "w", "failed", "no route"),))
+    assert "failed 2 times since the last put: no route" in texts(failed)
+    running = {"status": "P", "owner": "w-1", "lease_ms": 10_000}
+    assert "w-1 has it for another 10 s" in texts(row(**running, start_ms=NOW))
+    assert "its lease ended 5.0 s ago" in texts(row(**running, start_ms=NOW - 15_000))
+    assert "told to stop" in texts(row(**running, start_ms=NOW, stop="cancel", slot=row().image))
+    assert "waits behind it" in texts(row(**running, start_ms=NOW, slot=row().image))
+    letter = DeadLetter(1, b"k", b"h", row().image, "failed", "bad <b>", NOW - 1000, 1, 1)
+    assert "dead letter since 1.0 s (failed): bad <b>" in texts(dead=[letter])
+
+
+@pytest.mark.parametrize("name", sorted(ACTIONS))
+def test_every_action_checks_its_fields(name):
+    action = ACTIONS[name]
+    full = dict.fromkeys((*action.fields, *action.optional, "reason"), "x")
+    _, target, reason = check_fields(name, {**full, "other": "y"})
+    assert set(target) == {*action.fields, *action.optional}
+    assert reason == "x"
+    for missing in (*action.fields, *(["reason"] if action.needs_reason else [])):
+        with pytest.raises(InvalidInput):
+            check_fields(name, {**full, missing: " " if missing == "reason" else ""})
+    with pytest.raises(InvalidInput):
+        check_fields(name, {**full, "reason": "x" * 1001})
+
+
+def test_what_loses_something_needs_a_reason():
+    losing = {name for name in ACTIONS if name.endswith((".skip", ".forget", ".cancel"))}
+    assert {name for name, action in ACTIONS.items() if action.needs_reason} == losing
+    with pytest.raises(InvalidInput):
+        check_fields("no.such", {})
+
+
+def test_a_filter_of_dead_letters():
+    assert matches("failed", None, "m-1", {})
+    assert matches("failed", "No Route", "m-1", {"cause": "failed", "text": "route"})
+    assert not matches("failed", "no route", "m-1", {"cause": "cancelled"})
+    assert not matches("failed", None, "m-1", {"text": "m-2"})
+
+
+@given(st.text(max_size=30))
+def test_one_is_only_ever_led_back_to_this_server(text):
+    for back in (text, "/" + text, "//" + text, "/\\" + text, "https://" + text):
+        found = local_path(back)
+        assert found.startswith("/")
+        assert not found.startswith(("//", "/\\"))
+        assert found.isprintable()
+
+
+class Asked:
+    """A request as far as the check looks at it."""
+
+    def __init__(self, **headers: str) -> None:
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def test_who_may_act():
+    admin, reader = Visitor("ann", True, "secret"), Visitor("bob", False, "secret")
+    form = {"csrf_token": "secret"}
+    check_action(Asked(host="a:1", origin="http://a:1", sec_fetch_site="same-origin"), admin, form)
+    check_action(Asked(host="a:1"), admin, form)
+    check_action(Asked(host="a:1", x_csrf_token="secret"), admin, {})
+    check_action(Asked(host="a:1", authorization="Bearer x"), admin, {})
+    for request, visitor, fields in (
+        (Asked(host="a:1"), reader, form),
+        (Asked(host="a:1", authorization="Bearer x"), reader, form),
+        (Asked(host="a:1"), admin, {}),
+        (Asked(host="a:1"), admin, {"csrf_token": "sécret"}),
+        (Asked(host="a:1", origin="http://b:1"), admin, form),
+        (Asked(host="a:1", origin="null"), admin, form),
+        (Asked(host="a:1", sec_fetch_site="cross-site"), admin, form),
+    ):
+        with pytest.raises(PermissionDeniedException):
+            check_action(request, visitor, fields)
+
+
+def test_texts_for_people():
+    assert relative(NOW, NOW + 5000) == "5 s ago"
+    assert relative(NOW + 7_200_000, NOW) == "in 2 h"
+    assert url("queues", name="a&b=c", key="", text=None) == "/console/queues?name=a%26b%3Dc"
+    assert url("flow") == "/"
+    assert url("flow", ".json", paused=1) == "/index.json?paused=1"
+    assert str(remedy("run `everlog <up>` now")) == "run <code>everlog &lt;up&gt;</code> now"
+    assert shown(b"\x00\x01") == "base64: AAE="
+    assert len(shown("x" * 100_000)) < 5000
+    assert len(brief({"a": "x" * 1000})) <= 160
+    assert brief("a\n  b") == "a b"
+
+
+def test_values_are_escaped_and_undefined_names_are_errors():
+    template = environment().from_string("{{ value }} {{ value|brief }} {{ value|remedy }}")
+    assert "<" not in template.render(value="<i>").replace("&lt;", "")
+    with pytest.raises(UndefinedError, match="has no attribute"):
+        render("error.html", m={}, fragment=True)
