@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 import procrastinate
 import psycopg
 from pgqueuer.db import PsycopgDriver
+from pgqueuer.ports.driver import NotifyCallback
 from pgqueuer.qm import QueueManager
 from pgqueuer.queries import Queries
 from pgqueuer.types import QueueExecutionMode
@@ -29,6 +30,7 @@ from bench.rounds import Laps, Round
 from bench.servers import Postgres, Redis
 
 T = TypeVar("T")
+Connection = psycopg.AsyncConnection[Any]
 
 CONNECTIONS = 12
 DRAIN_SECONDS = 300.0
@@ -135,6 +137,28 @@ class Procrastinate(AsyncPeer):
         return self._laps.round
 
 
+class ListensApart(PsycopgDriver):
+    """PgQueuer's driver holds its connection while it listens, up to a second at a time: so it listens on another."""
+
+    def __init__(self, connection: Connection, listening: Connection) -> None:
+        super().__init__(connection)
+        self._listener = PsycopgDriver(listening)
+
+    async def add_listener(self, channel: str, callback: NotifyCallback) -> None:
+        await self._listener.add_listener(channel, callback)
+
+    async def remove_listener(self, channel: str, callback: NotifyCallback) -> None:
+        await self._listener.remove_listener(channel, callback)
+
+    async def __aenter__(self) -> Self:
+        await self._listener.__aenter__()
+        return await super().__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        await super().__aexit__(*error)
+        await self._listener.__aexit__(*error)
+
+
 class PgQueuer(AsyncPeer):
     """PgQueuer with psycopg; its tables are durable by default."""
 
@@ -147,7 +171,7 @@ class PgQueuer(AsyncPeer):
         self._queries = Queries(PsycopgDriver(self._connection))
         await self._queries.install()
 
-    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+    async def _connect(self) -> Connection:
         return await psycopg.AsyncConnection.connect(self._dsn, autocommit=True)
 
     async def close(self) -> None:
@@ -165,9 +189,9 @@ class PgQueuer(AsyncPeer):
 
     async def _drain(self, jobs: int, batch: int) -> Round:
         laps = Laps(jobs)
-        connection = await self._connect()
+        connection, listening = await self._connect(), await self._connect()
         try:
-            manager = QueueManager(Queries(PsycopgDriver(connection)))
+            manager = QueueManager(Queries(ListensApart(connection, listening)))
 
             @manager.entrypoint("noop")
             async def noop(job: Any) -> None:
@@ -176,6 +200,7 @@ class PgQueuer(AsyncPeer):
             await manager.run(batch_size=batch, mode=QueueExecutionMode.drain)
         finally:
             await connection.close()
+            await listening.close()
         _check("PgQueuer", laps)
         return laps.round
 

@@ -42,6 +42,7 @@ def documents(settings: Settings, servers: Servers) -> tuple[list[Line], list[st
         serving(served, settings.folder) as url,
         Connected(served) as beside,
         Connected(here) as side,
+        Connected(straight),  # it makes the keyspace
     ):
         assert straight.cassandra is not None
         sides = {
