@@ -33,7 +33,7 @@ class Settings:
     latency_warm_up: int = 10
     projection_events: int = 50_000
     projection_few_events: int = 5_000
-    projection_peer_events: int = 5_000
+    projection_peer_events: int = 10_000
     projection_waits: int = 200
     queue_single_jobs: int = 2_000
     queue_jobs: int = 20_000
