@@ -10,6 +10,9 @@ WITH_JAVA := JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
 WITH_SERVERS := $(WITH_JAVA) \
 	EVERLOG_MVN="$$(scripts/maven.sh || true)" \
 	EVERLOG_CASSANDRA_JAVA_HOME="$${EVERLOG_CASSANDRA_JAVA_HOME:-$$(scripts/java.sh 17 11 || true)}"
+# What `make bench` compares with. A measurement that lacks one says so itself, the others go on.
+WITH_PEERS := EVERLOG_INITDB="$${EVERLOG_INITDB:-$$(scripts/program.sh initdb postgresql "The benchmark" || true)}" \
+	EVERLOG_REDIS="$${EVERLOG_REDIS:-$$(scripts/program.sh redis-server redis-server "The benchmark" || true)}"
 WITH_BROWSER := EVERLOG_CHROMIUM="$${EVERLOG_CHROMIUM:-$$(scripts/program.sh chromium chromium "The console's test" || true)}"
 
 help: ## show this list
@@ -44,7 +47,7 @@ format: setup ## format the code, fix what can be fixed
 	@$(BIN)/ruff format
 
 bench: setup-bench ## measure, beside what one would use instead
-	@$(WITH_JAVA) $(BIN)/python -m bench $(ARGS)
+	@$(WITH_JAVA) $(WITH_PEERS) $(BIN)/python -m bench $(ARGS)
 
 bench-cluster: setup-bench ## measure on a real Kafka, Spark and Cassandra, beside their clients alone
 	@$(WITH_SERVERS) $(BIN)/python -m bench.cluster $(ARGS)

@@ -16,11 +16,27 @@ from rich.console import Console
 
 from bench import machine
 from bench.appends import concurrent, single
+from bench.documents import documents
 from bench.pipeline import latency, pipeline
 from bench.replay import replay
 from bench.report import Line, Report
 from bench.settings import Settings, quick
 from bench.tags import tags
+
+
+def projections(settings: Settings) -> list[Line]:
+    """Imported late: without PostgreSQL's library only this cannot be measured."""
+    from bench.projections import projections as measure
+
+    return measure(settings)
+
+
+def queues(settings: Settings) -> list[Line]:
+    """Imported late, as `projections`."""
+    from bench.queues import queues as measure
+
+    return measure(settings)
+
 
 MEASUREMENTS: dict[str, Callable[[Settings], list[Line]]] = {
     "single": single,
@@ -29,6 +45,9 @@ MEASUREMENTS: dict[str, Callable[[Settings], list[Line]]] = {
     "pipeline": pipeline,
     "latency": latency,
     "tags": tags,
+    "projections": projections,
+    "queues": queues,
+    "documents": documents,
 }
 RESULTS = Path("bench-results")
 TITLE = "Everlog, and what one would use instead"
@@ -58,10 +77,11 @@ def main(
     seed: int,
     folder: Path,
 ) -> None:
-    """Measure Everlog beside `eventsourcing`, in one run, on one disk, with the same durability."""
+    """Measure Everlog beside what one would use instead, in one run, on one disk, with the same durability."""
     folder.mkdir(parents=True, exist_ok=True)
     RESULTS.mkdir(exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="data-", dir=folder)).resolve()
+    scratch.chmod(0o711)  # PostgreSQL, which does not run as root, must come to its own folder in it
     settings = quick(scratch, seed) if is_quick else Settings(folder=scratch, seed=seed)
     if events is not None:
         settings = replace(settings, pipeline_events=events, big_events=events * 10)

@@ -11,7 +11,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("everlog", "eventsourcing", "pyspark", "pyarrow", "msgspec", "confluent-kafka", "acsylla")
+PACKAGES = (
+    "everlog",
+    "eventsourcing",
+    "procrastinate",
+    "pgqueuer",
+    "dramatiq",
+    "psycopg",
+    "redis",
+    "litestar",
+    "uvicorn",
+    "pyspark",
+    "pyarrow",
+    "msgspec",
+    "confluent-kafka",
+    "acsylla",
+)
 
 
 def describe() -> dict[str, Any]:

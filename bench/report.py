@@ -69,13 +69,18 @@ def line_of(measurement: str, contender: Contender, unit: str, **details: Any) -
 
 def compare(own: Line, others: Sequence[Line], *, against: Line, at_least: float) -> list[Line]:
     """Everlog's line with its target, then the others with Everlog's rate as a multiple of theirs."""
+    relate(own, others)
+    assert against.ratio is not None
+    own.target = Target(f"{own.measurement}: times {against.who}", against.ratio, at_least, "at least", "x")
+    return [own, *others]
+
+
+def relate(own: Line, others: Sequence[Line]) -> None:
+    """Note in the others' lines what multiple of theirs Everlog's rate is."""
     assert own.rate is not None
     for other in others:
         assert other.rate is not None
         other.ratio = own.rate / other.rate
-    assert against.ratio is not None
-    own.target = Target(f"{own.measurement}: times {against.who}", against.ratio, at_least, "at least", "x")
-    return [own, *others]
 
 
 def milliseconds(seconds: Sequence[float]) -> dict[str, float]:

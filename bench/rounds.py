@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +38,30 @@ class Contender:
     @property
     def latencies(self) -> list[float]:
         return [seconds for done in self.rounds for seconds in done.latencies]
+
+
+@dataclass(slots=True)
+class Laps:
+    """When the first of so many things happened, and when the last: a worker is timed without its start and end."""
+
+    wanted: int
+    seen: int = 0
+    first: float = 0.0
+    last: float = 0.0
+
+    def see(self) -> bool:
+        """Another one; whether it was the last."""
+        if not self.seen:
+            self.first = time.perf_counter()
+        self.seen += 1
+        if self.seen != self.wanted:
+            return False
+        self.last = time.perf_counter()
+        return True
+
+    @property
+    def round(self) -> Round:
+        return Round(self.wanted - 1, self.last - self.first)
 
 
 def alternate(contenders: Sequence[Contender], rounds: int) -> None:

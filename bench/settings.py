@@ -31,6 +31,25 @@ class Settings:
     tags_events: int = 200_000
     latency_samples: int = 100
     latency_warm_up: int = 10
+    projection_events: int = 50_000
+    projection_few_events: int = 5_000
+    projection_peer_events: int = 10_000
+    projection_waits: int = 200
+    queue_single_jobs: int = 2_000
+    queue_jobs: int = 20_000
+    queue_slow_jobs: int = 1_000
+    queue_redis_jobs: int = 10_000
+    queue_concurrency: int = 100
+    queue_delayed: int = 1_000_000
+    queue_claims: int = 200
+    queue_wakes: int = 300
+    documents: int = 1_000
+    document_clients: int = 16
+    document_single_requests: int = 500
+    document_requests: int = 4_000
+    document_few_elements: int = 10_000
+    document_many_elements: int = 1_000_000
+    document_pages: int = 300
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"folder": str(self.folder)}
@@ -56,4 +75,21 @@ def quick(folder: Path, seed: int) -> Settings:
         tags_events=20_000,
         latency_samples=10,
         latency_warm_up=3,
+        projection_events=2_000,
+        projection_few_events=200,
+        projection_peer_events=200,
+        projection_waits=10,
+        queue_single_jobs=100,
+        queue_jobs=1_000,
+        queue_slow_jobs=50,
+        queue_redis_jobs=500,
+        queue_delayed=10_000,
+        queue_claims=20,
+        queue_wakes=20,
+        documents=50,
+        document_single_requests=50,
+        document_requests=200,
+        document_few_elements=1_000,
+        document_many_elements=10_000,
+        document_pages=20,
     )

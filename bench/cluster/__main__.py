@@ -18,8 +18,10 @@ from rich.console import Console
 
 from bench import machine
 from bench.cluster.appends import appends
+from bench.cluster.documents import documents
 from bench.cluster.latency import latency
 from bench.cluster.pipeline import pipeline
+from bench.cluster.queues import queues
 from bench.cluster.reads import reads
 from bench.cluster.servers import Servers, servers
 from bench.cluster.settings import Settings, quick
@@ -32,6 +34,8 @@ MEASUREMENTS: dict[str, Callable[[Settings, Servers], tuple[list[Line], list[str
     "reads": reads,
     "latency": latency,
     "tags": tags,
+    "queues": queues,
+    "documents": documents,
 }
 RESULTS = Path("bench-results")
 TITLE = "Everlog on Kafka, Spark and Cassandra, and what the clients alone can do"

@@ -42,6 +42,12 @@ class Settings:
     latency_warm_up: float = 60.0
     latency_seconds: float = 30.0
     latency_journals: int = 100
+    queue_jobs: int = 20_000
+    queue_concurrency: int = 500
+    documents: int = 200
+    document_clients: int = 16
+    document_single_requests: int = 300
+    document_requests: int = 2_000
 
     @property
     def rows_per_batch(self) -> int:
@@ -69,4 +75,8 @@ def quick(folder: Path, seed: int, keep: bool) -> Settings:
         short_reads=64,
         latency_warm_up=3.0,
         latency_seconds=5.0,
+        queue_jobs=2_000,
+        documents=20,
+        document_single_requests=20,
+        document_requests=100,
     )

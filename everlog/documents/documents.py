@@ -343,7 +343,7 @@ def _created(change: Change, head: Any, row: Any) -> bool:
 def _page(answer: Answer, revision: int, count: int | None, *, explain: bool) -> Page:
     index = answer.plan.index
     return Page(
-        json=encode_body(answer.elements),
+        json=encode_body(answer.page),
         revision=revision if index is None else index.revision,
         count=count if index is None else index.count,
         next=answer.next,

@@ -5,6 +5,7 @@ Nothing here looks at a clock or rolls dice: time and randomness are arguments.
 
 from __future__ import annotations
 
+import binascii
 import uuid
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from everlog.documents.paths import quantum_of
 from everlog.errors import InvalidDocument
 
 ALPHABET = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"  # in ASCII order
+_STANDARD = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_OURS = bytes.maketrans(_STANDARD.encode(), ALPHABET.encode())
 GROUP = 5
 LENGTH = 30
 SLOT_MS = 10_000
@@ -20,11 +23,10 @@ _EPOCH_TICKS = 0x01B21DD213814000  # 1582-10-15 to 1970-01-01, in 100 ns
 
 
 def _encode(number: int, length: int) -> str:
-    digits = []
-    for _ in range(length):
-        number, digit = divmod(number, 64)
-        digits.append(ALPHABET[digit])
-    return "".join(reversed(digits))
+    """So many digits to the base of 64. Base64 makes four of three bytes, so it gets a multiple of four."""
+    missing = -length % 4
+    data = (number << 6 * missing).to_bytes((length + missing) * 3 // 4, "big")
+    return binascii.b2a_base64(data, newline=False).translate(_OURS)[:length].decode()
 
 
 def _decode(text: str) -> int:

@@ -78,12 +78,17 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Answer(NamedTuple):
-    """A page: its elements as exact JSON, and where the next one is (`filter=…` or `after=…`)."""
+    """A page, and where the next one is (`filter=…` or `after=…`). Elements that nobody had to look at are raw JSON."""
 
-    elements: list[Any]
+    page: list[Any]
     plan: Plan
     next: dict[str, str] | None
     explanation: Explanation
+
+    @property
+    def elements(self) -> list[Any]:
+        """The page as exact JSON."""
+        return [_decoded(one) for one in self.page]
 
 
 class Batch(NamedTuple):
@@ -113,6 +118,8 @@ class Runner:
         self._after: Sequence[Key] | None = None if query.after is None else parse_token(query.after, self._sort)
         self._plan = make_plan(self._condition, self._sort, indexes, self._after)
         self._matches = make_matcher(self._condition)
+        # Then rows are the page as they come: decoding them only to encode them again costs as much as reading them.
+        self._as_they_are = self._condition is None and self._after is None and self._plan.exact
         self._reads: list[Read] = []
         self._rows = self._rejected = self._bytes = 0
 
@@ -163,6 +170,9 @@ class Runner:
                     raise self._limited("query-timeout", f"{self._limits.seconds:g} s were not enough")
             self._rows += 1
             self._bytes += len(entry.body)
+            if self._as_they_are:
+                accepted.append(msgspec.Raw(entry.body))
+                continue
             element = stored_body(entry.body)
             if self._follows(element) and self._matches(element, self._now_ms):
                 accepted.append(element)
@@ -184,9 +194,10 @@ class Runner:
         """The parameters of the next page, if there may be one."""
         if len(page) < self._size or not page:
             return None
+        last = _decoded(page[-1])
         if len(self._sort) == 1 and self._sort[0].names == BY_ID[0].names:
-            return {"filter": behind(self._condition, page[-1]["id"], descending=self._sort[0].descending)}
-        token = page_token(page[-1], self._sort)
+            return {"filter": behind(self._condition, last["id"], descending=self._sort[0].descending)}
+        token = page_token(last, self._sort)
         return None if token is None else {"after": token}
 
     def _explain(self) -> Explanation:
@@ -211,6 +222,10 @@ class Runner:
 
     def _limited(self, code: str, what: str) -> QueryLimited:
         return QueryLimited(code, f"{what}; an index would help: {self._helpful()}")
+
+
+def _decoded(element: Any) -> Any:
+    return stored_body(bytes(element).decode()) if isinstance(element, msgspec.Raw) else element
 
 
 def _bounded(name: str, value: int | None, default: int, most: int) -> int:

@@ -117,6 +117,7 @@ class Job(JobInfo):
     def __init__(self, queue: Queue, lease: Lease, declaration: Declaration) -> None:
         super().__init__(lease.row, declaration)
         self.queue = queue
+        self.handle = Handle(lease.row.entry, lease.row.token)
         self.deadline_ms = lease.deadline_ms
         self.stopping = False
 
@@ -126,10 +127,6 @@ class Job(JobInfo):
     @property
     def token(self) -> int:
         return self.row.token
-
-    @property
-    def handle(self) -> Handle:
-        return Handle(self.row.entry, self.row.token)
 
     @property
     def attempt(self) -> int:

@@ -281,6 +281,19 @@ def test_a_query_with_indexes_answers_as_one_without(case):
     assert found == expected, answer.explanation
 
 
+@pytest.mark.parametrize(("sort", "raw"), [("", True), ("-id", True), ("a", True), ("b", False)])
+def test_a_page_that_needs_no_look_at_its_elements_is_passed_on_as_it_is_stored(sort, raw):
+    """Neither filtered nor sorted in memory: decoding would be wasted. The text and the next link are the same."""
+    rows = Rows(D, [I3])
+    answer = rows.ask(Query(sort=sort, size=2))
+    assert [isinstance(one, msgspec.Raw) for one in answer.page] == [raw, raw]
+    assert encode_body(answer.page) == encode_body(answer.elements)
+    assert answer.next is not None
+    everything = rows.ids(sort=sort)
+    following = rows.ask(Query(sort=sort, **answer.next))
+    assert [one["id"] for one in [*answer.elements, *following.elements]] == everything
+
+
 def test_the_link_to_the_next_page_is_a_filter_on_ids_or_a_token():
     rows = Rows(D, [I3])
     assert rows.ask(Query(size=1, sort="id")).next == {"filter": 'id > "item1"'}

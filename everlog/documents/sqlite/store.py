@@ -102,7 +102,8 @@ class SqliteDocuments(DocumentStore):
 
     async def complete(self, uri: str, transactions: Sequence[Transaction], now_ms: int) -> None:
         values = [(now_ms, uri, one.uuid) for one in transactions]
-        await self._writer.run(lambda connection: connection.executemany(SQL["complete"], values).rowcount)
+        # If a power failure undoes it, recovery finds the events in the log and notes it again.
+        await self._writer.run(lambda connection: connection.executemany(SQL["complete"], values).rowcount, lazy=True)
 
     async def incomplete(
         self, first_quantum: int, last_quantum: int, partitions: Collection[int] | None = None

@@ -20,6 +20,7 @@ Work = Callable[[sqlite3.Connection], Any]
 class _Waiting(NamedTuple):
     work: Work
     done: asyncio.Future[Any]
+    lazy: bool
 
 
 class SharedWriter:
@@ -34,12 +35,16 @@ class SharedWriter:
         self._running: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do the work in a transaction; an error of its own undoes only this work."""
+    async def run(self, work: Callable[[sqlite3.Connection], T], *, lazy: bool = False) -> T:
+        """Do the work in a transaction; an error of its own undoes only this work.
+
+        `lazy`: nobody minds if a power failure undoes it. A commit of lazy work alone does not wait for the disk; the
+        next one that does takes it along, for the WAL is written in order.
+        """
         if self._closed:
             raise StorageFailed(f"{self._path} is closed")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(work, done))
+        self._waiting.append(_Waiting(work, done, lazy))
         if self._running is None:
             self._running = asyncio.create_task(self._drain())
         return await done
@@ -48,8 +53,9 @@ class SharedWriter:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:MAX_SHARED], self._waiting[MAX_SHARED:]
+                lazy = all(one.lazy for one in batch)
                 try:
-                    results = await asyncio.to_thread(self._commit, [one.work for one in batch])
+                    results = await asyncio.to_thread(self._commit, [one.work for one in batch], lazy)
                 except BaseException as error:
                     for one in batch:
                         if not one.done.done():
@@ -67,10 +73,11 @@ class SharedWriter:
         finally:
             self._running = None
 
-    def _commit(self, works: list[Work]) -> list[Any]:
+    def _commit(self, works: list[Work], lazy: bool) -> list[Any]:
         with translated(self._path):
             if self._connection is None:
                 self._connection = connect(self._path, synchronous=self._synchronous, trace=self._trace)
+            self._connection.execute(f"PRAGMA synchronous = {'NORMAL' if lazy else self._synchronous}")
             with transaction(self._connection):
                 return [self._one(self._connection, work) for work in works]
 

@@ -1,0 +1,175 @@
+"""The four requests of documents, over HTTP and from Python: the same for both, embedded and on a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from bench.payloads import Payload
+from bench.rounds import Round
+from bench.serving import Client
+from everlog.documents.documents import Documents
+from everlog.documents.model import Change, Command, Head, Row, Settings, decide
+from everlog.documents.paths import Place
+
+Kind = Literal["PUT", "GET", "PATCH", "list"]
+KINDS: tuple[Kind, ...] = ("PUT", "GET", "PATCH", "list")
+CONTENT = "/hyper-storage/content"
+COLLECTION = "elements~"
+PAGE = 100
+OK = (200, 201)
+
+
+def document(number: int) -> str:
+    """The path of a document."""
+    return f"shop/order-{number}"
+
+
+class Requester(ABC):
+    """Makes requests; several clients may, each one after another."""
+
+    def __init__(self, documents: int, payloads: Sequence[Payload]) -> None:
+        self.documents = documents
+        self._payloads = payloads
+        self._patches = itertools.count()
+
+    @abstractmethod
+    async def open(self, clients: int) -> None:
+        """Be ready for so many at once."""
+
+    @abstractmethod
+    async def request(self, client: int, kind: Kind, number: int) -> None:
+        """One request; raises unless it is done."""
+
+    @abstractmethod
+    async def add(self, client: int, number: int) -> None:
+        """Put an element into the collection that is listed."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of the connections."""
+
+    def payload(self, number: int) -> Payload:
+        return self._payloads[number % len(self._payloads)]
+
+    def patch(self) -> Payload:
+        """Something new each time."""
+        return {"quantity": next(self._patches)}
+
+    async def fill(self, clients: int) -> None:
+        """All documents, and a collection of two pages."""
+        await self.run("PUT", self.documents, clients)
+        numbers = iter(range(2 * PAGE))
+
+        async def work(client: int) -> None:
+            for number in numbers:
+                await self.add(client, number)
+
+        await asyncio.gather(*(work(client) for client in range(clients)))
+
+    async def run(self, kind: Kind, requests: int, clients: int) -> Round:
+        """So many requests by so many clients, over all documents in turns."""
+        clock, latencies = time.perf_counter, list[float]()
+        numbers: Iterator[int] = iter(range(requests))
+
+        async def work(client: int) -> None:
+            for number in numbers:
+                before = clock()
+                await self.request(client, kind, number % self.documents)
+                latencies.append(clock() - before)
+
+        started = clock()
+        async with asyncio.TaskGroup() as tasks:
+            for client in range(clients):
+                tasks.create_task(work(client))
+        return Round(requests, clock() - started, latencies)
+
+
+class OverHttp(Requester):
+    """A connection for each client, which stays open."""
+
+    def __init__(self, url: str, documents: int, payloads: Sequence[Payload]) -> None:
+        super().__init__(documents, payloads)
+        self._url = url
+        self._clients: list[Client] = []
+
+    async def open(self, clients: int) -> None:
+        self._clients = [await Client.connect(self._url) for _ in range(clients)]
+
+    async def request(self, client: int, kind: Kind, number: int) -> None:
+        if kind == "list":
+            await self._send(client, "GET", f"{COLLECTION}?size={PAGE}")
+            return
+        body = self.payload(number) if kind == "PUT" else self.patch() if kind == "PATCH" else None
+        await self._send(client, kind, document(number), body)
+
+    async def add(self, client: int, number: int) -> None:
+        await self._send(client, "PUT", f"{COLLECTION}/e-{number}", self.payload(number))
+
+    async def _send(self, client: int, method: str, path: str, body: Payload | None = None) -> None:
+        data = b"" if body is None else json.dumps(body).encode()
+        status, answer = await self._clients[client].request(method, f"{CONTENT}/{path}", data)
+        if status not in OK:
+            raise RuntimeError(f"{method} {path}: {status} {answer[:200]!r}")
+
+    async def close(self) -> None:
+        for client in self._clients:
+            await client.close()
+
+
+class InPython(Requester):
+    """`log.documents`, without HTTP."""
+
+    def __init__(self, own: Documents, documents: int, payloads: Sequence[Payload]) -> None:
+        super().__init__(documents, payloads)
+        self._own = own
+
+    async def open(self, clients: int) -> None:
+        """It needs nothing."""
+
+    async def request(self, client: int, kind: Kind, number: int) -> None:
+        if kind == "list":
+            page = await self._own.list(COLLECTION, size=PAGE)
+            if len(page.json) < PAGE:
+                raise RuntimeError("the page is empty")
+        elif kind == "PUT":
+            await self._own.put(document(number), self.payload(number))
+        elif kind == "PATCH":
+            await self._own.patch(document(number), self.patch())
+        else:
+            await self._own.get(document(number))
+
+    async def add(self, client: int, number: int) -> None:
+        await self._own.put(f"{COLLECTION}/e-{number}", self.payload(number))
+
+    async def close(self) -> None:
+        """It has nothing."""
+
+
+class Changes:
+    """What writes store, decided beforehand: revision after revision of each document."""
+
+    def __init__(self, documents: int, payloads: Sequence[Payload]) -> None:
+        self._payloads = payloads
+        self._states: list[tuple[Head | None, Row | None]] = [(None, None)] * documents
+
+    def make(self, count: int) -> list[Change]:
+        """The next writes, over all documents in turns."""
+        return [self._next(number % len(self._states), number) for number in range(count)]
+
+    def _next(self, at: int, number: int) -> Change:
+        head, row = self._states[at]
+        now_ms, entropy = time.time_ns() // 1_000_000, uuid.uuid4().int
+        name = str(entropy)
+        body = self._payloads[number % len(self._payloads)]
+        command = Command("put", Place(document(at)), body, message_id=name, correlation_id=name)
+        made = decide(head, row, command, now_ms=now_ms, entropy=entropy, settings=Settings())
+        assert isinstance(made, Change)
+        self._states[at] = (made.head, made.row)
+        return made

@@ -1,0 +1,28 @@
+"""What Dramatiq's worker processes import: the no-op job. `python -m dramatiq bench.dramatiq_jobs:setup` runs it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import dramatiq
+from dramatiq.brokers.redis import RedisBroker
+
+QUEUE = "bench"
+VARIABLE = "EVERLOG_BENCH_REDIS"
+
+
+def noop(number: int) -> None:
+    """Nothing."""
+
+
+def declare(url: str) -> tuple[RedisBroker, Any]:
+    """A broker, and the job on it: `actor.send(…)` puts one."""
+    broker = RedisBroker(url=url)  # type: ignore[no-untyped-call]
+    return broker, dramatiq.actor(broker=broker, queue_name=QUEUE)(noop)
+
+
+def setup() -> None:
+    """For a worker process, which is told by its environment where Redis is."""
+    broker, _ = declare(os.environ[VARIABLE])
+    dramatiq.set_broker(broker)
