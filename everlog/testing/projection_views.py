@@ -337,14 +337,19 @@ class ViewConformance(ViewStatements):
                     await asyncio.sleep(0.02)
 
         settings: dict[str, Any] = {"store": words, "lease": 1.5, "poll": 0.02}
-        async with Runner([declare("")], **settings) as old:
+        async with Runner([declare("")], **settings):
             await self.filled(words, "|".join(TEXTS))
             while await words.load(WORDS) != 6:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+        async with Runner([declare("+")], **settings) as new:
+            await owned("words", new)  # nobody has built anything yet
             rebuild = Rebuild(words, declare("+"), lag=_no_lag)
-            await rebuild.fill(await rebuild.begin(), lambda one: Runner([one], **settings))
-            async with Runner([declare("+")], **settings) as new:
-                await asyncio.sleep(2)  # more than a lease: it would have taken its share
+            number = await rebuild.begin()
+            await owned("words", None)
+            await rebuild.fill(number, lambda one: Runner([one], **settings))
+            await asyncio.sleep(1)  # two beats: it would have taken the key, which is free
+            await owned("words", None)
+            async with Runner([declare("")], **settings) as old:
                 await owned("words", old)
                 await switch(words, "words")
                 await owned("words", None)
