@@ -23,6 +23,7 @@ from everlog.projections.offsets import Offset
 from everlog.projections.projection import Projection
 from everlog.projections.rebuild import Rebuild, Told, abort, switch
 from everlog.projections.runner import Runner
+from everlog.projections.sharing import Watch
 from everlog.projections.source import Lag
 from everlog.projections.sqlite.store import SqliteOffsetStore
 from everlog.projections.store import ANYTHING, Anything, DeadLetter, Known, OffsetStore, View
@@ -200,12 +201,16 @@ class Projections:
             await self._settled(identity, desired.version, wait)
 
     async def _settled(self, identity: ProjectionId, version: int, seconds: float) -> None:
-        """Until the owner follows this version, or nobody owns it."""
+        """Until the owner follows this version, or nobody owns it, or the owner is dead: its lease has run out."""
+        watch, now = Watch(self._parts.config.projections.lease), asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(seconds):
                 while True:
                     known = await self._known(identity.name, identity.key)
-                    if known.lease is None or known.lease.owner is None or known.report.seen >= version:
+                    lease = known.lease
+                    if lease is None or lease.owner is None or known.report.seen >= version:
+                        return
+                    if not watch.look(identity.key, (lease.owner, lease.epoch, lease.beat), now()):
                         return
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError as error:

@@ -44,10 +44,17 @@ class Joining:
     """A handler that joins texts in one row, and fails at an offset so many times after it has written."""
 
     def __init__(
-        self, words: type[ViewStatements], *, fail_at: int | None = None, times: int = 1, by: str = "|"
+        self,
+        words: type[ViewStatements],
+        *,
+        fail_at: int | None = None,
+        times: int = 1,
+        by: str = "|",
+        pause: float = 0.0,
     ) -> None:
         self._words = words
         self._by = by
+        self._pause = pause
         self._fail_at = fail_at
         self.times = times
         self.calls = 0
@@ -55,6 +62,7 @@ class Joining:
     async def __call__(self, envelope: tuple[int, str], view: View) -> None:
         self.calls += 1
         offset, text = envelope
+        await asyncio.sleep(self._pause)
         rows = await view.fetch(self._words.GET, "g", "joined")
         before = [rows[0][0]] if rows else []
         await view.execute(self._words.PUT, "g", "joined", self._by.join([*before, text]))
@@ -294,7 +302,8 @@ class ViewConformance(ViewStatements):
             await self.filled(words, old)
             while await words.load(WORDS) != 6:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-            assert await self.rebuild(words, Joining(type(self), by="+")) == 1
+            slowly = Joining(type(self), by="+", pause=0.1)  # whoever looks too early finds too little
+            assert await self.rebuild(words, slowly) == 1
             assert await words.copies("words") == Copies(building=1, filled=True, last=1, tables={1: ("words",)})
             assert (await self.found(words), await self.found(words, 1)) == ({"joined": old}, {"joined": new})
             assert (await words.leases("words"))["all"].owner == runner.owner
@@ -328,14 +337,19 @@ class ViewConformance(ViewStatements):
                     await asyncio.sleep(0.02)
 
         settings: dict[str, Any] = {"store": words, "lease": 1.5, "poll": 0.02}
-        async with Runner([declare("")], **settings) as old:
+        async with Runner([declare("")], **settings):
             await self.filled(words, "|".join(TEXTS))
             while await words.load(WORDS) != 6:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+        async with Runner([declare("+")], **settings) as new:
+            await owned("words", new)  # nobody has built anything yet
             rebuild = Rebuild(words, declare("+"), lag=_no_lag)
-            await rebuild.fill(await rebuild.begin(), lambda one: Runner([one], **settings))
-            async with Runner([declare("+")], **settings) as new:
-                await asyncio.sleep(2)  # more than a lease: it would have taken its share
+            number = await rebuild.begin()
+            await owned("words", None)
+            await rebuild.fill(number, lambda one: Runner([one], **settings))
+            await asyncio.sleep(1)  # two beats: it would have taken the key, which is free
+            await owned("words", None)
+            async with Runner([declare("")], **settings) as old:
                 await owned("words", old)
                 await switch(words, "words")
                 await owned("words", None)

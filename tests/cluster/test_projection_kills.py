@@ -108,7 +108,7 @@ async def test_a_stale_owner_that_wakes_up_changes_nothing(cluster_config, tmp_p
         await make_tables(log)
         await fill(log, records)
         with instances(config, tmp_path) as found:
-            found.start(40)
+            found.start(120)
             (sleeper,) = found.running
             await asyncio.to_thread(os.waitid, os.P_PID, sleeper.pid, os.WSTOPPED | os.WNOWAIT)
             assert 0 < (await counted(log, "exact"))[0] < records

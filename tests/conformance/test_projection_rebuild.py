@@ -103,9 +103,8 @@ async def test_readers_and_their_tokens_follow_a_switch(small_log):
     await fill(small_log)
     projections, seen = small_log.projections, set()
     handled: list[tuple[int, int | None]] = []
-    number = await projections.rebuild(
-        declare(small_log.config, "new"), told=lambda *progress: handled.append(progress)
-    )
+    slowly = declare(small_log.config, "new", pause=0.03)  # whoever looks too early finds too little
+    number = await projections.rebuild(slowly, told=lambda *progress: handled.append(progress))
     assert (number, handled[-1]) == (1, (RECORDS + 3, 0))
     await projections.switch("words")
     for _ in range(20):

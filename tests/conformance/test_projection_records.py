@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import msgspec
 import pytest
 
 import everlog
 from everlog import Event
+from everlog.config import ProjectionsConfig
 from everlog.errors import InvalidProjection, LogTruncated, StillBehind, UnknownProjection
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
@@ -21,6 +23,7 @@ from everlog.projections.source import Delivery, Feed, Source
 from everlog.projections.store import Desired, Known, Report
 from everlog.projections.strategies import at_least_once, exactly_once
 from everlog.projections.windows import Progress
+from tests.support import small_config
 from tests.unit.models.projection_fixture import until
 
 QUICK = Restart(first=0.01, most=0.01)
@@ -419,3 +422,17 @@ async def test_a_runner_can_be_started_again(small_log):
     runner.start()
     await until(lambda: len(seen) == len(expected))
     await runner.stop()
+
+
+async def test_a_pause_does_not_wait_for_the_dead(tmp_path):
+    """The owner was killed: nobody obeys, and nobody handles anything either."""
+    config = msgspec.structs.replace(small_config(tmp_path / "data"), projections=ProjectionsConfig(lease=0.3))
+    async with everlog.connect(config) as log:
+        store = await log.projections.store()
+        lease = await store.take(ProjectionId("seen", "journal-orders"), "dead", None)
+        async with asyncio.timeout(20):
+            await log.projections.pause("seen", wait=10)
+        assert (await store.leases("seen"))["journal-orders"] == lease
+        await store.renew(lease, Report())
+        with pytest.raises(StillBehind):
+            await log.projections.resume("seen", wait=0.1)

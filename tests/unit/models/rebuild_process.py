@@ -18,11 +18,12 @@ SQL = "INSERT INTO words VALUES (?, ?)"
 CQL = "INSERT INTO words (key, n, text) VALUES (?, 0, ?)"
 
 
-def declare(config: Config, version: str) -> Projection:
+def declare(config: Config, version: str, *, pause: float = 0.0) -> Projection:
     """Both versions write a row per record; each row says which version wrote it."""
     statement = SQL if config.cassandra is None else CQL
 
     async def handler(record, view):
+        await asyncio.sleep(pause)
         await view.execute(statement, record.key, version)
 
     return Projection("words", source=records("orders"), handler=handler, strategy=exactly_once(), tables=["words"])
