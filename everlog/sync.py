@@ -218,6 +218,7 @@ class Queue(_Twin[queues.Queue]):
     heartbeat = _blocking(queues.Queue.heartbeat)
     get = _blocking(queues.Queue.get)
     peek = _blocking(queues.Queue.peek)
+    leases = _blocking(queues.Queue.leases)
     jobs = _iterating(queues.Queue.jobs)
     cancel = _blocking(queues.Queue.cancel)
     pause = _blocking(queues.Queue.pause)

@@ -33,6 +33,7 @@ from everlog.queues.operations import (
     Lease,
     ListDead,
     ListFlags,
+    ListLeases,
     Operation,
     Pause,
     Peek,
@@ -53,6 +54,7 @@ from everlog.queues.table import Table
 SWEEP = 500
 # A flag that is raised over and over counts once in so long.
 REPEAT_MS = 60_000
+END_OF_TIME = 2**62
 
 
 class Engine:
@@ -347,6 +349,10 @@ class Engine:
     def _peek(self, operation: Peek, now: int) -> list[Row]:
         return list(self.table.page(operation.after, now, operation.limit))
 
+    def _leases(self, operation: ListLeases, now: int) -> list[Row]:
+        """A lease that ends at some time is over at the end of all time."""
+        return list(self.table.overdue(END_OF_TIME, operation.limit))
+
     def _dead_letters(self, operation: ListDead, now: int) -> Answer:
         oldest = now - self.settings.dead_letter_ttl
         letters = self.table.dead_letters(operation.before, operation.limit)
@@ -404,6 +410,7 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     Sweep: Engine._sweep,
     Get: Engine._get,
     Peek: Engine._peek,
+    ListLeases: Engine._leases,
     ListDead: Engine._dead_letters,
     ListFlags: Engine._flags,
     AskStats: Engine._stats,

@@ -96,6 +96,12 @@ class Peek(msgspec.Struct, frozen=True, tag=True):
     after: Place | None = None
 
 
+class ListLeases(msgspec.Struct, frozen=True, tag=True):
+    """Jobs that are being processed, the one whose lease ends first at the head."""
+
+    limit: int = 100
+
+
 class ListDead(msgspec.Struct, frozen=True, tag=True):
     limit: int = 100
     before: int | None = None
@@ -124,11 +130,11 @@ class AskHead(msgspec.Struct, frozen=True, tag=True):
 Write: TypeAlias = (
     Put | Claim | Heartbeat | Done | Fail | Release | Cancel | Pause | Revive | Forget | AckFlag | RaiseFlag | Sweep
 )
-Read: TypeAlias = Get | Peek | ListDead | ListFlags | AskStats | AskDue | AskHead
+Read: TypeAlias = Get | Peek | ListLeases | ListDead | ListFlags | AskStats | AskDue | AskHead
 Operation: TypeAlias = Write | Read
 
 
-READS = (Get, Peek, ListDead, ListFlags, AskStats, AskDue, AskHead)
+READS = (Get, Peek, ListLeases, ListDead, ListFlags, AskStats, AskDue, AskHead)
 
 
 class PutAnswer(NamedTuple):

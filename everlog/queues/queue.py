@@ -34,6 +34,7 @@ from everlog.queues.operations import (
     Lease,
     ListDead,
     ListFlags,
+    ListLeases,
     Operation,
     Pause,
     Peek,
@@ -323,6 +324,14 @@ class Queue:
         declaration = await self.declaration()
         place = after.row.order if isinstance(after, JobInfo) else after
         rows = cast(list[Row], await self._do(Peek(limit, place)))
+        return [JobInfo(row, declaration) for row in rows]
+
+    async def leases(self, limit: int = 100) -> list[JobInfo]:
+        """What is being processed; the one whose lease ends first at the head."""
+        if not 1 <= limit <= MAX_PAGE:
+            raise InvalidInput(f"a page has 1 to {MAX_PAGE} jobs, not {limit}")
+        declaration = await self.declaration()
+        rows = cast(list[Row], await self._do(ListLeases(limit)))
         return [JobInfo(row, declaration) for row in rows]
 
     async def jobs(self, page: int = 100) -> AsyncIterator[JobInfo]:
