@@ -36,6 +36,7 @@ VIEWS = "everlog/store/sqlite/tags.py"
 TAGS = "../conformance/test_tags.py"
 QUEUE_RULES = "everlog/queues/rules.py"
 QUEUE_ENGINE = "everlog/queues/engine.py"
+QUEUE_LOOKING = "everlog/queues/looking.py"
 QUEUE_MEMORY = "everlog/queues/memory.py"
 QUEUE_OWNER = "everlog/queues/cassandra/owner.py"
 QUEUE_LOG = "everlog/queues/cassandra/protocol.py"
@@ -55,6 +56,7 @@ TESTS = {
     VIEWS: ("test_tag_writes.py", TAGS),
     QUEUE_RULES: ("test_queue_rules.py", "test_queue_engine.py", "test_queue_stores.py"),
     QUEUE_ENGINE: ("test_queue_engine.py", "test_queue_stores.py"),
+    QUEUE_LOOKING: ("test_queue_engine.py", "test_queue_stores.py"),
     QUEUE_MEMORY: ("test_queue_engine.py", "test_queue_stores.py"),
     QUEUE_OWNER: ("test_queue_log.py",),
     QUEUE_LOG: ("test_queue_log.py",),
@@ -537,7 +539,7 @@ MUTANTS = (
     ),
     Mutant(
         "queue-rate-window",
-        QUEUE_ENGINE,
+        QUEUE_LOOKING,
         "room = min(room, rate.count - len(self.table.starts(now - rate.window_ms)))",
         "room = min(room, rate.count - len(self.table.starts(now - rate.window_ms + 1)))",
         "the window of a rate limit is exact to the millisecond",
@@ -558,7 +560,7 @@ MUTANTS = (
     ),
     Mutant(
         "queue-rate-wake",
-        QUEUE_ENGINE,
+        QUEUE_LOOKING,
         "moments.append(starts[len(starts) - rate.count] + rate.window_ms)",
         "moments.append(starts[-1] + rate.window_ms)",
         "listeners are woken when the limit lets the first one in",

@@ -130,6 +130,12 @@ async def peek_jobs(
     return PageBody([JobBody(**job_fields(info)) for info in found], following)
 
 
+@get("/{name:str}/claims", responses=refusals(404))
+async def list_claims(request: AnyRequest, name: Name, limit: Limit = 100) -> PageBody:
+    """What is being processed; the one whose lease ends first at the head."""
+    return PageBody([JobBody(**job_fields(info)) for info in await _queue(request, name).leases(limit)])
+
+
 @post("/{name:str}/claims", status_code=200, responses=refusals(404), request_max_body_size=65_536)
 async def claim_jobs(request: AnyRequest, name: Name, data: JSONBody[ClaimBody]) -> ClaimsBody:
     """Take the first jobs that are due; with `wait`, wait for one. Each is yours until its deadline."""
@@ -310,6 +316,7 @@ QUEUE_ROUTES = [
             declare_queue,
             put_job,
             peek_jobs,
+            list_claims,
             claim_jobs,
             beat_job,
             finish_job,

@@ -11,7 +11,7 @@ from everlog.errors import EverlogError, InvalidInput, InvalidKey, PayloadTooLar
 from everlog.queues.declaration import Declaration
 from everlog.queues.durations import MAX_MS
 from everlog.queues.keys import MAX_KEY_BYTES, decode_values, hash_key
-from everlog.queues.operations import Cancel, Claim, Fail, Get, ListDead, Operation, Peek, Put
+from everlog.queues.operations import Cancel, Claim, Fail, Get, ListDead, ListLeases, Operation, Peek, Put
 from everlog.queues.options import MAX_CLAIM
 from everlog.queues.payload import decode_data
 from everlog.queues.priority import check_priority
@@ -78,7 +78,7 @@ def _check_named(operation: Get | Cancel, declaration: Declaration) -> None:
     _check_text(getattr(operation, "reason", None))
 
 
-def _check_page(operation: Peek | ListDead, declaration: Declaration) -> None:
+def _check_page(operation: Peek | ListLeases | ListDead, declaration: Declaration) -> None:
     _check_count("a page has", operation.limit, MAX_PAGE)
 
 
@@ -99,5 +99,6 @@ _CHECKS: dict[type[Any], Callable[[Any, Declaration], None]] = {
     Get: _check_named,
     Cancel: _check_named,
     Peek: _check_page,
+    ListLeases: _check_page,
     ListDead: _check_page,
 }

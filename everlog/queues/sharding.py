@@ -24,6 +24,7 @@ from everlog.queues.operations import (
     Get,
     ListDead,
     ListFlags,
+    ListLeases,
     Operation,
     Pause,
     Peek,
@@ -72,6 +73,9 @@ def combine(operation: Operation, found: Sequence[Answer]) -> Answer:
     if isinstance(operation, Peek):
         pages = cast(Sequence[list[Row]], answers)
         return list(islice(heapq.merge(*pages, key=lambda row: row.order), operation.limit))
+    if isinstance(operation, ListLeases):
+        running = cast(Sequence[list[Row]], answers)
+        return list(islice(heapq.merge(*running, key=lambda row: row.deadline_ms), operation.limit))
     if isinstance(operation, ListDead):
         letters = [letter for page in cast(Sequence[list[DeadLetter]], answers) for letter in page]
         return sorted(letters, key=lambda letter: letter.entry, reverse=True)[: operation.limit]

@@ -89,7 +89,7 @@ async def written(session, table: str) -> int:
 
 
 async def tombstones(session, table: str) -> float:
-    """The most that a read of this table had to skip."""
+    """The most that a read of this table had to skip; the server's histogram begins at 1, which also stands for 0."""
     cql = "SELECT max FROM system_views.tombstones_per_read WHERE keyspace_name = ? AND table_name = ?"
     ((most,),) = await session.fetch(cql, session.config.keyspace, table)
     return most
@@ -138,7 +138,7 @@ async def test_what_jobs_cost_the_server(keyspace, jobs):
     again = CassandraQueueStore(keyspace, clock=clock)
     found = await Desk(again, clock).stats()
     assert (found.delayed, found.running, found.ready) == (1, 100, 0)
-    assert await tombstones(await again.session(), "jq_log") == 0
+    assert await tombstones(await again.session(), "jq_log") <= 1
     await again.close()
 
 
@@ -153,7 +153,7 @@ async def test_large_data_and_the_audit(two):
     with pytest.raises(PayloadTooLarge):
         await first.put("larger", b"x" * (12 * 1024 * 1024 + 1))
     (job,) = [job for job in await first.claim(2) if job.key == "large"]
-    await job.fail("no", retry=False)
+    await first.fail(job, "no", retry=False)
     assert await first.cancel("small") == 1
     await first.pause()
     await first.put("again", large)

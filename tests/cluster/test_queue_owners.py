@@ -114,7 +114,7 @@ async def test_processes_that_share_a_queue_killed_and_paused(cluster_config, tm
     folder = tmp_path / "said"
     folder.mkdir()
     await run(cluster_config().cassandra, folder, 4, host="127.0.0.1", count=3)
-    assert at_work(folder) >= 5
+    assert at_work(folder) >= 3
 
 
 @pytest.mark.faults
@@ -123,4 +123,4 @@ async def test_processes_that_share_a_queue_killed_and_paused_many_times(cluster
     folder = tmp_path / "said"
     folder.mkdir()
     await run(cluster_config().cassandra, folder, 30, host="127.0.0.1", count=3)
-    assert at_work(folder) >= 25
+    assert at_work(folder) >= 15

@@ -71,6 +71,8 @@ async def test_a_job_from_put_to_done(http):
     beaten = await post(http, f"{handle}/heartbeat")
     assert beaten["deadline"] >= job["deadline"]
     assert (await send(http, "GET", "/jobs/jobs?key=a", 200))["jobs"][0]["status"] == "running"
+    (running,) = (await send(http, "GET", "/jobs/claims", 200))["jobs"]
+    assert (running["key"], running["owner"], running["status"]) == ("a", "me", "running")
     stats = await send(http, "GET", "/jobs/stats", 200)
     assert (stats["ready"], stats["delayed"], stats["running"], stats["paused"]) == (0, 1, 1, False)
     await post(http, f"{handle}/done", status=204)
@@ -210,7 +212,7 @@ async def test_the_document_describes_every_route(http):
     paths = {path: found for path, found in document["paths"].items() if path.startswith("/queues")}
     assert len(paths) == 18
     operations = [(path, method, one) for path, found in paths.items() for method, one in found.items()]
-    assert len(operations) == 20
+    assert len(operations) == 21
     for path, method, one in operations:
         named = {part[1:-1] for part in path.split("/") if part.startswith("{")}
         given = {parameter["name"] for parameter in one.get("parameters", ()) if parameter["in"] == "path"}

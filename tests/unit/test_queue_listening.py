@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.queues.listeners import Listeners
+from everlog.queues.listeners import Listeners, listener_name
 from everlog.queues.queue import Queue
 from everlog.queues.sqlite.store import SqliteQueueStore
 from everlog.queues.store import MemoryStore
@@ -69,6 +69,29 @@ def test_a_dead_listener_holds_up_nothing():
     assert listeners.wake(1, 0) == ["dead"]
     assert listeners.wake(1, 100) == []
     assert listeners.wake(1, 101) == ["b"]
+
+
+def test_a_claim_counts_for_all_that_its_owner_waits_with():
+    """Requests over HTTP have names of their own: what one was woken for is looked after by its owner's next claim."""
+    listeners = Listeners()
+    for name in (listener_name("me", "1"), listener_name("me", "2"), listener_name("other", "3")):
+        listeners.listen(name)
+    assert listeners.wake(2, 0) == [listener_name("me", "1"), listener_name("me", "2")]
+    assert listeners.wake(1, 0) == []
+    assert listeners.pending
+    listeners.claimed("m")
+    assert listeners.wake(1, 0) == []
+    listeners.claimed("me")
+    assert listeners.wake(1, 0) == [listener_name("other", "3")]
+    assert not listeners.pending
+
+
+async def test_one_that_was_woken_and_never_claims_keeps_nobody_waiting(queue):
+    """Its second is over long before the fall-back poll, which comes after 5 s."""
+    waiting = [asyncio.create_task(queue.wait(4, listener=name)) for name in "ab"]
+    await asyncio.sleep(0.05)
+    await queue.put("k")
+    assert await asyncio.gather(*waiting) == [True, True]
 
 
 @given(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -22,6 +24,7 @@ from everlog.queues.operations import (
     Handle,
     ListDead,
     ListFlags,
+    ListLeases,
     Operation,
     Pause,
     Peek,
@@ -104,6 +107,8 @@ def test_shards_are_one_queue(shards, puts):
     leases = first + many.apply(Claim("w", 1000))
     assert sorted(lease.row.order[:3] for lease in leases) == places[0]
     assert len({lease.row.entry for lease in leases}) == len(leases)
+    assert {row.entry for row in many.apply(ListLeases(1000))} == {lease.row.entry for lease in leases}
+    assert len(many.apply(ListLeases(1))) == 1
     for lease in leases:
         handle = Handle(lease.row.entry, lease.row.token)
         assert many.apply(Done(handle) if lease.row.entry % 2 else Fail(handle)) == "OK"
@@ -156,6 +161,12 @@ def test_operations_and_outcomes_travel():
     assert (large.size, large.limit, str(large)) == (5, 4, str(PayloadTooLarge(5, 4)))
     assert isinstance(elsewhere, OwnedElsewhere)
     assert elsewhere.owner == "me"
+
+
+def test_every_operation_travels_and_is_for_one_shard_or_all():
+    """A new operation needs a place in all of these."""
+    for kind in get_args(Operation):
+        assert kind in wire._decoders, kind
 
 
 def test_what_is_no_message_is_refused():

@@ -115,8 +115,8 @@ class ShardService:
         for operation in call.operations:
             if isinstance(operation, Claim):
                 self._remote.claimed(call.nudge)
-            elif isinstance(operation, AskDue) and call.nudge:  # before it is answered: nothing comes in between
-                self._remote.listen(call.nudge)
+            elif isinstance(operation, AskDue) and call.nudge and self._remote.idle < MAX_SENDERS:
+                self._remote.listen(call.nudge)  # before it is answered: nothing comes in between
         outcomes = await asyncio.gather(*(run(operation) for operation in call.operations))
         for outcome in outcomes:
             if isinstance(outcome, DueAnswer):
