@@ -178,14 +178,20 @@ def _view_body(view: View) -> dict[str, Any]:
     operation_class=operation(
         COLLECTION_PATH,
         answers={201: answer("Defined", VIEW)},
-        refusals=(408, 409, 413, 429, 504),
+        refusals=(408, 409, 413, 421, 429, 504),
         body=VIEW_NEW,
     ),
 )
-async def put_view(request: AnyRequest) -> Response[bytes]:
+async def put_view(request: AnyRequest) -> Response[Any]:
     """Make a collection that shows what matches a template."""
     (name,) = segments(request, "views", 1)
-    body: ViewBody = typed_body(await body_bytes(request), ViewBody)
+    data = await body_bytes(request)
+    body: ViewBody = typed_body(data, ViewBody)
+    docs, uri = documents_of(request), parse_collection(name)
+    return await routed(request, docs.completers, uri, data, lambda: _put_view(request, name, body))
+
+
+async def _put_view(request: AnyRequest, name: str, body: ViewBody) -> Response[bytes]:
     view = await documents_of(request).put_view(name, body.template_uri, body.filter)
     return json_answer(_view_body(view), status=201)
 

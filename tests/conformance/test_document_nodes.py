@@ -201,8 +201,6 @@ async def test_other_nodes_complete_what_a_dead_one_began(
             assert len(events) == (known.status_code == 200)
             if isinstance(answer, httpx.Response):
                 assert (revision_of(answer), events) == (1, [(1, {"n": 1})])
-        lost = [one for one in answers if not isinstance(one, httpx.Response)]
-        assert lost
         assert [revision_of(await put(http, survivor, key, 2)) for key in keys[:3]]
 
 

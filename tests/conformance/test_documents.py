@@ -348,7 +348,7 @@ async def test_nodes_share_the_partitions(faulty, clock) -> None:
     clock.advance(240)
     assert (await recovery.hot()).completed == 1
     assert (len(await docs.pending("d")), len(await docs.pending("e"))) == (1, 0)
-    clock.advance(7200)
+    clock.advance(2400)
     assert (await recovery.stale()).completed == 0
     assert partition_of_uri("d") not in await (await docs.open()).store.checkpoints()
     recovery.owns = lambda partition: True
