@@ -45,7 +45,7 @@ class RemoteLog(Everlog):
     def journal(self, topic: str) -> Journal:
         journal = self._journals.get(topic)
         if journal is None:
-            journal = self._journals[topic] = RemoteJournal(topic, self._wire, self._clock)
+            journal = self._keep(topic, RemoteJournal(topic, self._wire, self._clock))
         return journal
 
     def tag(self, name: str) -> Tag:

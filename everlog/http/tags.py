@@ -16,7 +16,7 @@ from everlog.errors import InvalidDocument
 from everlog.http.answers import json_answer
 from everlog.http.errors import also
 from everlog.http.events import TaggedBody, tagged_body
-from everlog.http.journals import MAX_PAGE, PAGE, log_of
+from everlog.http.journal_requests import MAX_PAGE, PAGE, log_of
 from everlog.http.lines import LINES, lines_answer, wants_lines
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, decode, segment

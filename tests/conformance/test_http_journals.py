@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import everlog
-from everlog.client import Everlog, connect
+from everlog.client import MAX_TOPICS, Everlog, connect
 from everlog.config import ServerConfig
 from everlog.http.app import make_app
 from everlog.http.events import moment, timestamp_of
@@ -375,6 +375,14 @@ async def test_examples_of_the_document_can_be_sent(http):
     put = found["/journals/{topic}/{journal_id}/snapshots/{seq_nr}"]["put"]
     body = put["requestBody"]["content"]["application/json"]["examples"]["example"]["value"]
     await send(http, "PUT", J + "/snapshots/1", body, 204)
+
+
+async def test_made_up_topics_are_not_remembered_for_ever(log, http):
+    await append(http, 1)
+    for number in range(MAX_TOPICS + 10):
+        log.journal(f"made-up-{number}")
+    assert len(log._journals) == MAX_TOPICS
+    assert (await send(http, "GET", J)).json()["seq_nr"] == 1
 
 
 def test_times_keep_their_milliseconds():
