@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Annotated, Any, TypeVar
 
 from litestar.params import PathParameter, QueryParameter
 
@@ -16,9 +18,11 @@ from everlog.journal.values import MAX_SEQ_NR
 
 PAGE = 100
 MAX_PAGE = 10_000
+MAX_PAGE_BYTES = 8 * 1024 * 1024
 _TAG = re.compile(r'(?:W/)?"?([0-9]{1,19})"?')
 _KEY = re.compile(r"[A-Za-z0-9._:~-]{1,200}")
 
+T = TypeVar("T")
 TopicPart = Annotated[str, PathParameter(description="The topic: letters, digits, '.', '_' and '-'")]
 IdPart = Annotated[str, PathParameter(description="The journal's id, percent-encoded: a slash is %2F")]
 AfterQuery = Annotated[str | None, QueryParameter(description="A Journal-Position that the answer must include")]
@@ -45,6 +49,20 @@ async def json_of(request: AnyRequest, kind: type[Any], *, empty: bool = False) 
     limit = 6 * config.journal.max_append_bytes + 64 * 1024
     data = await read_body(request, limit=limit, seconds=config.server.body_timeout)
     return kind() if empty and not data.strip() else decode_as(data, kind)
+
+
+async def collected(pages: AsyncIterator[list[T]], size: int, weight: Callable[[T], int]) -> tuple[list[T], bool]:
+    """The first so many items, or fewer if they are heavy; and whether others were there."""
+    found: list[T] = []
+    heavy = 0
+    async with aclosing(pages):  # type: ignore[type-var]
+        async for page in pages:
+            for item in page:
+                if len(found) == size or heavy >= MAX_PAGE_BYTES:
+                    return found, True
+                found.append(item)
+                heavy += weight(item)
+    return found, False
 
 
 def etag(seq_nr: int) -> str:

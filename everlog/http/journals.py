@@ -23,6 +23,7 @@ from everlog.http.journal_requests import (
     StrictQuery,
     TopicPart,
     append_id_of,
+    collected,
     etag,
     expectation,
     journal_of,
@@ -33,7 +34,6 @@ from everlog.http.journal_requests import (
 from everlog.http.lines import LINES, lines_answer, wants_lines
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, decode
-from everlog.journal.events import EventRecord
 from everlog.journal.head import Head, exists
 from everlog.journal.journal import Journal
 from everlog.journal.values import MAX_SEQ_NR, Position
@@ -212,10 +212,9 @@ async def get_events(
     pages = journal.read_pages(name, from_seq=from_seq, to_seq=to_seq, limit=size, reverse=reverse, after=after)
     if lines:
         return await lines_answer(request, pages, lambda event: event_body(journal.topic, event), headers)
-    events: list[EventRecord] = []
-    async for page in pages:
-        events += page
-    full = len(events) == size and events[-1].seq_nr != (from_seq if reverse else min(to_seq, head.seq_nr))
+    events, cut = await collected(pages, size or PAGE, lambda event: len(event.data or ""))
+    end = from_seq if reverse else min(to_seq, head.seq_nr)
+    full = (cut or len(events) == size) and events[-1].seq_nr != end
     following = _next_page(journal.topic, name, events[-1].seq_nr, from_seq, to_seq, limit, reverse) if full else None
     shown_events = [event_body(journal.topic, event) for event in events]
     return json_answer(EventsBody(journal.topic, name, head.seq_nr, shown_events, following), headers=headers)

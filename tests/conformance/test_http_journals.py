@@ -14,6 +14,7 @@ import pytest
 import everlog
 from everlog.client import MAX_TOPICS, Everlog, connect
 from everlog.config import ServerConfig
+from everlog.http import journal_requests
 from everlog.http.app import make_app
 from everlog.http.events import moment, timestamp_of
 from everlog.projections.metrics import Metrics
@@ -171,6 +172,22 @@ async def test_pages_and_lines(http):
         assert (await http.get(f"{J}?{query}")).status_code == 400, query
     assert (await http.get(J.replace("o-1", "absent"))).status_code == 404
     assert (await http.get("/journals/no%20topic/x")).status_code == 400
+
+
+async def test_a_page_of_heavy_events_is_short(log, http, monkeypatch):
+    """It ends when it is heavy enough, and leads on."""
+    monkeypatch.setattr(journal_requests, "MAX_PAGE_BYTES", 2500)
+    for at in range(7):
+        await append(http, f"{at}" * 1000)
+    await replicate(log)
+    for start in (J, J + "?reverse=true", "/tags/eu"):
+        link, seen, pages = start, [], 0
+        while link:
+            page = (await send(http, "GET", link)).json()
+            assert 1 <= len(page["events"]) <= 3
+            seen += [one["seq_nr"] for one in page["events"]]
+            link, pages = page["next"], pages + 1
+        assert (sorted(seen), pages) == (list(range(1, 8)), 3)
 
 
 async def test_delete_purge_mark(http):
