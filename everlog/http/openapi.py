@@ -103,7 +103,7 @@ def openapi_config() -> OpenAPIConfig:
         version=__version__,
         description=(
             "Journals, views by tag, projections, queues and documents of one event log. A key is one percent-encoded "
-            "segment of a path. Every write to a journal answers with `Journal-Position`; every read takes it as `after`."
+            "segment of a path. Every write to a journal answers with `Journal-Position`; reads take it as `after`."
         ),
         path="/openapi",
         render_plugins=[PagePlugin(), DocumentPlugin()],
