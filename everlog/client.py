@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from everlog.documents.documents import Documents
 
 
+MAX_TOPICS = 1000
+
+
 class Everlog:
     """An open event log. Made by `everlog.connect`; used as `async with`."""
 
@@ -83,7 +86,14 @@ class Everlog:
         """The journals of a topic; the topic is created by the first append."""
         journal = self._journals.get(topic)
         if journal is None:
-            journal = self._journals[topic] = Journal(topic, self.parts)
+            journal = self._keep(topic, Journal(topic, self.parts))
+        return journal
+
+    def _keep(self, topic: str, journal: Journal) -> Journal:
+        """Remember it, but not any number of them: whoever asks a server for topics may make up their names."""
+        if len(self._journals) >= MAX_TOPICS:
+            del self._journals[next(iter(self._journals))]
+        self._journals[topic] = journal
         return journal
 
     def tag(self, name: str) -> Tag:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -10,32 +9,37 @@ from urllib.parse import urlencode
 
 import msgspec
 from litestar import Response, delete, get, post, route
-from litestar.params import HeaderParameter, PathParameter, QueryParameter
+from litestar.params import HeaderParameter, QueryParameter
 
-from everlog.client import Everlog
-from everlog.errors import Conflict, InvalidDocument, JournalNotFound
+from everlog.errors import Conflict, JournalNotFound
 from everlog.http.answers import json_answer
 from everlog.http.errors import also, answer, describe
-from everlog.http.events import EventBody, NewEvents, decode_as, event_body
+from everlog.http.events import EventBody, NewEvents, event_body
+from everlog.http.journal_requests import (
+    MAX_PAGE,
+    PAGE,
+    AfterQuery,
+    IdPart,
+    StrictQuery,
+    TopicPart,
+    append_id_of,
+    collected,
+    etag,
+    expectation,
+    journal_of,
+    journal_url,
+    json_of,
+    log_of,
+)
 from everlog.http.lines import LINES, lines_answer, wants_lines
 from everlog.http.openapi import Shape, shown
-from everlog.http.requests import AnyRequest, decode, read_body, segment
-from everlog.journal.events import EventRecord
+from everlog.http.requests import AnyRequest, decode
 from everlog.journal.head import Head, exists
 from everlog.journal.journal import Journal
 from everlog.journal.values import MAX_SEQ_NR, Position
 
-PAGE = 100
-MAX_PAGE = 10_000
 MAX_KEYS = 10_000
 POSITION = "Journal-Position"
-_TAG = re.compile(r'(?:W/)?"?([0-9]{1,19})"?')
-_KEY = re.compile(r"[A-Za-z0-9._:~-]{1,200}")
-
-TopicPart = Annotated[str, PathParameter(description="The topic: letters, digits, '.', '_' and '-'")]
-IdPart = Annotated[str, PathParameter(description="The journal's id, percent-encoded: a slash is %2F")]
-AfterQuery = Annotated[str | None, QueryParameter(description="A Journal-Position that the answer must include")]
-StrictQuery = Annotated[bool, QueryParameter(description="As of a record that this request writes into the log")]
 
 
 class TopicsBody(msgspec.Struct, frozen=True):
@@ -118,71 +122,8 @@ _POINTER = Shape(
 )
 
 
-def log_of(request: AnyRequest) -> Everlog:
-    found: Everlog = request.app.state.log
-    return found
-
-
-def journal_of(request: AnyRequest, topic: str) -> Journal:
-    return log_of(request).journal(decode(topic))
-
-
-def journal_url(topic: str, journal_id: str) -> str:
-    return f"/journals/{segment(topic)}/{segment(journal_id)}"
-
-
-async def json_of(request: AnyRequest, kind: type[Any], *, empty: bool = False) -> Any:
-    """The body as this type; with `empty`, nothing at all is the type's default."""
-    config = request.app.state.config
-    # Text may need six bytes per byte in JSON; appends that exceed their own limit are refused by it.
-    limit = 6 * config.journal.max_append_bytes + 64 * 1024
-    data = await read_body(request, limit=limit, seconds=config.server.body_timeout)
-    return kind() if empty and not data.strip() else decode_as(data, kind)
-
-
 def _missing(topic: str, journal_id: str) -> JournalNotFound:
     return JournalNotFound(f"there is no journal {journal_id!r} in the topic {topic!r}")
-
-
-def _etag(seq_nr: int) -> str:
-    return f'"{seq_nr}"'
-
-
-def expectation(if_match: str | None, if_none_match: str | None) -> int | None:
-    """The seqNr at which an append expects the journal: `If-Match: "3"`, or `If-None-Match: *` for an absent one.
-
-    >>> expectation('"3"', None), expectation(None, "*"), expectation(None, None)
-    (3, 0, None)
-    """
-    if if_match is not None and if_none_match is not None:
-        raise InvalidDocument("invalid-header", "give If-Match or If-None-Match, not both")
-    if if_none_match is not None:
-        if if_none_match.strip() != "*":
-            raise InvalidDocument("invalid-header", "If-None-Match is '*': only if there is no journal")
-        return 0
-    if if_match is None:
-        return None
-    found = _TAG.fullmatch(if_match.strip())
-    if found is None or int(found[1]) > MAX_SEQ_NR:
-        raise InvalidDocument("invalid-header", 'If-Match is the seqNr that the journal has now, such as "3"')
-    return int(found[1])
-
-
-def _append_id(key: str | None, append_id: str | None, expected: int | None) -> str | None:
-    """The id under which an append is stored once. With a key of the caller it says where the append would stand."""
-    if key is None:
-        return append_id
-    if append_id is not None:
-        raise InvalidDocument("invalid-header", "give Idempotency-Key or Append-Id, not both")
-    if expected is None:
-        raise InvalidDocument(
-            "invalid-header", "Idempotency-Key needs If-Match or If-None-Match: they say where to look"
-        )
-    if not _KEY.fullmatch(key):
-        raise InvalidDocument(
-            "invalid-header", "Idempotency-Key is 1 to 200 letters, digits and '.', '_', ':', '~', '-'"
-        )
-    return f"{expected + 1}.{key}"
 
 
 @get(
@@ -263,7 +204,7 @@ async def get_events(
     """Events: a page as JSON, or all of them as JSON lines (`Accept: application/x-ndjson`). ETag is the seqNr."""
     journal, name = journal_of(request, topic), decode(journal_id)
     head = await _existing(journal, name, after, strict)
-    headers = {"ETag": _etag(head.seq_nr)}
+    headers = {"ETag": etag(head.seq_nr)}
     if request.method == "HEAD":
         return Response(None, status_code=200, headers=headers, media_type="application/json")
     lines = wants_lines(request)
@@ -271,10 +212,9 @@ async def get_events(
     pages = journal.read_pages(name, from_seq=from_seq, to_seq=to_seq, limit=size, reverse=reverse, after=after)
     if lines:
         return await lines_answer(request, pages, lambda event: event_body(journal.topic, event), headers)
-    events: list[EventRecord] = []
-    async for page in pages:
-        events += page
-    full = len(events) == size and events[-1].seq_nr != (from_seq if reverse else min(to_seq, head.seq_nr))
+    events, cut = await collected(pages, size or PAGE, lambda event: len(event.data or ""))
+    end = from_seq if reverse else min(to_seq, head.seq_nr)
+    full = (cut or len(events) == size) and events[-1].seq_nr != end
     following = _next_page(journal.topic, name, events[-1].seq_nr, from_seq, to_seq, limit, reverse) if full else None
     shown_events = [event_body(journal.topic, event) for event in events]
     return json_answer(EventsBody(journal.topic, name, head.seq_nr, shown_events, following), headers=headers)
@@ -328,7 +268,7 @@ async def append_events(
     """Append events as one unit, all or none."""
     journal, name = journal_of(request, topic), decode(journal_id)
     expected = expectation(if_match, if_none_match)
-    repeated = _append_id(idempotency_key, append_id, expected)
+    repeated = append_id_of(idempotency_key, append_id, expected)
     body: NewEvents = await json_of(request, NewEvents)
     try:
         token = await journal.append(
@@ -346,9 +286,9 @@ async def append_events(
         # What the request demanded in a header failed as RFC 9110 says; a fork without that is a plain conflict.
         status = 409 if expected is None else 412
         reason = describe(conflict, request.app.state.new_error_id())
-        return answer(status, reason, {"ETag": _etag(conflict.actual)})
+        return answer(status, reason, {"ETag": etag(conflict.actual)})
     found = AppendedBody(journal.topic, name, token.range.first, token.range.last, str(token))
-    headers = {POSITION: str(token), "ETag": _etag(token.range.last), "Location": journal_url(journal.topic, name)}
+    headers = {POSITION: str(token), "ETag": etag(token.range.last), "Location": journal_url(journal.topic, name)}
     return json_answer(found, status=201, headers=headers)
 
 
@@ -391,7 +331,7 @@ async def get_pointer(
     head = await _existing(journal, name, after, strict)
     expiry = None if head.expire_on is None else head.expire_on.isoformat()
     body = PointerBody(journal.topic, name, head.seq_nr, head.delete_to, expiry, head.halted_at)
-    return json_answer(body, headers={"ETag": _etag(head.seq_nr)})
+    return json_answer(body, headers={"ETag": etag(head.seq_nr)})
 
 
 @post(

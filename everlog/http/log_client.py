@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any
@@ -20,9 +20,10 @@ from everlog.http.journal_client import RemoteJournal
 from everlog.http.projections import InstanceBody, ProjectionsBody
 from everlog.http.requests import segment
 from everlog.http.wire import Wire
+from everlog.journal.events import EventRecord
 from everlog.journal.journal import Journal
 from everlog.journal.tag_names import SLICES, check_tag
-from everlog.journal.values import Position
+from everlog.journal.values import MAX_SEQ_NR, Position
 from everlog.pipeline.status import Status
 from everlog.projections.management import Projections, ProjectionStatus
 from everlog.projections.offsets import Offset
@@ -45,7 +46,7 @@ class RemoteLog(Everlog):
     def journal(self, topic: str) -> Journal:
         journal = self._journals.get(topic)
         if journal is None:
-            journal = self._journals[topic] = RemoteJournal(topic, self._wire, self._clock)
+            journal = self._keep(topic, RemoteJournal(topic, self._wire, self._clock))
         return journal
 
     def tag(self, name: str) -> Tag:
@@ -69,6 +70,25 @@ class RemoteLog(Everlog):
             for one in found
         ]
 
+    def pages_by_persistence_id(
+        self,
+        topic: str,
+        journal_id: str,
+        from_seq: int = 0,
+        to_seq: int = MAX_SEQ_NR,
+        *,
+        live: bool = False,
+        gap_free: bool = False,
+    ) -> AsyncIterator[list[EventRecord]]:
+        if live:
+            raise _only_tags_are_followed()
+        return super().pages_by_persistence_id(topic, journal_id, from_seq, to_seq, gap_free=gap_free)
+
+    def persistence_ids(self, topic: str, *, live: bool = False) -> AsyncIterator[str]:
+        if live:
+            raise _only_tags_are_followed()
+        return super().persistence_ids(topic)
+
     async def topics(self) -> list[str]:
         found: list[str] = (await self._wire.send("GET", "/journals")).json()["topics"]
         return found
@@ -79,6 +99,10 @@ class RemoteLog(Everlog):
     @property
     def projections(self) -> Projections:
         return RemoteProjections(self._wire)
+
+
+def _only_tags_are_followed() -> StorageFailed:
+    return StorageFailed("a server follows tags, not single journals: give the events a tag and use log.tag(…).live()")
 
 
 class RemoteTag(Tag):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -25,7 +26,9 @@ _STYLE = """
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 1rem }
 code, pre { font: .9rem/1.4 ui-monospace, monospace } pre { background: var(--soft); padding: .75rem; overflow: auto }
 details { border: 1px solid var(--line); border-radius: .4rem; margin: .4rem 0; padding: .4rem .75rem }
-summary { cursor: pointer } summary b { display: inline-block; min-width: 4.5rem }
+summary { cursor: pointer }
+summary small { margin-left: .75rem; opacity: .75 }
+summary b { display: inline-block; min-width: 4.5rem }
 table { border-collapse: collapse } td, th { text-align: left; padding: .2rem .8rem .2rem 0; vertical-align: top }
 """
 
@@ -103,7 +106,7 @@ def openapi_config() -> OpenAPIConfig:
         version=__version__,
         description=(
             "Journals, views by tag, projections, queues and documents of one event log. A key is one percent-encoded "
-            "segment of a path. Every write answers with `Journal-Position`; every read takes it as `after`."
+            "segment of a path. Every write to a journal answers with `Journal-Position`; reads take it as `after`."
         ),
         path="/openapi",
         render_plugins=[PagePlugin(), DocumentPlugin()],
@@ -152,15 +155,20 @@ def openapi_page(document: dict[str, Any]) -> str:
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{escape(info['title'])} API</title><style>{_STYLE}</style>"
-        f"<main><h1>{escape(info['title'])} {escape(info['version'])}</h1><p>{escape(info.get('description', ''))}</p>"
+        f"<main><h1>{escape(info['title'])} {escape(info['version'])}</h1><p>{_text(info.get('description', ''))}</p>"
         f'<p>The same for programs: <a href="/openapi/openapi.json">openapi.json</a></p>{body}</main></html>'
     )
+
+
+def _text(text: str) -> str:
+    """Plain text with `code` in it."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
 def _operation(path: str, method: str, operation: dict[str, Any], document: dict[str, Any]) -> str:
     text = operation.get("description") or operation.get("summary") or ""
     rows = "".join(
-        f"<tr><td><code>{escape(one['name'])}</code><td>{escape(one['in'])}<td>{escape(one.get('description') or '')}"
+        f"<tr><td><code>{escape(one['name'])}</code><td>{escape(one['in'])}<td>{_text(one.get('description') or '')}"
         for one in operation.get("parameters", [])
     )
     table = f"<table><tr><th>parameter<th>in<th>meaning{rows}</table>" if rows else ""
@@ -169,8 +177,10 @@ def _operation(path: str, method: str, operation: dict[str, Any], document: dict
         for status, one in sorted(operation.get("responses", {}).items())
     )
     body = operation.get("requestBody")
+    first = _text(text.partition(". ")[0])
     return (
-        f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code></summary><p>{escape(text)}</p>{table}"
+        f"<details><summary><b>{method.upper()}</b> <code>{escape(path)}</code><small>{first}</small></summary>"
+        f"<p>{_text(text)}</p>{table}"
         f"{'<h4>Body</h4>' + _examples(body) if body else ''}<h4>Answers</h4><ul>{answers}</ul></details>"
     )
 

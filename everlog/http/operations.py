@@ -14,7 +14,8 @@ from everlog.http.answers import json_answer
 from everlog.http.audit import JOURNAL, TOPIC
 from everlog.http.errors import also
 from everlog.http.events import event_body
-from everlog.http.journals import EventsBody, log_of
+from everlog.http.journal_requests import log_of
+from everlog.http.journals import EventsBody
 from everlog.http.metrics import CONTENT_TYPE, all_metrics
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest

@@ -12,7 +12,7 @@ from everlog.errors import InvalidOffset
 from everlog.http.answers import json_answer
 from everlog.http.audit import note
 from everlog.http.errors import also
-from everlog.http.journals import json_of, log_of
+from everlog.http.journal_requests import json_of, log_of
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, decode
 from everlog.projections.management import Projections, ProjectionStatus

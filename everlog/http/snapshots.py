@@ -12,7 +12,7 @@ from everlog.errors import JournalNotFound
 from everlog.http.answers import json_answer
 from everlog.http.errors import also
 from everlog.http.events import NewSnapshot, SnapshotBody, payload_of, snapshot_body
-from everlog.http.journals import IdPart, TopicPart, journal_of, json_of
+from everlog.http.journal_requests import IdPart, TopicPart, journal_of, json_of
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, decode
 from everlog.journal.snapshots import Criteria

@@ -16,7 +16,7 @@ from everlog.errors import InvalidDocument
 from everlog.http.answers import json_answer
 from everlog.http.errors import also
 from everlog.http.events import TaggedBody, tagged_body
-from everlog.http.journals import MAX_PAGE, PAGE, log_of
+from everlog.http.journal_requests import MAX_PAGE, PAGE, collected, log_of
 from everlog.http.lines import LINES, lines_answer, wants_lines
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, decode, segment
@@ -155,16 +155,10 @@ async def _answer(
     if wants_lines(request):
         return await lines_answer(request, _first(pages, limit), tagged_body)
     size = min(limit or PAGE, MAX_PAGE)
-    events: list[TaggedEvent] = []
-    async with aclosing(pages):
-        async for page in pages:
-            events += page
-            if len(events) > size:
-                break
-    kept = events[:size]
+    kept, more = await collected(pages, size, lambda found: len(found.event.data or ""))
     offset = str(kept[-1].place) if kept else how["after"] if how["after"] and ":" not in how["after"] else None
     following = None
-    if len(events) > size:
+    if more:
         query: dict[str, Any] = {"after": offset} | ({} if limit is None else {"limit": limit})
         following = f"{url}?{urlencode(query)}"
     return json_answer(TagPageBody([tagged_body(event) for event in kept], offset, following))

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 import everlog
-from everlog.client import Everlog, connect
+from everlog.client import MAX_TOPICS, Everlog, connect
 from everlog.config import ServerConfig
+from everlog.http import journal_requests
 from everlog.http.app import make_app
 from everlog.http.events import moment, timestamp_of
 from everlog.projections.metrics import Metrics
@@ -171,6 +172,22 @@ async def test_pages_and_lines(http):
         assert (await http.get(f"{J}?{query}")).status_code == 400, query
     assert (await http.get(J.replace("o-1", "absent"))).status_code == 404
     assert (await http.get("/journals/no%20topic/x")).status_code == 400
+
+
+async def test_a_page_of_heavy_events_is_short(log, http, monkeypatch):
+    """It ends when it is heavy enough, and leads on."""
+    monkeypatch.setattr(journal_requests, "MAX_PAGE_BYTES", 2500)
+    for at in range(7):
+        await append(http, f"{at}" * 1000)
+    await replicate(log)
+    for start in (J, J + "?reverse=true", "/tags/eu"):
+        link, seen, pages = start, [], 0
+        while link:
+            page = (await send(http, "GET", link)).json()
+            assert 1 <= len(page["events"]) <= 3
+            seen += [one["seq_nr"] for one in page["events"]]
+            link, pages = page["next"], pages + 1
+        assert (sorted(seen), pages) == (list(range(1, 8)), 3)
 
 
 async def test_delete_purge_mark(http):
@@ -375,6 +392,14 @@ async def test_examples_of_the_document_can_be_sent(http):
     put = found["/journals/{topic}/{journal_id}/snapshots/{seq_nr}"]["put"]
     body = put["requestBody"]["content"]["application/json"]["examples"]["example"]["value"]
     await send(http, "PUT", J + "/snapshots/1", body, 204)
+
+
+async def test_made_up_topics_are_not_remembered_for_ever(log, http):
+    await append(http, 1)
+    for number in range(MAX_TOPICS + 10):
+        log.journal(f"made-up-{number}")
+    assert len(log._journals) == MAX_TOPICS
+    assert (await send(http, "GET", J)).json()["seq_nr"] == 1
 
 
 def test_times_keep_their_milliseconds():

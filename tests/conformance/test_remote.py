@@ -126,6 +126,30 @@ async def test_errors_are_the_same(everlog_: Any) -> None:
         await journal.head("k")
 
 
+async def test_by_journal_as_of_now_and_what_a_server_cannot_do(tmp_path) -> None:
+    """What needs the files themselves says so."""
+    async with (
+        connect(small_config(tmp_path / "data")) as local,
+        serving(local, host="127.0.0.1", port=0) as address,
+        connect(address) as remote,
+    ):
+        await remote.journal("t").append("k", [Event(at) for at in range(3)])
+        assert [event.payload async for event in remote.events_by_persistence_id("t", "k", 2)] == [1, 2]
+        assert [key async for key in remote.persistence_ids("t")] == ["k"]
+        assert (await remote.journal("t").recover("k")).seq_nr == 3
+        for call in (
+            lambda: remote.events_by_persistence_id("t", "k", live=True),
+            lambda: remote.persistence_ids("t", live=True),
+            lambda: remote.quarantine,
+            lambda: remote.tag("t").steps(),
+        ):
+            with pytest.raises(StorageFailed):
+                call()
+        for waited in (remote.expire(), remote.trim(), remote.tag("t").verify(), remote.projections.store()):
+            with pytest.raises(StorageFailed):
+                await waited
+
+
 async def test_a_repeated_append_is_stored_once(everlog_: Any) -> None:
     """The answer of the first one is lost; the repetition has its place and its numbers."""
     journal = everlog_.journal("t")

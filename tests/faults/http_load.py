@@ -1,27 +1,64 @@
 """Many streams and a steady rate of requests against a server, as a program of its own.
 
 `python -m tests.faults.http_load URL STREAMS RATE SECONDS` prints one JSON document. Streams follow ten tags. Of ten
-requests, two append an event with a tag, four read a page, three ask for a pointer, one for the status.
+requests, two append an event with a tag, four read a page, three ask for a pointer, one whether the server is ready. It
+speaks HTTP by hand: a full client would need more of the machine than the server does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 from typing import Any
-
-import httpx
+from urllib.parse import urlsplit
 
 TAGS = 10
 JOURNALS = 50
+CONNECTIONS = 32
 PATIENCE = 60.0
+_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+_PAYLOAD = re.compile(rb'"payload":(\d+)')
+
+
+class Connection:
+    """One request at a time, over a connection that stays open."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._where = (host, port)
+        self._open: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, method: str, path: str, body: bytes = b"", headers: str = "") -> tuple[int, bytes]:
+        if self._open is None:
+            self._open = await asyncio.open_connection(*self._where)
+        reader, writer = self._open
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+        writer.write(head.encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = _LENGTH.search(answer)
+        content = await reader.readexactly(int(length[1])) if length is not None else b""
+        return int(answer[9:12]), content
+
+    async def lines(self, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*self._where)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
+        return reader, writer
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open[1].close()
 
 
 class Load:
     def __init__(self, url: str, streams: int, rate: float, seconds: float) -> None:
-        self.url = url
+        where = urlsplit(url)
+        assert where.hostname is not None
+        assert where.port is not None
+        self.where = (where.hostname, where.port)
         self.streams = streams
         self.rate = rate
         self.seconds = seconds
@@ -33,72 +70,72 @@ class Load:
         self.latencies: list[float] = []
         self.failures: list[str] = []
         self.done = asyncio.Event()
+        self.waiting: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
 
-    async def follow(self, http: httpx.AsyncClient, number: int) -> None:
-        """A stream from the beginning; its events say how many came before them."""
-        tag = number % TAGS
-        seen = self.seen[number]
-        async with http.stream("GET", f"/tags/t{tag}", headers={"Accept": "text/event-stream"}) as answer:
-            self.ready += 1
-            async for line in answer.aiter_lines():
-                if line == "event: checkpoint":
-                    self.checkpoints += 1
-                elif line.startswith("data: ") and '"payload"' in line:
-                    seen.append(json.loads(line[6:])["payload"])
-                if self.done.is_set() and len(seen) >= self.appended[tag]:
-                    return
+    async def follow(self, number: int) -> None:
+        """A stream from the beginning; the payloads of its events are different numbers."""
+        tag, seen = number % TAGS, self.seen[number]
+        reader, writer = await Connection(*self.where).lines(f"/tags/t{tag}")
+        self.ready += 1
+        while line := await reader.readline():
+            if line == b"event: checkpoint\n":
+                self.checkpoints += 1
+            elif line.startswith(b"data: ") and (payload := _PAYLOAD.search(line)) is not None:
+                seen.append(int(payload[1]))
+            if self.done.is_set() and len(seen) >= self.appended[tag]:
+                writer.close()
+                return
         self.cut += 1
 
-    async def request(self, http: httpx.AsyncClient, number: int) -> None:
-        began = time.perf_counter()
+    async def work(self) -> None:
+        """Requests one after the other; a request's time runs from when it was due."""
+        connection = Connection(*self.where)
+        while True:
+            number, due = await self.waiting.get()
+            try:
+                await self.request(connection, number)
+                self.latencies.append(time.perf_counter() - due)
+            except (OSError, EOFError) as error:
+                self.failures.append(f"{type(error).__name__}: {error}")
+                connection = Connection(*self.where)
+            finally:
+                self.waiting.task_done()
+
+    async def request(self, connection: Connection, number: int) -> None:
         journal = f"/journals/load/j-{number % JOURNALS}"
-        try:
-            if number % 10 < 2:
-                tag = number // 10 % TAGS
-                body = {"events": [{"payload": number, "tags": [f"t{tag}"]}]}
-                answer = await http.post(journal, json=body)
-                if answer.is_success:
-                    self.appended[tag] += 1
-            elif number % 10 < 6:
-                answer = await http.get(f"{journal}?limit=20&reverse=true")
-            elif number % 10 < 9:
-                answer = await http.get(f"{journal}/pointer")
-            else:
-                answer = await http.get("/health/ready")
-        except httpx.HTTPError as error:
-            self.failures.append(f"{type(error).__name__}: {error}")
-            return
-        self.latencies.append(time.perf_counter() - began)
-        if answer.status_code >= 500 or answer.status_code in (401, 403, 408, 429):
-            self.failures.append(f"{answer.status_code}: {answer.text[:200]}")
+        if number % 10 < 2:
+            tag = number // 10 % TAGS
+            body = json.dumps({"events": [{"payload": number, "tags": [f"t{tag}"]}]}).encode()
+            status, content = await connection.ask("POST", journal, body)
+            self.appended[tag] += status == 201
+        elif number % 10 < 6:
+            status, content = await connection.ask("GET", f"{journal}?limit=20&reverse=true")
+        elif number % 10 < 9:
+            status, content = await connection.ask("GET", f"{journal}/pointer")
+        else:
+            status, content = await connection.ask("GET", "/health/ready")
+        if status not in (200, 201, 404):
+            self.failures.append(f"{status}: {content[:200]!r}")
 
     async def run(self) -> dict[str, Any]:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-        async with (
-            httpx.AsyncClient(base_url=self.url, timeout=PATIENCE, limits=limits) as streams,
-            httpx.AsyncClient(base_url=self.url, timeout=PATIENCE, limits=limits) as http,
-        ):
-            following = [asyncio.create_task(self.follow(streams, number)) for number in range(self.streams)]
-            while self.ready < self.streams:  # noqa: ASYNC110  # they are many, and each says when
-                await asyncio.sleep(0.05)
-            print("ready", flush=True)
-            began, number = time.perf_counter(), 0
-            open_: set[asyncio.Task[None]] = set()
-            while (now := time.perf_counter() - began) < self.seconds:
-                while number < now * self.rate:
-                    task = asyncio.create_task(self.request(http, number))
-                    open_.add(task)
-                    task.add_done_callback(open_.discard)
-                    number += 1
-                await asyncio.sleep(0.005)
-            if open_:
-                await asyncio.wait(open_, timeout=PATIENCE)
-            spent = time.perf_counter() - began
-            self.done.set()
-            _, late = await asyncio.wait(following, timeout=PATIENCE)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
+        following = [asyncio.create_task(self.follow(number)) for number in range(self.streams)]
+        working = [asyncio.create_task(self.work()) for _ in range(CONNECTIONS)]
+        while self.ready < self.streams:  # noqa: ASYNC110  # they are many, and each says when
+            await asyncio.sleep(0.05)
+        print("ready", flush=True)
+        began, number = time.perf_counter(), 0
+        while (now := time.perf_counter() - began) < self.seconds:
+            while number < now * self.rate:
+                self.waiting.put_nowait((number, began + number / self.rate))
+                number += 1
+            await asyncio.sleep(0.005)
+        await asyncio.wait_for(self.waiting.join(), PATIENCE)
+        spent = time.perf_counter() - began
+        self.done.set()
+        _, late = await asyncio.wait(following, timeout=PATIENCE)
+        for task in [*working, *late]:
+            task.cancel()
+        await asyncio.gather(*following, *working, return_exceptions=True)
         return self.report(number, spent, len(late))
 
     def report(self, sent: int, spent: float, late: int) -> dict[str, Any]:
@@ -125,5 +162,5 @@ class Load:
 
 
 if __name__ == "__main__":
-    _, where, streams_, rate_, seconds_ = sys.argv
-    print(json.dumps(asyncio.run(Load(where, int(streams_), float(rate_), float(seconds_)).run())))
+    _, url_, streams_, rate_, seconds_ = sys.argv
+    print(json.dumps(asyncio.run(Load(url_, int(streams_), float(rate_), float(seconds_)).run())))
