@@ -230,9 +230,5 @@ def _append_item(action: Append, reason: str | None, place: dict[str, Any], fate
 def state_at(ref: Ref, whole: Sequence[Entry], offset: int) -> tuple[Head | None, list[EventRecord]]:
     """What the journal was once the record at this offset was applied: its head, and the events one could read."""
     change: Change = fold(None, [entry for entry in whole if entry.record.offset <= offset], ref.topic)
-    head = change.head
-    if head is None or not exists(head):
-        return head, []
-    oldest = -1 if change.purged_at is None else change.purged_at
-    rows = [row for row in change.rows if row.seq_nr > head.delete_to and row.offset > oldest]
-    return head, rows
+    # Folded from the beginning, what was deleted or purged on the way is not among the rows any more.
+    return change.head, change.rows if exists(change.head) else []

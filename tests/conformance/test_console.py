@@ -17,6 +17,7 @@ from everlog.client import Everlog, connect
 from everlog.config import ServerConfig
 from everlog.console import console as console_module
 from everlog.console.operations import BETWEEN, JOURNAL, TOPIC, Operations
+from everlog.console.pages import journal as journal_page
 from everlog.console.rendering import NAV, url
 from everlog.console.sampling import Sampler
 from everlog.console.timeline import read_timeline, state_at
@@ -359,3 +360,16 @@ async def test_leases_are_listed_and_the_first_to_end_comes_first(log, kind):
     assert (await queue.stats()).running == 3, "to look changes nothing"
     with pytest.raises(InvalidInput):
         await queue.leases(0)
+
+
+async def test_a_topic_is_never_read_to_its_end(log, monkeypatch):
+    for number in range(30):
+        await log.journal("orders").append(f"o-{number}", Event("x"))
+    await replicate(log, leave=2)
+    found, more = await journal_page.first_keys(log, "orders", "o-1")
+    assert (len(found), more) == (11, False)
+    monkeypatch.setattr(journal_page, "MAX_KEYS", 5)
+    found, more = await journal_page.first_keys(log, "orders", "o-")
+    assert (len(found), more) == (5, True)
+    monkeypatch.setattr(journal_page, "MAX_LOOKED", 10)
+    assert await journal_page.first_keys(log, "orders", "nothing") == ([], True)

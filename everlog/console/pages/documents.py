@@ -6,6 +6,7 @@ from typing import Any
 
 from everlog.client import Everlog
 from everlog.console.console import Context, Model, Page
+from everlog.console.pages.journal import first_keys
 from everlog.documents.documents import Documents
 from everlog.documents.history import DocumentEvent
 from everlog.documents.indexes import Index
@@ -14,7 +15,6 @@ from everlog.documents.query import Query
 from everlog.errors import DocumentNotFound, QueryLimited
 from everlog.http.answers import content_url
 
-MAX_PATHS = 200
 SIZE = 50
 HISTORY = 30
 
@@ -40,15 +40,10 @@ async def build_documents(context: Context) -> Model:
 async def _paths(log: Everlog, text: str) -> tuple[list[dict[str, Any]], bool]:
     """Every document that ever had a change: each is a journal of the topic of documents."""
     topic = log.config.documents.topic
-    found: list[dict[str, Any]] = []
     if topic not in await log.topics():
-        return found, False
-    async for uri in log.journal(topic).keys():
-        if text in uri:
-            if len(found) == MAX_PATHS:
-                return found, True
-            found.append({"path": uri, "kind": "collection" if uri.endswith("~") else "document"})
-    return sorted(found, key=lambda one: str(one["path"])), False
+        return [], False
+    uris, more = await first_keys(log, topic, text)
+    return [{"path": uri, "kind": "collection" if uri.endswith("~") else "document"} for uri in sorted(uris)], more
 
 
 async def _collection(context: Context, docs: Documents, path: str) -> Model:

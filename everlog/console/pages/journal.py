@@ -13,6 +13,7 @@ from everlog.journal.head import Head, exists
 from everlog.journal.reading import Ref
 
 MAX_KEYS = 200
+MAX_LOOKED = 20_000
 MAX_STATE_EVENTS = 20
 
 
@@ -30,16 +31,19 @@ async def build_journal(context: Context) -> Model:
     if journal_id:
         model["journal"] = await _journal(context, topic, journal_id)
     elif topic:
-        model["keys"], model["more_keys"] = await _keys(context.log, topic, context.text("text"))
+        model["keys"], model["more_keys"] = await first_keys(context.log, topic, context.text("text"))
     return model
 
 
-async def _keys(log: Everlog, topic: str, text: str) -> tuple[list[str], bool]:
+async def first_keys(log: Everlog, topic: str, text: str) -> tuple[list[str], bool]:
+    """The first keys of a topic that contain a text, and whether there may be more: no topic is read to its end."""
     found: list[str] = []
+    looked = 0
     async for key in log.journal(topic).keys():
+        if len(found) == MAX_KEYS or looked == MAX_LOOKED:
+            return found, True
+        looked += 1
         if text in key:
-            if len(found) == MAX_KEYS:
-                return found, True
             found.append(key)
     return found, False
 
