@@ -43,6 +43,9 @@ class Requester(ABC):
     async def open(self, clients: int) -> None:
         """Be ready for so many at once."""
 
+    async def ready(self) -> None:  # noqa: B027
+        """A round is about to begin; this is not in its time."""
+
     @abstractmethod
     async def request(self, client: int, kind: Kind, number: int) -> None:
         """One request; raises unless it is done."""
@@ -84,6 +87,7 @@ class Requester(ABC):
                 await self.request(client, kind, number % self.documents)
                 latencies.append(clock() - before)
 
+        await self.ready()
         started = clock()
         async with asyncio.TaskGroup() as tasks:
             for client in range(clients):
@@ -92,7 +96,7 @@ class Requester(ABC):
 
 
 class OverHttp(Requester):
-    """A connection for each client, which stays open."""
+    """A connection for each client, which stays open for a round: a server closes those that nobody uses."""
 
     def __init__(self, url: str, documents: int, payloads: Sequence[Payload]) -> None:
         super().__init__(documents, payloads)
@@ -101,6 +105,10 @@ class OverHttp(Requester):
 
     async def open(self, clients: int) -> None:
         self._clients = [await Client.connect(self._url) for _ in range(clients)]
+
+    async def ready(self) -> None:
+        await self.close()
+        await self.open(len(self._clients))
 
     async def request(self, client: int, kind: Kind, number: int) -> None:
         if kind == "list":

@@ -181,7 +181,7 @@ async def _wake(settings: Settings, side: Embedded) -> list[float]:
             worker.stop()
 
     worker = side.log.worker(everlog.job("due")(note))
-    queue, due = side.log.queue("due"), datetime.now(UTC) + timedelta(seconds=1)
+    queue, due = side.log.queue("due"), datetime.now(UTC) + timedelta(seconds=5)
     for number in range(wanted):
         due += timedelta(milliseconds=source.uniform(10, 60))
         await queue.put(number, at=due)

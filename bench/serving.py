@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import subprocess
@@ -85,4 +86,5 @@ class Client:
 
     async def close(self) -> None:
         self._writer.close()
-        await self._writer.wait_closed()
+        with contextlib.suppress(OSError):  # the server may have been first
+            await self._writer.wait_closed()
