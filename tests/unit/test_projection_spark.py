@@ -241,6 +241,8 @@ async def test_commands_are_followed(config):
             await log.projections.pause("sales", wait=20)
             assert (await log.projections.get("sales")).state == "paused"
             more, _ = await sell(log, 3)
+            await asyncio.sleep(0.2)  # a batch takes a tenth of it
+            assert await found(log) == {shop: 2 * n for shop, n in expected.items()}
             await log.projections.resume("sales", wait=20)
             await until(log, {shop: 2 * n + more[shop] for shop, n in expected.items()})
 
