@@ -261,7 +261,10 @@ class Projections:
         `create`: statements that make tables which shall look different from now on; the others are made as they are.
         `told(handled, waiting)` is called now and then. `follow`: keep it up to date until somebody switches.
         """
-        rebuild = Rebuild(await self.store(), projection, lag=self._lag)
+        store = await self.store()
+        rebuild = Rebuild(store, projection, lag=self._lag)
+        if not await store.known(await self._current(projection.name)):
+            raise UnknownProjection(projection.name)  # it has no view yet: just run it
         number = await rebuild.begin(create)
         await rebuild.fill(number, self._runner, told=told, follow=follow)
         return number

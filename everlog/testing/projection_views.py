@@ -346,9 +346,10 @@ class ViewConformance(ViewStatements):
             rebuild = Rebuild(words, declare("+"), lag=_no_lag)
             number = await rebuild.begin()
             await owned("words", None)
+            free = (await words.leases("words"))["all"]
             await rebuild.fill(number, lambda one: Runner([one], **settings))
             await asyncio.sleep(1)  # two beats: it would have taken the key, which is free
-            await owned("words", None)
+            assert (await words.leases("words"))["all"] == free
             async with Runner([declare("")], **settings) as old:
                 await owned("words", old)
                 await switch(words, "words")

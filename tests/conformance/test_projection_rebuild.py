@@ -13,9 +13,9 @@ import pytest
 
 import everlog
 from everlog import Event
-from everlog.errors import InvalidProjection
+from everlog.errors import InvalidProjection, UnknownProjection
 from everlog.failpoints import REBUILD_POINTS, VARIABLE
-from everlog.projections.copies import is_copy, rename
+from everlog.projections.copies import Copies, is_copy, rename
 from tests.support import small_config
 from tests.unit.models.rebuild_process import declare
 
@@ -138,6 +138,12 @@ async def test_a_copy_may_look_different(small_log):
     await small_log.projections.rebuild(second, create=create)
     await small_log.projections.switch("words")
     assert await small_log.projections.view("words").fetch("SELECT DISTINCT text, more FROM words") == [("new", 7)]
+
+
+async def test_what_never_ran_is_not_rebuilt(small_log):
+    with pytest.raises(UnknownProjection):
+        await small_log.projections.rebuild(declare(small_log.config, "new"))
+    assert await small_log.projections.copies("words") == Copies()
 
 
 async def test_follow_keeps_the_copy_up_to_date(small_log):

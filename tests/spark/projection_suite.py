@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -91,6 +91,12 @@ class SparkProjectionSuite:
             while await self.found(log) != expected:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
+    async def caught_up(self, log: Any, seen: Callable[[], bool]) -> None:
+        """Everything is seen, and its offset is stored; the lag is told as soon as the owner has said what it reads."""
+        async with asyncio.timeout(120):
+            while not seen() or (lag := (await log.projections.get("seen")).lag) is None or lag.events:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
     async def test_the_records_of_a_topic(self, backend: Backend, spark: Any) -> None:
         """Read by the pipeline's own source; the offsets are those of the same projection without Spark."""
         seen: list[tuple[str, int]] = []
@@ -104,16 +110,14 @@ class SparkProjectionSuite:
         async with everlog.connect(backend.config) as log:
             expected, _ = await self.sell(log, 30)
             with self.heavy(backend, spark, declared()):
-                while len(seen) < 30 or (await log.projections.get("seen")).lag.events:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+                await self.caught_up(log, lambda: len(seen) >= 30)
             assert Counter(key for key, _ in seen) == expected
             name = backend.topic("shops")
             offset = await log.projections.offset("seen")
             assert set(offset) <= {f"{name}-{partition}" for partition in range(2)}
             await log.journal("shops").append("shop-9", Event("x"))
             with self.heavy(backend, spark, declared()):
-                while (await log.projections.get("seen")).lag.events:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+                await self.caught_up(log, lambda: len(seen) >= 31)
             assert [key for key, _ in seen[30:]] == ["shop-9"], "it went on where it was"
 
     async def test_what_cannot_run_on_spark_is_named(self, backend: Backend, spark: Any) -> None:

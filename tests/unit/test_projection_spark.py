@@ -241,6 +241,8 @@ async def test_commands_are_followed(config):
             await log.projections.pause("sales", wait=20)
             assert (await log.projections.get("sales")).state == "paused"
             more, _ = await sell(log, 3)
+            await asyncio.sleep(0.2)  # a batch takes a tenth of it
+            assert await found(log) == {shop: 2 * n for shop, n in expected.items()}
             await log.projections.resume("sales", wait=20)
             await until(log, {shop: 2 * n + more[shop] for shop, n in expected.items()})
 
@@ -284,6 +286,17 @@ async def test_a_batch_that_may_be_half_stored_is_taken_up_as_it_was(config, mon
         assert {len(batch) for batch in seen[:4]} == {4}
         assert seen[0] == seen[1] == seen[2] == seen[3]
         assert [len(batch) for batch in seen[4:]] == [5]
+        await sell(log, 2)
+        fail = ["cut off"] * 100
+        with Running(config, sales(fail=fail, max_events=100)):
+            async with asyncio.timeout(20):
+                while len(fail) == 100:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        await log.projections.clear("sales")
+        _, token = await sell(log, 3)
+        with Running(config, sales(max_events=100)) as running:
+            await log.projections.wait("sales", token)
+            assert running.spark.sizes[0] == 14, "what was planned from elsewhere does not count"
 
 
 async def test_what_cannot_run_on_spark_is_named(config):
