@@ -102,7 +102,7 @@ def server_sent(
     """A feed on the wire. The id of an event is its revision."""
     return event_stream(
         _frames(items),
-        describe=lambda revision: f'{{"revision":{revision}}}',
+        checkpoint=lambda revision: f'{{"revision":{revision}}}',
         every=min(every, MAX_CHECKPOINT),
         stopping=stopping,
         counters=counters,

@@ -14,12 +14,12 @@ import msgspec
 from everlog.client import Everlog
 from everlog.clock import Clock
 from everlog.config import Config
-from everlog.errors import InvalidRange, StorageFailed, Unreachable
+from everlog.errors import EverlogError, InvalidRange, StorageFailed, Unreachable
 from everlog.http.events import TaggedBody, tagged_of
 from everlog.http.journal_client import RemoteJournal
 from everlog.http.projections import InstanceBody, ProjectionsBody
 from everlog.http.requests import segment
-from everlog.http.wire import Wire
+from everlog.http.wire import Wire, refusal
 from everlog.journal.events import EventRecord
 from everlog.journal.journal import Journal
 from everlog.journal.tag_names import SLICES, check_tag
@@ -135,18 +135,18 @@ class RemoteTag(Tag):
         return self._live_pages(_where(after, since, token))
 
     async def _live_pages(self, params: dict[str, str | None]) -> AsyncGenerator[list[TaggedEvent], None]:
-        """A stream that is cut goes on behind the last frame; if the server stays away, Unreachable."""
+        """A stream that is cut goes on behind the last frame; if nothing comes of that, the last error is raised."""
         last: str | None = None
         tries = 0
         while True:
             try:
                 async with aclosing(self._frames(params, last)) as frames:
                     async for place, event in frames:
-                        tries, last = 0, place
+                        tries, last = 0 if place != last else tries, place
                         if event is not None:
                             yield [event]
-            except Unreachable:
-                if tries == TRIES:
+            except EverlogError as error:
+                if tries == TRIES or not error.retriable:
                     raise
             if tries == TRIES:
                 raise Unreachable(f"the server ends every stream of {self._url} at once")
@@ -166,7 +166,7 @@ class RemoteTag(Tag):
                 elif name == "event":
                     kind = value
                 elif name == "data" and kind == "failed":
-                    raise Unreachable(value)
+                    raise refusal(500, msgspec.json.decode(value))
                 elif name == "data":
                     yield place, tagged_of(_decode_tagged(value)) if kind == "event" else None
 

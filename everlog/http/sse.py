@@ -12,9 +12,11 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 from litestar.response import Stream
 
 from everlog.errors import EverlogError
+from everlog.http.errors import describe
 from everlog.http.watching import HttpCounters
 
 MAX_SKIPPED = 1000
@@ -49,13 +51,13 @@ def stream_answer(frames: Callable[[], AsyncIterator[bytes]]) -> Stream:
 async def event_stream(
     items: Items,
     *,
-    describe: Callable[[str], str],
+    checkpoint: Callable[[str], str],
     every: float,
     stopping: asyncio.Event,
     counters: HttpCounters,
     begin: str | None = None,
 ) -> AsyncIterator[bytes]:
-    """Items on the wire, until they end or the server stops. `describe` makes a checkpoint's data of its id.
+    """Items on the wire, until they end or the server stops. `checkpoint` makes a checkpoint's data of its id.
 
     `begin` is where the reader stands before anything was read; without it the first checkpoint comes from the items.
     """
@@ -82,14 +84,14 @@ async def event_stream(
             else:
                 caught_up = False
             if last is not None and (caught_up or loop.time() >= due or skipped >= MAX_SKIPPED):
-                yield Frame(last, "checkpoint", describe(last)).text().encode()
+                yield Frame(last, "checkpoint", checkpoint(last)).text().encode()
                 due, skipped, told = loop.time() + every, 0, True
     except StopAsyncIteration:
         return
     except EverlogError as error:
-        # The head is out: the reason goes into the stream, and the reader comes again from where it was.
-        text = str(error).replace("\n", " ").replace("\r", " ")
-        yield Frame(last or "", "failed", text).text().encode()
+        # The head is out: the reason goes into the stream; unless it is for good, the reader comes again from there.
+        reason = msgspec.json.encode(describe(error, "")).decode()
+        yield Frame(last or "", "failed", reason).text().encode()
     finally:
         counters.streams -= 1
         stop.cancel()

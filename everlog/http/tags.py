@@ -198,7 +198,7 @@ def _live(request: AnyRequest, tag: Tag, url: str, how: dict[str, Any], after: s
     return stream_answer(
         lambda: event_stream(
             items,
-            describe=lambda offset: f'{{"offset":"{offset}"}}',
+            checkpoint=lambda offset: f'{{"offset":"{offset}"}}',
             every=state.config.server.checkpoint,
             stopping=state.stopping,
             counters=state.http_counters,

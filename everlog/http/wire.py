@@ -73,7 +73,7 @@ class Wire:
         async with aclosing(self.stream(url, params, {"Accept": LINES})) as found:
             async for line in found:
                 if line.startswith('{"error":'):
-                    raise _refusal(500, msgspec.json.decode(line)["error"])
+                    raise refusal(500, msgspec.json.decode(line)["error"])
                 if line:
                     yield line
 
@@ -108,12 +108,13 @@ def _given(params: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def refusal_of(answer: httpx.Response) -> EverlogError:
     """The error that the server meant."""
     try:
-        return _refusal(answer.status_code, answer.json())
+        return refusal(answer.status_code, answer.json())
     except (ValueError, KeyError, TypeError):
         return StorageFailed(f"{answer.url} answers {answer.status_code} without a reason: is it an Everlog server?")
 
 
-def _refusal(status: int, body: dict[str, Any]) -> EverlogError:
+def refusal(status: int, body: dict[str, Any]) -> EverlogError:
+    """The error that a status and a body stand for."""
     code, text, extra = str(body["code"]), str(body["description"]), body.get("extra")
     known = error_of(code, text, extra)
     if known is not None:

@@ -18,6 +18,7 @@ from everlog.errors import (
     InvalidConfig,
     InvalidId,
     InvalidInput,
+    InvalidOffset,
     InvalidPosition,
     OutcomeUnknown,
     StorageFailed,
@@ -26,6 +27,7 @@ from everlog.errors import (
 from everlog.http.server import serving
 from everlog.journal.events import Event, Json
 from everlog.projections.records import records
+from everlog.tags.timeuuid import start_of
 from everlog.testing import JournalConformance
 from everlog.testing.journal import OUTCOMES, keys
 from everlog.testing.tag_reading import TagReading
@@ -148,6 +150,13 @@ async def test_by_journal_as_of_now_and_what_a_server_cannot_do(tmp_path) -> Non
         for waited in (remote.expire(), remote.trim(), remote.tag("t").verify(), remote.projections.store()):
             with pytest.raises(StorageFailed):
                 await waited
+
+
+async def test_a_live_tag_says_what_is_wrong_for_good(everlog_: Any) -> None:
+    """An error that a further try cannot change is raised, and not met again and again."""
+    beyond = start_of(everlog_.parts.clock.now_ms() + 10_000_000)
+    with pytest.raises(InvalidOffset, match="future"):
+        await asyncio.wait_for(anext(everlog_.tag("t").live(after=beyond)), 20)
 
 
 async def test_a_repeated_append_is_stored_once(everlog_: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -39,7 +40,7 @@ def source() -> Source:
 
 def stream(source: Source, *, every: float = 60.0, begin: str | None = None, **options) -> AsyncIterator[bytes]:
     given = {"stopping": asyncio.Event(), "counters": HttpCounters(), **options}
-    return event_stream(source.items(), describe=lambda place: f'"{place}"', every=every, begin=begin, **given)
+    return event_stream(source.items(), checkpoint=lambda place: f'"{place}"', every=every, begin=begin, **given)
 
 
 async def chunk(found: AsyncIterator[bytes]) -> list[str]:
@@ -105,7 +106,9 @@ async def test_an_error_is_the_last_frame(source):
     found = stream(source, begin="3")
     await chunk(found)
     source.queue.put_nowait(Unreachable("no\nanswer"))
-    assert await chunk(found) == ["id: 3\nevent: failed\ndata: no answer"]
+    (frame,) = await chunk(found)
+    assert frame.startswith("id: 3\nevent: failed\ndata: {")
+    assert json.loads(frame.partition("data: ")[2])["description"] == "no\nanswer"
     assert [one async for one in found] == []
 
 
