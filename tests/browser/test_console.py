@@ -55,6 +55,17 @@ def test_every_page_is_readable_for_everybody(visit, width, dark):
         assert findings == [], f"{name} at {width} px: " + "\n".join(findings)
 
 
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_errors_and_open_forms_are_readable_too(visit, width, dark):
+    seen = visit("/console/queues?name=nothing-like-this", width=width, dark=dark, expected=("404",))
+    expect(seen.page.locator(".wrong")).to_contain_text("there is no queue")
+    assert seen.page.evaluate(AUDIT) == []
+    seen.open("/console/projections?name=parcels")
+    seen.page.locator("summary", has_text="Skip this event").click()
+    expect(seen.page.get_by_label("Reason")).to_be_visible()
+    assert seen.page.evaluate(AUDIT) == []
+
+
 def test_the_audit_finds_what_it_looks_for(visit):
     """An audit that cannot fail shows nothing."""
     seen = visit("/")
