@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -124,6 +124,7 @@ class Straight(Requester):
         self._changes = Changes(documents, payloads)
         self._ready: dict[str, deque[Change]] = {}
         self._pending: dict[str, str] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._session: Session | None = None
 
     async def open(self, clients: int) -> None:
@@ -154,7 +155,8 @@ class Straight(Requester):
             if not await self._fetch("row", uri, ""):
                 raise RuntimeError(f"there is no {uri}")
         if kind != "GET":
-            await self._write(self._ready[uri].popleft())
+            async with self._turns[uri]:  # a slow client may meet the next one at the same document
+                await self._write(self._ready[uri].popleft())
 
     async def add(self, client: int, number: int) -> None:
         body = msgspec.json.encode(self.payload(number)).decode()
