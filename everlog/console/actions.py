@@ -50,6 +50,21 @@ async def _forget_letters(log: Everlog, given: Fields) -> str:
     return f"{count:,} dropped"
 
 
+async def _switch_copies(log: Everlog, given: Fields) -> str:
+    found = await log.projections.switch(given["name"])
+    return f"copy {found.current} is read from now on"
+
+
+async def _switch_back(log: Everlog, given: Fields) -> str:
+    found = await log.projections.switch(given["name"], back=True)
+    return f"copy {found.current} is read again"
+
+
+async def _abort_rebuild(log: Everlog, given: Fields) -> str:
+    await log.projections.abort(given["name"])
+    return "the copy that was being built is dropped"
+
+
 async def _pause_queue(log: Everlog, given: Fields) -> str:
     return "no more claims" if await log.queue(given["name"]).pause() else "it was paused already"
 
@@ -110,6 +125,9 @@ ACTIONS: dict[str, Action] = {
     "projection.skip": Action(_skip_event, ("name", "key"), ("offset",), needs_reason=True),
     "projection.replay": Action(_replay_letters, ("name", "key"), ("offset",)),
     "projection.forget": Action(_forget_letters, ("name", "key"), ("offset",), needs_reason=True),
+    "projection.switch": Action(_switch_copies, ("name",)),
+    "projection.switch-back": Action(_switch_back, ("name",), needs_reason=True),
+    "projection.abort": Action(_abort_rebuild, ("name",), needs_reason=True),
     "queue.pause": Action(_pause_queue, ("name",)),
     "queue.resume": Action(_resume_queue, ("name",)),
     "queue.revive": Action(_revive_job, ("name", "entry")),

@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 
+import everlog
 from everlog.client import Everlog, connect
 from everlog.config import ServerConfig
 from everlog.console import console as console_module
@@ -373,3 +374,31 @@ async def test_a_topic_is_never_read_to_its_end(log, monkeypatch):
     assert (len(found), more) == (5, True)
     monkeypatch.setattr(journal_page, "MAX_LOOKED", 10)
     assert await journal_page.first_keys(log, "orders", "nothing") == ([], True)
+
+
+async def test_a_rebuilt_view_is_switched_to_and_back(http, log):
+    """The page says which copy is read and which is ready; its actions are the ones of `everlog projections`."""
+    csrf = await secret(http, log)
+    await log.projections.view("words").execute("CREATE TABLE words (key TEXT, text TEXT)")
+    await log.journal("orders").append("o", Event("x"))
+
+    async def words(record: Any, view: Any) -> None:
+        await view.execute("INSERT INTO words VALUES (?, ?)", record.key, "new")
+
+    projection = everlog.Projection("words", source=everlog.records("orders"), handler=words, tables=["words"])
+    token = await log.journal("orders").append("o", Event("y"))
+    async with log.projections.run(projection):
+        await log.projections.wait("words", token)
+    await log.projections.rebuild(projection)
+
+    async def copies() -> dict[str, Any]:
+        found = await http.get("/console/projections.json?name=words")
+        return found.json()["copies"]
+
+    assert (await copies())["filled"]
+    page = await http.get("/console/projections?name=words", headers=HTML)
+    assert "Switch to copy 1" in page.text
+    for action, current in (("switch", 1), ("switch-back", 0)):
+        done = await act(http, csrf_token=csrf, action=f"projection.{action}", name="words", reason="better")
+        assert done.status_code == 200, done.text
+        assert (await copies())["current"] == current

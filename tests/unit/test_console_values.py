@@ -220,7 +220,7 @@ def test_every_action_checks_its_fields(name):
 
 
 def test_what_loses_something_needs_a_reason():
-    losing = {name for name in ACTIONS if name.endswith((".skip", ".forget", ".cancel"))}
+    losing = {name for name in ACTIONS if name.endswith((".skip", ".forget", ".cancel", ".abort", ".switch-back"))}
     assert {name for name, action in ACTIONS.items() if action.needs_reason} == losing
     with pytest.raises(InvalidInput):
         check_fields("no.such", {})

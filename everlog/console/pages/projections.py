@@ -9,6 +9,7 @@ import msgspec
 from everlog.console.console import Context, Model, Page
 from everlog.console.sampling import Sampler, series
 from everlog.errors import UnknownProjection
+from everlog.projections.copies import copy_name, is_copy
 from everlog.projections.management import ProjectionStatus
 from everlog.projections.store import DeadLetter
 
@@ -23,6 +24,7 @@ async def build_projections(context: Context) -> Model:
         "projections": [_row(one, context.sampler) for one in found],
         "selected": None,
         "letters": [],
+        "copies": None,
         "series": series(context.sampler.samples, "handled"),
     }
     if name:
@@ -31,8 +33,25 @@ async def build_projections(context: Context) -> Model:
             raise UnknownProjection(name, key or None)
         model["selected"] = _row(chosen[0], context.sampler)
         letters = await context.log.projections.dead_letters(name, chosen[0].key, limit=MAX_LETTERS)
+        model["copies"] = await _copies(context, chosen[0].name, model["projections"])
         model["letters"] = [_letter(one) for one in letters]
     return model
+
+
+async def _copies(context: Context, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Which copies of its view there are; how far the one is that is being built."""
+    base = name.rpartition("~")[0] if is_copy(name) else name
+    found = await context.log.projections.copies(base)
+    built = [] if found.building is None else [row for row in rows if row["name"] == copy_name(base, found.building)]
+    return {
+        "name": base,
+        "current": found.current,
+        "building": found.building,
+        "filled": found.filled,
+        "previous": found.previous,
+        "waiting": sum(row["lag"] or 0 for row in built),
+        "progress": min((row["progress"] for row in built if row["progress"] is not None), default=None),
+    }
 
 
 def _row(one: ProjectionStatus, sampler: Sampler) -> dict[str, Any]:
