@@ -68,7 +68,7 @@ def _protect(headers: list[tuple[bytes, bytes]]) -> None:
     given = {name.lower(): value for name, value in headers}
     wanted = {
         b"x-content-type-options": b"nosniff",
-        b"referrer-policy": b"no-referrer",
+        b"referrer-policy": b"same-origin",
         b"x-frame-options": b"DENY",
         b"cache-control": b"no-store",
     }

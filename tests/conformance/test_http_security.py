@@ -109,7 +109,7 @@ async def test_every_route_but_the_public_ones_needs_a_token(http):
     """A route that somebody adds without a thought is closed."""
     public = {handler.handler_name for handler in ROUTES if handler.opt.get("scope") == "public"}  # type: ignore[union-attr]
     # Style and script of the console, the same for everybody; which node of a cluster this is, for the others.
-    elsewhere = {"get_static", "get_theme", "get_node"}
+    elsewhere = {"get_icon", "get_static", "get_theme", "get_node"}
     assert public - elsewhere == {"get_live", "get_ready", "get_login", "post_login", "post_logout"}
 
 
