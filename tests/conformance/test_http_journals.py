@@ -305,7 +305,7 @@ async def test_projections(log, http):
 
     async with log.projections.run(handler):
         async with asyncio.timeout(20):
-            while not await log.projections.list("seen"):  # it is known once it has begun
+            while not await log.projections.list("seen"):  # noqa: ASYNC110 - it is known once it has begun
                 await asyncio.sleep(0.01)
         position = (await append(http, 1, 2)).headers["journal-position"]
         found = (await send(http, "GET", "/projections/seen", params={"after": position})).json()["projections"]
