@@ -249,7 +249,7 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stale_recovery_retry: Seconds = 180.0
     transaction_days: Annotated[float, msgspec.Meta(gt=1)] = 7.0
     feed_poll: Seconds = 0.5
-    feed_checkpoint: Seconds = 15.0
+    feed_checkpoint: Seconds = 10.0
     max_history: Positive = 10_000
     routing: bool = True
     node_address: str | None = None

@@ -6,6 +6,7 @@ That saves contention, and nothing rests on it: whatever goes wrong on the way, 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from litestar import Litestar, Response, get
 from litestar.openapi.spec import OpenAPIType, Schema
 
 from everlog.client import Everlog
+from everlog.config import ServerConfig
 from everlog.documents.membership import Membership
 from everlog.documents.nodes import Node
 from everlog.documents.paths import PARTITIONS
@@ -55,7 +57,10 @@ class Nodes:
         limits = httpx.Limits(max_connections=1000, keepalive_expiry=KEPT_ALIVE)
         # The owner may keep a write for as long as another write may take, and then takes its own time.
         timeout = httpx.Timeout(2 * self._seconds, connect=ASK_SECONDS)
-        self._http = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
+        trusted = _trusted(log.config.server)
+        self._http = httpx.AsyncClient(timeout=timeout, limits=limits, verify=trusted, trust_env=False)
+        token = log.config.server.cluster_token
+        self._own_name = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._log = log
         self._address = address
         self.membership: Membership | None = None
@@ -87,7 +92,7 @@ class Nodes:
     async def _ask(self, node: Node) -> bool | None:
         """Let a node look at the table. Gone is one whose address refuses, or leads to somebody else."""
         try:
-            found = await self._http.get(f"{node.address}{NODES}", timeout=ASK_SECONDS)
+            found = await self._http.get(f"{node.address}{NODES}", timeout=ASK_SECONDS, headers=self._own_name)
         except httpx.ConnectError:
             return False
         except httpx.TransportError:
@@ -182,6 +187,14 @@ async def routed(request: AnyRequest, group: Workers, uri: str, data: bytes, run
     return await run() if nodes is None else await nodes.routed(request, group, uri, data, run)
 
 
+def _trusted(config: ServerConfig) -> ssl.SSLContext:
+    """Whom to believe: what the system does, and the certificate that we show ourselves."""
+    context = ssl.create_default_context()
+    if config.cert_file is not None:
+        context.load_verify_locations(config.cert_file)
+    return context
+
+
 @asynccontextmanager
 async def joined(app: Litestar, log: Everlog, address: str) -> AsyncIterator[None]:
     """The server is a node at this address; it must listen there already, and until it has left."""
@@ -200,7 +213,6 @@ async def joined(app: Litestar, log: Everlog, address: str) -> AsyncIterator[Non
 
 @get(
     NODES,
-    opt={"scope": "public"},
     operation_class=operation(
         answers={
             200: answer(

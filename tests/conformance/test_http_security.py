@@ -8,6 +8,8 @@ import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -108,8 +110,8 @@ async def test_public_routes_and_unknown_ones(http):
 async def test_every_route_but_the_public_ones_needs_a_token(http):
     """A route that somebody adds without a thought is closed."""
     public = {handler.handler_name for handler in ROUTES if handler.opt.get("scope") == "public"}  # type: ignore[union-attr]
-    # Style and script of the console, the same for everybody; which node of a cluster this is, for the others.
-    elsewhere = {"get_icon", "get_static", "get_theme", "get_node"}
+    # Style and script of the console, the same for everybody.
+    elsewhere = {"get_icon", "get_static", "get_theme"}
     assert public - elsewhere == {"get_live", "get_ready", "get_login", "post_login", "post_logout"}
 
 
@@ -469,12 +471,46 @@ async def test_a_reader_that_reads_nothing_is_cut(config, open_http):
     made.close()
 
 
-async def test_tls(config, tmp_path):
-    """Encrypted, and with a cookie that only travels so."""
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+async def certificate(folder: Path) -> tuple[Path, Path]:
+    """One that only itself vouches for, and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    return cert, key
+
+
+async def test_servers_know_each_other(config, tmp_path):
+    """By their secret and their certificate: a write is passed on to the server that its document belongs to."""
+    cert, key = await certificate(tmp_path)
+    both = msgspec.structs.replace(
+        config,
+        server=ServerConfig(cert_file=str(cert), key_file=str(key), cluster_token="0123456789abcdef"),
+        documents=DocumentsConfig(node_sync=0.2, node_lease=5.0),
+    )
+    token = new_token(both, "write")
+    async with AsyncExitStack() as stack:
+        addresses: list[str] = []
+        for _ in range(2):
+            log = await stack.enter_async_context(connect(both))
+            addresses.append(await stack.enter_async_context(serving(log, host="127.0.0.1", port=0)))
+        trusted = ssl.create_default_context(cafile=str(cert))
+        http = await stack.enter_async_context(httpx.AsyncClient(verify=trusted, headers=bearer(token)))
+        nodes = f"{addresses[0]}/hyper-storage/nodes"
+        assert (await http.get(nodes, headers=bearer("0123456789abcdef"))).status_code == 200
+        assert (await http.get(nodes, headers=bearer("0123456789abcdeg"))).status_code == 401
+        writers = set()
+        for name in "abcdefghij":
+            answers = [await http.put(f"{one}/hyper-storage/content/{name}", json={"by": one}) for one in addresses]
+            assert {answer.status_code for answer in answers} <= {200, 201}
+            (writer,) = {answer.headers["everlog-node"] for answer in answers}
+            writers.add(writer)
+        assert len(writers) == 2
+
+
+async def test_tls(config, tmp_path):
+    """Encrypted, and with a cookie that only travels so."""
+    cert, key = await certificate(tmp_path)
     settings = ServerConfig(cert_file=str(cert), key_file=str(key))
     secure = msgspec.structs.replace(config, server=settings)
     token = new_token(secure, "read")
