@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import chain, count, repeat
 
 import msgspec
 import pytest
@@ -17,10 +18,19 @@ from tests.cluster.kafka_support import trim
 pytestmark = pytest.mark.cluster
 
 
+# Making the tables takes longer than a test, so some share them; each has topics of its own. They must not be many: a
+# test that leaves a batch unpublished holds the watermark of all, and every batch loads the plans above that.
+TESTS_PER_KEYSPACE = 20
+
+
 @pytest.fixture(scope="module")
-def keyspace() -> str:
-    """One for all tests: making the tables takes longer than a test. Each still has topics of its own."""
-    return f"j{secrets.token_hex(5)}"
+def keyspaces() -> Iterator[str]:
+    return chain.from_iterable(repeat(f"j{secrets.token_hex(5)}", TESTS_PER_KEYSPACE) for _ in count())
+
+
+@pytest.fixture
+def keyspace(keyspaces: Iterator[str]) -> str:
+    return next(keyspaces)
 
 
 class TestClusterJournal(JournalConformance):

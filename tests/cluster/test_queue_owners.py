@@ -102,10 +102,12 @@ async def test_owners_killed_and_paused(cluster_config, tmp_path):
     await run(cluster_config().cassandra, tmp_path, 4)
 
 
-@pytest.mark.faults
 @pytest.mark.timeout(900)
-async def test_owners_killed_and_paused_many_times(cluster_config, tmp_path):
-    await run(cluster_config().cassandra, tmp_path, 40)
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(15, marks=pytest.mark.faults), pytest.param(100, marks=pytest.mark.soak)]
+)
+async def test_owners_killed_and_paused_many_times(cluster_config, tmp_path, rounds):
+    await run(cluster_config().cassandra, tmp_path, rounds)
 
 
 @pytest.mark.case("journal-tables", 46)
@@ -117,10 +119,12 @@ async def test_processes_that_share_a_queue_killed_and_paused(cluster_config, tm
     assert at_work(folder) >= 3
 
 
-@pytest.mark.faults
 @pytest.mark.timeout(900)
-async def test_processes_that_share_a_queue_killed_and_paused_many_times(cluster_config, tmp_path):
+@pytest.mark.parametrize(
+    "rounds", [pytest.param(12, marks=pytest.mark.faults), pytest.param(100, marks=pytest.mark.soak)]
+)
+async def test_processes_that_share_a_queue_killed_and_paused_many_times(cluster_config, tmp_path, rounds):
     folder = tmp_path / "said"
     folder.mkdir()
-    await run(cluster_config().cassandra, folder, 30, host="127.0.0.1", count=3)
-    assert at_work(folder) >= 15
+    await run(cluster_config().cassandra, folder, rounds, host="127.0.0.1", count=3)
+    assert at_work(folder) >= rounds // 2

@@ -149,9 +149,10 @@ async def test_limits_are_exact_over_processes(keyspace):
         assert sum(began <= first < began + 1000 for first, _ in spans) <= 10
 
 
-@pytest.mark.faults
+@pytest.mark.soak
 class TestPassedOn(QueueCases):
-    """The suite for stores, by a process that never owns anything."""
+    """The suite for stores, by a process that never owns anything. Minutes of making tables: the same suite runs so on a
+    model of the tables every time (tests/unit)."""
 
     @pytest.fixture
     async def make_store(self, keyspace):

@@ -65,6 +65,8 @@ def test_every_answer_is_documented(server, method, route, path, query, body, se
     assert answer.status_code < 500 or answer.json()["code"].startswith("query-"), (answer.status_code, answer.text)
     if answer.status_code >= 400 and method != "HEAD":
         assert set(answer.json()) >= {"code", "description", "errorId"}
+    if not answer.url.path.startswith(f"/hyper-storage/{route}"):
+        return  # the client took dots in the path for folders, and asked for something else
     operation = server.documented.get(template_of(route, path), {}).get(method.lower())
     if operation is not None and answer.status_code != 404:
         assert str(answer.status_code) in operation["responses"], (answer.status_code, answer.text)

@@ -165,7 +165,7 @@ async def test_an_owner_that_dies_without_a_word():
     loop = asyncio.get_running_loop()
     started = loop.time()
     assert (await queue.put("k2")).result == "CREATED"
-    assert loop.time() - started >= 0.4
+    assert loop.time() - started >= 0.1  # not at once; the beat may have been watched before
     assert (await queue.stats()).ready == 2
     await two.close()
     await one.close()
