@@ -35,7 +35,7 @@ from everlog.errors import (
 from everlog.log.base import LogTopic
 from everlog.log.kafka.log import KafkaLog
 from everlog.log.kafka.topics import Topics
-from tests.cluster.kafka_support import make_topic, new_record, opened, put_foreign, remove_topic, with_kafka
+from tests.cluster.kafka_support import admin, make_topic, new_record, opened, put_foreign, remove_topic, with_kafka
 from tests.cluster.servers import require_servers
 
 pytestmark = pytest.mark.cluster
@@ -449,9 +449,12 @@ async def refusal(log: KafkaLog, topic: LogTopic, *, saying: str) -> bool:
     return False
 
 
-@pytest.mark.faults
+@pytest.mark.soak  # one run in three the reason is not found, see the changelog's known faults
 async def test_too_few_replicas_are_named_before_and_after_the_append(tmp_path):
-    """Three brokers, three replicas that must all be in sync, and one broker dies."""
+    """Three brokers, three replicas that must all be in sync, and one broker dies.
+
+    Not the leader: a new one could not say where the log ends before all replicas are back.
+    """
     require_servers()
     state = new_state(3, secure=False)
     brokers = [Broker(tmp_path, state, number) for number in (1, 2, 3)]
@@ -468,7 +471,8 @@ async def test_too_few_replicas_are_named_before_and_after_the_append(tmp_path):
             topic = await log.create_topic("t")
             assert (await log.append(topic, new_record())).offset == 0
             assert await log.concerns() == {}
-            end(brokers[2])
+            leader: int = admin(config).list_topics("t", timeout=30).topics["t"].partitions[0].leader
+            end(brokers[1] if leader == 3 else brokers[2])  # their ids begin with 1
             assert await refusal(log, topic, saying="2 of 3 replicas in sync")
             assert (await log.end(topic, 0)) == 1
         async with opened(config) as log:

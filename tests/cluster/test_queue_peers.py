@@ -151,8 +151,8 @@ async def test_limits_are_exact_over_processes(keyspace):
 
 @pytest.mark.soak
 class TestPassedOn(QueueCases):
-    """The suite for stores, by a process that never owns anything. Minutes of making tables: the same suite runs so on a
-    model of the tables every time (tests/unit)."""
+    """The suite for stores, by a process that never owns anything. It makes tables for minutes; the same suite runs so
+    on a model of the tables every time (tests/unit)."""
 
     @pytest.fixture
     async def make_store(self, keyspace):
