@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from everlog.config import DocumentsConfig
-from tests.conformance.served import served
+from tests.http_support import server_in_thread
 from tests.support import small_config
 
 CHECKS = [
@@ -35,7 +35,7 @@ CHECKS = [
 def address(tmp_path_factory) -> Iterator[str]:
     documents = DocumentsConfig(max_body_bytes=10_000, request_timeout=5.0, max_history=100)
     config = msgspec.structs.replace(small_config(tmp_path_factory.mktemp("schema")), documents=documents)
-    with served(config) as found:
+    with server_in_thread(config) as found:
         yield found
 
 
