@@ -68,13 +68,3 @@ def check_action(request: AnyRequest, visitor: Visitor, form: dict[str, str]) ->
     given = form.get(CSRF_FIELD, headers.get(CSRF_HEADER, ""))
     if not hmac.compare_digest(given.encode(), visitor.csrf.encode()):
         raise PermissionDeniedException("this form is not of this session: load the page again")
-
-
-def local_path(back: str | None) -> str:
-    """A path of this server to go back to; anything else leads home.
-
-    >>> local_path("/console/queues?name=a"), local_path("//evil.example"), local_path("https://evil.example")
-    ('/console/queues?name=a', '/', '/')
-    """
-    bad = back is None or not back.startswith("/") or back.startswith("//") or "\\" in back or not back.isprintable()
-    return "/" if bad or back is None else back

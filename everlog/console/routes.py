@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter
 from litestar.response import Redirect
 
-from everlog.console.access import check_action, form_of, local_path, visitor_of
+from everlog.console.access import check_action, form_of, visitor_of
 from everlog.console.actions import check_fields
 from everlog.console.answering import THEME_COOKIE, THEMES, answer_page, remedy_for, status_for, view, wants_json
 from everlog.console.console import Console, Page
@@ -26,7 +26,7 @@ from everlog.console.pages.search import SEARCH
 from everlog.console.pages.tags import TAGS
 from everlog.console.rendering import HEADERS, STATIC, encode, render, static_file, url
 from everlog.errors import EverlogError
-from everlog.http.requests import AnyRequest, parameters
+from everlog.http.requests import AnyRequest, local_path, parameters
 
 PAGES = [FLOW, JOURNAL, TAGS, PROJECTIONS, QUEUES, DOCUMENTS, PIPELINE, OPERATIONS, SEARCH]
 

@@ -14,7 +14,7 @@ from everlog.errors import InvalidDocument
 from everlog.http.answers import json_answer
 from everlog.http.errors import also
 from everlog.http.openapi import Shape, shown
-from everlog.http.requests import AnyRequest, parameters, read_body
+from everlog.http.requests import AnyRequest, local_path, parameters, read_body
 from everlog.http.security import CHALLENGE, FORM, MAX_FORM_BYTES, Security, form_of, principal_of, scopes_of
 
 _PAGE = """<!doctype html>
@@ -52,16 +52,6 @@ class SessionBody(msgspec.Struct, frozen=True):
 def _security(request: AnyRequest) -> Security:
     found: Security = request.app.state.security
     return found
-
-
-def local_path(text: str) -> str:
-    """Where to go after the log-in: only to pages of this server.
-
-    >>> local_path("/tags?x=1"), local_path("//elsewhere"), local_path("https://elsewhere")
-    ('/tags?x=1', '/', '/')
-    """
-    sound = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and "\\" not in text
-    return text if sound else "/"
 
 
 def login_page(next_: str, problem: str = "", status: int = 200) -> Response[str]:

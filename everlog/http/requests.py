@@ -43,6 +43,18 @@ def segment(text: str) -> str:
     return quote(text, safe="~:@!$&'()*+,;=-._")
 
 
+def local_path(text: str | None) -> str:
+    """Where to go after a log-in or an action: only to pages of this server.
+
+    >>> local_path("/tags?x=1"), local_path("//elsewhere"), local_path("https://elsewhere")
+    ('/tags?x=1', '/', '/')
+    """
+    if text is None:
+        return "/"
+    sound = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and "\\" not in text
+    return text if sound else "/"
+
+
 def parameters(request: AnyRequest) -> dict[str, str]:
     """The query parameters; of one that comes twice, the last."""
     query = request.scope["query_string"].decode("latin-1")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jinja2 import UndefinedError
 from litestar.exceptions import PermissionDeniedException
 
-from everlog.console.access import Visitor, check_action, local_path
+from everlog.console.access import Visitor, check_action
 from everlog.console.actions import ACTIONS, check_fields, matches
 from everlog.console.charts import make_chart
 from everlog.console.observing import Observation, QueueSummary, TagsSummary
@@ -19,6 +19,7 @@ from everlog.console.rendering import brief, environment, relative, remedy, rend
 from everlog.console.sampling import Sample, rate, series
 from everlog.console.why import explain_job, explain_queue
 from everlog.errors import InvalidInput
+from everlog.http.requests import local_path
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 from everlog.projections.management import ProjectionStatus
 from everlog.projections.source import Lag
