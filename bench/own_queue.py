@@ -11,7 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 import everlog
 from bench.rounds import Laps, Round
-from everlog.queues.queue import Job, Queue
+from everlog.queues.jobs import Job
+from everlog.queues.queue import Queue
 
 T = TypeVar("T")
 

@@ -44,10 +44,11 @@ from everlog.projections.runner import Runner
 from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, flow, grouped, on_spark
 from everlog.projections.tagged import slices, tag
 from everlog.queues.job import GiveUp, JobFunction, Retry, job
+from everlog.queues.jobs import DeadJob, Job, JobInfo, Receipt
 from everlog.queues.operations import Stats as QueueStats
 from everlog.queues.options import QueueOptions
 from everlog.queues.priority import Priority
-from everlog.queues.queue import DeadJob, Job, JobInfo, Queue, Receipt
+from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
 from everlog.store.base import Snapshot
 from everlog.tags.tag import Tag, TaggedEvent, TagInfo

@@ -108,7 +108,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if not error_name(error).startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+            if not is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(OPEN_AGAIN_SECONDS)
 
@@ -140,6 +140,11 @@ def explain(path: Path, error: sqlite3.Error) -> EverlogError:
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return StorageFailed(f"{path} is not a sound SQLite file ({text}): restore it from a copy")
     return StorageFailed(f"{path}: {text}")
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another process or thread holds a lock that we did not want to wait for."""
+    return error_name(error).startswith("SQLITE_BUSY")
 
 
 def is_fatal(error: sqlite3.Error) -> bool:

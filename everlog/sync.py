@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from everlog import client
 from everlog.clock import Clock
@@ -33,97 +33,15 @@ from everlog.projections.runner import Runner
 from everlog.queues import queue as queues
 from everlog.queues import worker as workers
 from everlog.queues.job import JobFunction
+from everlog.queues.jobs import Receipt
 from everlog.sqlite import Trace
 from everlog.store.base import Snapshot
 from everlog.tags import tag
 from everlog.tags.delay import reader
+from everlog.twin import FETCH, Twin, blocking, flattening, items_of, iterating
 
 if TYPE_CHECKING:
     from everlog.documents.blocking import BlockingDocuments
-
-FETCH = 500
-
-P = ParamSpec("P")
-R = TypeVar("R")
-T = TypeVar("T")
-
-
-class _Twin(Generic[T]):
-    """Something asynchronous, and the door to the loop that it lives in."""
-
-    def __init__(self, inner: T, portal: Portal) -> None:
-        self._inner = inner
-        self._portal = portal
-
-
-def _of(inner: T, method: Callable[Concatenate[T, P], R]) -> Callable[P, R]:
-    """The object's own method of this name: a server's journals are not what a folder's are."""
-    found: Callable[P, R] = getattr(inner, method.__name__, functools.partial(method, inner))
-    return found
-
-
-def _blocking(
-    method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[_Twin[T], P], R]:
-    """The method, waiting for its result."""
-
-    @functools.wraps(method)
-    def call(self: _Twin[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._portal.call(_of(self._inner, method)(*args, **kwargs))
-
-    return call
-
-
-def _iterating(
-    method: Callable[Concatenate[T, P], AsyncIterator[R]],
-    fetch: int = FETCH,
-) -> Callable[Concatenate[_Twin[T], P], Iterator[R]]:
-    """The method, as a plain iterator that fetches several items at a time; one, where they come as they happen."""
-
-    @functools.wraps(method)
-    def call(self: _Twin[T], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
-        return _items(self._portal, _of(self._inner, method)(*args, **kwargs), fetch)
-
-    return call
-
-
-def _flattening(
-    method: Callable[Concatenate[T, P], AsyncIterator[list[R]]],
-) -> Callable[Concatenate[_Twin[T], P], Iterator[R]]:
-    """The method, as a plain iterator over the items of its pages, one page at a time."""
-
-    @functools.wraps(method)
-    def call(self: _Twin[T], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
-        pages = _items(self._portal, _of(self._inner, method)(*args, **kwargs), 1)
-        return (item for page in pages for item in page)
-
-    return call
-
-
-def _items(portal: Portal, source: AsyncIterator[R], fetch: int) -> Iterator[R]:
-    """What an asynchronous iterator gives; an error comes after the items before it."""
-    try:
-        error: Exception | None = None
-        while error is None:
-            items, error = portal.call(_take(source, fetch))
-            yield from items
-        if not isinstance(error, StopAsyncIteration):
-            raise error
-    finally:
-        close = getattr(source, "aclose", None)
-        if close is not None:
-            # Without waiting: a forgotten iterator may be collected in the loop's own thread.
-            portal.send(close())
-
-
-async def _take(source: AsyncIterator[R], count: int) -> tuple[list[R], Exception | None]:
-    items: list[R] = []
-    try:
-        while len(items) < count:
-            items.append(await anext(source))
-    except Exception as error:
-        return items, error
-    return items, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,36 +53,36 @@ class Recovered:
     events: Iterator[EventRecord]
 
 
-class Snapshots(_Twin[snapshots.Snapshots]):
+class Snapshots(Twin[snapshots.Snapshots]):
     """The snapshots of one topic's journals."""
 
-    save = _blocking(snapshots.Snapshots.save)
-    load = _blocking(snapshots.Snapshots.load)
-    list = _blocking(snapshots.Snapshots.list)
-    delete = _blocking(snapshots.Snapshots.delete)
+    save = blocking(snapshots.Snapshots.save)
+    load = blocking(snapshots.Snapshots.load)
+    list = blocking(snapshots.Snapshots.list)
+    delete = blocking(snapshots.Snapshots.delete)
 
 
-class Quarantine(_Twin[quarantine.Quarantine]):
+class Quarantine(Twin[quarantine.Quarantine]):
     """All quarantined records."""
 
-    list = _iterating(quarantine.Quarantine.list)
-    show = _blocking(quarantine.Quarantine.show)
-    retry = _blocking(quarantine.Quarantine.retry)
-    skip = _blocking(quarantine.Quarantine.skip)
+    list = iterating(quarantine.Quarantine.list)
+    show = blocking(quarantine.Quarantine.show)
+    retry = blocking(quarantine.Quarantine.retry)
+    skip = blocking(quarantine.Quarantine.skip)
 
 
-class Journal(_Twin[asynchronous.Journal]):
+class Journal(Twin[asynchronous.Journal]):
     """The journals of one topic, by id."""
 
-    append = _blocking(asynchronous.Journal.append)
-    read = _flattening(asynchronous.Journal.read_pages)
-    read_pages = _iterating(asynchronous.Journal.read_pages)
-    pointer = _blocking(asynchronous.Journal.pointer)
-    head = _blocking(asynchronous.Journal.head)
-    delete = _blocking(asynchronous.Journal.delete)
-    purge = _blocking(asynchronous.Journal.purge)
-    mark = _blocking(asynchronous.Journal.mark)
-    keys = _iterating(asynchronous.Journal.keys)
+    append = blocking(asynchronous.Journal.append)
+    read = flattening(asynchronous.Journal.read_pages)
+    read_pages = iterating(asynchronous.Journal.read_pages)
+    pointer = blocking(asynchronous.Journal.pointer)
+    head = blocking(asynchronous.Journal.head)
+    delete = blocking(asynchronous.Journal.delete)
+    purge = blocking(asynchronous.Journal.purge)
+    mark = blocking(asynchronous.Journal.mark)
+    keys = iterating(asynchronous.Journal.keys)
 
     @property
     def topic(self) -> str:
@@ -177,71 +95,71 @@ class Journal(_Twin[asynchronous.Journal]):
     def recover(self, journal_id: str) -> Recovered:
         """The newest snapshot, the events after it, and the seqNr that they lead to (0: no journal)."""
         found = self._portal.call(self._inner.recover(journal_id))
-        return Recovered(found.seq_nr, found.snapshot, _items(self._portal, found.events, FETCH))
+        return Recovered(found.seq_nr, found.snapshot, items_of(self._portal, found.events, FETCH))
 
 
-class Tag(_Twin[tag.Tag]):
+class Tag(Twin[tag.Tag]):
     """The events of a tag, over all journals."""
 
-    current = _flattening(tag.Tag.current_pages)
-    current_pages = _iterating(tag.Tag.current_pages, 1)
-    live = _flattening(tag.Tag.live_pages)
-    live_pages = _iterating(tag.Tag.live_pages, 1)
-    verify = _blocking(tag.Tag.verify)
-    drop = _blocking(tag.Tag.drop)
+    current = flattening(tag.Tag.current_pages)
+    current_pages = iterating(tag.Tag.current_pages, 1)
+    live = flattening(tag.Tag.live_pages)
+    live_pages = iterating(tag.Tag.live_pages, 1)
+    verify = blocking(tag.Tag.verify)
+    drop = blocking(tag.Tag.drop)
 
 
-class ForeignTag(_Twin[reader.ForeignTag]):
+class ForeignTag(Twin[reader.ForeignTag]):
     """The events of a tag, in a view that others write."""
 
-    current = _iterating(reader.ForeignTag.current, 1)
-    live = _iterating(reader.ForeignTag.live, 1)
+    current = iterating(reader.ForeignTag.current, 1)
+    live = iterating(reader.ForeignTag.live, 1)
 
 
-class Foreign(_Twin[reader.ForeignReader]):
+class Foreign(Twin[reader.ForeignReader]):
     """Tables that others write."""
 
-    events = _iterating(reader.ForeignReader.events, 1)
-    persistence_ids = _iterating(reader.ForeignReader.persistence_ids, 1)
-    highest_seq_nr = _blocking(reader.ForeignReader.highest_seq_nr)
+    events = iterating(reader.ForeignReader.events, 1)
+    persistence_ids = iterating(reader.ForeignReader.persistence_ids, 1)
+    highest_seq_nr = blocking(reader.ForeignReader.highest_seq_nr)
 
     def tag(self, name: str) -> ForeignTag:
         """The events that carry a tag."""
         return ForeignTag(self._inner.tag(name), self._portal)
 
 
-class Queue(_Twin[queues.Queue]):
+class Queue(Twin[queues.Queue]):
     """A work queue."""
 
-    declare = _blocking(queues.Queue.declare)
-    ensure = _blocking(queues.Queue.ensure)
-    declaration = _blocking(queues.Queue.declaration)
-    put = _blocking(queues.Queue.put)
-    claim = _blocking(queues.Queue.claim)
-    done = _blocking(queues.Queue.done)
-    fail = _blocking(queues.Queue.fail)
-    release = _blocking(queues.Queue.release)
-    heartbeat = _blocking(queues.Queue.heartbeat)
-    get = _blocking(queues.Queue.get)
-    peek = _blocking(queues.Queue.peek)
-    leases = _blocking(queues.Queue.leases)
-    jobs = _iterating(queues.Queue.jobs)
-    cancel = _blocking(queues.Queue.cancel)
-    pause = _blocking(queues.Queue.pause)
-    resume = _blocking(queues.Queue.resume)
-    stats = _blocking(queues.Queue.stats)
-    dead = _blocking(queues.Queue.dead)
-    revive = _blocking(queues.Queue.revive)
-    flags = _blocking(queues.Queue.flags)
-    ack_flag = _blocking(queues.Queue.ack_flag)
-    wait = _blocking(queues.Queue.wait)
+    declare = blocking(queues.Queue.declare)
+    ensure = blocking(queues.Queue.ensure)
+    declaration = blocking(queues.Queue.declaration)
+    put = blocking(queues.Queue.put)
+    claim = blocking(queues.Queue.claim)
+    done = blocking(queues.Queue.done)
+    fail = blocking(queues.Queue.fail)
+    release = blocking(queues.Queue.release)
+    heartbeat = blocking(queues.Queue.heartbeat)
+    get = blocking(queues.Queue.get)
+    peek = blocking(queues.Queue.peek)
+    leases = blocking(queues.Queue.leases)
+    jobs = iterating(queues.Queue.jobs)
+    cancel = blocking(queues.Queue.cancel)
+    pause = blocking(queues.Queue.pause)
+    resume = blocking(queues.Queue.resume)
+    stats = blocking(queues.Queue.stats)
+    dead = blocking(queues.Queue.dead)
+    revive = blocking(queues.Queue.revive)
+    flags = blocking(queues.Queue.flags)
+    ack_flag = blocking(queues.Queue.ack_flag)
+    wait = blocking(queues.Queue.wait)
 
     @property
     def name(self) -> str:
         return self._inner.name
 
     @functools.wraps(queues.Queue.put_in)
-    def put_in(self, *args: Any, **kwargs: Any) -> queues.Receipt:
+    def put_in(self, *args: Any, **kwargs: Any) -> Receipt:
         """In the caller's thread, where its connection must be used; so with files of its own."""
         store = self._inner.store.sibling()
         try:
@@ -250,10 +168,10 @@ class Queue(_Twin[queues.Queue]):
             self._portal.call(store.close())
 
 
-class Worker(_Twin[workers.Worker]):
+class Worker(Twin[workers.Worker]):
     """Runs jobs: `run` blocks until another thread says `stop`."""
 
-    run = _blocking(workers.Worker.run)
+    run = blocking(workers.Worker.run)
 
     @property
     def name(self) -> str:
@@ -269,26 +187,26 @@ class Worker(_Twin[workers.Worker]):
         self._portal.call(_stop(self._inner))
 
 
-class Projections(_Twin[management.Projections]):
+class Projections(Twin[management.Projections]):
     """The projections of a log. Handlers run in the twin's own thread."""
 
-    list = _blocking(management.Projections.list)
-    get = _blocking(management.Projections.get)
-    offset = _blocking(management.Projections.offset)
-    set = _blocking(management.Projections.set)
-    clear = _blocking(management.Projections.clear)
-    pause = _blocking(management.Projections.pause)
-    resume = _blocking(management.Projections.resume)
-    skip = _blocking(management.Projections.skip)
-    dead_letters = _blocking(management.Projections.dead_letters)
-    replay = _blocking(management.Projections.replay)
-    forget = _blocking(management.Projections.forget)
-    wait = _blocking(management.Projections.wait)
-    verify = _blocking(management.Projections.verify)
-    copies = _blocking(management.Projections.copies)
-    rebuild = _blocking(management.Projections.rebuild)
-    switch = _blocking(management.Projections.switch)
-    abort = _blocking(management.Projections.abort)
+    list = blocking(management.Projections.list)
+    get = blocking(management.Projections.get)
+    offset = blocking(management.Projections.offset)
+    set = blocking(management.Projections.set)
+    clear = blocking(management.Projections.clear)
+    pause = blocking(management.Projections.pause)
+    resume = blocking(management.Projections.resume)
+    skip = blocking(management.Projections.skip)
+    dead_letters = blocking(management.Projections.dead_letters)
+    replay = blocking(management.Projections.replay)
+    forget = blocking(management.Projections.forget)
+    wait = blocking(management.Projections.wait)
+    verify = blocking(management.Projections.verify)
+    copies = blocking(management.Projections.copies)
+    rebuild = blocking(management.Projections.rebuild)
+    switch = blocking(management.Projections.switch)
+    abort = blocking(management.Projections.abort)
 
     @contextmanager
     def run(self, *projections: Projection) -> Iterator[Runner]:
@@ -313,17 +231,17 @@ async def _started(runner: Runner) -> None:
     runner.start()
 
 
-class Everlog(_Twin[client.Everlog]):
+class Everlog(Twin[client.Everlog]):
     """An open event log. Made by `everlog.sync.connect`; used as `with`."""
 
-    tags = _blocking(client.Everlog.tags)
-    events_by_persistence_id = _flattening(client.Everlog.pages_by_persistence_id)
-    pages_by_persistence_id = _iterating(client.Everlog.pages_by_persistence_id, 1)
-    persistence_ids = _iterating(client.Everlog.persistence_ids, 1)
-    topics = _blocking(client.Everlog.topics)
-    status = _blocking(client.Everlog.status)
-    expire = _blocking(client.Everlog.expire)
-    trim = _blocking(client.Everlog.trim)
+    tags = blocking(client.Everlog.tags)
+    events_by_persistence_id = flattening(client.Everlog.pages_by_persistence_id)
+    pages_by_persistence_id = iterating(client.Everlog.pages_by_persistence_id, 1)
+    persistence_ids = iterating(client.Everlog.persistence_ids, 1)
+    topics = blocking(client.Everlog.topics)
+    status = blocking(client.Everlog.status)
+    expire = blocking(client.Everlog.expire)
+    trim = blocking(client.Everlog.trim)
 
     def __init__(self, inner: client.Everlog) -> None:
         self._inner = inner

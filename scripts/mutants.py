@@ -41,6 +41,9 @@ QUEUE_MEMORY = "everlog/queues/memory.py"
 QUEUE_OWNER = "everlog/queues/cassandra/owner.py"
 QUEUE_LOG = "everlog/queues/cassandra/protocol.py"
 QUEUE_SHARDS = "everlog/queues/sharding.py"
+REBUILD = "everlog/projections/rebuild.py"
+PROCESSING = "everlog/projections/processing.py"
+STREAM = "everlog/projections/stream.py"
 
 # The quickest first: pytest stops at the first failure.
 TESTS = {
@@ -61,6 +64,9 @@ TESTS = {
     QUEUE_OWNER: ("test_queue_log.py",),
     QUEUE_LOG: ("test_queue_log.py",),
     QUEUE_SHARDS: ("test_queue_sharding.py",),
+    REBUILD: ("test_projection_rebuild.py",),
+    PROCESSING: ("test_projection_rebuild.py",),
+    STREAM: ("test_projection_rebuild.py",),
 }
 
 
@@ -585,6 +591,48 @@ MUTANTS = (
         "return last + 1 + (self.index - last - 1) % self.count",
         "return last + 1",
         "an entry says in which shard it is",
+    ),
+    Mutant(
+        "rebuild-keys",
+        REBUILD,
+        'one.report.state != "new" and len(new) >= one.report.keys for one in new',
+        'one.report.state != "new" for one in new',
+        "a copy is filled only when every key of its source is known",
+    ),
+    Mutant(
+        "rebuild-unsaid",
+        REBUILD,
+        'one.report.state != "new" and len(new) >= one.report.keys for one in new',
+        "len(new) >= one.report.keys for one in new",
+        "a key that has said nothing yet does not know how many there are",
+    ),
+    Mutant(
+        "view-changed-is-failure",
+        PROCESSING,
+        "                except (OwnershipLost, ViewChanged):\n",
+        "                except OwnershipLost:\n",
+        "an envelope whose view others changed has not failed",
+    ),
+    Mutant(
+        "view-changed-is-attempt",
+        PROCESSING,
+        "        except (OwnershipLost, ViewChanged):\n            raise\n        except Exception as again:",
+        "        except OwnershipLost:\n            raise\n        except Exception as again:",
+        "what others changed during a recovery is no attempt of it",
+    ),
+    Mutant(
+        "view-changed-for-ever",
+        PROCESSING,
+        "if changes > MAX_CHANGES:",
+        "if changes > 100 * MAX_CHANGES:",
+        "whoever cannot get on says so",
+    ),
+    Mutant(
+        "view-changed-replay",
+        STREAM,
+        "            except ViewChanged:\n                continue  # others got on meanwhile\n",
+        "            except ViewChanged:\n                pass\n",
+        "a dead letter whose view others changed is handled again",
     ),
 )
 

@@ -12,9 +12,10 @@ from typing import Any
 from everlog.client import Everlog
 from everlog.config import Config, JournalConfig, LogConfig, StoreConfig
 from everlog.journal.actions import Append, Delete, Expected, Mark, Purge, Range, Resume, encode_action
+from everlog.journal.changes import Change
 from everlog.journal.codec import EventData, PayloadMetadata, encode_value
 from everlog.journal.duration import ExpireAfter
-from everlog.journal.fold import Change, Entry, decode
+from everlog.journal.entries import Entry, decode
 from everlog.journal.head import Topic
 from everlog.log.base import NewRecord, Record
 

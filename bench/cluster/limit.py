@@ -24,8 +24,9 @@ from bench.payloads import make_payloads
 from bench.records import Records
 from bench.rounds import Round
 from everlog.config import CassandraConfig, Config
+from everlog.journal.entries import Entry, decode
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Entry, decode, fold
+from everlog.journal.fold import fold
 from everlog.journal.head import Topic
 from everlog.log.base import LogTopic
 from everlog.store.cassandra.rows import NO_METADATA, timestamp

@@ -17,11 +17,11 @@ from everlog.cli.payload import PayloadOptions, payload_options
 from everlog.cli.settings import Settings, with_log
 from everlog.client import Everlog
 from everlog.queues.declaration import plain_options
+from everlog.queues.jobs import DeadJob, Job, JobInfo
 from everlog.queues.keys import Key
 from everlog.queues.operations import Handle
 from everlog.queues.packing import When, parse_key
 from everlog.queues.priority import DEFAULT_PRIORITY, parse_priority
-from everlog.queues.queue import DeadJob, Job, JobInfo
 from everlog.queues.xml import read_declarations
 
 queue_argument = click.argument("name", metavar="QUEUE")

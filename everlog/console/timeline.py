@@ -12,8 +12,10 @@ from typing import Any
 
 from everlog.errors import JournalHalted
 from everlog.journal.actions import Append, Delete, Mark, Purge, Resume
+from everlog.journal.changes import Change
+from everlog.journal.entries import Entry, decode
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Change, Entry, decode, fold
+from everlog.journal.fold import fold
 from everlog.journal.head import Head, exists, seq_nr_of
 from everlog.journal.journal import Journal
 from everlog.journal.reading import Ref, View

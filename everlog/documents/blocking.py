@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from everlog.documents.documents import Documents
-from everlog.sync import FETCH, _items, _Twin
+from everlog.twin import FETCH, Twin, items_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -15,11 +15,11 @@ R = TypeVar("R")
 
 def _blocking(
     method: Callable[Concatenate[Documents, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[_Twin[Documents], P], R]:
+) -> Callable[Concatenate[Twin[Documents], P], R]:
     """The method of that name, waiting for its result; a server's documents have their own."""
 
     @functools.wraps(method)
-    def call(self: _Twin[Documents], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Twin[Documents], /, *args: P.args, **kwargs: P.kwargs) -> R:
         found: R = self._portal.call(getattr(self._inner, method.__name__)(*args, **kwargs))
         return found
 
@@ -28,17 +28,17 @@ def _blocking(
 
 def _iterating(
     method: Callable[Concatenate[Documents, P], AsyncIterator[R]],
-) -> Callable[Concatenate[_Twin[Documents], P], Iterator[R]]:
+) -> Callable[Concatenate[Twin[Documents], P], Iterator[R]]:
     """The method of that name, as a plain iterator."""
 
     @functools.wraps(method)
-    def call(self: _Twin[Documents], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
-        return _items(self._portal, getattr(self._inner, method.__name__)(*args, **kwargs), FETCH)
+    def call(self: Twin[Documents], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        return items_of(self._portal, getattr(self._inner, method.__name__)(*args, **kwargs), FETCH)
 
     return call
 
 
-class BlockingDocuments(_Twin[Documents]):
+class BlockingDocuments(Twin[Documents]):
     """JSON documents and collections."""
 
     put = _blocking(Documents.put)

@@ -17,11 +17,11 @@ from litestar.openapi.datastructures import ResponseSpec
 from everlog.errors import InvalidInput, InvalidKey
 from everlog.http.errors import ErrorBody
 from everlog.queues.declaration import Declaration
+from everlog.queues.jobs import DeadJob, Job, JobInfo
 from everlog.queues.keys import Key
 from everlog.queues.operations import Place, Result
 from everlog.queues.options import MAX_CLAIM, QueueOptions
 from everlog.queues.priority import DEFAULT_PRIORITY
-from everlog.queues.queue import DeadJob, Job, JobInfo
 from everlog.queues.rows import Attempt, Flag
 
 MAX_WAIT = 60.0

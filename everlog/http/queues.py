@@ -46,11 +46,12 @@ from everlog.http.queue_requests import (
 from everlog.http.requests import AnyRequest, read_body
 from everlog.queues.checks import check_operation
 from everlog.queues.declaration import Declaration, Schema, convert_schemas
+from everlog.queues.jobs import Job
 from everlog.queues.listeners import listener_name
 from everlog.queues.operations import Handle, Operation
 from everlog.queues.options import MAX_PAYLOAD, check_name
 from everlog.queues.packing import parse_key
-from everlog.queues.queue import Job, Queue
+from everlog.queues.queue import Queue
 from everlog.queues.wire import MEDIA_TYPE, Outcome, decode_operations, encode_outcomes
 
 MAX_BODY = 2 * MAX_PAYLOAD

@@ -16,109 +16,19 @@ The result does not depend on how the log is cut into batches.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
 
 import msgspec
 
-from everlog.errors import MalformedRecord
-from everlog.journal.actions import Action, Append, Delete, Mark, Purge, Resume, decode_action
-from everlog.journal.codec import AppendValue, decode_value, encode_headers, encode_tags, record_metadata
+from everlog.journal.actions import Append, Delete, Mark, Purge, Resume
+from everlog.journal.changes import Change, Quarantined, Reason, Rejected, Tagged
+from everlog.journal.codec import AppendValue, encode_headers, encode_tags, record_metadata
+from everlog.journal.entries import Entry, decode
 from everlog.journal.events import EventRecord
 from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
 from everlog.journal.tag_names import is_tag
-from everlog.journal.values import MAX_VALUE_BYTES, segment_of
+from everlog.journal.values import segment_of
 from everlog.log.base import Record
-
-# So much of a value that is too large is kept for display.
-KEPT_BYTES = 64 * 1024
-
-Reason = Literal["conflict", "fork", "malformed range"]
-
-
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A record with what it says: an action, or why it cannot be understood."""
-
-    record: Record
-    action: Action | None = None
-    value: AppendValue | None = None
-    error: str | None = None
-
-
-class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """An append that lost, for display."""
-
-    offset: int
-    timestamp: int
-    reason: Reason
-    first: int
-    last: int
-    expected: int | None
-    actual: int
-    append_id: str | None
-
-
-class Quarantined(msgspec.Struct, frozen=True, gc=False):
-    """A record that waits, with the reason."""
-
-    record: Record
-    reason: str
-
-    @classmethod
-    def of(cls, record: Record, reason: str) -> Quarantined:
-        """Of a value that is too large for any store only the beginning waits: it stays undecodable."""
-        if record.value is not None and len(record.value) > MAX_VALUE_BYTES:
-            record = msgspec.structs.replace(record, value=record.value[:KEPT_BYTES])
-        return cls(record, reason)
-
-
-class Tagged(msgspec.Struct, frozen=True, gc=False):
-    """An event for the views of its tags: the number that it has in each of them, and what decides its place.
-
-    `position` is the offset at which the event took effect: that of its own record or, if that had to wait in
-    quarantine, of the Resume. `index` counts the events that took effect there, tagged or not.
-    """
-
-    row: EventRecord
-    position: int
-    index: int
-    numbers: tuple[tuple[str, int], ...]
-
-
-@dataclass(slots=True)
-class Change:
-    """What a fold did. `head` is the state after it; `changed` says whether it differs from the state before.
-
-    `quarantined` are the records that this fold set aside, `waiting` all that now wait, `purged_at` the offset of
-    the last purge that took effect. `tagged` are all tagged events that were appended, also those that a later
-    record of the same fold removed again: a view by tag does not forget them.
-    """
-
-    head: Head | None
-    changed: bool = False
-    rows: list[EventRecord] = field(default_factory=list)
-    tagged: list[Tagged] = field(default_factory=list)
-    deletions: list[Deletion] = field(default_factory=list)
-    rejected: list[Rejected] = field(default_factory=list)
-    quarantined: list[Quarantined] = field(default_factory=list)
-    waiting: list[Quarantined] = field(default_factory=list)
-    purged_at: int | None = None
-
-
-def decode(record: Record) -> Entry:
-    """A record's meaning. An entry without action and error is not for us: foreign, or without key or value."""
-    if record.action is None or record.key is None:
-        return Entry(record)
-    try:
-        action = decode_action(record.action)
-        if not isinstance(action, Append):
-            return Entry(record, action)
-        if record.value is None:
-            return Entry(record)
-        return Entry(record, action, decode_value(action.payload_type, record.value))
-    except MalformedRecord as error:
-        return Entry(record, error=str(error))
 
 
 def fold(

@@ -16,8 +16,10 @@ import msgspec
 
 from everlog.errors import IntegrityViolated, InvalidPosition, JournalHalted, LogTruncated, Overtaken
 from everlog.journal.actions import Resume
+from everlog.journal.changes import Change, Quarantined
+from everlog.journal.entries import Entry, decode
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Change, Entry, Quarantined, decode, fold
+from everlog.journal.fold import fold
 from everlog.journal.head import Head, Topic, exists
 from everlog.journal.values import MAX_SEQ_NR, Position, partition_of
 from everlog.log.base import Bounds, Log, LogTopic, Trimmed

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from everlog.journal.actions import Append, Delete, Mark, Purge, Resume
-from everlog.journal.fold import Entry
+from everlog.journal.entries import Entry
 
 
 class Reduced(NamedTuple):

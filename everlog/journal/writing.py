@@ -30,10 +30,12 @@ from everlog.errors import (
     Unacknowledged,
 )
 from everlog.journal.actions import Action, Append, Expected, Range, encode_action
+from everlog.journal.changes import Change, Quarantined, Rejected
 from everlog.journal.codec import AppendValue, EventData, PayloadMetadata, check_json_metadata, encode_value
 from everlog.journal.duration import ExpireAfter
+from everlog.journal.entries import Entry, decode
 from everlog.journal.events import Event, encode_payload
-from everlog.journal.fold import Change, Entry, Quarantined, Rejected, decode, fold
+from everlog.journal.fold import fold
 from everlog.journal.head import Head, seq_nr_of
 from everlog.journal.reading import Reader, Ref, Span
 from everlog.journal.turns import Turns

@@ -1,6 +1,6 @@
 """The embedded log: one SQLite file, any number of processes.
 
-Appends of a process share transactions, see `everlog.log.committer`. A point read takes a few microseconds, less
+Appends of a process share transactions, see `everlog.group_commit`. A point read takes a few microseconds, less
 than a thread switch, so reads run where they are called.
 """
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from everlog.clock import Clock, SystemClock
+from everlog.group_commit import GroupCommitter
 from everlog.log.appending import SQL, Appender, unpack_headers
 from everlog.log.base import Ack, Bounds, Log, LogTopic, NewRecord, Record, Trimmed
-from everlog.log.committer import Committer, Writing
 from everlog.sqlite import Trace, connect, migrate, transaction, translated
 
 FILE = "log.db"
@@ -50,7 +50,7 @@ class SqliteLog(Log):
             self._reader.close()
             raise
         self._numbers: dict[str, int] = {}
-        self._committer = Committer(self.path, self._open_writing, limit=append_timeout)
+        self._committer = GroupCommitter(self.path, self._open_appender, Appender.commit, limit=append_timeout)
         self._closed = False
 
     async def topic(self, name: str) -> LogTopic | None:
@@ -66,9 +66,8 @@ class SqliteLog(Log):
         assert found is not None
         return found
 
-    def _open_writing(self, patient: bool) -> Writing:
-        connection = connect(self.path, synchronous=self._synchronous, patient=patient, trace=self._trace)
-        return Writing(connection, Appender(connection))
+    def _open_appender(self, patient: bool) -> Appender:
+        return Appender(connect(self.path, synchronous=self._synchronous, patient=patient, trace=self._trace))
 
     def _insert_topic(self, name: str) -> None:
         connection = connect(self.path, synchronous=self._synchronous, trace=self._trace)
@@ -95,7 +94,7 @@ class SqliteLog(Log):
         return self._numbers[topic.name]
 
     async def append(self, topic: LogTopic, record: NewRecord) -> Ack:
-        return await self._committer.append(self._numbers[topic.name], record)
+        return await self._committer.execute((self._numbers[topic.name], record))
 
     async def bounds(self, topic: LogTopic, partition: int) -> Bounds:
         with translated(self.path):

@@ -14,8 +14,10 @@ import msgspec
 from everlog.errors import EverlogError, ForeignWriter, IntegrityViolated
 from everlog.failpoints import failpoint
 from everlog.journal.actions import Resume
+from everlog.journal.changes import Quarantined
+from everlog.journal.entries import Entry, decode
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Entry, Quarantined, decode, fold
+from everlog.journal.fold import fold
 from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
 from everlog.journal.reduce import rowless
 from everlog.journal.tag_names import slice_of, slice_tag

@@ -99,14 +99,17 @@ class Rebuild:
         return seen.filled or await self._store.change_copies(self._projection.name, seen, replace(seen, filled=True))
 
     async def _is_filled(self, number: int, runner: Runner, told: Told | None) -> bool:
-        """Whether every key of the copy is as far as the same key of the current one, or has nothing left to do."""
+        """Whether every key of the copy is as far as the same key of the current one, or has nothing left to do.
+
+        A key that nobody has begun is not known yet, and one that has just begun has not said how many there are.
+        """
         name = self._projection.name
         current = copy_name(name, (await self._store.copies(name)).current)
         live = {one.key: one for one in await self._store.known(current)}
         new = await self._store.known(copy_name(name, number))
         reports = runner.status()[copy_name(name, number)]
-        filled, waiting = bool(new) and all(len(new) >= one.report.keys for one in new), 0
-        unknown = False
+        filled = bool(new) and all(one.report.state != "new" and len(new) >= one.report.keys for one in new)
+        waiting, unknown = 0, False
         for one in new:
             if one.key in reports and reports[one.key].state == "completed":
                 continue

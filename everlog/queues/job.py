@@ -11,8 +11,8 @@ from typing import Any
 from everlog.errors import InvalidInput
 from everlog.queues.cron import Schedule, parse_every
 from everlog.queues.durations import Duration, milliseconds
+from everlog.queues.jobs import Job
 from everlog.queues.options import check_name
-from everlog.queues.queue import Job
 
 Handler = Callable[[Job], Awaitable[object] | object]
 

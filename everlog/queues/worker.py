@@ -19,9 +19,10 @@ from typing import Literal
 from everlog.errors import EverlogError, InvalidInput, LeaseLost
 from everlog.queues.heart import Heart
 from everlog.queues.job import GiveUp, JobFunction, Retry, find_jobs
+from everlog.queues.jobs import Job
 from everlog.queues.operations import BeatAnswer, Handle
 from everlog.queues.options import MAX_CLAIM, QueueOptions
-from everlog.queues.queue import Job, Queue
+from everlog.queues.queue import Queue
 from everlog.queues.store import POLL_SECONDS, QueueStore
 
 log = logging.getLogger("everlog.queues")

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from everlog.journal.changes import Change, Quarantined, Rejected
 from everlog.journal.events import EventRecord, PayloadType, decode_payload
-from everlog.journal.fold import Change, Quarantined, Rejected
 from everlog.journal.head import Deletion, Head, Topic
 from everlog.log.base import LogTopic, Record
 from everlog.store.tags import TagEntry, TagTables

@@ -9,9 +9,9 @@ from datetime import UTC, date, datetime, timedelta
 import msgspec
 import pytest
 
+from everlog.journal.changes import Change, Quarantined, Rejected
 from everlog.journal.duration import ExpireAfter
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Change, Quarantined, Rejected
 from everlog.journal.head import Deletion, Head, Topic
 from everlog.journal.values import MAX_SEQ_NR
 from everlog.log.base import LogTopic, Record

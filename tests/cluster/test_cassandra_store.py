@@ -10,8 +10,9 @@ import pytest
 
 from everlog.config import CassandraConfig
 from everlog.errors import ForeignWriter, Unreachable
+from everlog.journal.changes import KEPT_BYTES
 from everlog.journal.codec import EventData
-from everlog.journal.fold import KEPT_BYTES, fold
+from everlog.journal.fold import fold
 from everlog.journal.head import Topic
 from everlog.journal.values import head_segment
 from everlog.log.base import LogTopic, Record

@@ -8,7 +8,7 @@ import pytest
 
 from everlog.client import connect
 from everlog.journal.events import Event
-from everlog.testing.journal import keys, read
+from everlog.testing.journal_support import keys, read
 from everlog.testing.replication import replicate
 from tests.cluster.conftest import MakeConfig
 from tests.http_support import frames, send, server, through_server

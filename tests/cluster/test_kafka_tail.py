@@ -26,6 +26,7 @@ from tests.cluster.kafka_support import (
     trim,
     with_kafka,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -52,8 +53,7 @@ async def offsets(log: KafkaLog, topic, key: bytes, after: int, before: int, lim
 async def until_nobody_reads(log: KafkaLog, topic) -> None:
     """Reading stops by itself a moment after the last one who waited."""
     tail = log._tail(topic, 0)
-    while tail._following is not None and not tail._following.stopped:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+    await until(lambda: tail._following is None or tail._following.stopped)
 
 
 # What is consumed, and when.

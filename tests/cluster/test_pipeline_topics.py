@@ -16,7 +16,8 @@ from tests.cluster.conftest import MakeConfig
 from tests.cluster.kafka_support import admin, make_topic, put_foreign, put_transaction, remove_topic, trim
 from tests.conftest import Pipeline
 from tests.spark.backends import ClusterBackend
-from tests.spark.suite import TOPIC, WAIT, check_tables, wait_for
+from tests.spark.suite import TOPIC, WAIT, check_tables
+from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -51,7 +52,7 @@ async def test_a_topic_that_is_made_again_is_left_out(backend: ClusterBackend, p
             async def gone() -> bool:
                 return await log.parts.log.topic(name) is None
 
-            await wait_for(gone)
+            await until(gone, seconds=WAIT, every=0.05)
             await asyncio.to_thread(make_topic, backend.config, name, {})
             made = await topic_of(log, TOPIC)
             action = b'{"append":{"range":{"from":99,"to":99},"payloadType":"json"}}'
@@ -67,7 +68,7 @@ async def test_a_topic_that_is_made_again_is_left_out(backend: ClusterBackend, p
             async def left_out() -> bool:
                 return name in running.status.left_out and running.wait_until_replicated(0.1)
 
-            await wait_for(left_out)
+            await until(left_out, seconds=WAIT, every=0.05)
             assert "made again" in running.status.left_out[name]
             assert running.status.state == "running"
             rows = (await backend.tables())["journal"]
@@ -86,7 +87,7 @@ async def test_a_deleted_topic_is_left_out(backend: ClusterBackend, pipeline: Pi
             async def left_out() -> bool:
                 return backend.topic(TOPIC) in running.status.left_out and running.wait_until_replicated(0.1)
 
-            await wait_for(left_out)
+            await until(left_out, seconds=WAIT, every=0.05)
             assert "not in the log any more" in running.status.left_out[backend.topic(TOPIC)]
 
 
@@ -138,7 +139,7 @@ async def test_added_partitions_stay_unused(backend: ClusterBackend, pipeline: P
             async def quarantined() -> bool:
                 return running.status.quarantined > 0
 
-            await wait_for(quarantined)
+            await until(quarantined, seconds=WAIT, every=0.05)
             assert running.wait_until_replicated(WAIT), running.status
             assert (await log.status()).lag == 0
             assert [event.payload async for event in log.journal(TOPIC).read(moved)]

@@ -12,7 +12,7 @@ import pytest
 import everlog
 from everlog import Event
 from tests.conformance.test_projection_records import collect, fill
-from tests.unit.models.projection_fixture import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import msgspec
 from everlog.config import Config, DocumentsConfig
 from everlog.failpoints import PAUSE_VARIABLE, VARIABLE
 from tests.spark.backends import write_config
+from tests.waiting import until
 
 C = "/hyper-storage/content/"
 POINT = "documents.decided"
@@ -84,7 +84,7 @@ class Fleet:
         async def enough() -> bool:
             return len(self._held.read_text().splitlines()) >= count
 
-        await eventually(enough)
+        await until(enough)
 
     def start(self, count: int = 1, **environment: str) -> list[Server]:
         """Start so many at once; they are ready when this returns."""
@@ -133,14 +133,7 @@ async def all_active(http: httpx.AsyncClient, servers: list[Server]) -> None:
         found = [await node_of(http, server) for server in servers]
         return {one["state"] for one in found} == {"active"} and len({one["view"] for one in found}) == 1
 
-    await eventually(agree)
-
-
-async def eventually(check: Any, seconds: float = 20.0) -> Any:
-    async with asyncio.timeout(seconds):
-        while not (found := await check()):  # noqa: ASYNC110  # it is another process that knows
-            await asyncio.sleep(0.02)
-    return found
+    await until(agree)
 
 
 def revision_of(answer: httpx.Response) -> int:

@@ -35,7 +35,7 @@ from everlog.errors import (
 from everlog.journal.events import Event
 from everlog.journal.values import MAX_SEQ_NR, Position
 from everlog.testing import replicate
-from everlog.testing.journal import events, read
+from everlog.testing.journal_support import events, read
 from tests.support import small_config
 
 

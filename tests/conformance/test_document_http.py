@@ -15,6 +15,7 @@ from everlog.client import connect
 from everlog.config import DocumentsConfig
 from everlog.http.server import serving
 from tests.support import small_config
+from tests.waiting import until
 
 C, INDEXES = "/hyper-storage/content/", "/hyper-storage/indexes/"
 D = {"item1": {"a": "hello", "b": 100500}, "item2": {"a": "goodbye", "b": 1}, "item3": {"a": "way way", "b": 12}}
@@ -68,14 +69,6 @@ async def events(http: httpx.AsyncClient, path: str) -> list[tuple[str, str, int
 
 def ids(answer: httpx.Response) -> list[str]:
     return [one["id"] for one in answer.json()["_embedded"]["els"]]
-
-
-async def eventually(check: Any) -> Any:
-    """Wait for something that follows soon."""
-    async with asyncio.timeout(10):
-        while not (found := await check()):  # noqa: ASYNC110  # it is the server that knows
-            await asyncio.sleep(0.01)
-    return found
 
 
 @pytest.mark.case("hyperstorage", 1, 2, 3, 5, 7)
@@ -344,7 +337,7 @@ async def test_indexes(http):
         async def ready(name: str = index) -> bool:
             return (await send(http, "GET", f"{INDEXES}collection-1~/{name}")).json()["status"] == "ready"
 
-        await eventually(ready)
+        await until(ready)
     for query, index, expected in [
         ({"sort": "id", "filter": "b > 12"}, "index1", "1"),
         ({"sort": "a", "filter": "b > 10"}, "index2", "13"),
@@ -405,7 +398,7 @@ async def test_transactions(http):
     async def completed() -> Any:
         return (await send(http, "GET", path)).json()["completedAt"]
 
-    await eventually(completed)
+    await until(completed)
     found = (await send(http, "GET", path)).json()
     assert (found["transactionId"], found["revision"]) == (name, 1)
     answer = await send(http, "GET", "/hyper-storage/transactions?path=a/b&incomplete=1")
@@ -499,11 +492,11 @@ async def test_views_and_template_indexes(http):
     async def gone() -> bool:
         return not await shown()
 
-    await eventually(shown)
+    await until(shown)
     await refused(http, "PATCH", C + "abcs~/123", {}, status=409, code="view_modification")
     await refused(http, "DELETE", C + "abcs~", status=409, code="view_modification")
     await send(http, "PATCH", C + "abc/123", {"a": 2})
-    await eventually(gone)
+    await until(gone)
     assert (await send(http, "GET", views + "abcs~")).json()["template_uri"] == "abc/{*}"
     await fill(http)
     body = {"template_uri": "x/{*}"}
@@ -520,7 +513,7 @@ async def test_views_and_template_indexes(http):
         found = await http.get(INDEXES + "shop%2Fone~/by-a")
         return found.status_code == 200 and found.json()["status"] == "ready"
 
-    await eventually(made)
+    await until(made)
     assert ids(await send(http, "GET", C + "shop/one~?sort=a")) == ["x"]
     assert (await send(http, "GET", templates + "by-a")).json()["template_uri"] == "shop/{*}~"
     await send(http, "DELETE", templates + "by-a", status=204)

@@ -20,13 +20,13 @@ from tests.conformance.node_support import (
     Fleet,
     Server,
     all_active,
-    eventually,
     fleet,
     history,
     node_of,
     revision_of,
 )
 from tests.support import small_config
+from tests.waiting import until
 
 KEYS = [f"p/{number}" for number in range(20)]
 
@@ -145,7 +145,7 @@ async def _leave(nodes: Fleet, http: httpx.AsyncClient, old: Server, new: Server
         async def leaving() -> bool:
             return {one["state"] for one in await _status(nodes)} == {"active", "deactivating"}
 
-        await eventually(leaving)
+        await until(leaving)
         following = [put(http, old, key, "following") for key in moved]
         done, _ = await asyncio.wait([*last, *following], timeout=1.0)
         assert not done
@@ -194,7 +194,7 @@ async def test_other_nodes_complete_what_a_dead_one_began(
         async def recovered() -> bool:
             return await _incomplete(nodes) == 0
 
-        await eventually(recovered, 60)
+        await until(recovered)
         for key, answer in zip(keys, answers, strict=True):
             events = await history(http, survivor, key)
             known = await http.get(f"{survivor.url}{C}{key}")

@@ -16,7 +16,7 @@ from everlog.journal.events import Event
 from everlog.journal.values import head_segment
 from everlog.pipeline.expire import Expiry
 from everlog.testing import replicate
-from everlog.testing.journal import keys, read
+from everlog.testing.journal_support import keys, read
 from tests.support import small_config
 
 DAY = 86_400

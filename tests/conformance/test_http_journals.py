@@ -19,7 +19,7 @@ from everlog.http.app import make_app
 from everlog.http.events import moment, timestamp_of
 from everlog.projections.metrics import Metrics
 from everlog.projections.records import records
-from everlog.testing.journal import BROKEN, produce
+from everlog.testing.journal_support import BROKEN, produce
 from everlog.testing.replication import replicate
 from tests.http_support import frames, send, server
 from tests.support import small_config

@@ -24,7 +24,7 @@ from everlog.projections.store import Desired, Known, Report
 from everlog.projections.strategies import at_least_once, exactly_once
 from everlog.projections.windows import Progress
 from tests.support import small_config
-from tests.unit.models.projection_fixture import until
+from tests.waiting import until
 
 QUICK = Restart(first=0.01, most=0.01)
 

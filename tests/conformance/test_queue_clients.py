@@ -39,6 +39,7 @@ from everlog.queues.store import MemoryStore
 from everlog.testing.queue_desk import Desk, VirtualClock
 from tests.support import small_config
 from tests.unit.models.queue_cases import QueueCases
+from tests.waiting import until
 
 
 class Clock(VirtualClock):
@@ -101,11 +102,6 @@ async def server(tmp_path):
         everlog.connect(address) as remote,
     ):
         yield SimpleNamespace(local=local, remote=remote, address=address)
-
-
-async def until(check):
-    while not check():  # noqa: ASYNC110  # it is the worker that knows
-        await asyncio.sleep(0.01)
 
 
 async def test_the_whole_client_over_a_socket(server):

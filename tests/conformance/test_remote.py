@@ -29,7 +29,7 @@ from everlog.journal.events import Event, Json
 from everlog.projections.records import records
 from everlog.tags.timeuuid import start_of
 from everlog.testing import JournalConformance
-from everlog.testing.journal import OUTCOMES, keys
+from everlog.testing.journal_support import OUTCOMES, keys
 from everlog.testing.tag_reading import TagReading
 from tests.http_support import new_token, through_server
 from tests.support import small_config

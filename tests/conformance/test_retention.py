@@ -17,7 +17,7 @@ from everlog.journal.events import Event
 from everlog.log import retention
 from everlog.log.retention import Retention, Trimmer
 from everlog.testing import replicate
-from everlog.testing.journal import events, keys, read
+from everlog.testing.journal_support import events, keys, read
 from tests.support import small_config
 
 HOUR = 3600

@@ -20,7 +20,7 @@ from everlog.journal.quarantine import Quarantine
 from everlog.journal.snapshots import Snapshots
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
-from everlog.testing.journal import BROKEN, produce
+from everlog.testing.journal_support import BROKEN, produce
 from tests.support import small_config
 
 

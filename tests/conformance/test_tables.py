@@ -11,11 +11,12 @@ import pytest
 
 from everlog.client import Everlog, connect
 from everlog.errors import IntegrityViolated, ReplicationFailed
+from everlog.journal.entries import decode
 from everlog.journal.events import Event
-from everlog.journal.fold import decode, fold
+from everlog.journal.fold import fold
 from everlog.log.base import NewRecord
 from everlog.testing import replicate
-from everlog.testing.journal import events, read
+from everlog.testing.journal_support import events, read
 from tests.support import append_record, delete_record, mark_record, pinned_topic, purge_record, small_config
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from everlog.pipeline.projections import SparkProjections
 from everlog.projections.ids import ProjectionId
 from tests.conftest import Pipeline
 from tests.spark.backends import Backend
+from tests.waiting import until
 
 SHOPS = 3
 SALES = 120
@@ -83,19 +83,22 @@ class SparkProjectionSuite:
                     assert (status.lag.events, status.state) == (0, "running")
                     store = await log.projections.store()
                     await store.set_offset(ProjectionId("sales", "sale"), None)
-                    await self.until(log, Counter({shop: 2 * n for shop, n in (expected + more).items()}))
+                    await self.until_found(log, Counter({shop: 2 * n for shop, n in (expected + more).items()}))
             assert (await log.projections.get("sales")).state == "stopped"
 
-    async def until(self, log: Any, expected: Counter[str]) -> None:
-        async with asyncio.timeout(120):
-            while await self.found(log) != expected:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+    async def until_found(self, log: Any, expected: Counter[str]) -> None:
+        async def equal() -> bool:
+            return bool(await self.found(log) == expected)
+
+        await until(equal, seconds=120, every=0.05)
 
     async def caught_up(self, log: Any, seen: Callable[[], bool]) -> None:
         """Everything is seen, and its offset is stored; the lag is told as soon as the owner has said what it reads."""
-        async with asyncio.timeout(120):
-            while not seen() or (lag := (await log.projections.get("seen")).lag) is None or lag.events:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+
+        async def stored() -> bool:
+            return seen() and (lag := (await log.projections.get("seen")).lag) is not None and not lag.events
+
+        await until(stored, seconds=120, every=0.05)
 
     async def test_the_records_of_a_topic(self, backend: Backend, spark: Any) -> None:
         """Read by the pipeline's own source; the offsets are those of the same projection without Spark."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import msgspec
@@ -21,6 +18,7 @@ from everlog.testing.replication import replicate
 from everlog.testing.tag_support import check_order
 from tests.conftest import Pipeline
 from tests.spark.backends import Backend, Tables
+from tests.waiting import until
 
 WAIT = 120
 TOPIC = "orders"
@@ -86,14 +84,6 @@ async def check_view(config: Config, events: int) -> None:
 
 def in_batches(config: Config, most: int) -> Config:
     return msgspec.structs.replace(config, pipeline=msgspec.structs.replace(config.pipeline, max_batch_records=most))
-
-
-async def wait_for(condition: Callable[[], Awaitable[object]]) -> None:
-    """Ask again and again: what a pipeline does, and what it says about itself, has no hook."""
-    deadline = time.monotonic() + WAIT
-    while not await condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.05)
 
 
 class PipelineSuite:
@@ -204,8 +194,8 @@ class PipelineSuite:
                 async def good_is_written() -> bool:
                     return await store.head(topic, good) is not None
 
-                await wait_for(complains)
-                await wait_for(good_is_written)
+                await until(complains, seconds=WAIT, every=0.05)
+                await until(good_is_written, seconds=WAIT, every=0.05)
                 assert await store.pointer(topic, ref.partition) < bad
                 assert not running.wait_until_replicated(0.1)
                 await backend.allow(topic, "bad")

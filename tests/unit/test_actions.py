@@ -23,7 +23,7 @@ from everlog.journal.actions import (
     decode_action,
     encode_action,
 )
-from everlog.journal.fold import decode
+from everlog.journal.entries import decode
 from everlog.journal.values import MAX_SEQ_NR
 from everlog.log.base import Record
 from everlog.testing.replication import replicate

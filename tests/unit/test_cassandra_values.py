@@ -18,9 +18,9 @@ from acsylla import errors as driver
 
 from everlog.config import CassandraConfig
 from everlog.errors import AccessDenied, InvalidConfig, Refused, StorageFailed, Unreachable
+from everlog.journal.changes import Change
 from everlog.journal.duration import utc_day
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Change
 from everlog.journal.head import Deletion, Head
 from everlog.journal.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
 from everlog.store.base import KeyChange

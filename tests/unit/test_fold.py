@@ -10,9 +10,10 @@ from datetime import date
 import msgspec
 import pytest
 
+from everlog.journal.changes import Change
 from everlog.journal.codec import EventData
 from everlog.journal.duration import ExpireAfter
-from everlog.journal.fold import Change, fold
+from everlog.journal.fold import fold
 from everlog.journal.head import Deletion, Head, exists, seq_nr_of
 from everlog.journal.values import MAX_SEQ_NR
 from everlog.log.base import Record

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from everlog.journal.changes import Change
 from everlog.journal.codec import EventData
-from everlog.journal.fold import Change, fold
+from everlog.journal.fold import fold
 from everlog.journal.head import Head
 from everlog.journal.tag_names import slice_tag
 from tests.support import (

@@ -6,7 +6,8 @@ from datetime import date
 
 import pytest
 
-from everlog.journal.fold import KEPT_BYTES, fold
+from everlog.journal.changes import KEPT_BYTES
+from everlog.journal.fold import fold
 from everlog.journal.head import Deletion, Head, exists
 from everlog.journal.values import MAX_VALUE_BYTES
 from tests.support import (

@@ -7,7 +7,6 @@ import os
 import signal
 import stat
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from everlog.cluster.processes import DetachedProcess, run_to_end
 from everlog.cluster.state import load_state, new_state, save_state
 from everlog.errors import ClusterFailed, DownloadFailed, InvalidConfig, MissingProgram, NewerVersion
 from tests.cli_support import Cli
+from tests.waiting import blocking_until
 
 # A Maven that writes what it was told to, and says so as the real one does.
 _MAVEN = """#!/bin/sh
@@ -204,10 +204,7 @@ def test_a_paused_process_can_be_asked_to_stop(process, tmp_path):
 
 
 def wait_for_output(tmp_path: Path, text: str) -> None:
-    end = time.monotonic() + 30
-    while text not in (tmp_path / "output").read_text():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    blocking_until(lambda: text in (tmp_path / "output").read_text())
 
 
 def test_one_that_does_not_listen_is_killed(process, tmp_path):

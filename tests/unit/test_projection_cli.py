@@ -17,7 +17,7 @@ from everlog import Event, Projection, Recovery, records
 from everlog.cli.projections import load_app, read_offset
 from everlog.errors import InvalidOffset, InvalidProjection
 from tests.cli_support import Cli
-from tests.unit.models.projection_fixture import until
+from tests.waiting import until
 
 KEY = "journal-orders"
 

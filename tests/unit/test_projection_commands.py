@@ -12,8 +12,9 @@ from everlog.projections.store import Report
 from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, grouped
 from everlog.projections.windows import Progress
 from everlog.testing.projections import own
-from tests.unit.models.projection_fixture import ENVELOPES, ID, NEVER, Diary, Joined, Six, declare, until
+from tests.unit.models.projection_fixture import ENVELOPES, ID, NEVER, Diary, Joined, Six, declare
 from tests.unit.test_projection_runs import ALL, virtually
+from tests.waiting import until
 
 
 def live(handler, **settings):

@@ -18,9 +18,10 @@ from everlog.projections.strategies import at_least_once, exactly_once
 from everlog.projections.windows import Progress
 from everlog.testing.projection_kit import MemoryOffsets
 from everlog.testing.projections import own
-from tests.unit.models.projection_fixture import ID, QUICK, Diary, Envelope, Joined, Six, declare, memory, until
+from tests.unit.models.projection_fixture import ID, QUICK, Diary, Envelope, Joined, Six, declare, memory
 from tests.unit.models.projection_time import run_virtually
 from tests.unit.test_projection_runs import virtually
+from tests.waiting import until
 
 LEASE = 6.0
 

@@ -27,9 +27,9 @@ from tests.unit.models.projection_fixture import (
     declare,
     memory,
     run_to_end,
-    until,
 )
 from tests.unit.models.projection_time import run_virtually
+from tests.waiting import until
 
 
 def virtually(test):

@@ -33,6 +33,7 @@ from everlog.pipeline import projections as on_spark_module
 from everlog.pipeline.projections import SparkProjections
 from everlog.pipeline.sources import tagged
 from everlog.pipeline.sources.tagged import TagReader
+from tests.waiting import until
 
 
 class Batch:
@@ -196,10 +197,11 @@ async def make_table(log) -> None:
     await log.projections.view("sales").execute("CREATE TABLE sales (shop TEXT PRIMARY KEY, n INTEGER NOT NULL)")
 
 
-async def until(log, expected) -> None:
-    async with asyncio.timeout(30):
-        while await found(log) != expected:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+async def until_found(log, expected) -> None:
+    async def equal() -> bool:
+        return await found(log) == expected
+
+    await until(equal)
 
 
 async def test_batches_are_added_up_exactly(config):
@@ -237,14 +239,14 @@ async def test_commands_are_followed(config):
         with Running(config, sales()):
             await log.projections.wait("sales", token)
             await log.projections.clear("sales")
-            await until(log, {shop: 2 * n for shop, n in expected.items()})
+            await until_found(log, {shop: 2 * n for shop, n in expected.items()})
             await log.projections.pause("sales", wait=20)
             assert (await log.projections.get("sales")).state == "paused"
             more, _ = await sell(log, 3)
             await asyncio.sleep(0.2)  # a batch takes a tenth of it
             assert await found(log) == {shop: 2 * n for shop, n in expected.items()}
             await log.projections.resume("sales", wait=20)
-            await until(log, {shop: 2 * n + more[shop] for shop, n in expected.items()})
+            await until_found(log, {shop: 2 * n + more[shop] for shop, n in expected.items()})
 
 
 async def test_one_owner_at_a_time(config):

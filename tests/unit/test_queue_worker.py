@@ -20,6 +20,7 @@ from everlog.queues.queue import Queue
 from everlog.queues.sqlite.store import SqliteQueueStore
 from everlog.queues.store import MemoryStore
 from everlog.queues.worker import Worker
+from tests.waiting import until
 
 
 @pytest.fixture(params=["memory", "files"])
@@ -40,23 +41,13 @@ async def working(store, *functions, **options):
         await task
 
 
-async def until(condition, seconds=20.0):
-    """Wait for something that must come true."""
-    async with asyncio.timeout(seconds):
-        while not (result := condition()):  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
-        return result
-
-
 async def gone(queue):
     stats = await queue.stats()
     return stats.ready + stats.delayed + stats.running == 0
 
 
 async def until_empty(queue):
-    async with asyncio.timeout(20):
-        while not await gone(queue):  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
+    await until(lambda: gone(queue), every=0.002)
 
 
 async def test_every_job_runs_once(store):

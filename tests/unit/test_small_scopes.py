@@ -11,8 +11,9 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 import pytest
 
+from everlog.journal.changes import Quarantined
 from everlog.journal.codec import EventData
-from everlog.journal.fold import Quarantined, fold
+from everlog.journal.fold import fold
 from everlog.journal.head import Deletion, Head, Topic, exists
 from everlog.journal.values import segment_of
 from everlog.log.base import Record

@@ -10,11 +10,12 @@ from everlog.console.console import Context, Model, Page
 from everlog.console.sampling import series
 from everlog.console.why import Reason, explain_job, explain_queue
 from everlog.queues.declaration import Declaration, plain_options
+from everlog.queues.jobs import DeadJob, JobInfo
 from everlog.queues.keys import hash_key
 from everlog.queues.operations import AskDue, DueAnswer, Get, ListDead
 from everlog.queues.packing import make_key, parse_key
 from everlog.queues.priority import Priority
-from everlog.queues.queue import DeadJob, JobInfo, Queue
+from everlog.queues.queue import Queue
 from everlog.queues.rows import Attempt, DeadLetter, Flag, Row
 
 MAX_PEEKED = 1000

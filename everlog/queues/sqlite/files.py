@@ -19,7 +19,7 @@ from pathlib import Path
 from everlog.errors import StorageFailed
 from everlog.failpoints import failpoint
 from everlog.queues.sqlite.catalog import BLOCK, BucketFile, Known, Main
-from everlog.sqlite import Connection, Trace, connect, error_name, load_statements, migrate
+from everlog.sqlite import Connection, Trace, connect, load_statements, migrate
 
 BUCKET_PACKAGE = "everlog.queues.sqlite.bucket"
 NAMES = (
@@ -215,8 +215,3 @@ def create_tables(connection: sqlite3.Connection) -> None:
             if sqlite3.complete_statement(statement):
                 connection.execute(statement)
                 statement = ""
-
-
-def is_busy(error: sqlite3.Error) -> bool:
-    """Whether another process or thread holds a lock that we did not want to wait for."""
-    return error_name(error).startswith("SQLITE_BUSY")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,12 +16,12 @@ from everlog.clock import Clock
 from everlog.config import prepare_folder
 from everlog.errors import DeclarationRefused, EverlogError, NotTransactional, QueueNotFound
 from everlog.failpoints import failpoint
+from everlog.group_commit import Committed, GroupCommitter
 from everlog.queues.declaration import Declaration, encode_declaration
 from everlog.queues.engine import SWEEP, Engine
 from everlog.queues.operations import READS, Answer, Operation, Put, PutAnswer, RaiseFlag
 from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import SQL, Known
-from everlog.queues.sqlite.committing import QueueCommitter
 from everlog.queues.sqlite.files import ITEM, Files, Opened
 from everlog.queues.sqlite.table import SqliteTable
 from everlog.queues.sqlite.upkeep import tend
@@ -28,6 +29,8 @@ from everlog.queues.store import LOOK_SECONDS, QueueStore
 from everlog.sqlite import Trace, transaction, translated
 
 log = logging.getLogger("everlog.queues")
+
+MAX_GROUP = 512
 
 
 class SqliteQueueStore(QueueStore):
@@ -52,8 +55,12 @@ class SqliteQueueStore(QueueStore):
         self._sweep = sweep
         self._reader = self._open_files(patient=True)
         self._counted: dict[str, Counter[str]] = {}
-        self._committer = QueueCommitter(
-            self._reader.main.path, lambda patient: self._open_files(patient=patient), self._work
+        self._committer = GroupCommitter(
+            self._reader.main.path,
+            lambda patient: self._open_files(patient=patient),
+            self._commit,
+            group_by=_queue_of,
+            max_group=MAX_GROUP,
         )
         self._closed = False
 
@@ -110,7 +117,7 @@ class SqliteQueueStore(QueueStore):
         if isinstance(operation, READS):
             with translated(self._reader.main.path):
                 return self._read(name, operation)
-        answer = await self._committer.execute(name, operation)
+        answer = await self._committer.execute((name, operation))
         self.ring(name, operation)
         return answer
 
@@ -127,6 +134,12 @@ class SqliteQueueStore(QueueStore):
 
     def _engine(self, table: SqliteTable, known: Known) -> Engine:
         return Engine(table, known.declaration.options.settings, sweep=self._sweep)
+
+    def _commit(self, files: Files, group: Sequence[tuple[str, Operation]]) -> Committed[Answer]:
+        """Operations of one queue."""
+        started = time.perf_counter()
+        answers = self._work(files, group[0][0], [operation for _, operation in group])
+        return Committed(answers, time.perf_counter() - started)
 
     def _work(self, files: Files, name: str, operations: Sequence[Operation]) -> list[Answer]:
         """A group in one transaction: all of it is durable, or nothing is."""
@@ -217,3 +230,7 @@ class SqliteQueueStore(QueueStore):
         await super().close()
         await self._committer.close()
         self._reader.close()
+
+
+def _queue_of(item: tuple[str, Operation]) -> str:
+    return item[0]

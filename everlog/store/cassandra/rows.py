@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from everlog.errors import ForeignWriter, IntegrityViolated
+from everlog.journal.changes import Quarantined, Rejected
 from everlog.journal.codec import encode_tags
 from everlog.journal.duration import ExpireAfter, StoredDuration, utc_day
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Quarantined, Rejected
 from everlog.journal.head import Deletion, Head, Topic
 from everlog.journal.values import (
     DEFAULT_SEGMENT_SIZE,

@@ -7,14 +7,11 @@ read again. So a time-out is simply tried again, a bounded number of times.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import random
-import socket
 import ssl
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -31,6 +28,7 @@ from everlog.errors import (
 )
 from everlog.sqlite import Trace
 from everlog.store.cassandra.points import contact_points, resolve
+from everlog.store.cassandra.sockets import close_sockets
 
 try:
     import acsylla
@@ -46,7 +44,6 @@ RETRY_MOST = 2.0
 RECONNECT_FIRST = 0.5
 RECONNECT_MOST = 30.0
 MAX_PREPARED = 1000
-MAX_PARKED = 64
 
 Row: TypeAlias = tuple[Any, ...]
 Request: TypeAlias = Any
@@ -257,7 +254,7 @@ class Session:
         try:
             await self._raw.close()
         finally:
-            _close_sockets(self._cluster)
+            close_sockets(self._cluster)
 
 
 def rows_of(result: Any) -> list[Row]:
@@ -322,31 +319,8 @@ async def _connect(config: CassandraConfig, trace: Trace | None) -> Session:
     try:
         return Session(cluster, await cluster.create_session(), config, trace)
     except driver.CassException as error:
-        _close_sockets(cluster)
+        close_sockets(cluster)
         raise explain(error, config) from error
-
-
-def _close_sockets(cluster: Any) -> None:
-    """The pairs of sockets by which the driver's threads wake the event loop; it leaves them open.
-
-    A thread may be about to write its last byte. So the number of its end is not given back at once: another file
-    would get it, and then that byte. It leads nowhere for a while instead.
-    """
-    loop = asyncio.get_running_loop()
-    for owner in (cluster, cluster.get_logger()):
-        for found in gc.get_referents(owner):
-            if isinstance(found, socket.socket) and found.fileno() >= 0:
-                loop.remove_reader(found)
-                _park(found.detach())
-
-
-def _park(number: int) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, number)
-    os.close(nowhere)
-    _parked.append(number)
-    if len(_parked) > MAX_PARKED:
-        os.close(_parked.popleft())
 
 
 def _tls(config: CassandraConfig) -> dict[str, Any]:
@@ -408,6 +382,5 @@ def explain(error: Exception, config: CassandraConfig, cql: str | None = None) -
     return StorageFailed(f"Cassandra at {points}: {text}")
 
 
-_parked: deque[int] = deque()
 _Batch = type(acsylla.create_batch_unlogged())
 _SERIAL = acsylla.Consistency.SERIAL

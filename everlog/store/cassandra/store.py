@@ -12,8 +12,8 @@ import msgspec
 
 from everlog.config import CassandraConfig
 from everlog.errors import Unreachable
+from everlog.journal.changes import Quarantined, Rejected
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Quarantined, Rejected
 from everlog.journal.head import Head, Topic
 from everlog.log.base import LogTopic
 from everlog.log.sqlite import record_from

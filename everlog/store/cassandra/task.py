@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from typing import Any
 
 from everlog.errors import Refused
-from everlog.journal.fold import Quarantined
+from everlog.journal.changes import Quarantined
 from everlog.journal.head import Deletion, Head, Topic
 from everlog.log.sqlite import record_from
 from everlog.store.base import KeyChange, StoreTask

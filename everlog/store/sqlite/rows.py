@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from everlog.journal.changes import Quarantined, Rejected
 from everlog.journal.duration import ExpireAfter, StoredDuration, utc_day
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Quarantined, Rejected
 from everlog.journal.head import Deletion, Head
 from everlog.journal.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
 from everlog.log.appending import pack_headers

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import msgspec
 
+from everlog.journal.changes import Quarantined, Rejected
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Quarantined, Rejected
 from everlog.journal.head import Head, Topic
 from everlog.journal.values import segment_of
 from everlog.log.base import LogTopic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from everlog.journal.fold import Quarantined
+from everlog.journal.changes import Quarantined
 from everlog.journal.head import Deletion, Head, Topic
 from everlog.journal.values import MAX_SEQ_NR
 from everlog.log.sqlite import record_from

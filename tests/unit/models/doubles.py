@@ -8,8 +8,8 @@ from functools import partial
 from random import Random
 from typing import Any, NoReturn, TypeVar
 
+from everlog.journal.changes import Quarantined
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Quarantined
 from everlog.journal.head import Head, Topic
 from everlog.journal.values import segment_of
 from everlog.log.base import Ack, Bounds, Log, LogTopic, NewRecord, Record, Trimmed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from everlog.projections.ids import ProjectionId
@@ -114,13 +113,6 @@ async def run_to_end(projection: Projection, store: OffsetStore, *, seconds: flo
         async with asyncio.timeout(seconds):
             await runner.ended()
     return runner
-
-
-async def until(condition: Callable[[], Any], *, seconds: float = 60.0) -> None:
-    """Wait for a condition of the test's own, in virtual time."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def memory() -> MemoryOffsets:

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
+from everlog.journal.changes import Quarantined
 from everlog.journal.duration import ExpireAfter
 from everlog.journal.events import EventRecord
-from everlog.journal.fold import Quarantined
 from everlog.journal.head import Deletion, Head
 from everlog.journal.values import MAX_SEQ_NR
 

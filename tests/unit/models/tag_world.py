@@ -16,8 +16,8 @@ from typing import Any
 from unittest import mock
 
 from everlog.config import TagsConfig
+from everlog.journal.changes import Quarantined
 from everlog.journal.codec import EventData
-from everlog.journal.fold import Quarantined
 from everlog.journal.head import Head, Topic
 from everlog.journal.values import partition_of
 from everlog.pipeline import ordering
@@ -463,7 +463,7 @@ class TagWorld:
 
 def _numbers(record: Any, tag: str) -> tuple[int, int]:
     """The first seqNr and how many events of the record carry the tag."""
-    from everlog.journal.fold import decode
+    from everlog.journal.entries import decode
 
     entry = decode(record)
     tagged = [event.seq_nr for event in entry.value.events if tag in event.tags]

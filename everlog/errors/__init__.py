@@ -1,0 +1,261 @@
+"""Every error that Everlog raises on purpose.
+
+    EverlogError
+    ├── InvalidInput              the call itself is wrong; nothing was sent or stored
+    │   ├── InvalidId
+    │   ├── InvalidSeqNr
+    │   ├── InvalidRange
+    │   ├── EmptyAppend
+    │   ├── AppendTooLarge
+    │   ├── RecordTooLarge
+    │   ├── InvalidPosition
+    │   ├── InvalidDocument       a path, a body, a filter or a parameter of a document request
+    │   ├── InvalidProjection
+    │   ├── InvalidTag
+    │   ├── InvalidOffset
+    │   ├── InvalidConfig
+    │   ├── NotEnabled
+    │   ├── InvalidKey
+    │   ├── InvalidPriority
+    │   ├── InvalidHandle
+    │   ├── PayloadTooLarge
+    │   ├── InvalidDeclaration
+    │   └── NotTransactional
+    ├── Conflict                  another append won; read again and decide again
+    ├── OutcomeUnknown            a time-out: it may or may not have happened; retry with append_id
+    │   └── AnswerLost            the same of an operation on a queue; repeat it
+    ├── JournalNotFound           the journal does not exist (any more)
+    ├── JournalHalted             a record of this journal cannot be decoded
+    ├── QueueNotFound             nobody has put anything into a queue of this name, or declared it
+    ├── LeaseLost                 the job is not this worker's any more; nothing was changed
+    ├── KeyBusy                   the queue takes no work for a key that is being processed
+    ├── DeclarationRefused        the queue's rows do not allow this change of its declaration
+    ├── Overtaken                 the journal changed under a read too often; read again
+    ├── NotReplicated             the pipeline has not got as far as a token; wait, or start it
+    ├── MissingEvent              a journal that must have no gaps has one
+    ├── ViewIncomplete            a view that others write lacks events
+    │   ├── EventsMissing
+    │   ├── TooManyMissing
+    │   └── SeqNrMissing
+    ├── IntegrityViolated         the tables hold what no fold can have written
+    ├── ForeignWriter             somebody else writes into these tables
+    ├── LogTruncated              records that were not replicated yet are gone from the log
+    ├── TopicReplaced             the log's topic is not the one these tables were filled from
+    ├── StorageFailed             the files or servers cannot be used
+    │   ├── DiskFull
+    │   ├── NotWritable
+    │   ├── NewerVersion
+    │   ├── Unreachable
+    │   ├── AccessDenied
+    │   ├── Refused
+    │   ├── TooFewReplicas
+    │   ├── TopicMissing
+    │   ├── UnsuitableTopic
+    │   ├── Unacknowledged
+    │   └── Busy
+    │       ├── Deposed
+    │       └── OwnedElsewhere
+    ├── ReplicationFailed         the pipeline gave up on a batch; it will try again
+    ├── MalformedRecord           a log record that breaks the wire format
+    ├── UnknownProjection         no projection of this name and key was ever started here
+    ├── OffsetConflict            the offset is not the expected one; look again
+    ├── StillBehind               a projection has not come so far yet; wait longer, or start it
+    ├── OwnershipLost             another instance, or a command, took this projection over
+    ├── HandlerFailed             a handler did what no handler may do
+    │   └── HandlerTimeout
+    ├── ClusterFailed             the local cluster cannot be started
+    │   ├── MissingProgram
+    │   ├── DownloadFailed
+    │   ├── PortTaken
+    │   └── ServerFailed
+    ├── DocumentRefused           the request is sound, the document is not in a state for it; nothing was stored
+    │   ├── DocumentNotFound
+    │   ├── DocumentConflict
+    │   ├── PreconditionFailed
+    │   ├── MessageReused
+    │   └── TooManyPending
+    ├── QueryLimited              a query would read more than it may
+    ├── WriteUnfinished           a document write whose outcome is unknown, or whose event is not out yet
+    └── MissingExtra              an optional dependency is not installed
+
+The message says what happened and what to do; the facts are attributes.
+"""
+
+from __future__ import annotations
+
+from everlog.errors.base import (
+    EverlogError,
+    InvalidInput,
+)
+from everlog.errors.documents import (
+    DocumentConflict,
+    DocumentNotFound,
+    DocumentRefused,
+    InvalidDocument,
+    MessageReused,
+    PreconditionFailed,
+    QueryLimited,
+    TooManyPending,
+    WriteUnfinished,
+)
+from everlog.errors.journal import (
+    AppendTooLarge,
+    Conflict,
+    EmptyAppend,
+    InvalidId,
+    InvalidPosition,
+    InvalidRange,
+    InvalidSeqNr,
+    JournalHalted,
+    JournalNotFound,
+    MalformedRecord,
+    MissingEvent,
+    OutcomeUnknown,
+    Overtaken,
+)
+from everlog.errors.projections import (
+    HandlerFailed,
+    HandlerTimeout,
+    InvalidProjection,
+    OffsetConflict,
+    OwnershipLost,
+    StillBehind,
+    UnknownProjection,
+)
+from everlog.errors.queues import (
+    AnswerLost,
+    DeclarationRefused,
+    Deposed,
+    InvalidDeclaration,
+    InvalidHandle,
+    InvalidKey,
+    InvalidPriority,
+    KeyBusy,
+    LeaseLost,
+    NotTransactional,
+    OwnedElsewhere,
+    PayloadTooLarge,
+    QueueNotFound,
+)
+from everlog.errors.setup import (
+    ClusterFailed,
+    DownloadFailed,
+    InvalidConfig,
+    MissingExtra,
+    MissingProgram,
+    PortTaken,
+    ServerFailed,
+)
+from everlog.errors.storage import (
+    AccessDenied,
+    Busy,
+    DiskFull,
+    ForeignWriter,
+    IntegrityViolated,
+    LogTruncated,
+    NewerVersion,
+    NotWritable,
+    RecordTooLarge,
+    Refused,
+    ReplicationFailed,
+    StorageFailed,
+    TooFewReplicas,
+    TopicMissing,
+    TopicReplaced,
+    Unacknowledged,
+    Unreachable,
+    UnsuitableTopic,
+)
+from everlog.errors.tags import (
+    EventsMissing,
+    InvalidOffset,
+    InvalidTag,
+    NotEnabled,
+    NotReplicated,
+    SeqNrMissing,
+    TooManyMissing,
+    ViewIncomplete,
+)
+
+__all__ = [
+    "AccessDenied",
+    "AnswerLost",
+    "AppendTooLarge",
+    "Busy",
+    "ClusterFailed",
+    "Conflict",
+    "DeclarationRefused",
+    "Deposed",
+    "DiskFull",
+    "DocumentConflict",
+    "DocumentNotFound",
+    "DocumentRefused",
+    "DownloadFailed",
+    "EmptyAppend",
+    "EventsMissing",
+    "EverlogError",
+    "ForeignWriter",
+    "HandlerFailed",
+    "HandlerTimeout",
+    "IntegrityViolated",
+    "InvalidConfig",
+    "InvalidDeclaration",
+    "InvalidDocument",
+    "InvalidHandle",
+    "InvalidId",
+    "InvalidInput",
+    "InvalidKey",
+    "InvalidOffset",
+    "InvalidPosition",
+    "InvalidPriority",
+    "InvalidProjection",
+    "InvalidRange",
+    "InvalidSeqNr",
+    "InvalidTag",
+    "JournalHalted",
+    "JournalNotFound",
+    "KeyBusy",
+    "LeaseLost",
+    "LogTruncated",
+    "MalformedRecord",
+    "MessageReused",
+    "MissingEvent",
+    "MissingExtra",
+    "MissingProgram",
+    "NewerVersion",
+    "NotEnabled",
+    "NotReplicated",
+    "NotTransactional",
+    "NotWritable",
+    "OffsetConflict",
+    "OutcomeUnknown",
+    "Overtaken",
+    "OwnedElsewhere",
+    "OwnershipLost",
+    "PayloadTooLarge",
+    "PortTaken",
+    "PreconditionFailed",
+    "QueryLimited",
+    "QueueNotFound",
+    "RecordTooLarge",
+    "Refused",
+    "ReplicationFailed",
+    "SeqNrMissing",
+    "ServerFailed",
+    "StillBehind",
+    "StorageFailed",
+    "TooFewReplicas",
+    "TooManyMissing",
+    "TooManyPending",
+    "TopicMissing",
+    "TopicReplaced",
+    "Unacknowledged",
+    "UnknownProjection",
+    "Unreachable",
+    "UnsuitableTopic",
+    "ViewIncomplete",
+    "WriteUnfinished",
+]
+
+for _name in __all__:
+    globals()[_name].__module__ = __name__  # so tracebacks call an error what one imports

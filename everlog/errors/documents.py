@@ -1,0 +1,65 @@
+"""Errors of documents, collections and queries."""
+
+from __future__ import annotations
+
+from everlog.errors.base import EverlogError, InvalidInput
+
+
+class InvalidDocument(InvalidInput):
+    """A document request is wrong; `code` says in which way and never changes its spelling."""
+
+    def __init__(self, code: str, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.facts = facts
+
+
+class DocumentRefused(EverlogError):
+    """The document is not in a state for this request; nothing was stored. `code` never changes its spelling."""
+
+    def __init__(self, code: str, message: str, **facts: object) -> None:
+        super().__init__(message)
+        self.code = code
+        self.facts = facts
+
+
+class DocumentNotFound(DocumentRefused):
+    """There is no such document, element, collection, index or transaction."""
+
+
+class DocumentConflict(DocumentRefused):
+    """What is stored does not allow this request."""
+
+
+class PreconditionFailed(DocumentRefused):
+    """If-Match or If-None-Match does not hold."""
+
+
+class MessageReused(DocumentRefused):
+    """A message id came again, with another request."""
+
+
+class TooManyPending(DocumentRefused):
+    """Too many events of this document wait for their publication; try again."""
+
+    retriable = True
+
+
+class QueryLimited(EverlogError):
+    """A query read as much as it may and is not done; an index would help, `explain=1` says which."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class WriteUnfinished(EverlogError):
+    """Nobody can say yet whether the write happened, or its event is not out yet; repeat it with its message id."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, message_id: str, transaction_id: str | None = None) -> None:
+        super().__init__(message)
+        self.code = "request_timeout"
+        self.message_id = message_id
+        self.transaction_id = transaction_id

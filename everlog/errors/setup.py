@@ -1,0 +1,51 @@
+"""Errors of what comes before any work: settings, optional parts, a local cluster."""
+
+from __future__ import annotations
+
+from everlog.errors.base import EverlogError, InvalidInput
+
+
+class InvalidConfig(InvalidInput):
+    """A setting is unknown or out of range."""
+
+
+class MissingExtra(EverlogError):
+    """An optional dependency is missing."""
+
+    def __init__(self, extra: str) -> None:
+        super().__init__(f"this needs an optional part of Everlog: pip install 'everlog[{extra}]'")
+        self.extra = extra
+
+
+class ClusterFailed(EverlogError):
+    """The local cluster, or something that it needs, is not to be had."""
+
+
+class MissingProgram(ClusterFailed):
+    """A program that this needs is not installed, or not in the version that it needs."""
+
+
+class DownloadFailed(ClusterFailed):
+    """The jars did not come, or are not the ones that were expected."""
+
+    retriable = True
+
+
+class PortTaken(ClusterFailed):
+    """An address of the cluster cannot be listened at."""
+
+    def __init__(self, server: str, address: str, message: str) -> None:
+        super().__init__(f"{server} cannot listen at {address}: {message}")
+        self.server = server
+        self.address = address
+
+
+class ServerFailed(ClusterFailed):
+    """A server ended, or did not answer in time; `lines` are the last ones that it wrote."""
+
+    def __init__(self, server: str, what: str, log: str, lines: list[str]) -> None:
+        last = "; it wrote last: " + " | ".join(lines) if lines else ""
+        super().__init__(f"{server} {what}: see {log}{last}")
+        self.server = server
+        self.log = log
+        self.lines = lines
