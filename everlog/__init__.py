@@ -47,6 +47,7 @@ from everlog.queues.job import GiveUp, JobFunction, Retry, job
 from everlog.queues.jobs import DeadJob, Job, JobInfo, Receipt
 from everlog.queues.operations import Stats as QueueStats
 from everlog.queues.options import QueueOptions
+from everlog.queues.packing import NewJob
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
@@ -84,6 +85,7 @@ __all__ = [
     "KeyBusy",
     "LeaseLost",
     "Mailbox",
+    "NewJob",
     "NotReplicated",
     "Observer",
     "OffsetConflict",

@@ -135,6 +135,7 @@ class Queue(Twin[queues.Queue]):
     ensure = blocking(queues.Queue.ensure)
     declaration = blocking(queues.Queue.declaration)
     put = blocking(queues.Queue.put)
+    put_many = blocking(queues.Queue.put_many)
     claim = blocking(queues.Queue.claim)
     done = blocking(queues.Queue.done)
     fail = blocking(queues.Queue.fail)
