@@ -31,6 +31,7 @@ from everlog.journal.journal import Journal, Token
 from everlog.journal.quarantine import WaitingItem
 from everlog.journal.snapshots import Criteria, Recovered
 from everlog.journal.values import Position, SeqNr, SeqRange
+from everlog.order.timeuuid import TimeUuid
 from everlog.pipeline.expire import ExpireReport
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 from everlog.projections.handlers import ActorHandler, Handler, Mailbox, StatefulHandler
@@ -53,7 +54,6 @@ from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
 from everlog.store.base import Snapshot
 from everlog.tags.tag import Tag, TaggedEvent, TagInfo
-from everlog.tags.timeuuid import TimeUuid
 from everlog.version import __version__
 
 __all__ = [

@@ -16,8 +16,8 @@ from everlog.config.foreign import ForeignConfig as ForeignConfig
 from everlog.config.numbers import Positive, Seconds
 from everlog.errors import InvalidConfig, NotWritable
 from everlog.journal.values import DEFAULT_SEGMENT_SIZE, MAX_VALUE_BYTES, MIN_SEGMENT_SIZE
+from everlog.order.buckets import bucket_size
 from everlog.queues.options import QueueOptions
-from everlog.tags.buckets import bucket_size
 
 CONFIG_FILE = "everlog.toml"
 

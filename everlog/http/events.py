@@ -12,9 +12,9 @@ import msgspec
 from everlog.errors import InvalidDocument, InvalidInput, MalformedRecord
 from everlog.journal.duration import ExpireAfter
 from everlog.journal.events import Event, EventRecord, Json, PayloadType
+from everlog.order.timeuuid import TimeUuid
 from everlog.store.base import Snapshot
 from everlog.tags.tag import TaggedEvent
-from everlog.tags.timeuuid import TimeUuid
 
 Kind = Literal["json", "text", "binary"]
 _ABSENT = msgspec.Raw(b"null")

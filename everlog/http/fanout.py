@@ -19,9 +19,9 @@ from everlog.errors import EverlogError, StorageFailed
 from everlog.http.events import tagged_body
 from everlog.http.sse import Checkpoint, Frame, Items
 from everlog.journal.values import Position
-from everlog.tags.plan import Watermark
+from everlog.order.plan import Watermark
+from everlog.order.timeuuid import TimeUuid
 from everlog.tags.tag import Tag, TaggedEvent
-from everlog.tags.timeuuid import TimeUuid
 
 log = logging.getLogger("everlog.http")
 

@@ -23,10 +23,10 @@ from everlog.journal.reduce import rowless
 from everlog.journal.tag_names import slice_of, slice_tag
 from everlog.journal.values import partition_of
 from everlog.log.base import Record
+from everlog.order.plan import Order
 from everlog.pipeline.known import KnownHeads
 from everlog.store.base import KeyChange, Store, StoreTask
 from everlog.store.tags import TagEntry, TagRow
-from everlog.tags.plan import Order
 
 
 class Grouped:

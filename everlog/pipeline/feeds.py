@@ -16,6 +16,7 @@ from everlog.backends import open_log
 from everlog.config import Config
 from everlog.errors import InvalidOffset, InvalidProjection, LogTruncated, TopicMissing
 from everlog.journal.tag_names import PER_SLICE_TAG, SLICES, slice_tag
+from everlog.order.timeuuid import TimeUuid
 from everlog.pipeline.places import Offsets, parse_place, place_name
 from everlog.pipeline.sources import source_of
 from everlog.pipeline.sources.base import Decoder
@@ -27,7 +28,6 @@ from everlog.projections.records import Records
 from everlog.projections.source import Source
 from everlog.projections.tagged import Tagged
 from everlog.projections.windows import Progress
-from everlog.tags.timeuuid import TimeUuid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

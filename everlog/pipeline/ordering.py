@@ -17,10 +17,7 @@ import msgspec
 from everlog.clock import Clock
 from everlog.config import TagsConfig
 from everlog.errors import Unreachable
-from everlog.pipeline.places import parse_place, place_name
-from everlog.store.base import Store
-from everlog.store.tags import TagTables
-from everlog.tags.plan import (
+from everlog.order.plan import (
     BEGINNING,
     NOTHING,
     RETIRED,
@@ -35,7 +32,10 @@ from everlog.tags.plan import (
     extend,
     piece_of,
 )
-from everlog.tags.timeuuid import tick_of
+from everlog.order.timeuuid import tick_of
+from everlog.pipeline.places import parse_place, place_name
+from everlog.store.base import Store
+from everlog.store.tags import TagTables
 
 MAX_TRIES = 100
 # Plans below the watermark are dropped now and then, not one by one.

@@ -17,12 +17,12 @@ from everlog.backends import open_store
 from everlog.config import Config
 from everlog.errors import EverlogError
 from everlog.journal.head import Topic
+from everlog.order.plan import Order
 from everlog.pipeline.apply import Applied, Grouped, Tagging, apply
 from everlog.pipeline.known import KnownHeads, Partitions
 from everlog.pipeline.places import place_name
 from everlog.pipeline.sources.base import Decoder
 from everlog.store.base import Store
-from everlog.tags.plan import Order
 
 logger = logging.getLogger("everlog.pipeline")
 

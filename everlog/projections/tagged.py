@@ -17,12 +17,12 @@ from everlog.errors import InvalidOffset, InvalidProjection
 from everlog.journal.events import EventRecord
 from everlog.journal.journal import Parts
 from everlog.journal.tag_names import SLICES, check_tag
+from everlog.order.plan import Watermark
+from everlog.order.timeuuid import TimeUuid
 from everlog.projections.offsets import Offset
 from everlog.projections.source import Delivery, Feed, Lag, Source
 from everlog.projections.windows import Place
-from everlog.tags.plan import Watermark
 from everlog.tags.tag import Tag, TaggedEvent, Tags
-from everlog.tags.timeuuid import TimeUuid
 
 # A lag is counted up to so many events.
 MAX_LAG = 10_000

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from everlog.journal.events import EventRecord
-from everlog.tags.buckets import Bucket
-from everlog.tags.plan import Plan, Watermark
-from everlog.tags.timeuuid import TimeUuid
+from everlog.order.buckets import Bucket
+from everlog.order.plan import Plan, Watermark
+from everlog.order.timeuuid import TimeUuid
 
 
 class TagRow(msgspec.Struct, frozen=True, gc=False):

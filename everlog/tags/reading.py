@@ -10,10 +10,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import AsyncGenerator, Sequence
 
+from everlog.order.buckets import Bucket
+from everlog.order.timeuuid import TimeUuid
 from everlog.store.tags import TagRow, TagTables
-from everlog.tags.buckets import Bucket
 from everlog.tags.retrying import Retry
-from everlog.tags.timeuuid import TimeUuid
 
 LEAST_PER_SOURCE = 16
 # A page is bounded in bytes, too: the first one is small, then the size of its rows decides.

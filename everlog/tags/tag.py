@@ -24,11 +24,11 @@ from everlog.journal.tag_names import (
     slice_tag,
 )
 from everlog.journal.values import Position
+from everlog.order.plan import Watermark
+from everlog.order.timeuuid import MIN_RANK, TimeUuid, before_time
 from everlog.store.tags import TagRow, TagTables
-from everlog.tags.plan import Watermark
 from everlog.tags.reading import read_range
 from everlog.tags.retrying import Patience
-from everlog.tags.timeuuid import MIN_RANK, TimeUuid, before_time
 from everlog.tags.upkeep import Refs, Verified, all_journals, drop, verify_journal
 from everlog.tags.watching import Watermarks
 

@@ -17,11 +17,11 @@ from everlog.config import Config
 from everlog.journal.events import EventRecord
 from everlog.journal.head import Head, Topic, exists
 from everlog.journal.tag_names import is_tag, shard_of, slice_of, slice_tag
+from everlog.order.buckets import Bucket, bucket_of
+from everlog.order.plan import BEGINNING, START, TOPIC_NUMBER
+from everlog.order.timeuuid import MIN_RANK, TimeUuid, event_rank
 from everlog.store.base import RowCursor, Store
 from everlog.store.tags import TagEntry, TagRow, TagTables
-from everlog.tags.buckets import Bucket, bucket_of
-from everlog.tags.plan import BEGINNING, START, TOPIC_NUMBER
-from everlog.tags.timeuuid import MIN_RANK, TimeUuid, event_rank
 
 PAGE = 1000
 # The index of the last event of a record from before the order began.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from everlog.config import TagsConfig
 from everlog.errors import StorageFailed
+from everlog.order.plan import NOTHING, Watermark
 from everlog.store.tags import TagTables
-from everlog.tags.plan import NOTHING, Watermark
 from everlog.tags.retrying import Patience
 
 

@@ -12,8 +12,8 @@ from everlog.client import Everlog
 from everlog.config import TagsConfig
 from everlog.errors import InvalidInput, InvalidOffset, InvalidTag, NotReplicated, Unreachable
 from everlog.journal.events import Event
+from everlog.order.timeuuid import start_of
 from everlog.tags.tag import TaggedEvent
-from everlog.tags.timeuuid import start_of
 from everlog.testing.replication import replicate
 from everlog.testing.tag_support import (
     PATIENCE,

@@ -12,8 +12,8 @@ from everlog.client import Everlog
 from everlog.config import TopicConfig
 from everlog.journal.events import Event
 from everlog.journal.tag_names import slice_of
-from everlog.tags.plan import NOTHING, Plan, Watermark
-from everlog.tags.timeuuid import TimeUuid
+from everlog.order.plan import NOTHING, Plan, Watermark
+from everlog.order.timeuuid import TimeUuid
 from everlog.testing.replication import replicate
 from everlog.testing.tag_support import (
     Advancing,

@@ -13,8 +13,8 @@ from everlog.http import fanout as module
 from everlog.http.fanout import Fanout
 from everlog.http.sse import Checkpoint
 from everlog.journal.events import Event
+from everlog.order.timeuuid import TimeUuid, start_of
 from everlog.tags.tag import BEGINNING, TaggedEvent
-from everlog.tags.timeuuid import TimeUuid, start_of
 from everlog.testing.replication import replicate
 
 

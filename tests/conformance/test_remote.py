@@ -26,8 +26,8 @@ from everlog.errors import (
 )
 from everlog.http.server import serving
 from everlog.journal.events import Event, Json
+from everlog.order.timeuuid import start_of
 from everlog.projections.records import records
-from everlog.tags.timeuuid import start_of
 from everlog.testing import JournalConformance
 from everlog.testing.journal_support import OUTCOMES, keys
 from everlog.testing.tag_reading import TagReading

@@ -121,12 +121,13 @@ async def test_a_failed_commit_leaves_no_hole_in_the_log(tmp_path, monkeypatch, 
 
 
 class Shelf:
-    """What is committed, group by group. While `held`, only who is patient gets at it, and waits."""
+    """What is committed, group by group. While `held`, only who is patient gets at it, and waits; while `slow`, too."""
 
     def __init__(self) -> None:
         self.groups: list[list[object]] = []
+        self.threaded: list[bool] = []
         self.opened: list[Place] = []
-        self.held = False
+        self.held = self.slow = False
         self.error: Exception | None = None
         self.seconds = 0.0
 
@@ -142,13 +143,14 @@ class Place:
         shelf.opened.append(self)
 
     def commit(self, items) -> Committed:
-        if self._shelf.held:
-            if not self._patient:
-                raise named(sqlite3.OperationalError("database is locked"), "SQLITE_BUSY")
-            blocking_until(lambda: not self._shelf.held)
+        if self._shelf.held and not self._patient:
+            raise named(sqlite3.OperationalError("database is locked"), "SQLITE_BUSY")
+        if self._patient:
+            blocking_until(lambda: not self._shelf.held and not self._shelf.slow)
         if self._shelf.error is not None:
             raise self._shelf.error
         self._shelf.groups.append(list(items))
+        self._shelf.threaded.append(self._patient)
         return Committed([f"done {item}" for item in items], self._shelf.seconds)
 
     def close(self) -> None:
@@ -176,22 +178,34 @@ async def test_groups_have_something_in_common_and_a_limit():
 
 
 async def test_nothing_overtakes_what_the_thread_has():
-    """While the thread waits for a held file, all that comes later goes behind it; then the loop commits again."""
+    """Even when the file is free again: all that comes later goes behind it; then the loop commits again."""
     shelf = Shelf()
     committer = shelf.committer()
-    shelf.held = True
+    shelf.held = shelf.slow = True
     tasks = []
     for number in range(5):
         tasks.append(asyncio.create_task(committer.execute(number)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+        shelf.held = False
     assert not any(task.done() for task in tasks)
-    shelf.held = False
+    shelf.slow = False
     assert await asyncio.gather(*tasks) == [f"done {number}" for number in range(5)]
     assert [item for group in shelf.groups for item in group] == list(range(5))
     assert await committer.execute(5) == "done 5"
     await committer.close()
     assert [place.closed for place in shelf.opened] == [True, True]
+
+
+async def test_slow_commits_are_the_threads_until_they_are_quick_again():
+    shelf = Shelf()
+    committer = shelf.committer()
+    for shelf.seconds in [0.0, 1.0, 1.0, *[0.0] * 50]:
+        await committer.execute("item")
+    assert shelf.threaded[:4] == [False, False, True, True]
+    back = shelf.threaded.index(False, 3)
+    assert shelf.threaded[2:] == [True] * (back - 2) + [False] * (53 - back)
+    await committer.close()
 
 
 async def test_closing_finishes_what_was_accepted():
@@ -202,13 +216,13 @@ async def test_closing_finishes_what_was_accepted():
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     second = asyncio.create_task(committer.execute("gathered"))
-    await asyncio.sleep(0)
-    closing = asyncio.create_task(committer.close())
+    closing = asyncio.create_task(committer.close())  # in the same turn of the loop
     await asyncio.sleep(0)
     with pytest.raises(StorageFailed, match="closed"):
         await committer.execute("late")
     shelf.held = False
-    await closing
+    async with asyncio.timeout(10):
+        await closing
     assert (first.done(), second.done()) == (True, True)
     assert (await first, await second) == ("done held", "done gathered")
     assert all(place.closed for place in shelf.opened)

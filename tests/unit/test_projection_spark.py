@@ -21,9 +21,9 @@ import everlog
 from everlog import Event, Projection, on_spark, tag
 from everlog.config import PipelineConfig, ProjectionsConfig, TagsConfig
 from everlog.errors import InvalidProjection
+from everlog.order.timeuuid import TimeUuid
 from everlog.projections.ids import ProjectionId
 from everlog.projections.sqlite.store import SqliteOffsetStore
-from everlog.tags.timeuuid import TimeUuid
 from everlog.testing.replication import replicate
 from tests.support import small_config
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.journal.events import EventRecord
+from everlog.order.buckets import Bucket
+from everlog.order.timeuuid import TimeUuid, tick_of
 from everlog.store.tags import TagEntry, TagRow
-from everlog.tags.buckets import Bucket
-from everlog.tags.timeuuid import TimeUuid, tick_of
 
 views = pytest.importorskip("everlog.store.cassandra.views")
 HOUR = 3_600_000

@@ -22,9 +22,9 @@ from everlog.journal.tag_names import (
     slice_tag,
     stored_tag,
 )
-from everlog.tags.buckets import Bucket, bucket_of, bucket_size
-from everlog.tags.plan import NOTHING, Order, Plan, advance, ends_of, extend, piece_of
-from everlog.tags.timeuuid import (
+from everlog.order.buckets import Bucket, bucket_of, bucket_size
+from everlog.order.plan import NOTHING, Order, Plan, advance, ends_of, extend, piece_of
+from everlog.order.timeuuid import (
     MAX_INDEX,
     MAX_PARTITIONS,
     MAX_RANK,

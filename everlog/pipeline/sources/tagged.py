@@ -19,11 +19,11 @@ from pyspark.sql.types import StructType
 
 from everlog.backends import open_store
 from everlog.config import Config
+from everlog.order.timeuuid import TimeUuid
 from everlog.store.base import Store
 from everlog.store.tags import TagRow
 from everlog.tags.reading import read_range
 from everlog.tags.retrying import Patience
-from everlog.tags.timeuuid import TimeUuid
 
 FORMAT = "everlog-tag"
 PATIENCE_SECONDS = 1.0

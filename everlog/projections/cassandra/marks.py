@@ -13,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from everlog.errors import InvalidOffset
+from everlog.order.timeuuid import TimeUuid
 from everlog.projections.offsets import Offset, Single, decode, encode
-from everlog.tags.timeuuid import TimeUuid
 
 COLUMN = "everlog_mark"
 # So many replayed dead letters are remembered per partition; a replay that is cut off is taken up at once.

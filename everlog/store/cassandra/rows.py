@@ -24,9 +24,9 @@ from everlog.journal.values import (
     partition_of,
 )
 from everlog.log.appending import pack_headers
+from everlog.order.timeuuid import TimeUuid
 from everlog.store.base import Snapshot
 from everlog.store.tags import Progress, TagEntry, TagRow
-from everlog.tags.timeuuid import TimeUuid
 
 Row = tuple[Any, ...]
 

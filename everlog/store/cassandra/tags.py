@@ -9,13 +9,13 @@ import msgspec
 
 from everlog.errors import Unreachable
 from everlog.journal.head import Topic
+from everlog.order.buckets import Bucket
+from everlog.order.plan import NOTHING, Plan, Watermark
+from everlog.order.timeuuid import TimeUuid
 from everlog.store.cassandra.rows import persistence_id, progress_from, tag_row_from, timestamp
 from everlog.store.cassandra.session import Session
 from everlog.store.cassandra.views import Views
 from everlog.store.tags import Progress, TagEntry, TagRow, TagSummary, TagTables
-from everlog.tags.buckets import Bucket
-from everlog.tags.plan import NOTHING, Plan, Watermark
-from everlog.tags.timeuuid import TimeUuid
 
 MAX_TRIES = 20
 PAGE = 5_000

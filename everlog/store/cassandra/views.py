@@ -9,13 +9,13 @@ from typing import Any
 from everlog.journal.head import Deletion, Topic
 from everlog.journal.tag_names import slice_of, slice_tag
 from everlog.journal.values import MAX_SEQ_NR
+from everlog.order.buckets import LONGEST, Bucket
+from everlog.order.timeuuid import TimeUuid
 from everlog.store.base import KeyChange
 from everlog.store.cassandra.batches import MAX_BYTES, MAX_ROWS, RowStatements, row_bytes
 from everlog.store.cassandra.rows import persistence_id, tag_values
 from everlog.store.cassandra.session import Request, Session, make_batch
 from everlog.store.tags import TagEntry, TagRow
-from everlog.tags.buckets import LONGEST, Bucket
-from everlog.tags.timeuuid import TimeUuid
 
 # The last columns of `put_tagged`, which a row may lack.
 OPTIONAL = 9

@@ -14,8 +14,8 @@ from everlog.journal.events import EventRecord
 from everlog.journal.head import Deletion, Head
 from everlog.journal.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
 from everlog.log.appending import pack_headers
+from everlog.order.timeuuid import TimeUuid
 from everlog.store.tags import TagEntry, TagRow
-from everlog.tags.timeuuid import TimeUuid
 
 _encode = msgspec.json.Encoder().encode
 _duration = msgspec.json.Decoder(StoredDuration).decode

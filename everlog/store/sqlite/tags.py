@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from everlog.journal.tag_names import slice_of, slice_tag
+from everlog.order.buckets import LONGEST, Bucket
+from everlog.order.plan import NOTHING, Plan, Watermark
+from everlog.order.timeuuid import TimeUuid
 from everlog.sqlite import translated
 from everlog.store.sqlite.rows import tag_row_from, tag_values
 from everlog.store.sqlite.statements import SQL
 from everlog.store.tags import Progress, TagEntry, TagRow, TagSummary, TagTables
-from everlog.tags.buckets import LONGEST, Bucket
-from everlog.tags.plan import NOTHING, Plan, Watermark
-from everlog.tags.timeuuid import TimeUuid
 
 SUMMARIES = 100
 

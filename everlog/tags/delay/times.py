@@ -12,8 +12,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from everlog.errors import InvalidConfig, InvalidOffset
-from everlog.tags.buckets import SIZES, bucket_of
-from everlog.tags.timeuuid import TICKS_PER_MS, tick_of
+from everlog.order.buckets import SIZES, bucket_of
+from everlog.order.timeuuid import TICKS_PER_MS, tick_of
 
 UNIX_START = tick_of(0)
 FUTURE_MS = 3_600_000  # clocks differ, but not by more

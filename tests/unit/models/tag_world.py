@@ -20,16 +20,16 @@ from everlog.journal.changes import Quarantined
 from everlog.journal.codec import EventData
 from everlog.journal.head import Head, Topic
 from everlog.journal.values import partition_of
+from everlog.order.buckets import Bucket
+from everlog.order.plan import NOTHING, Plan, Watermark
+from everlog.order.timeuuid import MIN_RANK, TimeUuid
 from everlog.pipeline import ordering
 from everlog.pipeline.apply import Grouped, Tagging, apply
 from everlog.pipeline.ordering import Ordering
 from everlog.pipeline.places import place_name
 from everlog.store.base import KeyChange, Store, StoreTask
 from everlog.store.tags import TagEntry, TagRow, TagTables
-from everlog.tags.buckets import Bucket
-from everlog.tags.plan import NOTHING, Plan, Watermark
 from everlog.tags.reading import read_range
-from everlog.tags.timeuuid import MIN_RANK, TimeUuid
 from tests.support import append_record
 from tests.unit.models.doubles import double
 from tests.unit.models.scheduler import Process, Step

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from everlog.errors import InvalidConfig
 from everlog.journal.tag_names import stored_tag
-from everlog.tags.timeuuid import TimeUuid, end_of, start_of
+from everlog.order.timeuuid import TimeUuid, end_of, start_of
 
 SIZES = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000}
 LONGEST = max(SIZES.values())

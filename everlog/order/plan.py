@@ -17,8 +17,8 @@ from typing import NamedTuple
 import msgspec
 
 from everlog.journal.tag_names import shard_of
-from everlog.tags.buckets import Bucket, bucket_of
-from everlog.tags.timeuuid import MAX_RANK, TimeUuid, event_rank, spread, text_of, text_of_rank
+from everlog.order.buckets import Bucket, bucket_of
+from everlog.order.timeuuid import MAX_RANK, TimeUuid, event_rank, spread, text_of, text_of_rank
 
 # What is pinned about the order: the number of each topic, where its plans begin, and the first tick of all.
 TOPIC_NUMBER = "tag-topic:"
