@@ -324,6 +324,7 @@ class Everlog(_Twin[client.Everlog]):
     status = _blocking(client.Everlog.status)
     expire = _blocking(client.Everlog.expire)
     trim = _blocking(client.Everlog.trim)
+    retire = _blocking(client.Everlog.retire)
 
     def __init__(self, inner: client.Everlog) -> None:
         self._inner = inner

@@ -23,8 +23,9 @@ from typing import Literal
 import msgspec
 
 from everlog.errors import MalformedRecord
-from everlog.journal.actions import Action, Append, Delete, Mark, Purge, Resume, decode_action
+from everlog.journal.actions import Action, Append, Copied, Delete, Mark, Purge, Resume, decode_action
 from everlog.journal.codec import AppendValue, decode_value, encode_headers, encode_tags, record_metadata
+from everlog.journal.duration import ExpireAfter
 from everlog.journal.events import EventRecord
 from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
 from everlog.journal.tag_names import is_tag
@@ -116,7 +117,10 @@ def decode(record: Record) -> Entry:
             return Entry(record, action)
         if record.value is None:
             return Entry(record)
-        return Entry(record, action, decode_value(action.payload_type, record.value))
+        value = decode_value(action.payload_type, record.value)
+        if action.timestamp is not None:
+            record = msgspec.structs.replace(record, timestamp=action.timestamp)
+        return Entry(record, action, value)
     except MalformedRecord as error:
         return Entry(record, error=str(error))
 
@@ -328,6 +332,8 @@ class _Folding:
             if not action.if_exists:
                 self._delete_absent(record, action)
             return
+        if action.copied is not None:  # somebody else began this journal: it is not ours to delete from
+            return
         # A head taken over from elsewhere may say that more was deleted than ever existed.
         seq_nr = max(head.seq_nr, head.delete_to)
         delete_to = max(head.delete_to, min(action.to, seq_nr))
@@ -353,18 +359,28 @@ class _Folding:
         )
 
     def _delete_absent(self, record: Record, action: Delete) -> None:
-        self._move(
-            Head(
-                partition=record.partition,
-                offset=record.offset,
-                segment_size=self.topic.segment_size,
-                seq_nr=action.to,
-                delete_to=action.to,
-                created=record.timestamp,
-                updated=record.timestamp,
-                origin=action.origin,
-                legacy_segment=self.head is not None and self.head.legacy_segment,
-            )
+        head = Head(
+            partition=record.partition,
+            offset=record.offset,
+            segment_size=self.topic.segment_size,
+            seq_nr=action.to,
+            delete_to=action.to,
+            created=record.timestamp,
+            updated=record.timestamp,
+            origin=action.origin,
+            legacy_segment=self.head is not None and self.head.legacy_segment,
+        )
+        self._move(head if action.copied is None else self._copied(head, action.copied))
+
+    def _copied(self, head: Head, copied: Copied) -> Head:
+        """A copy begins a life, which may have snapshots before it has events, and ends when the original would."""
+        return msgspec.structs.replace(
+            head,
+            created=head.created if copied.created is None else copied.created,
+            updated=head.updated if copied.updated is None else copied.updated,
+            expire_after=None if copied.expire_after is None else ExpireAfter.parse(copied.expire_after),
+            expire_on=copied.expire_on,
+            record_id=self.topic.life(head.partition, head.offset),
         )
 
     def _purge(self, record: Record, action: Purge) -> None:

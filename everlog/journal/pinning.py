@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everlog.clock import Clock
 from everlog.config import Config
-from everlog.errors import TopicReplaced
+from everlog.errors import TopicReplaced, rescue
 from everlog.journal.head import Topic
 from everlog.log.base import LogTopic
 from everlog.store.base import Store
@@ -13,9 +13,14 @@ from everlog.store.base import Store
 async def pin_topic(store: Store, found: LogTopic, config: Config, clock: Clock) -> Topic:
     """What is pinned for the log's topic; TopicReplaced if the tables were filled from another one."""
     topic = await store.pin(found, segment_size=config.journal.segment_size, base=clock.now_ms() * 1000)
-    if topic.id != found.id or topic.partitions > found.partitions:
+    if is_replaced(topic, found):
         raise TopicReplaced(
             f"the topic {found.name} was made again, its tables are filled from another one: "
-            "restore the old log, or use a new topic name"
+            + rescue(config.journal.short(found.name))
         )
     return topic
+
+
+def is_replaced(topic: Topic, found: LogTopic) -> bool:
+    """Whether the log's topic is not the one that was pinned, or has lost partitions."""
+    return topic.id != found.id or topic.partitions > found.partitions

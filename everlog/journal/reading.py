@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
-from everlog.errors import IntegrityViolated, InvalidPosition, JournalHalted, LogTruncated, Overtaken
+from everlog.errors import IntegrityViolated, InvalidPosition, JournalHalted, LogTruncated, Overtaken, rescue
 from everlog.journal.actions import Resume
 from everlog.journal.events import EventRecord
 from everlog.journal.fold import Change, Entry, Quarantined, decode, fold
@@ -334,7 +334,7 @@ def check_truncation(topic: str, partition: int, bounds: Bounds, pointer: int) -
             topic,
             partition,
             f"the log ends at {bounds.end}, but {pointer} is already replicated: it was replaced by an older "
-            "or emptier one; restore it, or start a new topic",
+            f"or emptier one; {rescue()}",
         )
 
 
