@@ -15,7 +15,7 @@ from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageF
 from everlog.journal.actions import Delete, Mark, Purge
 from everlog.journal.events import Event, EventRecord
 from everlog.journal.head import Head, exists
-from everlog.journal.pinning import pin_topic
+from everlog.journal.pinning import check_never_used, pin_topic
 from everlog.journal.reading import Reader, Ref, Span
 from everlog.journal.remains import Remains, parts_over
 from everlog.journal.retiring import is_retired
@@ -259,6 +259,7 @@ class Journal:
             return await self._open_remains()
         found = await log.create_topic(self.log_name) if create else await log.topic(self.log_name)
         if found is None:
+            await check_never_used(store, self.log_name, self.topic)
             return None
         topic = await pin_topic(store, found, self.parts.config, self.parts.clock)
         self._opened = Ref(found, topic, "", b"", self.topic)

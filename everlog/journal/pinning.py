@@ -21,6 +21,12 @@ async def pin_topic(store: Store, found: LogTopic, config: Config, clock: Clock)
     return topic
 
 
+async def check_never_used(store: Store, name: str, short: str) -> None:
+    """Raise TopicReplaced if a topic that is not in the log has tables: they would not be read, as if it were empty."""
+    if any(topic.name == name for topic in await store.pinned()):
+        raise TopicReplaced(f"the topic {name} is not in the log any more, its tables are filled: {rescue(short)}")
+
+
 def is_replaced(topic: Topic, found: LogTopic) -> bool:
     """Whether the log's topic is not the one that was pinned, or has lost partitions."""
     return topic.id != found.id or topic.partitions > found.partitions
