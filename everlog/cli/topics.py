@@ -40,6 +40,8 @@ def copy(context: click.Context, source: str, target: str, dry_run: bool) -> Non
     from everlog.pipeline.copying import copy as run
 
     settings = context.ensure_object(Settings)
+    if (settings.data or "").startswith(("http://", "https://")):
+        raise click.UsageError("a copy needs the log and the store themselves, not a server: --data FOLDER or --config")
     console = Console(stderr=True)
     columns = (TextColumn("journals"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:

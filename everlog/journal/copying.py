@@ -29,7 +29,7 @@ from everlog.journal.events import EventRecord
 from everlog.journal.head import Head, exists
 from everlog.journal.journal import Journal, Parts
 from everlog.journal.reading import Ref, Span
-from everlog.journal.remains import Remains, parts_over
+from everlog.journal.remains import Damage, Remains, parts_over
 from everlog.journal.retiring import pinned_topic
 from everlog.journal.values import check_id
 from everlog.log.base import Headers
@@ -61,10 +61,10 @@ class Original:
         self._opened = opened
 
     @classmethod
-    async def find(cls, parts: Parts, topic: str) -> Original:
-        """The topic by its short name, broken, retired or sound."""
+    async def find(cls, parts: Parts, topic: str, damage: Damage | None = None) -> Original:
+        """The topic by its short name, broken, retired or sound; `damage`: what is known to be broken."""
         pinned = await pinned_topic(parts, topic)
-        remains = await Remains.look(parts.log, parts.store, pinned, topic)
+        remains = await Remains.look(parts.log, parts.store, pinned, topic, damage)
         return cls(parts_over(parts, remains), Ref(remains.log_topic, pinned, "", b"", topic), remains)
 
     def ref(self, journal_id: str) -> Ref:

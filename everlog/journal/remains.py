@@ -7,9 +7,9 @@ topic or save its journals, and for readers of a topic that is retired. Nothing 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from everlog.errors import TopicRetired
 from everlog.journal.head import Topic
@@ -28,40 +28,45 @@ MAX_TRIES = 10
 _BEHIND = "it ends"
 
 
-class Remains(Log):
-    """The log of one topic that may be broken. Made by `look`.
+class Damage(NamedTuple):
+    """What is wrong with the log of a topic: by partition, what it lacks. What was not replicated before is lost.
 
-    `gaps` says by partition what the log lacks: what was not replicated before, if anything, is lost. `replaced`: the
-    topic is not in the log any more, or is another one.
+    `replaced`: the topic is not in the log any more, or is another one.
     """
 
-    def __init__(
-        self, log: Log, store: Store, log_topic: LogTopic, *, name: str, replaced: bool = False, gaps: Mapping[int, str]
-    ) -> None:
+    replaced: bool
+    gaps: dict[int, str]
+
+    @property
+    def silent(self) -> set[int]:
+        """The partitions of which nothing can be read."""
+        return {partition for partition, gap in self.gaps.items() if self.replaced or gap.startswith(_BEHIND)}
+
+
+class Remains(Log):
+    """The log of one topic that may be broken. Made by `look`."""
+
+    def __init__(self, log: Log, store: Store, log_topic: LogTopic, name: str, damage: Damage) -> None:
         self.log_topic = log_topic
         self.name = name
-        self.replaced = replaced
-        self.gaps = gaps
+        self.damage = damage
         self._log = log
         self._store = store
-        self._silent = {partition for partition, gap in gaps.items() if replaced or gap.startswith(_BEHIND)}
+        self._silent = damage.silent
 
     @classmethod
-    async def look(cls, log: Log, store: Store, topic: Topic, name: str) -> Remains:
-        """What is left of the topic, as of now. `name` is its short name, for people."""
+    async def look(cls, log: Log, store: Store, topic: Topic, name: str, known: Damage | None = None) -> Remains:
+        """What is left of the topic, as of now; or as it is `known`. `name` is its short name, for people."""
         found = await log.topic(topic.name)
-        if found is None or is_replaced(topic, found):
-            reason = "the topic is not in the log any more" if found is None else "the topic was made again"
-            gaps = dict.fromkeys(range(topic.partitions), reason)
-            gone = LogTopic(topic.name, topic.id, topic.partitions)
-            return cls(log, store, gone, name=name, replaced=True, gaps=gaps)
-        looks = {partition: await _gap(log, store, found, partition) for partition in range(topic.partitions)}
-        return cls(log, store, found, name=name, gaps={partition: gap for partition, gap in looks.items() if gap})
+        damage = known or await _look(log, store, topic, found)
+        if found is None or damage.replaced:
+            found = LogTopic(topic.name, topic.id, topic.partitions)
+        return cls(log, store, found, name, damage)
 
     @property
     def broken(self) -> bool:
         """Whether the topic cannot be gone on with."""
-        return bool(self.gaps)
+        return bool(self.damage.gaps)
 
     async def unreplicated(self) -> int:
         """How many records of the log are not in the tables."""
@@ -115,7 +120,7 @@ class Remains(Log):
 
     def _above_cut(self, partition: int, after: int, trimmed: Trimmed) -> int:
         """Go on with what is left; but what is cut off only now is noticed as ever."""
-        if partition not in self.gaps:
+        if partition not in self.damage.gaps:
             raise trimmed
         return max(after, trimmed.start - 1)
 
@@ -124,6 +129,15 @@ class Remains(Log):
 
     async def close(self) -> None:
         """The log itself belongs to others."""
+
+
+async def _look(log: Log, store: Store, topic: Topic, found: LogTopic | None) -> Damage:
+    if found is None or is_replaced(topic, found):
+        reason = "the topic is not in the log any more" if found is None else "the topic was made again"
+        return Damage(True, dict.fromkeys(range(topic.partitions), reason))
+    # Together: one that is behind is waited for.
+    gaps = await asyncio.gather(*(_gap(log, store, found, partition) for partition in range(topic.partitions)))
+    return Damage(False, {partition: gap for partition, gap in enumerate(gaps) if gap is not None})
 
 
 async def _gap(log: Log, store: Store, topic: LogTopic, partition: int) -> str | None:

@@ -72,4 +72,4 @@ async def retire(parts: Parts, topic: str, *, force: bool = False) -> Retired:
             )
     since = await tables.pin(RETIRED + pinned.name, str(now_ms), now_ms)
     since_ms = int(since) if since.isdecimal() else 0
-    return Retired(topic, since_ms, dict(remains.gaps), unreplicated)
+    return Retired(topic, since_ms, remains.damage.gaps, unreplicated)

@@ -21,6 +21,7 @@ from everlog.errors import EverlogError, InvalidInput, ReplicationFailed, TopicR
 from everlog.failpoints import failpoint
 from everlog.journal.copying import Copier, Original
 from everlog.journal.journal import Journal
+from everlog.journal.remains import Damage
 from everlog.journal.retiring import is_retired
 from everlog.pipeline.portal import Portal
 from everlog.pipeline.session import open_session
@@ -91,6 +92,7 @@ class CopyTask:
     config: Config
     source: str
     target: str
+    damage: Damage
     dry_run: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -101,7 +103,7 @@ class CopyTask:
 
     async def _copy(self, ids: Sequence[str]) -> CopyReport:
         async with connect(self.config) as log:
-            original = await Original.find(log.parts, self.source)
+            original = await Original.find(log.parts, self.source, self.damage)
             copier = Copier(original, log.journal(self.target), dry_run=self.dry_run)
             report, left = CopyReport(), iter(ids)
             await asyncio.gather(*(_copy_some(copier, left, report) for _ in range(AT_ONCE)))
@@ -145,13 +147,15 @@ def copy(
         portal.call(driver.open())
         stack.callback(lambda: portal.call(driver.close()))
         known = portal.call(driver.count()) if progress is not None else 0
-        report = CopyReport(gaps=dict(driver.original.remains.gaps))
+        damage = driver.original.remains.damage
+        task = CopyTask(for_tasks(config), source, target, damage, dry_run)
+        report = CopyReport(gaps=damage.gaps)
         done = 0
         for ids in iter(lambda: portal.call(driver.next_chunk()), []):
             if session is None:
                 session = open_session(config, output=config.folder / SPARK_OUTPUT)
                 stack.callback(session.stop)
-            report.add(_copy_chunk(session, CopyTask(for_tasks(config), source, target, dry_run), ids))
+            report.add(_copy_chunk(session, task, ids))
             done += len(ids)
             if progress is not None:
                 progress(done, max(known, done))
