@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 import msgspec
@@ -160,18 +161,20 @@ class Copier:
         if span.first > span.last:
             return 0
         count = 0
-        originals = _each(self._original.parts.reader.read(source, span))
-        copies = _each(self._target.parts.reader.read(target, span))
-        while True:
-            one, two = await anext(originals, None), await anext(copies, None)
-            if one is None and two is None:
-                return count
-            if one is None or two is None or _content(one) != _content(two):
-                seq_nr = min(event.seq_nr for event in (one, two) if event is not None)
-                raise CopyRefused(
-                    str(target), f"the event with seqNr {seq_nr} is not that of {source}: it is another journal"
-                )
-            count += 1
+        async with (
+            aclosing(_each(self._original.parts.reader.read(source, span))) as originals,
+            aclosing(_each(self._target.parts.reader.read(target, span))) as copies,
+        ):
+            while True:
+                one, two = await anext(originals, None), await anext(copies, None)
+                if one is None and two is None:
+                    return count
+                if one is None or two is None or _content(one) != _content(two):
+                    seq_nr = min(event.seq_nr for event in (one, two) if event is not None)
+                    raise CopyRefused(
+                        str(target), f"the event with seqNr {seq_nr} is not that of {source}: it is another journal"
+                    )
+                count += 1
 
     async def _count(self, source: Ref, found: _Compared) -> int:
         count = 0
@@ -331,7 +334,7 @@ def _content(event: EventRecord) -> tuple[object, ...]:
     )
 
 
-async def _each(pages: AsyncIterator[list[EventRecord]]) -> AsyncIterator[EventRecord]:
+async def _each(pages: AsyncIterator[list[EventRecord]]) -> AsyncGenerator[EventRecord, None]:
     async for page in pages:
         for event in page:
             yield event
