@@ -19,6 +19,7 @@ from everlog.pipeline.starting import find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
+from tests.http_support import through_server
 from tests.support import ManualClock, small_config
 from tests.unit.copy_support import cut, empty, make_again, remove, states_of
 
@@ -171,3 +172,20 @@ def test_the_command(tmp_path) -> None:
     assert cli.error("journal", "append", "orders", "o-1", "--payload", "y", code=1)["type"] == "TopicRetired"
     assert "retired   orders" in cli.out("status")
     assert cli.json("status")["retired"] == ["orders"]
+
+
+async def test_over_http(small_log) -> None:
+    """A client of a server gets the same error, and reads on."""
+    await fill(small_log)
+    await small_log.retire("orders", force=True)
+    async with everlog.connect(small_log.config) as local, through_server(local) as remote:
+        assert await remote.journal("orders").pointer("k-2") == 2
+        for writing in (
+            remote.journal("orders").append("k-1", Event("late")),
+            remote.journal("orders").delete("k-1"),
+            remote.journal("orders").purge("k-1"),
+            remote.journal("orders").mark("k-1"),
+        ):
+            with pytest.raises(TopicRetired, match="everlog journal copy orders NEW"):
+                await writing
+        assert (await remote.status()).retired == ["orders"]
