@@ -23,6 +23,7 @@ from everlog.errors import (
     PreconditionFailed,
     QueueNotFound,
     StillBehind,
+    TopicRetired,
     UnknownProjection,
     WriteUnfinished,
 )
@@ -120,6 +121,7 @@ __all__ = [
     "TaggedEvent",
     "TimeUuid",
     "Token",
+    "TopicRetired",
     "UnknownProjection",
     "WaitingItem",
     "Worker",

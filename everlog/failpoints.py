@@ -59,6 +59,9 @@ REBUILD_POINTS = (
     "clean.tables",
 )
 
+# Where a copy of journals into another topic may be cut off: before a journal, and before a record of it.
+COPY_POINTS = ("copy.journal", "copy.record")
+
 _hits: dict[str, int] = {}
 
 

@@ -243,6 +243,7 @@ class Everlog(Twin[client.Everlog]):
     status = blocking(client.Everlog.status)
     expire = blocking(client.Everlog.expire)
     trim = blocking(client.Everlog.trim)
+    retire = blocking(client.Everlog.retire)
 
     def __init__(self, inner: client.Everlog) -> None:
         self._inner = inner

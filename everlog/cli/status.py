@@ -125,6 +125,7 @@ def pipeline_lines(found: Status) -> list[Text]:
         lines = _pipeline(pipeline)
     lines += [_service(name, last) for name, last in sorted(found.services.items()) if isinstance(last, dict)]
     lines += [_node(node, found.time_ms) for node in found.nodes]
+    lines += [Text(f"retired   {topic}: it can be read, not written to", style="dim") for topic in found.retired]
     lines += _concerns(found)
     if found.quarantined:
         text = f"waiting   {_count(found.quarantined, 'record')} in quarantine: see 'everlog quarantine list'"

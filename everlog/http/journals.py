@@ -300,7 +300,7 @@ def position_answer(topic: str, journal_id: str, position: Position) -> Response
     "/journals/{topic:str}/{journal_id:str}",
     status_code=200,
     tags=["journals"],
-    responses=also(404, 504),
+    responses=also(404, 409, 504),
     opt=shown(answers={200: _POSITION}),
 )
 async def delete_events(
@@ -338,7 +338,7 @@ async def get_pointer(
     "/journals/{topic:str}/{journal_id:str}/purge",
     status_code=200,
     tags=["journals"],
-    responses=also(504),
+    responses=also(409, 504),
     opt=shown(answers={200: _POSITION}),
 )
 async def purge_journal(request: AnyRequest, topic: TopicPart, journal_id: IdPart) -> Response[bytes]:
@@ -351,7 +351,7 @@ async def purge_journal(request: AnyRequest, topic: TopicPart, journal_id: IdPar
     "/journals/{topic:str}/{journal_id:str}/mark",
     status_code=200,
     tags=["journals"],
-    responses=also(408, 413, 504),
+    responses=also(408, 409, 413, 504),
     opt=shown(body=Shape(MarkBody, {"id": "m-1"}, required=False), answers={200: _POSITION}),
 )
 async def mark_journal(request: AnyRequest, topic: TopicPart, journal_id: IdPart) -> Response[bytes]:

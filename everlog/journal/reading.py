@@ -15,6 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from everlog.errors import IntegrityViolated, InvalidPosition, JournalHalted, LogTruncated, Overtaken
+from everlog.errors.storage import rescue
 from everlog.journal.actions import Resume
 from everlog.journal.changes import Change, Quarantined
 from everlog.journal.entries import Entry, decode
@@ -336,7 +337,7 @@ def check_truncation(topic: str, partition: int, bounds: Bounds, pointer: int) -
             topic,
             partition,
             f"the log ends at {bounds.end}, but {pointer} is already replicated: it was replaced by an older "
-            "or emptier one; restore it, or start a new topic",
+            f"or emptier one; {rescue()}",
         )
 
 

@@ -5,12 +5,15 @@ The pipeline saves its own status in the store; lag is always measured live, so 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
 
 from everlog.journal.journal import Parts
+from everlog.journal.retiring import retired_topics
 from everlog.log.base import LogTopic
+from everlog.pipeline.places import parse_place
 from everlog.store.base import Store
 
 PIPELINE = "pipeline"
@@ -62,7 +65,7 @@ class PipelineStatus(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """Everything at one glance. `where` is the folder, or the servers; `services` are the last words of other
     services, such as `expiry`; `concerns` says by topic what may lose acknowledged appends one day; `nodes` are the
-    servers that share the documents."""
+    servers that share the documents; `retired` topics are not replicated any more, and their lag does not count."""
 
     where: str
     time_ms: int
@@ -74,6 +77,7 @@ class Status(msgspec.Struct, frozen=True):
     services: dict[str, Any] = {}
     concerns: dict[str, list[str]] = {}
     nodes: list[dict[str, Any]] = []
+    retired: list[str] = []
 
     @property
     def topics(self) -> list[str]:
@@ -95,8 +99,9 @@ async def read_status(parts: Parts) -> Status:
     journal = parts.config.journal
     now_ms = parts.clock.now_ms()
     partitions: list[PartitionStatus] = []
+    retired = await retired_topics(parts.store)
     for topic in await parts.log.topics():
-        if journal.includes(topic.name):
+        if journal.includes(topic.name) and topic.name not in retired:
             partitions += await _partitions(parts, topic, journal.short(topic.name), now_ms)
     saved = await parts.store.statuses()
     ages = [partition.lag_seconds for partition in partitions]
@@ -104,12 +109,15 @@ async def read_status(parts: Parts) -> Status:
         where=parts.config.where,
         time_ms=now_ms,
         partitions=partitions,
-        pipeline=_pipeline(saved.pop(PIPELINE, None), now_ms, parts.config.pipeline.retry_most),
+        pipeline=_without(retired, _pipeline(saved.pop(PIPELINE, None), now_ms, parts.config.pipeline.retry_most)),
         lag=sum(partition.lag for partition in partitions),
         lag_seconds=max((age for age in ages if age is not None), default=None if ages else 0.0),
         quarantined=await parts.store.count_quarantined(),
         services={name: msgspec.json.decode(found) for name, found in saved.items()},
-        concerns={journal.short(name): found for name, found in (await parts.log.concerns()).items()},
+        concerns={
+            journal.short(name): found for name, found in (await parts.log.concerns()).items() if name not in retired
+        },
+        retired=sorted(journal.short(name) for name in retired if journal.includes(name)),
     )
 
 
@@ -144,6 +152,17 @@ def _pipeline(saved: bytes | None, now_ms: int, retry_most: float) -> PipelineSt
     if status.state != "stopped" and now_ms - status.updated_ms > patience * 1000:
         return msgspec.structs.replace(status, state="lost")
     return status
+
+
+def _without(retired: Collection[str], status: PipelineStatus | None) -> PipelineStatus | None:
+    """What the pipeline said last without the topics that were retired since: nobody has to repair those."""
+    if status is None or not retired:
+        return status
+    return msgspec.structs.replace(
+        status,
+        left_out={topic: reason for topic, reason in status.left_out.items() if topic not in retired},
+        tags_wait_for=[place for place in status.tags_wait_for if parse_place(place)[0] not in retired],
+    )
 
 
 def caught_up(status: Status) -> bool:

@@ -128,13 +128,16 @@ def _reports(parts: Collection[_Partition]) -> pa.RecordBatch:
 
 def for_tasks(config: Config) -> Config:
     """The configuration as it travels to the workers, which do not have this process's environment."""
-    cassandra = config.cassandra
-    if cassandra is None or cassandra.username is None or cassandra.password is not None:
-        return config
-    from everlog.store.cassandra.session import PASSWORD_VARIABLE
+    kafka, cassandra = config.kafka, config.cassandra
+    if kafka is not None and kafka.username is not None and kafka.password is None:
+        from everlog.log.kafka.settings import PASSWORD_VARIABLE as KAFKA_PASSWORD
 
-    password = os.environ.get(PASSWORD_VARIABLE)
-    return msgspec.structs.replace(config, cassandra=msgspec.structs.replace(cassandra, password=password))
+        kafka = msgspec.structs.replace(kafka, password=os.environ.get(KAFKA_PASSWORD))
+    if cassandra is not None and cassandra.username is not None and cassandra.password is None:
+        from everlog.store.cassandra.session import PASSWORD_VARIABLE as CASSANDRA_PASSWORD
+
+        cassandra = msgspec.structs.replace(cassandra, password=os.environ.get(CASSANDRA_PASSWORD))
+    return msgspec.structs.replace(config, kafka=kafka, cassandra=cassandra)
 
 
 def settle_process() -> None:
