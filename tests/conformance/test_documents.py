@@ -14,7 +14,7 @@ from everlog.client import Everlog, connect
 from everlog.config import Config, DocumentsConfig
 from everlog.documents.documents import Documents
 from everlog.documents.history import DocumentEvent
-from everlog.documents.ids import time_uuid
+from everlog.documents.ids import TransactionId, time_uuid
 from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
 from everlog.documents.model import Transaction
 from everlog.documents.opening import document_journal, make_documents
@@ -267,6 +267,16 @@ async def test_events_go_out_in_the_order_of_revisions_and_once(log: Everlog) ->
     for one in (first, first, second, first, second):
         await publisher.publish(one)
     assert [event.seq_nr async for event in journal.read("d")] == [1, 2]
+
+
+async def test_a_write_that_lost_its_revision_has_no_place_in_the_log(log: Everlog) -> None:
+    """What stands at its revision is the event of the write that won."""
+    docs = log.documents
+    won = await docs.put("d", 1, wait=True)
+    lost = TransactionId("d", time_uuid(log.parts.clock.now_ms(), 7), won.revision)
+    history = (await docs.open()).history
+    assert await history.position(won.transaction_id) == won.position
+    assert await history.position(str(lost)) is None
 
 
 @pytest.mark.case("hyperstorage", 66)
