@@ -231,15 +231,25 @@ class Documents(Definitions):
             ) from error
 
     async def _wait_until_out(self, command: Command, written: Written) -> Position | None:
-        """Where the event is; None if it was, and is deleted from the log already."""
+        """Where the event is; None if it was, and is deleted from the log already. Completing comes first: that is
+        what is mostly missing, and a look at the log costs more than one at the outbox.
+        """
         parts, uri = await self.open(), command.place.uri
         try:
             async with asyncio.timeout(self._config.request_timeout):
                 while True:
+                    stuck: EverlogError | None = None
+                    try:
+                        await parts.completer.complete(uri)
+                    except EverlogError as error:
+                        stuck = error  # perhaps only a later write of this document is
                     found = await parts.history.position(written.transaction_id)
-                    if found is not None or await parts.history.last_revision(uri) >= written.revision:
+                    if found is not None:
                         return found
-                    await parts.completer.complete(uri)
+                    if stuck is not None:
+                        raise stuck
+                    if await parts.history.last_revision(uri) >= written.revision:
+                        return await parts.history.position(written.transaction_id)  # it came meanwhile, or is deleted
         except (TimeoutError, EverlogError) as error:
             raise WriteUnfinished(
                 f"{written.path} is stored as revision {written.revision}, but its event is not out yet",

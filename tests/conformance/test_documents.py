@@ -269,6 +269,20 @@ async def test_events_go_out_in_the_order_of_revisions_and_once(log: Everlog) ->
     assert [event.seq_nr async for event in journal.read("d")] == [1, 2]
 
 
+async def test_a_write_does_not_wait_for_later_ones(faulty) -> None:
+    """A later event of the same document that does not get out is none of its business."""
+    docs, publisher = faulty
+    first = await docs.put("d", {}, message_id="m")
+    await docs.settle("d")
+    publisher.failing = {"feed:patch"}
+    await docs.patch("d", {"a": 1})
+    await idle(docs)
+    again = await docs.put("d", {}, message_id="m", wait=True)
+    assert (again.revision, again.repeated, again.position is not None) == (first.revision, True, True)
+    with pytest.raises(WriteUnfinished):
+        await docs.patch("d", {"a": 2}, wait=True)
+
+
 async def test_a_write_that_lost_its_revision_has_no_place_in_the_log(log: Everlog) -> None:
     """What stands at its revision is the event of the write that won."""
     docs = log.documents
