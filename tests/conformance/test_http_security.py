@@ -394,6 +394,15 @@ async def test_path_tricks(open_http):
         (b"http://evil.example/journals", 404),
         (b"/login/../journals", 404),
         (b"/health/live/../../journals", 404),
+        (b"/hyper-storage/content/../../journals", 404),
+        (b"/hyper-storage/content/%2e%2e%2f%2e%2e%2fetc%2fpasswd", 404),
+        (b"/hyper-storage/indexes/..%2f..%2fa~", 200),
+        (b"/queues/..%2f..%2fetc", 400),
+        (b"/queues/%00", 400),
+        (b"/tags/..%2f..%2fstatus", 200),
+        (b"/console/static/../pages.py", 404),
+        (b"/console/static/..%2froutes.py", 404),
+        (b"/console/static/%2e%2e/routes.py", 404),
         (b"*", 404),
     ):
         answer = await raw(open_http, b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
