@@ -23,7 +23,7 @@ from everlog.journal.quarantine import Quarantine
 from everlog.journal.reading import Reader
 from everlog.journal.retiring import Retired, retire, retired_topics
 from everlog.journal.tag_names import SLICES
-from everlog.journal.values import MAX_SEQ_NR
+from everlog.journal.values import MAX_SEQ_NR, Position
 from everlog.journal.writing import Origin, Writer
 from everlog.log.base import Log
 from everlog.log.retention import trim
@@ -105,9 +105,9 @@ class Everlog:
         """The events of all journals whose slice is in this range, of topics with `slices = true`."""
         return self._all_tags.slices(first, last)
 
-    async def tags(self) -> list[TagInfo]:
-        """All tags, with the number of their events and the last one."""
-        return await self._all_tags.list()
+    async def tags(self, *, token: Position | str | None = None) -> list[TagInfo]:
+        """All tags, with the number of their events and the last one; `token`: a position that they must include."""
+        return await self._all_tags.list(token)
 
     async def foreign(self) -> ForeignReader:
         """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[foreign]` says."""

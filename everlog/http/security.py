@@ -177,12 +177,12 @@ async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     if principal is None and wanted != "public":
         raise NotAuthorizedException("this needs a token: Authorization: Bearer evl_…", headers=CHALLENGE)
     if principal is not None and not principal.may(wanted):
-        raise PermissionDeniedException(f"this needs the scope {wanted!r}, which {principal.name} has not")
+        raise _denied(wanted, principal)
     if scope["method"] not in SAFE and connection.headers.get("authorization") is None:
         await _refuse_forged_requests(connection, principal, public=wanted == "public")
     if _is_operation(handler, scope["method"], wanted, principal):
         assert principal is not None
-        await _begin_operation(connection, handler, principal)
+        await _note_operation(connection, handler, principal)
 
 
 def _is_operation(handler: BaseRouteHandler, method: str, wanted: str, principal: Principal | None) -> bool:
@@ -191,10 +191,23 @@ def _is_operation(handler: BaseRouteHandler, method: str, wanted: str, principal
     return wanted == "admin" or principal.session
 
 
-async def _begin_operation(
+async def begin_operation(request: AnyRequest) -> None:
+    """For a handler of which only some requests are an operator's: this one is. It needs `admin`, and is noted."""
+    principal = principal_of(request)
+    if not principal.may("admin"):
+        raise _denied("admin", principal)
+    if "operation" not in request.scope["state"]:  # what a session changes is noted already
+        await _note_operation(request, request.scope["route_handler"], principal)
+
+
+def _denied(wanted: str, principal: Principal) -> PermissionDeniedException:
+    return PermissionDeniedException(f"this needs the scope {wanted!r}, which {principal.name} has not")
+
+
+async def _note_operation(
     connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler, principal: Principal
 ) -> None:
-    """Before the handler runs; the answer ends it (watching.py)."""
+    """Before anything is done; the answer ends it (watching.py)."""
     scope: HTTPScope = connection.scope  # type: ignore[assignment]
     target = {"method": scope["method"], "path": scope["path"][:MAX_SHOWN_PATH]}
     if connection.client is not None:

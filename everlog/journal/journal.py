@@ -209,27 +209,32 @@ class Journal:
         events = self.read(journal_id, from_seq=first, to_seq=max(pointer or 1, first))
         return Recovered(seq_nr=pointer or 0, snapshot=snapshot, events=events)
 
-    async def keys(self) -> AsyncIterator[str]:
-        """The ids of all journals that exist, each once: stored ones, and those only in the tail."""
+    async def keys(self, *, after: After = None) -> AsyncIterator[str]:
+        """The ids of all journals that exist, each once: stored ones, and those only in the tail.
+
+        `after`: only once this position is reached.
+        """
         if await self._open(create=False) is None:
+            self._position(after)
             return
-        recent = await self.recent_keys()
+        recent = await self.recent_keys(after=after)
         async for page in self.parts.store.ids(self.log_name):
             for journal_id in page:
                 if journal_id not in recent:
                     yield journal_id
         for journal_id in sorted(recent):
-            if await self.pointer(journal_id) is not None:
+            if await self.pointer(journal_id, after=after) is not None:
                 yield journal_id
 
-    async def recent_keys(self) -> set[str]:
+    async def recent_keys(self, *, after: After = None) -> set[str]:
         """Ids with un-replicated records; whether they exist is for the fold to say."""
+        position = self._position(after)
         found: set[str] = set()
         ref = await self._open(create=False)
         if ref is None:
             return found
         for partition in range(ref.topic.partitions):
-            keys = await self.parts.reader.recent_keys(ref.log_topic, partition)
+            keys = await self.parts.reader.recent_keys(ref.log_topic, partition, position)
             found.update(key.decode() for key in keys if key and _is_text(key))
         return found
 
