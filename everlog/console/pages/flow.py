@@ -20,8 +20,10 @@ async def build_flow(context: Context) -> Model:
     for box in boxes:
         box["level"] = level_of(problems, box["part"])
         box["error"] = next((one.what for one in problems if one.part == box["part"]), None)
-        if found.errors.get(box["part"]):
+        if box["part"] in found.errors:
             box["state"] = "no answer"
+        elif found.status is None:
+            box["state"] = "unknown"
     return {
         "time_ms": found.time_ms,
         "where": context.log.config.where,
@@ -37,7 +39,7 @@ def make_boxes(found: Observation, sampler: Sampler, *, embedded: bool) -> list[
         _log(found, sampler, samples, embedded),
         _pipeline(found, sampler, samples),
         _store(found, sampler, samples, embedded),
-        _tags(found, samples),
+        _tags(found, sampler, samples),
         _projections(found, sampler, samples),
         _queues(found, samples),
         _documents(found, sampler, samples),
@@ -102,7 +104,7 @@ def _store(found: Observation, sampler: Sampler, samples: list[Sample], embedded
     )
 
 
-def _tags(found: Observation, samples: list[Sample]) -> Box:
+def _tags(found: Observation, sampler: Sampler, samples: list[Sample]) -> Box:
     tags = found.tags
     if tags is not None and not tags.enabled:
         return _box("tags", "Tags", "tags", "off", unit="views by tag are off")
@@ -114,6 +116,8 @@ def _tags(found: Observation, samples: list[Sample]) -> Box:
         "Tags",
         "tags",
         "in order" if tags is not None and not tags.lag else "catching up",
+        rate=sampler.rate("tagged"),
+        unit="records/s covered",
         lag=None if tags is None else tags.lag,
         lag_seconds=None if tags is None else behind,
         series=series(samples, "tags_lag"),
