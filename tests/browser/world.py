@@ -247,13 +247,13 @@ async def fill_projections(world: World) -> None:
 async def fill_view(world: World) -> None:
     """A projection whose view is in the store, at work; and one that nobody runs any more."""
     log, visits = world.log, world.log.journal("visits")
-    await log.projections.view("visits").execute("CREATE TABLE visits (key TEXT)")
+    await log.projections.view("visits").execute("CREATE TABLE visits (key TEXT, place TEXT)")
     for number in range(VISITS):
         token = await visits.append(f"v-{number % 4}", Event(number))
 
     async def note(record: Any, view: Any) -> None:
         await world.gate()
-        await view.execute("INSERT INTO visits VALUES (?)", record.key)
+        await view.execute("INSERT INTO visits VALUES (?, ?)", record.key, f"{record.partition}:{record.offset}")
 
     async def forget(record: Any) -> None: ...
 

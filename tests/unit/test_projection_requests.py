@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from everlog.clock import SystemClock
-from everlog.errors import InvalidProjection, StorageFailed
+from everlog.errors import InvalidProjection, StorageFailed, Unreachable
 from everlog.projections.copies import Copies, Difference, Request
 from everlog.projections.projection import Projection
 from everlog.projections.records import records
@@ -154,6 +154,40 @@ async def test_the_new_version_rebuilds_and_the_current_one_verifies(store):
             version: version == rebuilt_by for version in versions
         }
         assert "verify" in works["1"].ended
+
+
+class Cut:
+    """The same store, which cannot be reached for a while."""
+
+    def __init__(self, store) -> None:
+        self._store = store
+        self.cut = False
+
+    def __getattr__(self, name):
+        async def call(*arguments):
+            if self.cut:
+                raise Unreachable("cut off")
+            return await getattr(self._store, name)(*arguments)
+
+        return call
+
+
+@virtually
+async def test_an_owner_that_was_cut_off_leaves_the_request_to_the_next_one(store):
+    """Nobody stops what it cannot know of; but what it did is not the outcome of a request that another one has."""
+    way, first, second = Cut(store), Work(40), Work(60)
+    async with errands(way, first) as old, errands(store, second) as new:
+        await new.stop()
+        await ask(store, "words", "verify", 0)
+        await until(store, lambda seen: seen.verify.owner == old._owner)
+        way.cut = True
+        new.start()
+        await until(store, lambda seen: seen.verify.owner == new._owner)
+        way.cut = False
+        await asyncio.sleep(LEASE)
+        assert (first.at_once["verify"], second.at_once["verify"]) == (0, 1)
+        seen = await until(store, lambda seen: not seen.verify.open)
+        assert (seen.verify.owner, first.ended, second.ended) == (new._owner, [], ["verify"])
 
 
 @pytest.mark.parametrize("seed", range(30))

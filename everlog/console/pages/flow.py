@@ -20,10 +20,10 @@ async def build_flow(context: Context) -> Model:
     for box in boxes:
         box["level"] = level_of(problems, box["part"])
         box["error"] = next((one.what for one in problems if one.part == box["part"]), None)
-        if box["part"] in found.errors:
-            box["state"] = "no answer"
-        elif found.status is None:
-            box["state"] = "unknown"
+        if box["part"] in found.errors or found.status is None:
+            # What is not known is not shown as zero.
+            state = "no answer" if box["part"] in found.errors else "unknown"
+            box |= {"state": state, "rate": None, "lag": None, "lag_seconds": None, "facts": []}
     return {
         "time_ms": found.time_ms,
         "where": context.log.config.where,
