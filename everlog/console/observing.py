@@ -63,6 +63,14 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, str] = {}
     lease: float = 5.0
 
+    def knows(self, part: str) -> bool:
+        """Whether a part was asked, and answered."""
+        if part in self.errors:
+            return False
+        if self.status is not None or part in ("log", "store"):
+            return True
+        return part == "queues" and "store" not in self.errors
+
     @property
     def records(self) -> int:
         """All records that were ever written."""
@@ -77,8 +85,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observation:
     """Look at all parts, at those that do not need each other at the same time.
 
-    Log and store are asked alone first. All else needs them: while one is away, nothing else is asked, so that a look
-    is short when it matters most, and does not add to the trouble.
+    Log and store are asked alone first. Nearly all else needs both: while one is away, only what can do without it is
+    asked, so that a look is short when it matters most, and does not add to the trouble.
     """
     errors: dict[str, str] = {}
     none: tuple[list[QueueSummary], int] = ([], 0)
@@ -109,6 +117,8 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observ
             ask("projections", log.projections.list, projections),
             ask("queues", lambda: _queues(log), none),
         )
+    elif "store" not in errors:
+        queues, more = await ask("queues", lambda: _queues(log), none)
     if status is not None:
         known = status
         tags = await ask("tags", lambda: _tags(log, known), None)

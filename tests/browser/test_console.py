@@ -528,10 +528,13 @@ class TestBroken:
 
     def test_store_down(self, flow, world):
         with world.without_store():
-            page = flow()
+            page = flow(expected=("503",))
             self.says(page, "The store does not answer", "nothing is lost", "store")
             page.goto(world.url + "/console/pipeline")
             expect(page.locator(".problem").first).to_contain_text("The store does not answer")
+            expect(page.locator("#live")).not_to_contain_text("every record could be applied")
+            page.goto(world.url + "/console/queues")
+            expect(page.locator(".wrong")).to_contain_text("the queues cannot be read")
         page.goto(world.url + "/")
         expect(page.locator(".problem", has_text="The store does not answer")).to_have_count(0)
 

@@ -20,10 +20,8 @@ async def build_flow(context: Context) -> Model:
     for box in boxes:
         box["level"] = level_of(problems, box["part"])
         box["error"] = next((one.what for one in problems if one.part == box["part"]), None)
-        if box["part"] in found.errors or found.status is None:
-            # What is not known is not shown as zero.
-            state = "no answer" if box["part"] in found.errors else "unknown"
-            box |= {"state": state, "rate": None, "lag": None, "lag_seconds": None, "facts": []}
+        if found.status is None or box["part"] in found.errors:
+            box.update(_unknown(found, box["part"]))
     return {
         "time_ms": found.time_ms,
         "where": context.log.config.where,
@@ -31,6 +29,14 @@ async def build_flow(context: Context) -> Model:
         "boxes": {box["part"]: box for box in boxes},
         "hour": {"samples": len(context.sampler.samples)},
     }
+
+
+def _unknown(found: Observation, part: str) -> Box:
+    """What is not known is not shown as zero."""
+    if found.knows(part):
+        return {} if part == "queues" else {"rate": None, "lag": None, "facts": []}
+    state = "no answer" if part in found.errors else "unknown"
+    return {"state": state, "rate": None, "lag": None, "lag_seconds": None, "facts": []}
 
 
 def make_boxes(found: Observation, sampler: Sampler, *, embedded: bool) -> list[Box]:

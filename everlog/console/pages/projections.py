@@ -12,6 +12,7 @@ from everlog.console.sampling import series
 from everlog.errors import UnknownProjection
 from everlog.projections.copies import Request, copy_name, is_copy
 from everlog.projections.management import ProjectionStatus
+from everlog.projections.offsets import show as show_offset
 from everlog.projections.store import DeadLetter
 
 MAX_LETTERS = 100
@@ -79,7 +80,8 @@ def _request(one: Request | None) -> dict[str, Any] | None:
 
 def _row(one: ProjectionStatus, context: Context) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.structs.asdict(one)
-    row["offset"] = None if one.offset is None else str(one.offset)
+    shown = show_offset(one.offset)
+    row["offset"] = ", ".join(f"{part} {at}" for part, at in shown.items()) if isinstance(shown, dict) else shown
     row["rate"] = context.sampler.handled_rate(one.name, one.key)
     row["silent"] = is_silent(one, context.now_ms, context.log.config.projections.lease)
     row["lag"] = None if one.lag is None else one.lag.events

@@ -9,6 +9,7 @@ from everlog.console.actions import MAX_AT_ONCE, is_wanted, key_text, matches
 from everlog.console.console import Context, Model, Page
 from everlog.console.sampling import series
 from everlog.console.why import Reason, explain_job, explain_queue
+from everlog.errors import StorageFailed
 from everlog.queues.declaration import Declaration, plain_options
 from everlog.queues.keys import hash_key
 from everlog.queues.operations import AskDue, DueAnswer, Get, ListDead
@@ -25,19 +26,17 @@ _NAMES = {int(one): one.name.lower().replace("_", "-") for one in Priority}
 
 async def build_queues(context: Context) -> Model:
     observation = await context.sampler.latest(1.0)
+    if not observation.knows("queues"):
+        reason = observation.errors.get("queues") or observation.errors.get("store", "the store does not answer")
+        raise StorageFailed(f"the queues cannot be read: {reason}")
     model: Model = {
         "queues": observation.queues,
         "more": observation.more_queues,
-        "error": observation.errors.get("queues"),
         "series": series(context.sampler.samples, "ready"),
         "queue": None,
     }
-    if model["error"] is None:
-        del model["error"]
-    else:
-        model["error"] = {"what": model["error"], "remedy": "Try again when the store is back; jobs are kept."}
     name = context.text("name")
-    if name and "error" not in model:
+    if name:
         model["queue"] = await _queue(context, context.log.queue(name))
     return model
 
