@@ -15,7 +15,7 @@ from everlog.config import ServerConfig
 from everlog.console import problems
 from everlog.journal.events import Event
 from everlog.testing.replication import replicate
-from tests.browser.world import HOSTILE, World
+from tests.browser.world import HOSTILE, VISITS, World
 
 AUDIT = (Path(__file__).parent / "helper.js").read_text()
 
@@ -30,6 +30,7 @@ PAGES = {
     "tag": "/console/tags?tag=eu",
     "projections": "/console/projections",
     "projection": "/console/projections?name=parcels",
+    "view": "/console/projections?name=visits",
     "queues": "/console/queues",
     "queue": "/console/queues?name=mails",
     "why": "/console/queues?name=mails&key=later",
@@ -316,6 +317,67 @@ class TestActions:
         page.goto(world.url + "/console/operations")
         expect(page.locator("tbody tr").first).to_contain_text("a test order")
 
+    def because(self, page, label: str, reason: str) -> None:
+        """Open a form, say why, send it."""
+        page.locator("summary", has_text=label).click()
+        page.locator(".menu[open] input[name=reason]").fill(reason)
+        page.locator(".menu[open] button").click()
+
+    def test_rebuild_a_view_switch_go_back_and_drop(self, at, world):
+        """From the button to a bar that moves, to the copy that is read; all of it without the handler's code here."""
+        page = at("/console/projections?name=visits")
+        world.do(world.gate.close(after=5))
+        page.get_by_role("button", name="Rebuild", exact=True).click()
+        self.done(page, "projection.rebuild")
+        expect(page.get_by_label("Copy 1: 25 %")).to_be_visible()
+        expect(page.locator("#live")).to_contain_text(f"5 of {VISITS} events")
+        assert page.evaluate(AUDIT) == []
+        world.do(world.gate.open())
+        page.get_by_role("button", name="Switch to copy 1").click()
+        self.done(page, "projection.switch")
+        expect(page.locator("#live")).to_contain_text("Copy 1 is read. Copy 0 is kept to go back to.")
+        assert world.do(world.log.projections.view("visits").fetch("SELECT count(*) FROM visits")) == [(VISITS,)]
+        self.because(page, "Go back to copy 0", "the new one is too slow")
+        self.done(page, "projection.switch-back")
+        expect(page.locator("#live")).to_contain_text("Copy 0 is read.")
+        world.do(world.gate.close(after=3))
+        page.get_by_role("button", name="Rebuild", exact=True).click()
+        expect(page.get_by_label("Copy 2: 15 %")).to_be_visible()
+        self.because(page, "Drop the new copy", "a mistake")
+        self.done(page, "projection.abort")
+        world.do(world.gate.open())
+        expect(page.get_by_role("button", name="Rebuild", exact=True)).to_be_visible()
+        assert world.do(world.log.projections.copies("visits")).building is None
+
+    def test_verify_a_view(self, at, world):
+        page = at("/console/projections?name=visits")
+        world.do(world.gate.close(after=8))
+        page.get_by_role("button", name="Verify", exact=True).click()
+        self.done(page, "projection.verify")
+        expect(page.get_by_label("Verification: 40 %")).to_be_visible()
+        page.get_by_role("button", name="Stop verifying").click()
+        self.done(page, "projection.cancel-verify")
+        world.do(world.gate.open())
+        page.get_by_role("button", name="Verify", exact=True).click()
+        expect(page.locator("#live")).to_contain_text(f"as counted again, visits with {VISITS} rows")
+        damage = "DELETE FROM visits WHERE rowid = (SELECT min(rowid) FROM visits)"
+        world.do(world.log.projections.view("visits").execute(damage))
+        page.get_by_role("button", name="Verify", exact=True).click()
+        found = page.locator(".problem", has_text="not what its events add up to")
+        expect(found).to_contain_text("1 missing and 0 too many")
+        expect(found).to_contain_text("rebuild it, then switch")
+        assert page.evaluate(AUDIT) == []
+
+    def test_a_rebuild_that_nobody_can_do_says_what_to_start(self, at, world):
+        page = at("/console/projections?name=left")
+        page.get_by_role("button", name="Rebuild", exact=True).click()
+        self.done(page, "projection.rebuild")
+        expect(page.locator("#live")).to_contain_text("nobody runs it: start everlog projections run module:app")
+        self.because(page, "Withdraw the rebuild", "nobody will")
+        self.done(page, "projection.abort")
+        page.goto(world.url + "/console/operations")
+        expect(page.locator("tbody tr").first).to_contain_text("nobody will")
+
     def test_pause_and_resume_a_queue(self, at, world):
         page = at("/console/queues?name=pages")
         page.get_by_role("button", name="Pause pages").click()
@@ -334,6 +396,27 @@ class TestActions:
         self.done(page, "queue.revive-all")
         left = {letter.key for letter in world.do(world.log.queue("mails").dead())}
         assert left == {"bad-2", "bad-3"}
+
+    def test_act_on_all_that_match(self, at, world):
+        async def prepare() -> None:
+            queue = world.log.queue("bulk")
+            for number in range(6):
+                await queue.put(f"a-{number}", 1, priority=20)
+                await queue.put(f"b-{number}", 1)
+
+        world.do(prepare())
+        page = at("/console/queues?name=bulk")
+        page.locator("#find").fill("a-")
+        page.locator("#find").press("Enter")
+        self.because(page, "Cancel all 6", "not needed")
+        self.done(page, "queue.cancel-all")
+        assert world.do(world.log.queue("bulk").stats()).ready == 6
+        page.locator("#text").fill("a-")
+        page.locator("#text").press("Enter")
+        self.because(page, "Drop all 6", "spam")
+        self.done(page, "queue.forget-all")
+        found = world.do(world.log.queue("bulk").stats())
+        assert (found.ready, found.dead) == (6, 0)
 
     def test_drop_a_dead_letter_and_acknowledge_a_flag(self, at, world):
         page = at("/console/queues?name=mails")
@@ -445,10 +528,13 @@ class TestBroken:
 
     def test_store_down(self, flow, world):
         with world.without_store():
-            page = flow()
+            page = flow(expected=("503",))
             self.says(page, "The store does not answer", "nothing is lost", "store")
             page.goto(world.url + "/console/pipeline")
             expect(page.locator(".problem").first).to_contain_text("The store does not answer")
+            expect(page.locator("#live")).not_to_contain_text("every record could be applied")
+            page.goto(world.url + "/console/queues")
+            expect(page.locator(".wrong")).to_contain_text("the queues cannot be read")
         page.goto(world.url + "/")
         expect(page.locator(".problem", has_text="The store does not answer")).to_have_count(0)
 
