@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from everlog.client import Everlog
 from everlog.errors import InvalidInput
+from everlog.queues.jobs import DeadJob
 from everlog.queues.operations import Forget
 from everlog.queues.packing import parse_key
-from everlog.queues.queue import DeadJob, Queue
+from everlog.queues.queue import Queue
 
 MAX_AT_ONCE = 1000
 PAGE = 100

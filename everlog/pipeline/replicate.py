@@ -13,7 +13,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from everlog.backends import open_parts
-from everlog.clock import Clock, SystemClock
+from everlog.clock import Clock, SystemClock, Watch
 from everlog.config import Config
 from everlog.errors import EverlogError, ReplicationFailed, TopicReplaced, TopicRetired
 from everlog.failpoints import failpoint
@@ -32,6 +32,7 @@ from everlog.pipeline.apply import Applied
 from everlog.pipeline.backoff import Backoff
 from everlog.pipeline.meter import Meter
 from everlog.pipeline.ordering import Ordering
+from everlog.pipeline.phases import SlowKey, longest, slowest
 from everlog.pipeline.places import Offsets, parse_place, place_name
 from everlog.pipeline.portal import Portal
 from everlog.pipeline.session import open_session
@@ -183,30 +184,41 @@ class Replicator:
     def _replicate_batch(self, batch: DataFrame, number: int) -> None:
         """Decide the order, apply everywhere, then publish."""
         failpoint("batch.started")
-        started = self._clock.monotonic()
+        started, watch = self._clock.monotonic(), Watch(self._clock.monotonic)
         ends = self._source.ends(written_offset(self._checkpoint, number))
         moved = {place: end for place, end in ends.items() if end > self._ends.get(place, 0)}
         topics = self._portal.call(self._pinned({parse_place(place)[0] for place in moved}))
         ranges = {place: Range(self._ends.get(place, 0), end) for place, end in moved.items()}
         orders = self._portal.call(self._ordering.prepare(moved, self._ends))
+        watch.lap("plan")
         failpoint("batch.planned")
         job = Job(for_tasks(self._config), topics, self._source.decoder, ranges, orders)
         records = sum(end - start for start, end in ranges.values())
         rows = self._in_tasks(batch, records).mapInArrow(job, REPORT_SCHEMA).collect()
         reports = {place_name(row.topic, row.partition): _decode_report(row.report) for row in rows}
+        watch.split(longest(report.phases for report in reports.values()), rest="spark")
+        self._meter.wrote(reports.values())
         raise_failures(reports)
         failpoint("batch.applied")
         pointers = {parse_place(place): end - 1 for place, end in moved.items()}
         self._portal.call(self._store.publish(pointers, self._clock.now_ms()))
+        watch.lap("publish")
         failpoint("batch.published")
         self._publish_watermark()
+        watch.lap("watermark")
         failpoint("batch.watermark")
+        seconds = self._clock.monotonic() - started
+        self._meter.batch(reports.values(), seconds, watch.seconds, self._slowest(reports.values()))
         with self._progress:
             self._ends |= moved
             self._progress.notify_all()
-        self._meter.batch(list(reports.values()), self._clock.monotonic() - started)
         if self._meter.due():
             self._save_status()
+
+    def _slowest(self, reports: Iterable[Applied]) -> list[SlowKey]:
+        """The batch's slowest journals, with the names of their topics as people know them."""
+        found = slowest(key for report in reports for key in report.slowest)
+        return [msgspec.structs.replace(key, topic=self._config.journal.short(key.topic)) for key in found]
 
     def _in_tasks(self, batch: DataFrame, records: int) -> DataFrame:
         """A task costs far more than a few records do: a small batch is spread over no more than can run at once."""

@@ -13,6 +13,7 @@ import msgspec
 from everlog.journal.journal import Parts
 from everlog.journal.retiring import retired_topics
 from everlog.log.base import LogTopic
+from everlog.pipeline.phases import PHASES, SlowKey
 from everlog.pipeline.places import parse_place
 from everlog.store.base import Store
 
@@ -38,9 +39,26 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     lag_seconds: float | None = None
 
 
+class BatchStatus(msgspec.Struct, frozen=True):
+    """One batch: when it ended, how long it took, its records, its milliseconds by phase, the rows it wrote by table.
+
+    The phases add up to at most `ms`.
+    """
+
+    ended_ms: int
+    ms: float
+    records: int
+    phases: dict[str, float]
+    rows: dict[str, int]
+
+
 class PipelineStatus(msgspec.Struct, frozen=True):
     """The last word of a pipeline. Counts are since its start; `left_out` are topics it cannot take, and why;
-    `tags_wait_for` are log partitions that hold the watermark of views by tag: nothing behind it can be read yet."""
+    `tags_wait_for` are log partitions that hold the watermark of views by tag: nothing behind it can be read yet.
+
+    `batch_ms` is how long all batches took together, `phase_ms` the same by phase, `rows` the rows that were written
+    by table: a head that ten batches wrote counts ten times. `recent` are the last batches, the newest at the end,
+    and `slowest` the journals that took most of one of these."""
 
     state: State
     pid: int
@@ -60,6 +78,19 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     last_error_ms: int | None = None
     left_out: dict[str, str] = {}
     tags_wait_for: list[str] = []
+    batch_ms: float = 0.0
+    phase_ms: dict[str, float] = {}
+    rows: dict[str, int] = {}
+    recent: list[BatchStatus] = []
+    slowest: list[SlowKey] = []
+
+    @property
+    def recent_phases(self) -> dict[str, float]:
+        """The milliseconds of each phase in the last batches, on average, in the order in which they happen."""
+        known = [phase.name for phase in PHASES]
+        found = {name for batch in self.recent for name in batch.phases}
+        names = [name for name in known if name in found] + sorted(found.difference(known))
+        return {name: sum(batch.phases.get(name, 0.0) for batch in self.recent) / len(self.recent) for name in names}
 
 
 class Status(msgspec.Struct, frozen=True):

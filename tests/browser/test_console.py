@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 from everlog.config import ServerConfig
 from everlog.console import problems
 from everlog.journal.events import Event
+from everlog.pipeline.phases import PHASES
 from everlog.testing.replication import replicate
 from tests.browser.world import HOSTILE, VISITS, World
 
@@ -174,6 +175,7 @@ def test_hostile_text_is_only_text(visit, world):
         "/console/projections?name=parcels",
         "/console/queues?name=mails",
         "/console/documents?path=articles/hello",
+        "/console/pipeline",
         f"/console/search?q={key}",
         f"/console/journal?topic={key}&id=x",
     ]
@@ -274,6 +276,21 @@ def test_a_journal_shows_where_each_event_comes_from(visit, world):
     assert "store" in texts[2]
     page.get_by_title("Scrub to this position").last.click()
     expect(page.locator(".past")).to_contain_text("3 events could be read")
+
+
+def test_the_pipeline_shows_where_its_time_goes(visit, world):
+    """Each phase with a bar for each of the last batches, rows by table, and the slowest journals; also without
+    scripts."""
+    page = visit("/console/pipeline", java_script_enabled=False).page
+    phases = page.get_by_role("region", name="Phases")
+    expect(phases.locator("tbody tr")).to_have_count(len(PHASES))
+    bars = phases.get_by_role("img").first
+    assert bars.get_attribute("aria-label").startswith(f"{PHASES[0].name}, oldest first, in ms: ")
+    assert bars.locator("path").get_attribute("d").count("M") == 12
+    expect(page.get_by_role("region", name="Rows written")).to_contain_text("24,680")
+    page.get_by_role("region", name="Slowest journals").get_by_role("link", name="order-1").click()
+    expect(page).to_have_url(re.compile("/console/journal.*topic=orders&id=order-1"))
+    expect(page.locator("ol.timeline li.event").first).to_be_visible()
 
 
 class TestActions:
