@@ -21,6 +21,7 @@ from everlog.journal.snapshots import Snapshots
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
 from everlog.testing.journal_support import BROKEN, produce
+from everlog.twin import blocking
 from tests.support import small_config
 
 
@@ -178,7 +179,7 @@ def test_ctrl_c_interrupts_a_call(tmp_path, monkeypatch):
         journal.append("k", Event(1))
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "pointer", stuck)
-            patch.setattr(sync.Journal, "pointer", sync._blocking(Journal.pointer))
+            patch.setattr(sync.Journal, "pointer", blocking(Journal.pointer))
             thread = threading.Thread(target=interrupt)
             thread.start()
             with pytest.raises(KeyboardInterrupt):
