@@ -78,18 +78,20 @@ async def test_a_topic_that_is_made_again_is_copied_and_retired(
             assert done == CopyReport(len(originals), events, gaps=dict.fromkeys(range(2), "the topic was made again"))
             await log.retire(TOPIC)
 
+            wanted = sorted(
+                (key, one["seq_nr"]) for key in originals for one in originals[key]["events"] if one["tags"]
+            )
+
             async def left() -> bool:
-                return running.status.left_out == {} and running.wait_until_replicated(0.1)
+                copied = sorted((key, seq_nr) for topic, key, seq_nr in await tagged(log) if topic == "copies")
+                return running.status.left_out == {} and copied == wanted
 
             await wait_for(left)
             assert running.status.tags_wait_for == []
             after = await tagged(log)
             assert after[: len(before)] == before
             assert ("others", "b", 1) in after
-            wanted = {
-                (key, event["seq_nr"]) for key, one in originals.items() for event in one["events"] if event["tags"]
-            }
-            assert sorted((key, seq_nr) for topic, key, seq_nr in after if topic == "copies") == sorted(wanted)
+            assert running.wait_until_replicated(WAIT), running.status
         assert await states_of(log, "copies") == originals
         assert await states_of(log, TOPIC) == originals
         assert (await log.journal("copies").append("emptied", Event(3))).range.first == 3

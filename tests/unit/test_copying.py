@@ -272,7 +272,7 @@ async def test_changes_of_the_original_since_the_last_copy_are_copied(small_log)
 # What is in the way
 
 
-@pytest.mark.parametrize("kind", ["another", "beyond", "deleted", "shorter", "all deleted since"])
+@pytest.mark.parametrize("kind", ["another", "beyond", "deleted", "shorter", "emptied", "all deleted since"])
 async def test_a_journal_of_somebody_else_is_left_as_it_is(small_log, kind) -> None:
     journal, copies = small_log.journal("orders"), small_log.journal("copies")
     await journal.append("k", [Event(1), Event(2), Event(3)])
@@ -286,6 +286,11 @@ async def test_a_journal_of_somebody_else_is_left_as_it_is(small_log, kind) -> N
         await copies.delete("k", to=1)
     elif kind == "shorter":
         await copies.append("k", Event(1))
+    elif kind == "emptied":
+        await journal.delete("k")
+        await copy_all(small_log, "orders", "copies")
+        await copies.append("k", Event("mine"))
+        await copies.delete("k")
     else:
         await copies.append("k", [Event("not"), Event("its")])
         await journal.delete("k")
@@ -348,10 +353,10 @@ def test_a_copy_that_cannot_be_one_is_malformed(header) -> None:
 
 def test_the_beginning_of_a_copy_removes_nothing() -> None:
     """On a journal that exists it changes nothing, also not in the eyes of what leaves out rows that are not needed."""
-    begin = Record(0, 1, 0, b"k", encode_action(Delete(2, copied=Copied())), None)
-    batch = entries(append_record(0, 1, 3), begin)
+    begin = Record(0, 2, 0, b"k", encode_action(Delete(3, copied=Copied())), None)
+    batch = entries(append_record(0, 1), append_record(1, 2, 3), begin)
     assert rowless(batch, halted=False) == frozenset()
     change = fold(None, batch, pinned_topic())
     assert [row.seq_nr for row in change.rows] == [1, 2, 3]
     assert change.head is not None
-    assert (change.head.delete_to, change.head.offset) == (0, 0)
+    assert (change.head.delete_to, change.head.offset) == (0, 1)

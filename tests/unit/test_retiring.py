@@ -54,6 +54,8 @@ async def test_a_broken_topic_is_refused_with_the_remedy_until_it_is_retired(tmp
         assert sorted(found.gaps) == [0, 1] if damage is not empty else found.gaps
         clock.advance(1)
         assert (await log.retire("orders")).since_ms == found.since_ms
+        start = await find_start(log.parts.log, log.parts.store, config, clock, accept_loss=False)
+        assert (start.left_out, start.topics, start.offsets) == ({}, {}, {})
     async with everlog.connect(config, clock=clock) as log:
         assert await states_of(log, "orders") == originals
         await check_refusals(log)
@@ -66,6 +68,7 @@ async def check_refusals(log: Everlog) -> None:
     journal = log.journal("orders")
     for writing in (
         lambda: journal.append("k-1", Event("late")),
+        lambda: journal.append("k-1", Event("late"), expected=99),
         lambda: journal.append("new", Event("late", seq_nr=1), verdict=False),
         lambda: journal.delete("k-1"),
         lambda: journal.purge("k-1"),
