@@ -125,18 +125,17 @@ class RemoteDocuments(Documents):
 
     async def list(self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any) -> Page:
         wanted = query or Query(**parameters)
-        given = {
+        given: dict[str, Any] = {
             "filter": wanted.filter or None,
             "sort": wanted.sort or None,
             "size": wanted.size,
             "skipMax": wanted.skip_max,
             "after": wanted.after,
             "explain": "1" if wanted.explain else None,
-            "token": token,
         }
         if parse_path(path).kind != "collection":
             raise InvalidDocument("not-a-collection", f"{path!r} is no collection: the path of one ends with '~'")
-        answer = await self._send("GET", _content(path, **given))
+        answer = await self._send("GET", _content(path, token=token, **given))
         found = decode_body(answer.content)
         link = found.get("_links", {}).get("next", {}).get("href")
         explained = found.get("explain")
