@@ -125,7 +125,7 @@ class RemoteDocuments(Documents):
 
     async def list(self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any) -> Page:
         wanted = query or Query(**parameters)
-        given = {
+        given: dict[str, Any] = {
             "filter": wanted.filter or None,
             "sort": wanted.sort or None,
             "size": wanted.size,

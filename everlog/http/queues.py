@@ -11,6 +11,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from everlog.client import Everlog
 from everlog.errors import AccessDenied, EverlogError
 from everlog.http import queue_examples as examples
+from everlog.http.audit import note
 from everlog.http.openapi import shown
 from everlog.http.queue_errors import QUEUE_HANDLERS, NoSuchLetter
 from everlog.http.queue_requests import (
@@ -345,8 +346,10 @@ async def run_operations(request: AnyRequest, name: Name) -> Response[bytes]:
     operations, store = decode_operations(body), _log(request).queues
     declaration = await _queue(request, name).declaration()
     may_operate = principal_of(request).may("admin")
-    if may_operate and any(isinstance(one, OPERATORS) for one in operations):
+    acts = [one for one in operations if isinstance(one, OPERATORS)]
+    if acts and may_operate:
         await begin_operation(request)
+        note(request, paused=acts[-1].paused)
 
     async def run(operation: Operation) -> Outcome:
         try:

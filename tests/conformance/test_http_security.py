@@ -183,6 +183,7 @@ async def test_what_makes_a_queue_more_than_a_put_does_needs_an_administrator(co
     found = (await send(http, "GET", "/operations", headers=admin)).json()["events"]
     begun = [one["payload"]["action"] for one in found[::-1] if "action" in one["payload"]]
     assert begun == ["declare_queue", "run_operations"]
+    assert json.loads(found[0]["payload"]["detail"]) == {"status": 200, "paused": True}
 
 
 @pytest.mark.parametrize(
