@@ -153,7 +153,7 @@ async def apply(
         watch.lap("load")
         failpoint("apply.loaded")
         folded: list[KeyChange] = []
-        times = [watch.now()]
+        times = [watch.busy()]
         for journal_id, entries in journals:
             if journal_id in done.failed:
                 continue
@@ -162,7 +162,7 @@ async def apply(
                 folded.append(await _fold_journal(task, topic, journal_id, entries, head, pointer, tagging))
             except EverlogError as error:
                 done.failed[journal_id] = str(error)
-            times.append(watch.now())
+            times.append(watch.busy())
         watch.lap("fold")
         if grouped.misplaced:
             await task.write_misplaced(grouped.misplaced)
@@ -178,12 +178,16 @@ async def apply(
 
 
 def _count(done: Applied, changes: Iterable[KeyChange]) -> None:
+    heads = events = tagged = rejected = quarantined = 0
     for key in changes:
-        done.journals += key.change.changed
-        done.events += len(key.change.rows)
-        done.tagged += len(key.tagged)
-        done.rejected += len(key.change.rejected)
-        done.quarantined += len(key.change.quarantined)
+        change = key.change
+        heads += change.changed
+        events += len(change.rows)
+        tagged += len(key.tagged)
+        rejected += len(change.rejected)
+        quarantined += len(change.quarantined)
+    written = Applied(journals=heads, events=events, tagged=tagged, rejected=rejected, quarantined=quarantined)
+    done.add_rows(written)
 
 
 def _slowest(

@@ -13,10 +13,12 @@ from everlog.console.charts import BAR, BAR_HEIGHT, GAP, make_bars
 from everlog.console.pages.pipeline import phase_rows, table_rows
 from everlog.failpoints import POINTS
 from everlog.http.metrics import pipeline_metrics, text_of
+from everlog.pipeline import apply as apply_module
 from everlog.pipeline.apply import Applied, apply
 from everlog.pipeline.meter import RECENT_BATCHES, Meter, by_phase, in_ms
 from everlog.pipeline.phases import PHASES, SLOWEST, SlowKey, longest, slowest
 from everlog.pipeline.status import BatchStatus, PipelineStatus
+from tests.lap_support import check_laps, note_laps
 from tests.support import ManualClock, append_record, delete_record
 from tests.unit.test_apply import TOPIC, Recorder, grouped
 
@@ -29,8 +31,6 @@ def test_phases_and_labelled_points_agree() -> None:
     """Whoever knows at which points a test kills the pipeline knows where a phase ends."""
     ends = [phase.point for phase in PHASES if phase.point]
     assert sorted(ends) == sorted(set(POINTS) - {"batch.started"})
-    for name in ("rows", "heads", "garbage"):
-        assert next(phase for phase in PHASES if phase.name == name).point == f"apply.{name}"
 
 
 @given(st.lists(st.tuples(SECONDS, st.sampled_from(NAMES), st.none() | MEASURED)))
@@ -93,7 +93,7 @@ class Slow(Recorder):
 
 
 async def measure(clock: ManualClock, *records) -> tuple[Applied, dict[str, float]]:
-    watch = Watch(clock.monotonic)
+    watch = Watch(clock.monotonic, busy=clock.monotonic)
     done = await apply(Slow(clock), TOPIC, 0, grouped(*records), watch=watch)
     return done, {phase: round(seconds, 6) for phase, seconds in watch.seconds.items()}
 
@@ -111,6 +111,15 @@ async def test_each_step_is_its_own_phase(clock) -> None:
         "garbage": 256,
         "commit": 2,
     }
+
+
+async def test_the_phases_of_a_task_end_at_its_points(clock, monkeypatch) -> None:
+    noted = note_laps(monkeypatch, apply_module)
+    await measure(clock, append_record(0, 1))
+    check_laps(noted)
+    assert [phase for phase in noted if phase[0] == "="] == [
+        *("=open", "=load", "=fold", "=rows", "=tags", "=rows", "=heads", "=garbage", "=commit")
+    ]
 
 
 async def test_the_slowest_journals_are_few_and_those_with_most_rows(clock) -> None:
