@@ -144,9 +144,8 @@ def test_of_what_runs_side_by_side_the_longest_counts() -> None:
 
 
 def test_a_journal_is_listed_once_by_its_slowest_batch() -> None:
-    keys = [SlowKey("t", f"k{number % 7}", float(number), 1, 1) for number in range(20)]
-    assert [key.ms for key in slowest(keys)] == [19, 18, 17, 16, 15]
-    assert len({key.id for key in slowest(keys)}) == 5
+    keys = [SlowKey("t", f"k{number % 3}", float(number), 1, 1) for number in range(20)]
+    assert [key.ms for key in slowest(keys)] == [19, 18, 17]
 
 
 def test_rows_are_counted_when_they_are_written_and_batches_when_they_are_published(clock) -> None:
