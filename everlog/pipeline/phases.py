@@ -26,19 +26,19 @@ class Phase(NamedTuple):
 
 # In the order in which they happen. `spark` is what of the tasks' time the slowest one cannot account for.
 PHASES = (
-    Phase("plan", "topics, order of tagged events", "batch.planned"),
-    Phase("spark", "starting tasks, moving data", "batch.applied"),
+    Phase("plan", "order of tagged events", "batch.planned"),
+    Phase("spark", "starting tasks", "batch.applied"),
     Phase("read", "records from the log"),
-    Phase("open", "waiting for the store's turn"),
+    Phase("open", "waiting for the store"),
     Phase("load", "pointer and heads", "apply.loaded"),
     Phase("fold", "what the records mean"),
-    Phase("rows", "events, rejected, quarantined", "apply.rows"),
+    Phase("rows", "rows of events", "apply.rows"),
     Phase("tags", "rows of views by tag"),
-    Phase("heads", "the state of each journal", "apply.heads"),
+    Phase("heads", "state of each journal", "apply.heads"),
     Phase("garbage", "deletes and purges", "apply.garbage"),
     Phase("commit", "end of the transaction", "apply.done"),
     Phase("publish", "pointer2", "batch.published"),
-    Phase("watermark", "how far views by tag reach", "batch.watermark"),
+    Phase("watermark", "how far views reach", "batch.watermark"),
 )
 
 
