@@ -310,7 +310,7 @@ async def _write(task: StoreTask, changes: Sequence[KeyChange], done: Applied, w
         if failed:
             done.failed.update({journal_id: str(error) for journal_id, error in failed.items()})
             changes = [key for key in changes if key.id not in failed]
-        if name == "heads":
+        if name == "heads":  # whoever finds them will not write their journals' rows again
             _count(done, changes)
         watch.lap(name)
         failpoint(f"apply.{name}")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.clock import Watch
-from everlog.console.charts import BAR, BAR_HEIGHT, GAP, make_bars
+from everlog.console.charts import BAR, GAP, make_bars
 from everlog.console.pages.pipeline import phase_rows, table_rows
 from everlog.failpoints import POINTS
 from everlog.http.metrics import pipeline_metrics, text_of
@@ -212,8 +212,9 @@ def test_what_prometheus_gets() -> None:
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12))
 def test_bars_stay_within_their_frame(values) -> None:
-    bars = make_bars(values, max(values)).split("M")[1:]
+    made = make_bars(values, max(values))
+    bars = made.path.split("M")[1:]
     heights = [float(bar.split("v-")[1].split("h")[0]) for bar in bars]
-    assert [int(bar.split()[0]) for bar in bars] == [at * (BAR + GAP) for at in range(len(values))]
-    assert all(0 <= height <= BAR_HEIGHT for height in heights)
+    assert [int(bar.split()[0]) for bar in bars] == list(range(0, made.width, BAR + GAP))
+    assert all(0 <= height <= made.height for height in heights)
     assert all((height > 0) == (value > 0) for height, value in zip(heights, values, strict=True))
