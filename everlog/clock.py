@@ -45,9 +45,10 @@ class Watch:
     {'read': 1.0, 'fold': 0.5, 'other': 1.5}
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self.now = now
+    def __init__(self, now: Callable[[], float] = time.monotonic, busy: Callable[[], float] = time.thread_time) -> None:
+        self.busy = busy  # seconds of work of this thread alone: short pieces of it, whatever else the machine does
         self.seconds: dict[str, float] = {}
+        self._now = now
         self._since = now()
 
     def lap(self, phase: str) -> None:
@@ -66,7 +67,7 @@ class Watch:
         self._add(rest, max(0.0, passed - inside))
 
     def _passed(self) -> float:
-        before, self._since = self._since, self.now()
+        before, self._since = self._since, self._now()
         return self._since - before
 
     def _add(self, phase: str, seconds: float) -> None:

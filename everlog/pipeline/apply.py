@@ -155,7 +155,7 @@ async def apply(
         watch.lap("load")
         failpoint("apply.loaded")
         folded: list[KeyChange] = []
-        times = [watch.now()]
+        times = [watch.busy()]
         for journal_id, entries in journals:
             if journal_id in done.failed:
                 continue
@@ -164,7 +164,7 @@ async def apply(
                 folded.append(await _fold_journal(task, topic, journal_id, entries, head, pointer, tagging))
             except EverlogError as error:
                 done.failed[journal_id] = str(error)
-            times.append(watch.now())
+            times.append(watch.busy())
         watch.lap("fold")
         if grouped.misplaced:
             await task.write_misplaced(grouped.misplaced)
@@ -180,12 +180,16 @@ async def apply(
 
 
 def _count(done: Applied, changes: Iterable[KeyChange]) -> None:
+    heads = events = tagged = rejected = quarantined = 0
     for key in changes:
-        done.journals += key.change.changed
-        done.events += len(key.change.rows)
-        done.tagged += len(key.tagged)
-        done.rejected += len(key.change.rejected)
-        done.quarantined += len(key.change.quarantined)
+        change = key.change
+        heads += change.changed
+        events += len(change.rows)
+        tagged += len(key.tagged)
+        rejected += len(change.rejected)
+        quarantined += len(change.quarantined)
+    written = Applied(journals=heads, events=events, tagged=tagged, rejected=rejected, quarantined=quarantined)
+    done.add_rows(written)
 
 
 def _slowest(
@@ -308,7 +312,7 @@ async def _write(task: StoreTask, changes: Sequence[KeyChange], done: Applied, w
         if failed:
             done.failed.update({journal_id: str(error) for journal_id, error in failed.items()})
             changes = [key for key in changes if key.id not in failed]
-        if name == "heads":
+        if name == "heads":  # whoever finds them will not write their journals' rows again
             _count(done, changes)
         watch.lap(name)
         failpoint(f"apply.{name}")

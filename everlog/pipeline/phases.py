@@ -26,19 +26,19 @@ class Phase(NamedTuple):
 
 # In the order in which they happen. `spark` is what of the tasks' time the slowest one cannot account for.
 PHASES = (
-    Phase("plan", "topics, and the order of tagged events", "batch.planned"),
-    Phase("spark", "scheduling, and moving data to and from tasks", "batch.applied"),
-    Phase("read", "records from the log, by journal"),
-    Phase("open", "waiting for the store's turn"),
-    Phase("load", "pointer and heads from the store", "apply.loaded"),
+    Phase("plan", "order of tagged events", "batch.planned"),
+    Phase("spark", "starting tasks", "batch.applied"),
+    Phase("read", "records from the log"),
+    Phase("open", "waiting for the store"),
+    Phase("load", "pointer and heads", "apply.loaded"),
     Phase("fold", "what the records mean"),
-    Phase("rows", "events; rejected and quarantined records", "apply.rows"),
+    Phase("rows", "rows of events", "apply.rows"),
     Phase("tags", "rows of views by tag"),
-    Phase("heads", "what is known about each journal", "apply.heads"),
-    Phase("garbage", "what deletes and purges leave behind", "apply.garbage"),
-    Phase("commit", "the store's transaction ends", "apply.done"),
+    Phase("heads", "state of each journal", "apply.heads"),
+    Phase("garbage", "deletes and purges", "apply.garbage"),
+    Phase("commit", "end of the transaction", "apply.done"),
     Phase("publish", "pointer2", "batch.published"),
-    Phase("watermark", "how far views by tag can be read", "batch.watermark"),
+    Phase("watermark", "how far views reach", "batch.watermark"),
 )
 
 

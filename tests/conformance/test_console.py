@@ -29,6 +29,8 @@ from everlog.http.server import serving
 from everlog.http.tokens import make_token
 from everlog.journal.events import Event
 from everlog.journal.head import exists
+from everlog.pipeline.phases import SlowKey
+from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
 from everlog.queues.queue import Queue
 from everlog.queues.store import MemoryStore
 from everlog.testing.replication import replicate
@@ -370,6 +372,27 @@ async def test_a_halted_journal_shows_what_precedes_and_where_it_stands(http, lo
     assert model["halted"]
     (waiting,) = (await http.get("/console/pipeline.json")).json()["waiting"]
     assert (waiting["id"], waiting["kind"]) == ("o", "halted")
+
+
+async def test_the_pipeline_page_says_where_the_time_goes(http, log):
+    """Phases, rows and slowest journals are on the page and in its twin; before the first batch there are none."""
+    store, now = log.parts.store, log.parts.clock.now_ms()
+    await save_pipeline_status(store, PipelineStatus("running", 1, "h", now), now)
+    assert "Where the time goes" not in (await http.get("/console/pipeline", headers=HTML)).text
+    batch = BatchStatus(now, 8.0, 3, {"fold": 2.0, "rows": 4.0}, {"journal": 5})
+    slow = SlowKey("orders", "o <1>", 1.5, 3, 5, ended_ms=now)
+    said = PipelineStatus("running", 1, "h", now, batches=1, rows={"journal": 5}, recent=[batch], slowest=[slow])
+    await save_pipeline_status(store, said, now)
+    page = ""
+    async with asyncio.timeout(10):  # a look at everything is shared for a second
+        while "Where the time goes" not in page:
+            page = (await http.get("/console/pipeline", headers=HTML)).text
+    for part in ("in the last batch", "Rows written", "topic=orders&amp;id=o+%3C1%3E", "1.5 ms"):
+        assert part in page
+    twin = (await http.get("/console/pipeline.json")).json()
+    assert [(one["phase"], one["ms"], one["percent"]) for one in twin["phases"]] == [("fold", 2, 25), ("rows", 4, 50)]
+    assert twin["tables"] == [{"table": "journal", "rows": 5, "recent": 5}]
+    assert twin["status"]["slowest"][0]["id"] == "o <1>"
 
 
 @pytest.mark.parametrize("kind", ["files", "memory"])

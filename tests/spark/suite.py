@@ -14,11 +14,13 @@ from everlog.errors import JournalHalted
 from everlog.journal.reading import Ref
 from everlog.journal.values import partition_of
 from everlog.log.base import NewRecord
+from everlog.pipeline import replicate as replicate_module
 from everlog.pipeline.phases import PHASES
 from everlog.pipeline.status import PipelineStatus
 from everlog.testing.replication import replicate
 from everlog.testing.tag_support import check_order
 from tests.conftest import Pipeline
+from tests.lap_support import check_laps, note_laps
 from tests.spark.backends import Backend, Tables
 from tests.waiting import until
 
@@ -300,8 +302,11 @@ class PipelineSuite:
                 assert head is not None
                 assert head.delete_to == 4
 
-    async def test_the_status_is_kept_in_the_store(self, backend: Backend, pipeline: Pipeline) -> None:
-        """What the pipeline does can be seen from another process, also after it stopped."""
+    async def test_the_status_is_kept_in_the_store(
+        self, backend: Backend, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What the pipeline does can be seen from another process, also after it stopped; also where its time went."""
+        noted = note_laps(monkeypatch, replicate_module)
         async with everlog.connect(backend.config) as log:
             await log.journal(TOPIC).append("a", [Event(1), Event(2)])
             assert (await log.status()).lag == 1
@@ -315,3 +320,5 @@ class PipelineSuite:
             assert [(one.topic, one.id, one.records, one.events) for one in status.pipeline.slowest] == [
                 (TOPIC, "a", 1, 2)
             ]
+            check_laps(noted)
+            assert [phase for phase in noted if phase[0] == "="][:4] == ["=plan", "=spark", "=publish", "=watermark"]
