@@ -420,10 +420,11 @@ class TestActions:
 
     def test_drop_a_dead_letter_and_acknowledge_a_flag(self, at, world):
         page = at("/console/queues?name=mails")
-        page.locator("summary", has_text="Drop").first.click()
+        page.locator("summary[aria-label^='Drop bad']").first.click()
         page.locator(".menu[open] input[name=reason]").fill("spam")
         page.locator(".menu[open] button").click()
         self.done(page, "queue.forget")
+        assert len(world.do(world.log.queue("mails").dead())) == 1
         page.get_by_role("button", name="Acknowledge failed").click()
         self.done(page, "queue.acknowledge")
 
