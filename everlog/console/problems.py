@@ -22,6 +22,8 @@ SILENT_LEASES = 3
 # A pipeline that works says so every few seconds, whatever its batches do.
 QUIET_SECONDS = 12.0
 FULL = 10_000
+# How the log's concern about a cluster for trying things begins: that is no fault, or no such cluster were ever well.
+ONE_BROKER = "there is one broker only"
 
 Level = Literal["bad", "warn"]
 
@@ -134,14 +136,29 @@ def _services(status: Status) -> Iterator[Problem]:
             part = "documents" if name.startswith("documents") else "store"
             remedy = "It is tried again by itself; the server's log has the details."
             yield Problem(part, "warn", f"The service {name} failed: {last['last_error']}", remedy, "pipeline")
+    for reason, topics in _concerns(status).items():
+        if not reason.startswith(ONE_BROKER):
+            remedy = "Acknowledged appends may be lost one day: change the topic's settings at the broker."
+            yield Problem("log", "warn", f"{_few(topics)}: {reason}", remedy, "pipeline")
+
+
+def find_notes(status: Status | None) -> list[str]:
+    """What is worth knowing, but as somebody wanted it: a cluster of one broker."""
+    found = {} if status is None else _concerns(status)
+    return [f"{_few(topics)}: {reason}." for reason, topics in found.items() if reason.startswith(ONE_BROKER)]
+
+
+def _concerns(status: Status) -> dict[str, list[str]]:
+    """By reason, the topics that it holds for."""
     reasons: dict[str, list[str]] = {}
     for topic, found in sorted(status.concerns.items()):
         for reason in found:
             reasons.setdefault(reason, []).append(topic)
-    for reason, topics in reasons.items():
-        names = ", ".join(topics[:3]) + (f" and {len(topics) - 3:,} more" if len(topics) > 3 else "")
-        remedy = "Acknowledged appends may be lost one day: change the topic's settings at the broker."
-        yield Problem("log", "warn", f"{names}: {reason}", remedy, "pipeline")
+    return reasons
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 def is_silent(one: ProjectionStatus, now_ms: int, lease: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -12,12 +13,13 @@ from jinja2 import UndefinedError
 from everlog.console.actions import ACTIONS, check_fields, is_wanted, matches
 from everlog.console.charts import make_chart
 from everlog.console.observing import Observation, QueueSummary, TagsSummary
-from everlog.console.problems import BEHIND_SECONDS, FULL, IDLE_SECONDS, find_problems, level_of
+from everlog.console.problems import BEHIND_SECONDS, FULL, IDLE_SECONDS, find_notes, find_problems, level_of
 from everlog.console.rendering import brief, environment, relative, remedy, render, shown, url
 from everlog.console.sampling import Sample, rate, series
 from everlog.console.why import explain_job, explain_queue
 from everlog.errors import InvalidInput
 from everlog.http.requests import local_path
+from everlog.log.kafka.safety import concerns
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 from everlog.projections.management import ProjectionStatus
 from everlog.projections.source import Lag
@@ -125,6 +127,15 @@ def test_each_trouble_says_what_is_wrong_and_what_to_do(found, part, level, what
     assert what in problem.what
     assert todo in problem.remedy
     assert level_of([problem], part) == level
+
+
+def test_a_cluster_for_trying_things_is_well():
+    """That it has one broker is said, but is no problem: it is what somebody wanted."""
+    concerned = concerns(SimpleNamespace(partitions=[SimpleNamespace(replicas=[1])]), {}, brokers=1)
+    found = status(pipeline=pipeline(), concerns={"a": concerned, "b": concerned})
+    assert find_problems(look(found)) == []
+    assert find_notes(found) == [f"a, b: {concerned[0]}."]
+    assert find_notes(None) == []
 
 
 def test_the_worst_comes_first():

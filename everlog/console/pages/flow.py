@@ -6,7 +6,7 @@ from typing import Any
 
 from everlog.console.console import Context, Model, Page
 from everlog.console.observing import Observation
-from everlog.console.problems import count, find_problems, level_of
+from everlog.console.problems import count, find_notes, find_problems, level_of
 from everlog.console.sampling import Sample, Sampler, series
 from everlog.pipeline.status import Status
 
@@ -26,6 +26,7 @@ async def build_flow(context: Context) -> Model:
         "time_ms": found.time_ms,
         "where": context.log.config.where,
         "problems": problems,
+        "notes": find_notes(found.status),
         "boxes": {box["part"]: box for box in boxes},
         "hour": {"samples": len(context.sampler.samples)},
     }
