@@ -134,7 +134,7 @@ def operations_of(served: Served) -> list[Any]:
     return sorted(found, key=destructive)
 
 
-@pytest.mark.parametrize("examples", [4, pytest.param(25, marks=[pytest.mark.faults, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("examples", [4, pytest.param(40, marks=[pytest.mark.faults, pytest.mark.timeout(900)])])
 def test_every_answer_is_documented(served: Served, examples: int) -> None:
     """No error of the server, no status, type, header or body that the document leaves out; for every operation.
 
