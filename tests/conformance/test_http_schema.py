@@ -42,6 +42,8 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
+# So many requests of each kind are others each time; fewer are the same again.
+RANDOM = 300
 METHODS = ("get", "head", "put", "post", "patch", "delete")
 # What is there, by the names of path parameters, and what is not: made-up names are mostly refused as such.
 THERE = {"topic": "orders", "journal_id": "o-1", "tag": "eu", "seq_nr": 1, "first": 0, "last": 511, "reason": "failed"}
@@ -134,7 +136,14 @@ def operations_of(served: Served) -> list[Any]:
     return sorted(found, key=destructive)
 
 
-@pytest.mark.parametrize("examples", [4, pytest.param(40, marks=[pytest.mark.faults, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "examples",
+    [
+        4,
+        pytest.param(40, marks=[pytest.mark.faults, pytest.mark.timeout(900)]),
+        pytest.param(RANDOM, marks=[pytest.mark.soak, pytest.mark.timeout(7200)]),
+    ],
+)
 def test_every_answer_is_documented(served: Served, examples: int) -> None:
     """No error of the server, no status, type, header or body that the document leaves out; for every operation.
 
@@ -157,7 +166,13 @@ def _try(served: Served, operation: Any, mode: GenerationMode, examples: int, na
     known = served.document["paths"][operation.path][operation.method].get("parameters", ())
     patience = {one["name"]: 0 for one in known if one["in"] == "query" and one["name"] in PATIENT}
 
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(
+        max_examples=examples,
+        derandomize=examples < RANDOM,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
     @given(operation.as_strategy(generation_mode=mode))
     def run(case: Any) -> None:
         query = dict(case.query or {})
