@@ -634,6 +634,20 @@ MUTANTS = (
         "            except ViewChanged:\n                pass\n",
         "a dead letter whose view others changed is handled again",
     ),
+    Mutant(
+        "queue-batch-rows",
+        QUEUE_OWNER,
+        "if len(self.table.changed) >= BATCH_ROWS:",
+        "if len(self.table.changed) >= 100 * BATCH_ROWS:",
+        "an append has no more records than a store takes",
+    ),
+    Mutant(
+        "queue-batch-bytes",
+        QUEUE_OWNER,
+        "INLINE_BYTES if size < BATCH_BYTES else 0",
+        "INLINE_BYTES",
+        "an append has no more bytes than a store takes",
+    ),
 )
 
 

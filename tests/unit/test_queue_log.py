@@ -10,7 +10,7 @@ import pytest
 
 from everlog.errors import Deposed, EverlogError, IntegrityViolated
 from everlog.queues.cassandra.blobs import INLINE_BYTES, Blobs
-from everlog.queues.cassandra.owner import Owner
+from everlog.queues.cassandra.owner import BATCH_BYTES, BATCH_ROWS, Owner
 from everlog.queues.cassandra.protocol import ShardLog
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import Claim, Done, Fail, Handle, Heartbeat, Pause, Put
@@ -314,15 +314,53 @@ def test_large_data_are_beside_the_log_and_move_with_their_rows():
 class InOldSegments(Blobs):
     """Does not write data again that an older segment has."""
 
-    def take_out(self, row):
+    def take_out(self, row, inline=INLINE_BYTES):
         stored = {place: found._replace(segment=self._log.high) for place, found in self._stored.items()}
         self._stored.update(stored)
-        return super().take_out(row)
+        return super().take_out(row, inline)
 
 
 def test_data_must_be_in_the_segment_of_their_record(monkeypatch):
     monkeypatch.setattr("everlog.queues.cassandra.owner.Blobs", InOldSegments)
     assert findings()
+
+
+class Batches(ModelBackend):
+    """Notes how large the appends are."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.rows: list[int] = []
+        self.sizes: list[int] = []
+
+    async def append(self, segment, epoch, tail, records):
+        self.rows.append(len(records))
+        self.sizes.append(sum(map(len, records)))
+        return await super().append(segment, epoch, tail, records)
+
+
+@pytest.mark.parametrize("size", [1, 9000, INLINE_BYTES])
+def test_no_append_is_more_than_a_store_takes(size):
+    """However many operations come at once, however much each of them changes: one mutation has 16 MiB at most."""
+    drive = Drive()
+    world = World(drive.chance, lossy=0)
+    backend = Batches(world)
+    mine = drive.own(world, "one", backend=backend)
+    count = 3000 if size < INLINE_BYTES else 600
+    for first in range(0, count, 50):
+        drive.do(mine, [Put(packet(f"k{number}", 0, size)) for number in range(first, first + 50)])
+    claimed = drive.do(mine, [Claim("w", 100) for _ in range(count // 100)])
+    handles = [Handle(lease.row.entry, lease.row.token) for leases in claimed for lease in leases]
+    assert len(handles) == count
+    drive.do(mine, [Fail(handle, delay_ms=0) for handle in handles])
+    drive.do(mine, [Claim("w", 100) for _ in range(count // 100)])
+    drive.do(mine, [Claim("w", 100) for _ in range(5)], now=10_000_000)  # every lease is overdue
+    assert max(backend.rows) < BATCH_ROWS + 500
+    assert max(backend.sizes) < 2 * BATCH_BYTES
+    again = drive.own(world, "two")
+    assert {len(row.image.data) for row in again.table.rows.values()} == {size}
+    assert sorted(again.table.rows) == sorted(mine.table.rows)
+    assert [row.timeouts for row in again.table.rows.values()] == [row.timeouts for row in mine.table.rows.values()]
 
 
 def test_a_new_owner_counts_the_window_of_a_rate_limit_as_full():
@@ -371,9 +409,17 @@ class Drive:
                 return end.value
 
     def own(
-        self, world: World, name: str, *, now: int = 0, records: int = 200_000, settings=SETTINGS, forced_by=None
+        self,
+        world: World,
+        name: str,
+        *,
+        now: int = 0,
+        records: int = 200_000,
+        settings=SETTINGS,
+        forced_by=None,
+        backend: ModelBackend | None = None,
     ) -> Owner:
-        backend = ModelBackend(world)
+        backend = backend or ModelBackend(world)
         log = ShardLog(backend, owner=name)
         assert self.run(log.take_over(self.run(backend.read_shard())))
         mine = Owner(log, settings, segment_records=records)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from everlog.clock import Clock
 from everlog.errors import Unreachable
+from everlog.queues.cassandra.blobs import INLINE_BYTES
 from everlog.queues.cassandra.owner import Desk
 from everlog.queues.cassandra.protocol import Backend, Shard, Statics
 from everlog.queues.memory import MemoryTable
@@ -20,13 +23,16 @@ from everlog.sqlite import load_statements
 from everlog.store.cassandra.schema import Schema, quoted
 from everlog.store.cassandra.session import Session
 
+logger = logging.getLogger("everlog.queues")
+
 PACKAGE = "everlog.queues.cassandra"
 MAX_LETTERS = 10_000
 CHUNK = 256 * 1024
 CHUNKS = 16
+# So much longer than a letter its chunks are kept: a letter that is there has its data.
+CHUNK_SECONDS = 3600
 AUDIT_DAYS = 7
 _DAY_MS = 86_400_000
-_letter = msgspec.msgpack.Decoder(DeadLetter).decode
 _flag = msgspec.msgpack.Decoder(Flag).decode
 
 
@@ -47,6 +53,15 @@ class QueueSchema(Schema):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._creations = {**self._creations, **queue_statements(session.config.keyspace, "tables.cql")}
+
+
+class StoredLetter(DeadLetter, frozen=True):
+    """A dead letter as its row has it: with `chunks`, its data are beside it."""
+
+    chunks: int = 0
+
+
+_letter = msgspec.msgpack.Decoder(StoredLetter).decode
 
 
 class CassandraBackend(Backend):
@@ -94,12 +109,11 @@ class CassandraBackend(Backend):
 
     async def write_blob(self, segment: int, item: str, data: bytes) -> None:
         place = (*self._key, segment, item)
-        for number, first in enumerate(range(0, len(data), CHUNK)):
-            await self._session.write(self._cql["insert_chunk"], *place, number, data[first : first + CHUNK])
+        for number, chunk in enumerate(_chunks(data)):
+            await self._session.write(self._cql["insert_chunk"], *place, number, chunk)
 
     async def read_blob(self, segment: int, item: str) -> bytes | None:
-        pages = self._session.pages(self._cql["chunks"], *self._key, segment, item, page=CHUNKS)
-        chunks = [body async for rows in pages for (body,) in rows]
+        chunks = await _read_chunks(self._session, self._cql["chunks"], *self._key, segment, item)
         return b"".join(chunks) if chunks else None
 
     async def drop_segment(self, segment: int) -> None:
@@ -125,19 +139,48 @@ class CassandraDesk(Desk):
         today = _day(self._clock.now_ms())
         for back in range(self._ttl_ms // _DAY_MS + 2):
             values = (self._journal, today - back, MAX_LETTERS)
-            for (letter,) in await self._session.fetch(self._cql["dead_of_day"], *values):
-                found = _letter(letter)
-                if self._part.has(found.entry):
-                    table.bury(found)
+            for (row,) in await self._session.fetch(self._cql["dead_of_day"], *values):
+                stored = _letter(row)
+                if self._part.has(stored.entry):
+                    letter = await self._with_data(stored)
+                    if letter is not None:
+                        table.bury(letter)
         for reason, flag in await self._session.fetch(self._cql["flags"], self._journal):
             if reason == _flag(flag).reason + self._suffix:
                 table.put_flag(_flag(flag))
 
-    async def save(self, table: MemoryTable) -> None:
+    async def _with_data(self, stored: StoredLetter) -> DeadLetter | None:
+        """The letter with what is beside it; None if that is lost, which must not keep anybody from taking over."""
+        data = stored.image.data
+        if stored.chunks:
+            place = (self._journal, stored.dead_ms, stored.entry)
+            chunks = await _read_chunks(self._session, self._cql["letter_chunks"], *place)
+            if len(chunks) != stored.chunks:
+                logger.error("%s: the data of the dead letter %d are lost", self._journal, stored.entry)
+                return None
+            data = b"".join(chunks)
+        fields = {name: getattr(stored, name) for name in DeadLetter.__struct_fields__}
+        return DeadLetter(**{**fields, "image": replace(stored.image, data=data)})
+
+    async def _bury(self, letter: DeadLetter) -> None:
+        """A row holds less than a job's data may be, so what is large goes beside it, first."""
         ttl = self._ttl_ms // 1000 + 1
+        image, chunks = letter.image, 0
+        if len(image.data) > INLINE_BYTES:
+            place = (self._journal, letter.dead_ms, letter.entry)
+            for chunk in _chunks(image.data):
+                values = (*place, chunks, chunk, ttl + CHUNK_SECONDS)
+                await self._session.write(self._cql["insert_letter_chunk"], *values)
+                chunks += 1
+            image = replace(image, data=b"")
+        fields = {name: getattr(letter, name) for name in DeadLetter.__struct_fields__}
+        stored = msgspec.msgpack.encode(StoredLetter(**{**fields, "image": image}, chunks=chunks))
+        values = (self._journal, _day(letter.dead_ms), letter.dead_ms, letter.entry, stored, ttl)
+        await self._session.write(self._cql["bury"], *values)
+
+    async def save(self, table: MemoryTable) -> None:
         for letter in table.buried.values():
-            values = (self._journal, _day(letter.dead_ms), letter.dead_ms, letter.entry, msgspec.msgpack.encode(letter))
-            await self._session.write(self._cql["bury"], *values, ttl)
+            await self._bury(letter)
         for reason, flag in table.flagged.items():
             key = (self._journal, reason + self._suffix)
             if flag is None:
@@ -149,6 +192,9 @@ class CassandraDesk(Desk):
         for letter in table.unburied.values():
             values = (self._journal, _day(letter.dead_ms), letter.dead_ms, letter.entry)
             await self._session.write(self._cql["unbury"], *values)
+            if len(letter.image.data) > INLINE_BYTES:
+                place = (self._journal, letter.dead_ms, letter.entry)
+                await self._session.write(self._cql["drop_letter_chunks"], *place)
 
     async def audit(self, operation: Operation, now: int) -> None:
         what = msgspec.msgpack.encode(Audited(now, operation))
@@ -176,6 +222,14 @@ async def read_audit(session: Session, journal: str, now: int, limit: int) -> li
             rows = await session.fetch(cql, journal, _day(now) - back, left)
             found += [_audited(what) for (what,) in rows]
     return found
+
+
+async def _read_chunks(session: Session, cql: str, *place: Any) -> list[bytes]:
+    return [body async for rows in session.pages(cql, *place, page=CHUNKS) for (body,) in rows]
+
+
+def _chunks(data: bytes) -> Iterator[bytes]:
+    return (data[first : first + CHUNK] for first in range(0, len(data), CHUNK))
 
 
 def _day(ms: int) -> int:

@@ -33,12 +33,12 @@ class Blobs:
         self._new: list[_Stored] = []
         self.pending: dict[int, dict[str, list[Any]]] = {}
 
-    def take_out(self, row: Row) -> tuple[Row, dict[str, tuple[int, str]]]:
-        """The row without what is large, and where that is; `flush` writes it."""
+    def take_out(self, row: Row, inline: int = INLINE_BYTES) -> tuple[Row, dict[str, tuple[int, str]]]:
+        """The row without what has more bytes than that, and where it is; `flush` writes it."""
         places: dict[str, tuple[int, str]] = {}
         for field in _FIELDS:
             image = getattr(row, field)
-            if image is None or len(image.data) <= INLINE_BYTES:
+            if image is None or len(image.data) <= inline:
                 self._stored.pop((row.entry, field), None)
                 continue
             stored = self._stored.get((row.entry, field))

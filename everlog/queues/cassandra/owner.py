@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from everlog.errors import EverlogError
-from everlog.queues.cassandra.blobs import Blobs
+from everlog.queues.cassandra.blobs import INLINE_BYTES, Blobs
 from everlog.queues.cassandra.protocol import ShardLog
 from everlog.queues.engine import Engine
 from everlog.queues.memory import MemoryTable
@@ -39,6 +39,10 @@ logger = logging.getLogger("everlog.queues")
 SEGMENT_RECORDS = 200_000
 SEGMENT_BYTES = 64 * 1024 * 1024
 CARRY = 100
+# An append is one mutation, of at most 16 MiB and 65,535 statements. A group of operations whose changes are more than
+# so many rows is several appends; data behind so many bytes of a batch go beside the log, however small they are.
+BATCH_ROWS = 1000
+BATCH_BYTES = 4 * 1024 * 1024
 # So many takeovers by force within so long are worth a flag.
 MAX_TAKEOVERS = 3
 FLAP_MS = 600_000
@@ -193,7 +197,20 @@ class Owner:
 
     async def execute(self, operations: Sequence[Operation], now: int) -> list[Answer]:
         """The answers, once all that they rest on is in the log. An error leaves nobody's call acknowledged."""
-        answers = [self._apply(operation, now) for operation in operations]
+        answers: list[Answer] = []
+        for operation in operations:
+            answers.append(self._apply(operation, now))
+            if len(self.table.changed) >= BATCH_ROWS:
+                await self._store_changes()
+        await self._store_changes()
+        if self._desk is not None:
+            for operation, answer in zip(operations, answers, strict=True):
+                if answer and isinstance(operation, AUDITED):
+                    await self._audit(self._desk, operation, now)
+        return answers
+
+    async def _store_changes(self) -> None:
+        """What whole operations changed, so that none of them is in the log by half."""
         table = self.table
         if self._desk is not None and (table.buried or table.flagged):
             await self._desk.save(table)  # first: a letter may be there too early, never too late
@@ -203,11 +220,6 @@ class Owner:
         if self._desk is not None and table.unburied:
             await self._desk.drop(table)
         table.forget_changes()
-        if self._desk is not None:
-            for operation, answer in zip(operations, answers, strict=True):
-                if answer and isinstance(operation, AUDITED):
-                    await self._audit(self._desk, operation, now)
-        return answers
 
     async def _audit(self, desk: Desk, operation: Operation, now: int) -> None:
         try:
@@ -229,7 +241,8 @@ class Owner:
         """What the log must know of the rows that changed. A row that came and went in one group is noted, too: its
         entry must not be given out again."""
         table = self.table
-        records = []
+        records: list[bytes] = []
+        size = 0
         for entry, row in table.changed.items():
             before = table.logged.get(entry)
             if row is None:
@@ -241,20 +254,24 @@ class Owner:
             if before is not None and replace(before, **_claimed(row)) == row:
                 records.append(_pack((_CLAIM, entry, *_claimed(row).values())))
             else:
-                records.append(self._image(row))
+                records.append(self._image(row, size))
+                size += len(records[-1])
             table.logged[entry] = row
         if table.meta_changed:
             records.append(self._meta())
         return records
 
-    def _image(self, row: Row) -> bytes:
-        """A record of a row, for the newest segment; what is large of it is beside the log when `_write` is done."""
+    def _image(self, row: Row, size: int) -> bytes:
+        """A record of a row, for the newest segment; what is large of it is beside the log when `_write` is done.
+
+        `size`: how many bytes its batch has already.
+        """
         self.table.segments[row.entry] = self.log.high
-        small, places = self._blobs.take_out(row)
+        small, places = self._blobs.take_out(row, INLINE_BYTES if size < BATCH_BYTES else 0)
         return _pack((_LARGE, row.entry, small, places) if places else (_IMAGE, row.entry, row))
 
     async def _write(self, records: Sequence[bytes]) -> None:
-        """One append for all of a group, so that no operation is in the log by half."""
+        """One append, all or nothing."""
         self._bytes += sum(map(len, records)) + await self._blobs.flush()
         await self.log.append(records)
 
@@ -277,10 +294,12 @@ class Owner:
     async def _carry(self, living: Sequence[int]) -> None:
         """Write rows again, as they are now, into the newest segment. In parts: each image stands for itself."""
         for first in range(0, len(living), CARRY):
-            images = []
+            images: list[bytes] = []
+            size = 0
             for entry in living[first : first + CARRY]:
                 row = self.table.rows[entry]
-                images.append(self._image(row))
+                images.append(self._image(row, size))
+                size += len(images[-1])
                 self.table.logged[entry] = row
             await self._write(images)
 

@@ -45,8 +45,6 @@ logger = logging.getLogger("everlog.queues")
 BEAT_SECONDS = 2.0
 TAKEOVER_SECONDS = 8.0
 REFRESH_SECONDS = 5.0
-# A dead letter is one row, and no row holds more.
-MAX_PAYLOAD = 12 * 1024 * 1024
 
 T = TypeVar("T")
 
@@ -191,11 +189,6 @@ class CassandraQueueStore(QueueStore):
         return stats.ready + stats.delayed + stats.running == 0
 
     def _remember(self, declaration: Declaration) -> None:
-        """What the tables cannot hold is refused like what the queue does not want."""
-        options = declaration.options
-        if options.max_payload > MAX_PAYLOAD:
-            options = msgspec.structs.replace(options, max_payload=MAX_PAYLOAD)
-            declaration = msgspec.structs.replace(declaration, options=options)
         self._known[declaration.name] = (self.clock.monotonic(), declaration)
 
     async def declared(self, name: str) -> Declaration | None:
