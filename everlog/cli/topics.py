@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from everlog.cli.commands import Command
-from everlog.cli.exits import CONFLICT, FAILED, HALTED
+from everlog.cli.exits import CONFLICT, FAILED, HALTED, RETRY
 from everlog.cli.output import moment, plain, show
 from everlog.cli.settings import Settings, with_log
 from everlog.client import Everlog
+from everlog.errors import CopyRefused
 
 if TYPE_CHECKING:
     from everlog.pipeline.copying import CopyReport
@@ -67,8 +68,9 @@ def _conclude(settings: Settings, source: str, target: str, report: CopyReport, 
     if not settings.as_json:
         _complain(report)
     if report.failed:
-        refused = all(failure.error == "CopyRefused" for failure in report.failures)
-        sys.exit(CONFLICT if refused else FAILED)
+        if all(failure.error == CopyRefused.__name__ for failure in report.failures):
+            sys.exit(CONFLICT)
+        sys.exit(RETRY if all(failure.retriable for failure in report.failures) else FAILED)
     if report.halted:
         sys.exit(HALTED)
 

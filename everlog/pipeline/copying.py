@@ -46,11 +46,12 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Failure:
-    """A journal that was not copied, and why: the name of the error, and what it says."""
+    """A journal that was not copied, and why: the name of the error, what it says, and whether to try again helps."""
 
     id: str
     error: str
     reason: str
+    retriable: bool
 
 
 @dataclass(slots=True)
@@ -117,7 +118,8 @@ async def _copy_some(copier: Copier, ids: Iterator[str], report: CopyReport) -> 
         try:
             found = await copier.copy(journal_id)
         except EverlogError as error:
-            report.add(CopyReport(failed=1, failures=[Failure(journal_id, type(error).__name__, str(error))]))
+            failure = Failure(journal_id, type(error).__name__, str(error), error.retriable)
+            report.add(CopyReport(failed=1, failures=[failure]))
             continue
         if found is not None:
             report.add(CopyReport(1, found.written, found.present))
@@ -169,12 +171,17 @@ def _copy_chunk(session: SparkSession, task: CopyTask, ids: Sequence[str]) -> Co
     try:
         rows = spread.mapInArrow(task, REPORT).collect()
     except Exception as error:
-        from everlog.pipeline.replicate import explain
-
-        raise ReplicationFailed(f"Spark could not copy ({explain(error)}): run it again, it goes on there") from error
+        raise ReplicationFailed(f"Spark could not copy ({_reason(error)}): run it again, it goes on there") from error
     for row in rows:
         report.add(_decode(row.report))
     return report
+
+
+def _reason(error: Exception) -> str:
+    """The first line of a Spark exception that says something."""
+    lines = [line.strip(" :") for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith("An error occurred while calling")]
+    return (telling or lines or [repr(error)])[0]
 
 
 class _Driver:

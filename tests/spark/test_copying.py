@@ -163,8 +163,9 @@ def test_a_job_that_is_killed_is_run_again(tmp_path, at) -> None:
         )
 
     died = run(**{VARIABLE: at})
-    assert died.returncode == 1
+    assert died.returncode == 75
     assert "run it again" in died.stderr
+    assert "Python worker exited" in died.stderr
     begun = asyncio.run(read(config, "copies"))
     assert begun != originals
     done = run()
