@@ -143,12 +143,14 @@ class Errands:
         watch, trouble = Watch(self._lease), ""
         while not self._stopping.is_set():
             try:
+                seen = await self._store.copies(projection.name)
                 for kind in KINDS:
                     if (projection.name, kind) in self._doing:
                         continue
-                    taken = await self._take(projection, kind, watch)
+                    taken = await self._take(projection, kind, seen, watch)
                     if taken is not None:
                         self._start(projection, kind, taken)
+                        break  # the rest at the next look: this one changed what was seen
                 trouble = ""
             except EverlogError as error:
                 if str(error) != trouble:  # once, not at every look
@@ -167,9 +169,8 @@ class Errands:
 
         task.add_done_callback(ended)
 
-    async def _take(self, projection: Projection, kind: Kind, watch: Watch) -> Request | None:
+    async def _take(self, projection: Projection, kind: Kind, seen: Copies, watch: Watch) -> Request | None:
         """Become the owner of a request that nobody has, or whose owner has been silent for a lease."""
-        seen = await self._store.copies(projection.name)
         found = _request(seen, kind)
         if found is None or not found.open:
             return None
