@@ -70,17 +70,22 @@ def _request(seen: Copies, kind: Kind) -> Request | None:
 
 
 class Progress:
-    """How far the work is, as it told last."""
+    """How far the work is, as it told last. `total`: as the one before had it, who did a part of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: int | None = None) -> None:
         self.handled = 0
-        self.total: int | None = None
+        self.total = total
 
     def told(self, handled: int, total: int | None) -> None:
         self.handled, self.total = handled, total
 
     def waiting(self, handled: int, waiting: int | None) -> None:
-        self.told(handled, None if waiting is None else handled + waiting)
+        """What waits counts: handled are only those of the last start, which need not be the first."""
+        if waiting is None:
+            self.told(handled, None)
+        else:
+            total = max(self.total, waiting) if self.total else handled + waiting
+            self.told(total - waiting, total)
 
 
 class Errands:
@@ -138,9 +143,14 @@ class Errands:
         watch, trouble = Watch(self._lease), ""
         while not self._stopping.is_set():
             try:
+                seen = await self._store.copies(projection.name)
                 for kind in KINDS:
-                    if (projection.name, kind) not in self._doing and await self._take(projection, kind, watch):
-                        self._start(projection, kind)
+                    if (projection.name, kind) in self._doing:
+                        continue
+                    taken = await self._take(projection, kind, seen, watch)
+                    if taken is not None:
+                        self._start(projection, kind, taken)
+                        break  # the rest at the next look: this one changed what was seen
                 trouble = ""
             except EverlogError as error:
                 if str(error) != trouble:  # once, not at every look
@@ -148,9 +158,9 @@ class Errands:
                     log.warning("%s: %s; trying again", projection.name, trouble)
             await self._pause()
 
-    def _start(self, projection: Projection, kind: Kind) -> None:
+    def _start(self, projection: Projection, kind: Kind, taken: Request) -> None:
         place = (projection.name, kind)
-        task = self._doing[place] = asyncio.create_task(self._do(projection, kind))
+        task = self._doing[place] = asyncio.create_task(self._do(projection, kind, Progress(taken.total)))
 
         def ended(task: asyncio.Task[None]) -> None:
             self._doing.pop(place, None)
@@ -159,19 +169,18 @@ class Errands:
 
         task.add_done_callback(ended)
 
-    async def _take(self, projection: Projection, kind: Kind, watch: Watch) -> bool:
+    async def _take(self, projection: Projection, kind: Kind, seen: Copies, watch: Watch) -> Request | None:
         """Become the owner of a request that nobody has, or whose owner has been silent for a lease."""
-        seen = await self._store.copies(projection.name)
         found = _request(seen, kind)
         if found is None or not found.open:
-            return False
+            return None
         silent = not watch.look(kind, (found.asked_ms, found.owner, found.beat), asyncio.get_running_loop().time())
         if not silent and (found.owner is not None or self._leaves_it(projection, kind, seen)):
-            return False
+            return None
         if not self._may(projection, kind, seen):
-            return False
+            return None
         after = replace(seen, **{kind: replace(found, owner=self._owner, beat=found.beat + 1)})
-        return await self._store.change_copies(projection.name, seen, after)
+        return found if await self._store.change_copies(projection.name, seen, after) else None
 
     def _leaves_it(self, projection: Projection, kind: Kind, seen: Copies) -> bool:
         """A rebuild is for the new code: where versions run side by side, the old one waits whether that takes it."""
@@ -185,9 +194,9 @@ class Errands:
             return not busy
         return seen.is_for(projection.version) and (not busy or seen.filled)
 
-    async def _do(self, projection: Projection, kind: Kind) -> None:
+    async def _do(self, projection: Projection, kind: Kind, progress: Progress) -> None:
         """Do it, with a beat three times per lease, until it ends, somebody withdraws it, or all shall end."""
-        progress, name = Progress(), projection.name
+        name = projection.name
         log.info("%s: %s begins", name, kind)
         work = asyncio.ensure_future(self._begin(projection, kind, progress))
         mine = True

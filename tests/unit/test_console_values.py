@@ -138,6 +138,17 @@ def test_a_cluster_for_trying_things_is_well():
     assert find_notes(None) == []
 
 
+@pytest.mark.parametrize(
+    ("away", "known"),
+    [("log", {"store", "queues"}), ("store", {"log"}), ("queues", {"log", "store"})],
+)
+def test_of_what_does_not_answer_and_of_what_needs_it_nothing_is_known(away, known):
+    found = Observation(time_ms=NOW, status=None, tags=None, projections=[], queues=[], errors={away: "gone"})
+    parts = ("log", "pipeline", "store", "tags", "projections", "queues", "documents")
+    assert {part for part in parts if found.knows(part)} == known
+    assert look().knows("pipeline")
+
+
 def test_the_worst_comes_first():
     found = find_problems(look(status(quarantined=1, lag=3), queues=[queue(dead=1)]))
     assert [problem.level for problem in found] == sorted(problem.level for problem in found)

@@ -13,7 +13,7 @@ from everlog.errors import InvalidProjection, StorageFailed, Unreachable
 from everlog.projections.copies import Copies, Difference, Request
 from everlog.projections.projection import Projection
 from everlog.projections.records import records
-from everlog.projections.requests import Errands, ask, withdraw
+from everlog.projections.requests import Errands, Progress, ask, withdraw
 from tests.unit.test_projection_runs import virtually
 
 LEASE = 6.0
@@ -89,6 +89,20 @@ async def test_a_request_waits_for_somebody_who_can_do_it_and_says_how_far_it_is
         assert (seen.verify.open, seen.verify.total, runner.status()) == (True, 20, [("words", "verify")])
         seen = await until(store, lambda seen: not seen.verify.open)
     assert (seen.verify.differences, seen.verify.error, work.ended) == (FOUND, None, ["verify"])
+
+
+def test_progress_counts_what_waits():
+    """However often the stream began anew, and whoever did a part: done is what does not wait any more."""
+    progress = Progress()
+    for handled, waiting, shown in ((0, 0, (0, 0)), (3, 27, (3, 30)), (9, 21, (9, 30))):
+        progress.waiting(handled, waiting)
+        assert (progress.handled, progress.total) == shown
+    progress = Progress(total=30)
+    for handled, waiting, shown in ((0, 20, (10, 30)), (5, 15, (15, 30)), (0, 12, (18, 30)), (1, 40, (0, 40))):
+        progress.waiting(handled, waiting)
+        assert (progress.handled, progress.total) == shown
+    progress.waiting(7, None)
+    assert (progress.handled, progress.total) == (7, None)
 
 
 @virtually
