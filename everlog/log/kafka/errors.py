@@ -17,8 +17,8 @@ from everlog.errors import (
     TopicMissing,
     Unacknowledged,
     Unreachable,
-    rescue,
 )
+from everlog.errors.storage import rescue
 
 _IDENTITY = {
     KafkaError._AUTHENTICATION,
