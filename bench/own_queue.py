@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import everlog
 from bench.rounds import Laps, Round
 from everlog.queues.jobs import Job
+from everlog.queues.packing import NewJob
 from everlog.queues.queue import Queue
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class OwnQueue:
         """As many in one go as the others take in one call."""
         started, queue = time.perf_counter(), self._queue
         for first in range(0, len(keys), PER_CALL):
-            await asyncio.gather(*(queue.put(key, key, delay=delay) for key in keys[first : first + PER_CALL]))
+            await queue.put_many(NewJob(key, key, delay=delay) for key in keys[first : first + PER_CALL])
         return Round(len(keys), time.perf_counter() - started)
 
     def merge(self, jobs: int) -> tuple[Round, Round]:

@@ -23,6 +23,7 @@ from everlog.errors import (
     PreconditionFailed,
     QueueNotFound,
     StillBehind,
+    TopicRetired,
     UnknownProjection,
     WriteUnfinished,
 )
@@ -48,6 +49,7 @@ from everlog.queues.job import GiveUp, JobFunction, Retry, job
 from everlog.queues.jobs import DeadJob, Job, JobInfo, Receipt
 from everlog.queues.operations import Stats as QueueStats
 from everlog.queues.options import QueueOptions
+from everlog.queues.packing import NewJob
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
@@ -84,6 +86,7 @@ __all__ = [
     "KeyBusy",
     "LeaseLost",
     "Mailbox",
+    "NewJob",
     "NotReplicated",
     "Observer",
     "OffsetConflict",
@@ -118,6 +121,7 @@ __all__ = [
     "TaggedEvent",
     "TimeUuid",
     "Token",
+    "TopicRetired",
     "UnknownProjection",
     "WaitingItem",
     "Worker",

@@ -21,8 +21,9 @@ from everlog.journal.events import EventRecord
 from everlog.journal.journal import Journal, Parts
 from everlog.journal.quarantine import Quarantine
 from everlog.journal.reading import Reader
+from everlog.journal.retiring import Retired, retire, retired_topics
 from everlog.journal.tag_names import SLICES
-from everlog.journal.values import MAX_SEQ_NR
+from everlog.journal.values import MAX_SEQ_NR, Position
 from everlog.journal.writing import Origin, Writer
 from everlog.log.base import Log
 from everlog.log.retention import trim
@@ -104,9 +105,9 @@ class Everlog:
         """The events of all journals whose slice is in this range, of topics with `slices = true`."""
         return self._all_tags.slices(first, last)
 
-    async def tags(self) -> list[TagInfo]:
-        """All tags, with the number of their events and the last one."""
-        return await self._all_tags.list()
+    async def tags(self, *, token: Position | str | None = None) -> list[TagInfo]:
+        """All tags, with the number of their events and the last one; `token`: a position that they must include."""
+        return await self._all_tags.list(token)
 
     async def foreign(self) -> ForeignReader:
         """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[foreign]` says."""
@@ -164,10 +165,17 @@ class Everlog:
         return live_ids(journal, self.config.tags.poll_interval) if live else journal.keys()
 
     async def topics(self) -> list[str]:
-        """The names of all journal topics."""
+        """The names of all journal topics, also of retired ones that are gone from the log."""
         journal = self.config.journal
-        names = [topic.name for topic in await self.parts.log.topics()]
-        return [journal.short(name) for name in names if journal.includes(name)]
+        names = {topic.name for topic in await self.parts.log.topics()} | await retired_topics(self.parts.store)
+        return [journal.short(name) for name in sorted(names) if journal.includes(name)]
+
+    async def retire(self, topic: str, *, force: bool = False) -> Retired:
+        """Retire a topic whose log is gone or another one, for good: it can be read, and nothing waits for it any more.
+
+        `force`: or one whose log is sound, if all of it is in the tables. 'everlog journal copy' saves its journals.
+        """
+        return await retire(self.parts, topic, force=force)
 
     @property
     def queues(self) -> QueueStore:

@@ -21,6 +21,9 @@ ROOT_VARIABLE = "EVERLOG_FAILPOINT_ROOT"
 ONCE_VARIABLE = "EVERLOG_FAILPOINT_ONCE"
 PAUSE_VARIABLE = "EVERLOG_PAUSEPOINT"
 PAUSE_SECONDS = 0.01
+# Looked up once: some of the points are on paths that are taken for every single event.
+_FAIL_AT = os.environ.get(VARIABLE)
+_PAUSE_AT = os.environ.get(PAUSE_VARIABLE)
 
 POINTS = (
     "batch.started",
@@ -56,15 +59,17 @@ REBUILD_POINTS = (
     "clean.tables",
 )
 
+# Where a copy of journals into another topic may be cut off: before a journal, and before a record of it.
+COPY_POINTS = ("copy.journal", "copy.record")
+
 _hits: dict[str, int] = {}
 
 
 def failpoint(name: str) -> None:
     """Die here if the environment says so."""
-    wanted = os.environ.get(VARIABLE)
-    if not wanted:
+    if not _FAIL_AT:
         return
-    point, _, count = wanted.partition(":")
+    point, _, count = _FAIL_AT.partition(":")
     if point == name:
         _hits[name] = _hits.get(name, 0) + 1
         if _is_time([int(each) for each in (count or "1").split(",")], _hits[name]):
@@ -73,10 +78,9 @@ def failpoint(name: str) -> None:
 
 async def pausepoint(name: str, key: str) -> None:
     """Wait here if the environment says so."""
-    wanted = os.environ.get(PAUSE_VARIABLE)
-    if not wanted:
+    if not _PAUSE_AT:
         return
-    point, _, file = wanted.partition(":")
+    point, _, file = _PAUSE_AT.partition(":")
     if point != name or not _holds(Path(file), key):
         return
     _tell(Path(f"{file}.held"), key)

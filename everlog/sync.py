@@ -135,6 +135,7 @@ class Queue(Twin[queues.Queue]):
     ensure = blocking(queues.Queue.ensure)
     declaration = blocking(queues.Queue.declaration)
     put = blocking(queues.Queue.put)
+    put_many = blocking(queues.Queue.put_many)
     claim = blocking(queues.Queue.claim)
     done = blocking(queues.Queue.done)
     fail = blocking(queues.Queue.fail)
@@ -242,6 +243,7 @@ class Everlog(Twin[client.Everlog]):
     status = blocking(client.Everlog.status)
     expire = blocking(client.Everlog.expire)
     trim = blocking(client.Everlog.trim)
+    retire = blocking(client.Everlog.retire)
 
     def __init__(self, inner: client.Everlog) -> None:
         self._inner = inner

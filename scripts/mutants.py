@@ -26,6 +26,8 @@ TIMEOUT_SECONDS = 300
 FOLD = "everlog/journal/fold.py"
 REDUCE = "everlog/journal/reduce.py"
 READING = "everlog/journal/reading.py"
+COPYING = "everlog/journal/copying.py"
+REMAINS = "everlog/journal/remains.py"
 APPLY = "everlog/pipeline/apply.py"
 TASK = "everlog/store/sqlite/task.py"
 STATEMENTS = "everlog/store/sqlite/statements.sql"
@@ -47,14 +49,16 @@ STREAM = "everlog/projections/stream.py"
 
 # The quickest first: pytest stops at the first failure.
 TESTS = {
-    FOLD: ("test_fold.py", "test_fold_tags.py", "test_halt.py", "test_small_scopes.py"),
-    REDUCE: ("test_reduce.py",),
+    FOLD: ("test_fold.py", "test_fold_tags.py", "test_halt.py", "test_small_scopes.py", "test_copying.py"),
+    REDUCE: ("test_reduce.py", "test_copying.py"),
     READING: ("test_reading.py", "test_state_machine.py"),
+    COPYING: ("test_copying.py",),
+    REMAINS: ("test_copying.py", "test_retiring.py"),
     APPLY: ("test_apply.py", "test_small_scopes.py", TAGS),
     TASK: ("test_apply.py", TAGS, "test_state_machine.py"),
     STATEMENTS: ("test_apply.py", "test_reading.py", TAGS, "test_state_machine.py"),
     PLAN: ("test_tag_order.py",),
-    ORDERING: ("models/test_tag_model.py", TAGS),
+    ORDERING: ("models/test_tag_model.py", "test_retiring.py", TAGS),
     MERGE: (TAGS,),
     VIEWS: ("test_tag_writes.py", TAGS),
     QUEUE_RULES: ("test_queue_rules.py", "test_queue_engine.py", "test_queue_stores.py"),
@@ -647,6 +651,69 @@ MUTANTS = (
         "INLINE_BYTES if size < BATCH_BYTES else 0",
         "INLINE_BYTES",
         "an append has no more bytes than a store takes",
+    ),
+    Mutant(
+        "copy-delete-mark",
+        COPYING,
+        "if found.target is None and found.delete_to > 0:",
+        "if False:",
+        "a copy begins behind the events that the original has lost",
+    ),
+    Mutant(
+        "copy-tags",
+        COPYING,
+        "tuple(sorted(event.tags)), event.payload_type",
+        "(), event.payload_type",
+        "a copied event keeps its tags",
+    ),
+    Mutant(
+        "copy-expectation",
+        COPYING,
+        "        expected=expected,\n",
+        "        expected=None,\n",
+        "a copy loses where somebody else writes",
+    ),
+    Mutant(
+        "copy-comparison",
+        COPYING,
+        " or _content(one) != _content(two)",
+        "",
+        "what stands in the way of a copy is not taken for its beginning",
+    ),
+    Mutant(
+        "copy-life",
+        FOLD,
+        "            record_id=self.topic.life(head.partition, head.offset),\n        )",
+        "            record_id=None,\n        )",
+        "a copy without events has a life, and so keeps its snapshots",
+    ),
+    Mutant(
+        "copy-begins",
+        FOLD,
+        "        if action.copied is not None:  # somebody else",
+        "        if False:  # somebody else",
+        "the beginning of a copy deletes nothing from a journal that exists",
+    ),
+    Mutant(
+        "copy-reduced",
+        REDUCE,
+        " and action.copied is None:",
+        ":",
+        "the beginning of a copy removes no rows of its batch",
+    ),
+    Mutant(
+        "retired-watermark",
+        ORDERING,
+        "advance(self._watermark, oldest, pointers, self._retired)",
+        "advance(self._watermark, oldest, pointers)",
+        "the watermark does not wait for retired topics",
+    ),
+    Mutant(
+        "remains-behind",
+        REMAINS,
+        "if self.replaced or gap.startswith(_BEHIND)",
+        "if self.replaced",
+        "nothing is read of a log that ends below the pointer",
     ),
 )
 

@@ -55,6 +55,8 @@ def _show_written(settings: Settings, written: Any) -> None:
         "revision": written.revision,
         "created": written.created,
     }
+    if written.position is not None:
+        document["position"] = str(written.position)
     show(settings.as_json, document, f"{plain(written.path)} is at revision {written.revision}")
 
 

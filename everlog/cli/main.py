@@ -12,13 +12,14 @@ from everlog.cli.journal import journal
 from everlog.cli.projections import projections
 from everlog.cli.quarantine import quarantine
 from everlog.cli.queue import queue
-from everlog.cli.rebuild import add_to
+from everlog.cli.rebuild import add_to as add_rebuild
 from everlog.cli.run import replicate, up
 from everlog.cli.serve import serve
 from everlog.cli.snapshot import snapshot
 from everlog.cli.status import status
 from everlog.cli.tags import tags
 from everlog.cli.token import token
+from everlog.cli.topics import add_to as add_topics
 from everlog.cli.verify import verify
 from everlog.cli.work import work
 from everlog.version import __version__
@@ -52,7 +53,8 @@ def main() -> None:
     """
 
 
-add_to(projections)
+add_rebuild(projections)
+add_topics(journal)
 for _command in (
     up,
     serve,

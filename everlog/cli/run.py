@@ -23,6 +23,7 @@ from everlog.cli.status import document, plain_line, stop_signals, watch_status
 from everlog.client import Everlog
 from everlog.errors import MissingExtra, ReplicationFailed
 from everlog.projections.projection import Projection
+from everlog.projections.strategies import OnSpark
 from everlog.service import Service
 
 if TYPE_CHECKING:
@@ -37,11 +38,19 @@ loss_option = click.option(
 )
 
 
-@click.command(cls=Command, examples=["everlog up", "everlog up --once --no-sample --data /var/lib/everlog"])
+@click.command(
+    cls=Command,
+    examples=[
+        "everlog up",
+        "everlog up --projections shop.views:app",
+        "everlog up --once --no-sample --data /var/lib/everlog",
+    ],
+)
 @once_option
 @timeout_option
 @click.option("--no-sample", is_flag=True, help="Leave a new folder empty.")
 @click.option("--no-server", is_flag=True, help="Do not serve over HTTP. With --once there is no server either.")
+@click.option("--projections", "app", metavar="APP", help="Run the projections of APP, module:attribute, too.")
 @server_options
 @with_log(create=True)
 async def up(
@@ -52,6 +61,7 @@ async def up(
     patience: float | None,
     no_sample: bool,
     no_server: bool,
+    app: str | None,
     **server: Any,
 ) -> None:
     """Run everything in one process: the pipeline, the server, expiry, and the retention of an embedded log.
@@ -61,6 +71,10 @@ async def up(
     from everlog.log.retention import Retention
     from everlog.pipeline.expire import Expiry
 
+    if app is not None and once:
+        raise click.UsageError("--projections runs until Ctrl-C: it does not go with --once")
+    found = [] if app is None else load_app(app)
+    heavy = [one for one in found if isinstance(one.strategy, OnSpark)]
     talk = not settings.as_json
     embedded = log.config.embedded
     sample = await load_sample(log) if embedded and not no_sample else None
@@ -75,7 +89,9 @@ async def up(
     async with AsyncExitStack() as stack:
         if not once and not no_server:
             await start_server(log, settings, stack, ServerOptions(**server))
-        await run_pipeline(log, settings, services, once=once, patience=patience, accept_loss=False)
+        if light := [one for one in found if one not in heavy]:
+            await stack.enter_async_context(log.projections.run(*light))
+        await run_pipeline(log, settings, services, once=once, patience=patience, accept_loss=False, projections=heavy)
 
 
 async def start_server(log: Everlog, settings: Settings, stack: AsyncExitStack, options: ServerOptions) -> None:

@@ -29,12 +29,13 @@ LIVE_SECONDS = 0.5
 PLAIN_SECONDS = 3.0
 PATIENCE_SECONDS = 15.0
 SHOWN_TOPICS = 3
+SHOWN_MS = 0.5
 SILENT_SECONDS = 10.0
 
 
 @click.command(cls=Command, examples=["everlog status --watch", "everlog status --json | jq .lag"])
 @click.option("--watch", is_flag=True, help="Keep showing it until Ctrl-C.")
-@click.option("-v", "--verbose", is_flag=True, help="Every partition, not only every topic.")
+@click.option("-v", "--verbose", is_flag=True, help="Every partition, not only every topic; the slowest journals.")
 @with_log()
 async def status(log: Everlog, settings: Settings, /, watch: bool, verbose: bool) -> None:
     """Show how far the tables are behind the log.
@@ -82,7 +83,7 @@ def topic_rows(found: Status) -> list[tuple[str, int, int, int, float | None]]:
 
 def render(found: Status, *, verbose: bool = False) -> RenderableType:
     """The status for people."""
-    parts: list[RenderableType] = [_table(found, verbose=verbose), *pipeline_lines(found)]
+    parts: list[RenderableType] = [_table(found, verbose=verbose), *pipeline_lines(found, verbose=verbose)]
     return Group(*parts)
 
 
@@ -116,15 +117,16 @@ def _cells(
     yield "?" if age is None else "-" if not lag else f"{age:,.1f} s"
 
 
-def pipeline_lines(found: Status) -> list[Text]:
+def pipeline_lines(found: Status, *, verbose: bool = False) -> list[Text]:
     """What the pipeline and the other services say."""
     pipeline = found.pipeline
     if pipeline is None:
         lines = [Text("pipeline  never ran here: start it with 'everlog up' or 'everlog replicate'", style="yellow")]
     else:
-        lines = _pipeline(pipeline)
+        lines = _pipeline(pipeline, verbose=verbose)
     lines += [_service(name, last) for name, last in sorted(found.services.items()) if isinstance(last, dict)]
     lines += [_node(node, found.time_ms) for node in found.nodes]
+    lines += [Text(f"retired   {topic}: it can be read, not written to", style="dim") for topic in found.retired]
     lines += _concerns(found)
     if found.quarantined:
         text = f"waiting   {_count(found.quarantined, 'record')} in quarantine: see 'everlog quarantine list'"
@@ -167,7 +169,19 @@ def _count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def _pipeline(pipeline: PipelineStatus) -> list[Text]:
+def _batches(pipeline: PipelineStatus, *, verbose: bool) -> Iterator[Text]:
+    """Where the time of the last batches went, what was written, and, if asked for, the slowest journals."""
+    spent = sorted(pipeline.recent_phases.items(), key=lambda phase: -phase[1])
+    if phases := [f"{phase} {ms:,.0f} ms" for phase, ms in spent if ms >= SHOWN_MS]:
+        yield Text(f"time      {', '.join(phases)} (mean of {_count(len(pipeline.recent), 'batch', 'batches')})")
+    if rows := [f"{table} {count:,}" for table, count in pipeline.rows.items() if count]:
+        yield Text(f"rows      {', '.join(rows)}")
+    for key in pipeline.slowest if verbose else ():
+        size = f"{_count(key.records, 'record')}, {_count(key.events, 'event')}"
+        yield Text(f"slow      {plain(key.topic)} {plain(key.id)}: {key.ms:,.1f} ms, {size}")
+
+
+def _pipeline(pipeline: PipelineStatus, *, verbose: bool) -> list[Text]:
     good = pipeline.state in ("running", "starting", "stopped")
     where = f"process {pipeline.pid} on {pipeline.host}"
     heard = f", last heard of at {moment(pipeline.updated_ms)} UTC" if pipeline.state == "lost" else ""
@@ -183,6 +197,7 @@ def _pipeline(pipeline: PipelineStatus) -> list[Text]:
                 f"          last batch {_count(pipeline.last_batch_records, 'record')}"
                 f" in {pipeline.last_batch_ms:,.0f} ms, median {pipeline.batch_ms_p50:,.0f} ms"
             ),
+            *_batches(pipeline, verbose=verbose),
         ]
     lines += [Text(f"left out  {topic}: {plain(reason)}", style="red") for topic, reason in pipeline.left_out.items()]
     if pipeline.tags_wait_for and pipeline.left_out:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from everlog.client import Everlog
 from everlog.errors import InvalidInput
+from everlog.queues.jobs import DeadJob
 from everlog.queues.operations import Forget
 from everlog.queues.packing import parse_key
+from everlog.queues.queue import Queue
 
-MAX_REVIVED = 1000
+MAX_AT_ONCE = 1000
+PAGE = 100
 MAX_REASON = 1000
 
 Fields = Mapping[str, str]
@@ -50,6 +53,28 @@ async def _forget_letters(log: Everlog, given: Fields) -> str:
     return f"{count:,} dropped"
 
 
+async def _rebuild(log: Everlog, given: Fields) -> str:
+    await log.projections.request_rebuild(given["name"])
+    return "a second copy is asked for; " + await _who(log, given["name"])
+
+
+async def _verify(log: Everlog, given: Fields) -> str:
+    await log.projections.request_verify(given["name"])
+    return "a recount is asked for; " + await _who(log, given["name"])
+
+
+async def _who(log: Everlog, name: str) -> str:
+    """Both need the handler's code: who does it, or what has to run first."""
+    if any(one.owner is not None for one in await log.projections.list(name)):
+        return "the process that runs it does that"
+    return "it begins when a process with this projection runs: everlog projections run module:app"
+
+
+async def _cancel_verify(log: Everlog, given: Fields) -> str:
+    await log.projections.cancel_verify(given["name"])
+    return "it ends within seconds, and nothing was changed"
+
+
 async def _switch_copies(log: Everlog, given: Fields) -> str:
     found = await log.projections.switch(given["name"])
     return f"copy {found.current} is read from now on"
@@ -62,7 +87,7 @@ async def _switch_back(log: Everlog, given: Fields) -> str:
 
 async def _abort_rebuild(log: Everlog, given: Fields) -> str:
     await log.projections.abort(given["name"])
-    return "the copy that was being built is dropped"
+    return "the new copy is dropped, the one that is read stays"
 
 
 async def _pause_queue(log: Everlog, given: Fields) -> str:
@@ -82,16 +107,44 @@ async def _revive_job(log: Everlog, given: Fields) -> str:
 
 async def _revive_jobs(log: Everlog, given: Fields) -> str:
     """All dead letters that match the filter, at most so many at once."""
-    queue, revived = log.queue(given["name"]), 0
+    queue = log.queue(given["name"])
+
+    async def revive(letter: DeadJob) -> bool:
+        return await queue.revive(letter.entry) is not None
+
+    return await _each_letter(queue, given, revive) + " put back"
+
+
+async def _forget_jobs(log: Everlog, given: Fields) -> str:
+    """The same, but for good."""
+    queue = log.queue(given["name"])
+
+    async def forget(letter: DeadJob) -> bool:
+        return bool(await log.queues.execute(queue.name, Forget(letter.entry)))
+
+    return await _each_letter(queue, given, forget) + " dropped"
+
+
+async def _each_letter(queue: Queue, given: Fields, do: Callable[[DeadJob], Awaitable[bool]]) -> str:
+    done = 0
     before: int | None = None
-    while letters := await queue.dead(100, before=before):
+    while letters := await queue.dead(PAGE, before=before):
         for letter in letters:
-            if matches(letter.cause, letter.reason, str(letter.key), given):
-                revived += await queue.revive(letter.entry) is not None
-            if revived == MAX_REVIVED:
-                return f"{revived:,} put back; there may be more"
+            if matches(letter.cause, letter.reason, key_text(letter.key), given):
+                done += await do(letter)
+            if done == MAX_AT_ONCE:
+                return f"{done:,} (there may be more)"
         before = letters[-1].entry
-    return f"{revived:,} put back"
+    return f"{done:,}"
+
+
+async def _cancel_matching(log: Everlog, given: Fields) -> str:
+    """All waiting jobs that match, of the first so many: those that the page counts."""
+    queue = log.queue(given["name"])
+    found = [one for one in await queue.peek(MAX_AT_ONCE) if is_wanted(key_text(one.key), one.priority, given)]
+    counts = [await queue.cancel(one.key, given.get("reason")) for one in found]
+    more = " (there may be more)" if len(found) == MAX_AT_ONCE else ""
+    return f"{sum(counts):,} cancelled{more}"
 
 
 async def _forget_job(log: Everlog, given: Fields) -> str:
@@ -125,6 +178,9 @@ ACTIONS: dict[str, Action] = {
     "projection.skip": Action(_skip_event, ("name", "key"), ("offset",), needs_reason=True),
     "projection.replay": Action(_replay_letters, ("name", "key"), ("offset",)),
     "projection.forget": Action(_forget_letters, ("name", "key"), ("offset",), needs_reason=True),
+    "projection.rebuild": Action(_rebuild, ("name",)),
+    "projection.verify": Action(_verify, ("name",)),
+    "projection.cancel-verify": Action(_cancel_verify, ("name",)),
     "projection.switch": Action(_switch_copies, ("name",)),
     "projection.switch-back": Action(_switch_back, ("name",), needs_reason=True),
     "projection.abort": Action(_abort_rebuild, ("name",), needs_reason=True),
@@ -132,8 +188,10 @@ ACTIONS: dict[str, Action] = {
     "queue.resume": Action(_resume_queue, ("name",)),
     "queue.revive": Action(_revive_job, ("name", "entry")),
     "queue.revive-all": Action(_revive_jobs, ("name",), ("cause", "text")),
+    "queue.forget-all": Action(_forget_jobs, ("name",), ("cause", "text"), needs_reason=True),
     "queue.forget": Action(_forget_job, ("name", "entry"), needs_reason=True),
     "queue.cancel": Action(_cancel_jobs, ("name", "key"), needs_reason=True),
+    "queue.cancel-all": Action(_cancel_matching, ("name",), ("find", "priority"), needs_reason=True),
     "queue.acknowledge": Action(_acknowledge_flag, ("name", "flag")),
     "quarantine.retry": Action(_retry_record, ("topic", "id")),
     "quarantine.skip": Action(_skip_record, ("topic", "id"), ("offset",), needs_reason=True),
@@ -166,6 +224,21 @@ def matches(cause: str, reason: str | None, key: str, wanted: Fields) -> bool:
     text = wanted.get("text", "").casefold()
     fits = not wanted.get("cause") or wanted["cause"] == cause
     return fits and (text in key.casefold() or text in (reason or "").casefold())
+
+
+def is_wanted(key: str, priority: int, wanted: Fields) -> bool:
+    """Whether a waiting job fits a filter: a text in its key, and its priority.
+
+    >>> is_wanted("m-1", 128, {"find": "M-", "priority": "128"})
+    True
+    """
+    fits = not wanted.get("priority") or wanted["priority"] == str(priority)
+    return fits and wanted.get("find", "").casefold() in key.casefold()
+
+
+def key_text(key: Any) -> str:
+    """A key as it can be typed."""
+    return ",".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def _number(text: str) -> int:

@@ -28,8 +28,11 @@ from everlog.http.errors import status_of
 from everlog.http.requests import AnyRequest, parameters
 
 PATIENCE_SECONDS = 15.0
+# While log or store are known not to answer, a page need not find that out by itself.
+OUTAGE_SECONDS = 4.0
 LIVE_SECONDS = 2.0
 CHECKPOINT_SECONDS = 10.0
+WAIT = "The Flow page says which part does not answer. This page comes back with it; nothing is lost meanwhile."
 THEMES = ("light", "dark", "auto")
 THEME_COOKIE = "everlog_theme"
 
@@ -71,14 +74,15 @@ async def build(page: Page, console: Console, given: dict[str, str]) -> tuple[in
     """The model, or what went wrong as one."""
     log = console.log
     context = Context(log, console.sampler, console.operations, given, log.parts.clock.now_ms())
+    last = console.sampler.last
+    patience = OUTAGE_SECONDS if last is not None and last.errors else PATIENCE_SECONDS
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(patience):
             return 200, await page.build(context)
     except EverlogError as error:
         return status_for(error), {"error": {"what": str(error), "remedy": remedy_for(error)}}
     except TimeoutError:
-        what = f"no answer in {PATIENCE_SECONDS:g} s"
-        return 503, {"error": {"what": what, "remedy": "Is the log or the store down? The Flow page tells."}}
+        return 503, {"error": {"what": f"no answer in {patience:g} s", "remedy": WAIT}}
 
 
 def status_for(error: EverlogError) -> int:
@@ -92,7 +96,7 @@ def status_for(error: EverlogError) -> int:
 def remedy_for(error: EverlogError) -> str:
     """What to do, where the message itself does not say it."""
     if isinstance(error, StorageFailed):
-        return "The Flow page says which part does not answer. Try again when it is back; nothing is lost meanwhile."
+        return WAIT
     if isinstance(error, InvalidInput):
         return "Change it in the form or in the address."
     return "Try again" if error.retriable else ""

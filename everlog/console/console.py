@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -10,7 +9,6 @@ from typing import Any, NamedTuple
 from litestar import Litestar
 
 from everlog.client import Everlog
-from everlog.config import Config
 from everlog.console.operations import Operations
 from everlog.console.sampling import Sampler
 from everlog.errors import InvalidInput
@@ -22,10 +20,8 @@ MAX_STATE = 8192
 class Console:
     """What the handlers need."""
 
-    def __init__(self, log: Everlog, *, writable: bool = False) -> None:
+    def __init__(self, log: Everlog) -> None:
         self.log = log
-        self.writable = writable
-        self.csrf = secrets.token_urlsafe(32)
         self.sampler = Sampler(log)
         self.operations = Operations(log)
         self.streams = 0
@@ -70,15 +66,10 @@ class Page(NamedTuple):
     live: bool = True
 
 
-def is_writable(config: Config) -> bool:
-    """Whether everybody who reaches this server may act."""
-    return bool(getattr(config.server, "writable", False))
-
-
 @asynccontextmanager
 async def console_running(app: Litestar, log: Everlog) -> AsyncIterator[Console]:
     """The console at work: its sampler looks at everything now and then."""
-    console = app.state.console = Console(log, writable=is_writable(log.config))
+    console = app.state.console = Console(log)
     console.sampler.start()
     try:
         yield console

@@ -7,7 +7,7 @@ a reason to show nothing of the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -18,10 +18,12 @@ from everlog.pipeline.status import Status
 from everlog.projections.management import ProjectionStatus
 
 PATIENCE_SECONDS = 4.0
+PROBE_SECONDS = 3.0
 MAX_QUEUES = 200
 MAX_PROJECTIONS = 500
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class QueueSummary(msgspec.Struct, frozen=True):
@@ -46,7 +48,10 @@ class TagsSummary(msgspec.Struct, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything at one moment. Of a part that did not answer, `errors` has the reason under its name."""
+    """Everything at one moment. Of a part that did not answer, `errors` has the reason under its name.
+
+    `lease`: how many seconds a projection's owner may be silent before another one takes its place.
+    """
 
     time_ms: int
     status: Status | None
@@ -56,6 +61,15 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     more_queues: int = 0
     document_events: int = 0
     errors: dict[str, str] = {}
+    lease: float = 5.0
+
+    def knows(self, part: str) -> bool:
+        """Whether a part was asked, and answered."""
+        if part in self.errors:
+            return False
+        if self.status is not None or part in ("log", "store"):
+            return True
+        return part == "queues" and "store" not in self.errors
 
     @property
     def records(self) -> int:
@@ -69,33 +83,45 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observation:
-    """Look at all parts, at those that do not need each other at the same time."""
+    """Look at all parts, at those that do not need each other at the same time.
+
+    Log and store are asked alone first. Nearly all else needs both: while one is away, only what can do without it is
+    asked, so that a look is short when it matters most, and does not add to the trouble.
+    """
     errors: dict[str, str] = {}
     none: tuple[list[QueueSummary], int] = ([], 0)
+    parts = log.parts
 
-    async def ask(part: str, question: Awaitable[T], otherwise: T) -> T:
+    async def ask(part: str, question: Callable[[], Awaitable[T]], otherwise: U, seconds: float = patience) -> T | U:
         try:
-            async with asyncio.timeout(patience):
-                return await question
+            async with asyncio.timeout(seconds):
+                return await question()
         except EverlogError as error:
             errors[part] = str(error)
         except TimeoutError:
-            errors[part] = f"no answer in {patience:g} s"
+            errors[part] = f"no answer in {seconds:g} s"
         return otherwise
 
-    status, projections, (queues, more) = await asyncio.gather(
-        ask("status", log.status(), None),
-        ask("projections", log.projections.list(), []),
-        ask("queues", _queues(log), none),
+    status: Status | None = None
+    tags: TagsSummary | None = None
+    projections: list[ProjectionStatus] = []
+    queues, more = none
+    probe = min(PROBE_SECONDS, patience)
+    await asyncio.gather(
+        ask("log", parts.log.topics, None, probe),
+        ask("store", parts.store.statuses, None, probe),
     )
-    parts = log.parts
-    if status is None:
-        # The status needs log and store: find out which of them it was.
-        reason = errors.pop("status")
-        await asyncio.gather(ask("log", parts.log.topics(), []), ask("store", parts.store.statuses(), {}))
-        if "log" not in errors and "store" not in errors:
-            errors["store"] = reason
-    tags = None if status is None else await ask("tags", _tags(log, status), None)
+    if not errors:
+        status, projections, (queues, more) = await asyncio.gather(
+            ask("store", log.status, None),
+            ask("projections", log.projections.list, projections),
+            ask("queues", lambda: _queues(log), none),
+        )
+    elif "store" not in errors:
+        queues, more = await ask("queues", lambda: _queues(log), none)
+    if status is not None:
+        known = status
+        tags = await ask("tags", lambda: _tags(log, known), None)
     documents = log.config.documents.topic
     return Observation(
         time_ms=parts.clock.now_ms(),
@@ -106,6 +132,7 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observ
         more_queues=more,
         document_events=0 if status is None else sum(p.end for p in status.partitions if p.topic == documents),
         errors=errors,
+        lease=log.config.projections.lease,
     )
 
 

@@ -16,7 +16,14 @@ from everlog.projections.management import ProjectionStatus
 
 BEHIND_SECONDS = 30.0
 IDLE_SECONDS = 60.0
+# An owner says how it is three times per lease: this is far beyond, also for clocks that differ a little.
+SILENT_SECONDS = 60.0
+SILENT_LEASES = 3
+# A pipeline that works says so every few seconds, whatever its batches do.
+QUIET_SECONDS = 12.0
 FULL = 10_000
+# How the log's concern about a cluster for trying things begins: that is no fault, or no such cluster were ever well.
+ONE_BROKER = "there is one broker only"
 
 Level = Literal["bad", "warn"]
 
@@ -38,7 +45,7 @@ def find_problems(found: Observation, *, embedded: bool = True) -> list[Problem]
     if found.status is not None:
         problems += [*_pipeline(found.status), *_services(found.status)]
     for projection in found.projections:
-        problems += _projection(projection)
+        problems += _projection(projection, found)
     for queue in found.queues:
         problems += _queue(queue, found.time_ms)
     return sorted(problems, key=lambda problem: problem.level != "bad")
@@ -54,7 +61,7 @@ _UNANSWERED = {
     "log": ("The log does not answer", "Appends and reads fail until it does. "),
     "store": (
         "The store does not answer",
-        "Appends go on, reads fail until it is back, and nothing is lost meanwhile. ",
+        "Appends go on; reads, tags, projections, queues and documents wait until it is back, and nothing is lost. ",
     ),
     "tags": ("The views by tag do not answer", "They are in the store: "),
     "projections": ("The projections' offsets cannot be read", "They are in the store: "),
@@ -114,6 +121,10 @@ def _pipeline_state(pipeline: PipelineStatus, status: Status, waiting: str) -> I
         yield Problem("pipeline", "bad", f"The pipeline fails and tries again{reason}; {waiting}", remedy, "pipeline")
     elif pipeline.state == "stopped" and status.lag:
         yield Problem("pipeline", "warn", f"The pipeline is stopped; {waiting}", again, "pipeline")
+    elif pipeline.state == "running" and (quiet := (status.time_ms - pipeline.updated_ms) / 1000) > QUIET_SECONDS:
+        what = f"The pipeline has said nothing for {duration(quiet)}; {waiting}"
+        where = f"Look whether process {pipeline.pid} on {pipeline.host} still runs and reaches the store. "
+        yield Problem("pipeline", "warn", what, where + again, "pipeline")
     elif (status.lag_seconds or 0) > BEHIND_SECONDS:
         remedy = "If this grows, it needs more cores or fewer others beside it: see batch times and partitions."
         yield Problem("pipeline", "warn", f"The pipeline is behind: {waiting}", remedy, "pipeline")
@@ -125,17 +136,39 @@ def _services(status: Status) -> Iterator[Problem]:
             part = "documents" if name.startswith("documents") else "store"
             remedy = "It is tried again by itself; the server's log has the details."
             yield Problem(part, "warn", f"The service {name} failed: {last['last_error']}", remedy, "pipeline")
+    for reason, topics in _concerns(status).items():
+        if not reason.startswith(ONE_BROKER):
+            remedy = "Acknowledged appends may be lost one day: change the topic's settings at the broker."
+            yield Problem("log", "warn", f"{_few(topics)}: {reason}", remedy, "pipeline")
+
+
+def find_notes(status: Status | None) -> list[str]:
+    """What is worth knowing, but as somebody wanted it: a cluster of one broker."""
+    found = {} if status is None else _concerns(status)
+    return [f"{_few(topics)}: {reason}." for reason, topics in found.items() if reason.startswith(ONE_BROKER)]
+
+
+def _concerns(status: Status) -> dict[str, list[str]]:
+    """By reason, the topics that it holds for."""
     reasons: dict[str, list[str]] = {}
     for topic, found in sorted(status.concerns.items()):
         for reason in found:
             reasons.setdefault(reason, []).append(topic)
-    for reason, topics in reasons.items():
-        names = ", ".join(topics[:3]) + (f" and {len(topics) - 3:,} more" if len(topics) > 3 else "")
-        remedy = "Acknowledged appends may be lost one day: change the topic's settings at the broker."
-        yield Problem("log", "warn", f"{names}: {reason}", remedy, "pipeline")
+    return reasons
 
 
-def _projection(one: ProjectionStatus) -> Iterator[Problem]:
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
+def is_silent(one: ProjectionStatus, now_ms: int, lease: float) -> bool:
+    """Whether somebody has it who was not heard of for long: its process was killed, or cannot reach the store."""
+    if one.owner is None or one.reported_ms is None:
+        return False
+    return now_ms - one.reported_ms > 1000 * max(SILENT_SECONDS, SILENT_LEASES * lease)
+
+
+def _projection(one: ProjectionStatus, found: Observation) -> Iterator[Problem]:
     name = f"The projection {one.name}" + (f" ({one.key})" if one.key != one.name else "")
     target = {"name": one.name, "key": one.key}
 
@@ -153,6 +186,12 @@ def _projection(one: ProjectionStatus) -> Iterator[Problem]:
             "bad",
             f"is stuck at {one.failing} after {count(one.attempts, 'attempt')}{reason}",
             "Repair its handler, or skip this event with a reason; it is then kept as a dead letter.",
+        )
+    elif is_silent(one, found.time_ms, found.lease) and one.reported_ms is not None:
+        yield problem(
+            "bad",
+            f"was last heard of {duration((found.time_ms - one.reported_ms) / 1000)} ago: its process is gone",
+            "Start it again: `everlog projections run module:app`. It goes on where it was, and nothing is lost.",
         )
     elif one.paused and behind and one.lag is not None:
         yield problem("warn", f"is paused; {count(one.lag.events, 'event')} wait", "Resume it when you are ready.")

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context as TemplateContext
 from markupsafe import Markup, escape
 
-from everlog.console.charts import make_chart
+from everlog.console.charts import make_bars, make_chart
 from everlog.console.problems import count, duration
 from everlog.version import __version__
 
@@ -159,6 +159,7 @@ def environment() -> Environment:
         brief=brief,
         remedy=remedy,
         chart=make_chart,
+        bars=make_bars,
         shell=shlex.quote,
     )
     made.globals.update(url=url, count=count, asset=asset, nav=NAV, version=__version__)

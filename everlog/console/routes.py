@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter
 from litestar.response import Redirect
 
-from everlog.console.access import check_action, form_of, visitor_of
+from everlog.console.access import visitor_of
 from everlog.console.actions import check_fields
 from everlog.console.answering import THEME_COOKIE, THEMES, answer_page, remedy_for, status_for, view, wants_json
 from everlog.console.console import Console, Page
@@ -27,6 +27,7 @@ from everlog.console.pages.tags import TAGS
 from everlog.console.rendering import HEADERS, STATIC, encode, render, static_file, url
 from everlog.errors import EverlogError
 from everlog.http.requests import AnyRequest, local_path, parameters
+from everlog.http.security import form_of
 
 PAGES = [FLOW, JOURNAL, TAGS, PROJECTIONS, QUEUES, DOCUMENTS, PIPELINE, OPERATIONS, SEARCH]
 
@@ -69,12 +70,11 @@ async def get_theme(request: AnyRequest) -> Redirect:
 
 
 # The operations log has more to say about an action than the guard knows.
-@post("/console/act", status_code=200, include_in_schema=False, opt={"scope": "admin", "audit": False})
+@post("/console/act", status_code=200, include_in_schema=False, opt={"scope": "admin", "csrf": True, "audit": False})
 async def act(request: AnyRequest) -> Response[Any]:
     """Do something, and say what was done on the page that it came from."""
     console: Console = request.app.state.console
     form, visitor = await form_of(request), visitor_of(request)
-    check_action(request, visitor, form)
     name, back = form.get("action", ""), local_path(form.get("back"))
     try:
         action, target, reason = check_fields(name, form)

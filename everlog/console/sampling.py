@@ -27,13 +27,14 @@ MAX_RATED = 200
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """Totals (records, replicated, handled, documents) and levels (all others) at one moment."""
+    """Totals (those in TOTALS) and levels (all others) at one moment."""
 
     time_ms: int
     records: int = 0
     replicated: int = 0
     handled: int = 0
     documents: int = 0
+    tagged: int = 0
     lag: int = 0
     lag_seconds: float = 0.0
     tags_lag: int = 0
@@ -43,7 +44,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     batch_ms: float = 0.0
 
 
-TOTALS = ("records", "replicated", "handled", "documents")
+TOTALS = ("records", "replicated", "handled", "documents", "tagged")
 
 
 def sample_of(found: Observation) -> Sample:
@@ -56,6 +57,7 @@ def sample_of(found: Observation) -> Sample:
         replicated=found.replicated,
         handled=sum(one.handled for one in found.projections),
         documents=found.document_events,
+        tagged=0 if found.tags is None else found.records - found.tags.lag,
         lag=0 if status is None else status.lag,
         lag_seconds=0.0 if status is None else status.lag_seconds or 0.0,
         tags_lag=0 if found.tags is None else found.tags.lag,

@@ -36,6 +36,8 @@ from everlog.errors import (
     WriteUnfinished,
 )
 from everlog.failpoints import failpoint, pausepoint
+from everlog.journal.journal import After
+from everlog.journal.values import Position
 
 MAX_HEADER = 200
 
@@ -125,7 +127,7 @@ class Documents(Definitions):
         """Store a document or an element, or begin an empty collection.
 
         Options of all writes: `if_match`, `if_none_match` (entity tags), `message_id` (a repeat is answered, not
-        repeated), `correlation_id`, `wait=True` (return when the event is out).
+        repeated), `correlation_id`, `wait=True` (return when the event is out, with its `position` in the log).
         """
         return await self.write("put", path, body_of(body), **options)
 
@@ -168,9 +170,9 @@ class Documents(Definitions):
             preconditions=Preconditions.of(if_match, if_none_match),
         )
         written = await self._apply(command)
-        if wait:
-            await self._wait_until_out(command, written)
-        return written
+        if not wait:
+            return written
+        return msgspec.structs.replace(written, position=await self._wait_until_out(command, written))
 
     async def _apply(self, command: Command) -> Written:
         """Decide and accept, again if another writer was quicker. Writers of one process take turns."""
@@ -228,12 +230,26 @@ class Documents(Definitions):
                 transaction_id=change.transaction.id,
             ) from error
 
-    async def _wait_until_out(self, command: Command, written: Written) -> None:
-        parts = await self.open()
+    async def _wait_until_out(self, command: Command, written: Written) -> Position | None:
+        """Where the event is; None if it was, and is deleted from the log already. Completing comes first: that is
+        what is mostly missing, and a look at the log costs more than one at the outbox.
+        """
+        parts, uri = await self.open(), command.place.uri
         try:
             async with asyncio.timeout(self._config.request_timeout):
-                while await parts.history.last_revision(command.place.uri) < written.revision:
-                    await parts.completer.complete(command.place.uri)
+                while True:
+                    stuck: EverlogError | None = None
+                    try:
+                        await parts.completer.complete(uri)
+                    except EverlogError as error:
+                        stuck = error  # perhaps only a later write of this document is
+                    found = await parts.history.position(written.transaction_id)
+                    if found is not None:
+                        return found
+                    if stuck is not None:
+                        raise stuck
+                    if await parts.history.last_revision(uri) >= written.revision:
+                        return await parts.history.position(written.transaction_id)  # it came meanwhile, or is deleted
         except (TimeoutError, EverlogError) as error:
             raise WriteUnfinished(
                 f"{written.path} is stored as revision {written.revision}, but its event is not out yet",
@@ -241,19 +257,31 @@ class Documents(Definitions):
                 transaction_id=written.transaction_id,
             ) from error
 
-    async def get(self, path: str) -> Document:
-        """A document or an element; DocumentNotFound if there is none."""
+    async def _reach(self, uri: str, token: After) -> None:
+        """Refuse a position of elsewhere. A write is in the store, and in the indexes, before its event is in the log:
+        so whoever knows the place of an event there finds the write here.
+        """
+        if token is not None:
+            await (await self.open()).history.last_revision(uri, token)
+
+    async def get(self, path: str, *, token: After = None) -> Document:
+        """A document or an element; DocumentNotFound if there is none.
+
+        `token`, here and at all reads: a position in the log that the answer must include.
+        """
         place = parse_path(path)
         if place.kind == "collection":
             raise InvalidDocument("not-a-document", f"{path!r} is a collection: list it")
+        await self._reach(place.uri, token)
         head, row = await (await self.open()).store.load(place)
         if head is None or head.deleted or row is None:
             raise DocumentNotFound("not_found", f"there is no {path}")
         return Document(path, row.body, head.revision, etag_of(row.revision), row.created_ms, row.modified_ms)
 
-    async def list(self, /, path: str, query: Query | None = None, **parameters: Any) -> Page:
+    async def list(self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any) -> Page:
         """A page of a collection: `filter`, `sort`, `size`, `skip_max`, `after`, `explain`."""
         uri = parse_collection(path)
+        await self._reach(uri, token)
         store = (await self.open()).store
         head, _ = await store.load(Place(uri))
         if head is None or head.deleted:
@@ -281,11 +309,14 @@ class Documents(Definitions):
         )
 
     async def transaction(self, transaction_id: str) -> Transaction:
-        """One write, by its id."""
-        found = await (await self.open()).store.transaction(TransactionId.parse(transaction_id))
+        """One write, by its id; with the `position` of its event, once it is completed."""
+        parts = await self.open()
+        found = await parts.store.transaction(TransactionId.parse(transaction_id))
         if found is None or found.id != transaction_id:
             raise DocumentNotFound("not_found", f"there is no transaction {transaction_id}")
-        return found
+        if found.completed_ms is None:
+            return found
+        return msgspec.structs.replace(found, position=await parts.history.position(transaction_id))
 
     async def pending(self, path: str, *, limit: int = 100) -> Sequence[Transaction]:
         """Accepted writes of a document whose events are not out yet."""
@@ -296,34 +327,35 @@ class Documents(Definitions):
         await (await self.open()).completer.complete(parse_path(path).uri)
 
     async def history(
-        self, path: str, *, after: int = 0, limit: int | None = None, reverse: bool = False
+        self, path: str, *, after: int = 0, limit: int | None = None, reverse: bool = False, token: After = None
     ) -> AsyncIterator[DocumentEvent]:
         """The changes of a document, a collection or an element."""
         await self.settle(path)
-        parts = await self.open()
-        async for event in parts.history.events(parse_path(path), after=after, limit=limit, reverse=reverse):
+        history = (await self.open()).history
+        found = history.events(parse_path(path), after=after, limit=limit, reverse=reverse, token=token)
+        async for event in found:
             yield event
 
-    async def revision_at(self, path: str, moment: datetime) -> int:
+    async def revision_at(self, path: str, moment: datetime, *, token: After = None) -> int:
         """The revision that was the newest at a time."""
         await self.settle(path)
         uri = parse_path(path).uri
-        return await (await self.open()).history.revision_at(uri, round(moment.timestamp() * 1000))
+        return await (await self.open()).history.revision_at(uri, round(moment.timestamp() * 1000), token)
 
-    async def at(self, path: str, revision: int) -> Any:
+    async def at(self, path: str, revision: int, *, token: After = None) -> Any:
         """The exact body at a revision; for a collection, its elements."""
         await self.settle(path)
         parts, place = await self.open(), parse_path(path)
-        if revision > await parts.history.last_revision(place.uri):
+        if revision > await parts.history.last_revision(place.uri, token):
             raise DocumentNotFound("not_found", f"{place.uri} has no revision {revision}")
         if place.kind == "collection":
-            return await parts.history.elements_at(place.uri, revision)
-        return await parts.history.body_at(place, revision)
+            return await parts.history.elements_at(place.uri, revision, token)
+        return await parts.history.body_at(place, revision, token)
 
-    async def diff(self, path: str, old: int, new: int) -> Any:
+    async def diff(self, path: str, old: int, new: int, *, token: After = None) -> Any:
         """The merge patch that leads from one revision to another."""
         await self.settle(path)
-        return await (await self.open()).history.diff(parse_path(path), old, new)
+        return await (await self.open()).history.diff(parse_path(path), old, new, token)
 
     async def feed(self, path: str, *, after: int | None = None) -> AsyncGenerator[DocumentEvent | int, None]:
         """Changes as they come, after a revision or from now on; a number is a checkpoint: all up to it was given."""

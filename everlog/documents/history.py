@@ -13,12 +13,12 @@ from everlog.documents.ids import TransactionId, time_of
 from everlog.documents.paths import Place, parse_path
 from everlog.errors import DocumentNotFound, InvalidDocument, QueryLimited
 from everlog.journal.events import EventRecord
-from everlog.journal.journal import Journal
-from everlog.journal.values import MAX_SEQ_NR
+from everlog.journal.journal import After, Journal
+from everlog.journal.values import MAX_SEQ_NR, Position
 
 
 class DocumentEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """One change, as the feed carries it. The body is exact JSON."""
+    """One change, as the feed carries it. The body is exact JSON; `position` is its place in the log."""
 
     revision: int
     method: str
@@ -28,6 +28,7 @@ class DocumentEvent(msgspec.Struct, frozen=True, rename="camel"):
     correlation_id: str
     transaction_id: str
     body: Any
+    position: Position
 
 
 class _Headers(msgspec.Struct, rename="camel"):
@@ -46,7 +47,7 @@ class _Wire(msgspec.Struct):
 _wire = msgspec.json.Decoder(_Wire).decode
 
 
-def event_of(record: EventRecord) -> DocumentEvent:
+def event_of(record: EventRecord, topic: str) -> DocumentEvent:
     """What an event of the log says."""
     found = _wire(record.data or "")
     written = found.headers.transaction_id
@@ -60,11 +61,16 @@ def event_of(record: EventRecord) -> DocumentEvent:
         correlation_id=found.headers.correlation_id,
         transaction_id=written,
         body=decode_body(bytes(found.body)),
+        position=_position(record, topic),
     )
 
 
+def _position(record: EventRecord, topic: str) -> Position:
+    return Position(topic, record.partition, record.offset)
+
+
 class History:
-    """Reads the events of documents."""
+    """Reads the events of documents. With `token`, a position in the log, an answer has all up to there."""
 
     def __init__(self, journal: Journal, *, limit: int, poll: float) -> None:
         self._journal = journal
@@ -73,15 +79,23 @@ class History:
         self._watching: dict[str, set[asyncio.Event]] = {}
 
     async def events(
-        self, place: Place, *, after: int = 0, limit: int | None = None, reverse: bool = False, upto: int | None = None
+        self,
+        place: Place,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        reverse: bool = False,
+        upto: int | None = None,
+        token: After = None,
     ) -> AsyncIterator[DocumentEvent]:
         """The events of a document, a collection, or one element of it, with a revision above `after`."""
         last = MAX_SEQ_NR if upto is None else upto
         if last <= after:
             return
         count = 0
-        async for record in self._journal.read(place.uri, from_seq=after + 1, to_seq=last, reverse=reverse):
-            event = event_of(record)
+        span: dict[str, Any] = {"from_seq": after + 1, "to_seq": last, "reverse": reverse}
+        async for record in self._journal.read(place.uri, **span, after=token):
+            event = event_of(record, self._journal.topic)
             if place.item and event.path not in (place.path, place.uri):
                 continue
             yield event
@@ -89,31 +103,42 @@ class History:
             if count == limit:
                 return
 
-    async def last_revision(self, uri: str) -> int:
+    async def last_revision(self, uri: str, token: After = None) -> int:
         """The newest revision whose event is out."""
-        return await self._journal.pointer(uri) or 0
+        return await self._journal.pointer(uri, after=token) or 0
 
-    async def revision_at(self, uri: str, time_ms: int) -> int:
+    async def position(self, transaction_id: str) -> Position | None:
+        """Where the event of a write is in the log; None if it is not out yet, or not there any more.
+
+        A write that lost its revision to another one has no event: what stands at its revision is the other's.
+        """
+        wanted = TransactionId.parse(transaction_id)
+        async for record in self._journal.read(wanted.uri, from_seq=wanted.revision, to_seq=wanted.revision):
+            if _wire(record.data or "").headers.transaction_id == transaction_id:
+                return _position(record, self._journal.topic)
+        return None
+
+    async def revision_at(self, uri: str, time_ms: int, token: After = None) -> int:
         """The newest revision at a time; 0 if there was none yet. Times grow with the revisions."""
-        low, high = 0, await self.last_revision(uri)
+        low, high = 0, await self.last_revision(uri, token)
         while low < high:
             middle = (low + high + 1) // 2
-            if await self._time_of(uri, middle) <= time_ms:
+            if await self._time_of(uri, middle, token) <= time_ms:
                 low = middle
             else:
                 high = middle - 1
         return low
 
-    async def _time_of(self, uri: str, revision: int) -> int:
-        async for record in self._journal.read(uri, from_seq=revision, limit=1):
-            return event_of(record).time_ms
+    async def _time_of(self, uri: str, revision: int, token: After) -> int:
+        async for record in self._journal.read(uri, from_seq=revision, limit=1, after=token):
+            return event_of(record, self._journal.topic).time_ms
         raise DocumentNotFound("not_found", f"revision {revision} of {uri} is not in the log any more")
 
-    async def body_at(self, place: Place, revision: int) -> Any:
+    async def body_at(self, place: Place, revision: int, token: After = None) -> Any:
         """The body of a document or an element at a revision: its last PUT, and the patches since."""
         patches: list[Any] = []
         seen = 0
-        async for event in self.events(place, upto=revision, reverse=True):
+        async for event in self.events(place, upto=revision, reverse=True, token=token):
             seen += 1
             if seen > self._limit:
                 raise QueryLimited("query-skipped-rows-limited", f"more than {self._limit:,} events were read")
@@ -128,11 +153,11 @@ class History:
             return body
         raise DocumentNotFound("not_found", f"there was no {place.path} at revision {revision}")
 
-    async def elements_at(self, uri: str, revision: int) -> list[Any]:
+    async def elements_at(self, uri: str, revision: int, token: After = None) -> list[Any]:
         """The elements of a collection at a revision, in the order of their ids."""
         found: dict[str, Any] = {}
         exists, seen = False, 0
-        async for event in self.events(Place(uri), upto=revision):
+        async for event in self.events(Place(uri), upto=revision, token=token):
             seen += 1
             if seen > self._limit:
                 raise QueryLimited("query-skipped-rows-limited", f"more than {self._limit:,} events were read")
@@ -141,11 +166,11 @@ class History:
             raise DocumentNotFound("not_found", f"there was no {uri} at revision {revision}")
         return [found[item] for item in sorted(found)]
 
-    async def diff(self, place: Place, old: int, new: int) -> Any:
+    async def diff(self, place: Place, old: int, new: int, token: After = None) -> Any:
         """The merge patch that leads from one revision to another."""
         if place.kind == "collection":
             raise InvalidDocument("invalid-parameter", "the difference of two revisions is of a document or an element")
-        return patch_between(await self.body_at(place, old), await self.body_at(place, new))
+        return patch_between(await self.body_at(place, old, token), await self.body_at(place, new, token))
 
     async def feed(self, place: Place, *, after: int) -> AsyncGenerator[DocumentEvent | int, None]:
         """Events above a revision as they come, for ever; a number is a revision that nothing more precedes."""

@@ -22,6 +22,7 @@ from everlog.errors import (
     PreconditionFailed,
     TooManyPending,
 )
+from everlog.journal.values import Position
 
 MAX_MESSAGES = 64
 MESSAGE_MS = 24 * 3600 * 1000
@@ -62,7 +63,10 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """A row of the outbox: the event of one write. `old_body` is what indexes may still hold."""
+    """A row of the outbox: the event of one write. `old_body` is what indexes may still hold.
+
+    `position`: where the event is in the log, for those who ask for one transaction; the outbox itself does not know.
+    """
 
     uri: str
     uuid: str
@@ -72,6 +76,7 @@ class Transaction(msgspec.Struct, frozen=True):
     old_body: str | None = None
     completed_ms: int | None = None
     accepted: bool = True
+    position: Position | None = None
 
     @property
     def id(self) -> str:
@@ -100,13 +105,14 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The answer to a write."""
+    """The answer to a write. `position`: where its event is in the log, if the write waited until it was there."""
 
     transaction_id: str
     path: str
     revision: int
     created: bool
     repeated: bool = False
+    position: Position | None = None
 
 
 class Change(msgspec.Struct, frozen=True):

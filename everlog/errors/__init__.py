@@ -41,6 +41,8 @@
     ├── ForeignWriter             somebody else writes into these tables
     ├── LogTruncated              records that were not replicated yet are gone from the log
     ├── TopicReplaced             the log's topic is not the one these tables were filled from
+    ├── TopicRetired              nothing is written to this topic any more
+    ├── CopyRefused               the copy of a journal would meet another one there
     ├── StorageFailed             the files or servers cannot be used
     │   ├── DiskFull
     │   ├── NotWritable
@@ -149,6 +151,7 @@ from everlog.errors.setup import (
 from everlog.errors.storage import (
     AccessDenied,
     Busy,
+    CopyRefused,
     DiskFull,
     ForeignWriter,
     IntegrityViolated,
@@ -162,6 +165,7 @@ from everlog.errors.storage import (
     TooFewReplicas,
     TopicMissing,
     TopicReplaced,
+    TopicRetired,
     Unacknowledged,
     Unreachable,
     UnsuitableTopic,
@@ -184,6 +188,7 @@ __all__ = [
     "Busy",
     "ClusterFailed",
     "Conflict",
+    "CopyRefused",
     "DeclarationRefused",
     "Deposed",
     "DiskFull",
@@ -249,6 +254,7 @@ __all__ = [
     "TooManyPending",
     "TopicMissing",
     "TopicReplaced",
+    "TopicRetired",
     "Unacknowledged",
     "UnknownProjection",
     "Unreachable",

@@ -30,6 +30,34 @@ class TopicReplaced(EverlogError):
     """The topic in the log is not the one that the tables were filled from."""
 
 
+class TopicRetired(EverlogError):
+    """The topic is retired for good: its journals can be read, and nothing is written to it any more."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"the topic {topic} is retired, it can only be read: write to another one; "
+            f"'everlog journal copy {topic} NEW' brings its journals there, with their seqNrs"
+        )
+        self.topic = topic
+
+
+class CopyRefused(EverlogError):
+    """What stands in the other topic under a journal's id is not the beginning of its copy; nothing was added to it."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}: {reason}")
+        self.key = key
+        self.reason = reason
+
+
+def rescue(topic: str = "FROM") -> str:
+    """What helps a topic whose log is gone or another one: what is in the tables goes on in a new topic."""
+    return (
+        f"restore the old log; or 'everlog journal copy {topic} NEW' brings what is in the tables into a new topic, "
+        f"with its seqNrs, and 'everlog journal retire {topic}' ends this one"
+    )
+
+
 class StorageFailed(EverlogError):
     """A file or a server of the log or the store cannot be used."""
 

@@ -21,8 +21,10 @@ from everlog.http.sse import Checkpoint, Frame, Items, event_stream
 from everlog.http.watching import HttpCounters
 
 PREFIX = "/hyper-storage"
+POSITION = "Journal-Position"
 MAX_CHECKPOINT = 10.0
 _SAFE = "/~:@!$&'()*+,;=-._"
+_OF_THIS_PAGE = ("after", "explain", "position")
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
@@ -42,6 +44,8 @@ def revision_headers(revision: int) -> dict[str, str]:
 def written_answer(written: Written, headers: dict[str, str]) -> Response[bytes]:
     """A write: 201 with links and the place, or 200 with the transaction alone."""
     headers |= revision_headers(written.revision)
+    if written.position is not None:
+        headers[POSITION] = str(written.position)
     if not written.created:
         return json_answer({"transactionId": written.transaction_id}, headers=headers)
     body = {
@@ -73,7 +77,7 @@ def page_answer(path: str, page: Page, given: dict[str, str], headers: dict[str,
         headers["Hyper-Storage-Count"] = str(page.count)
     body: dict[str, Any] = {"_embedded": {"els": msgspec.Raw(page.json.encode())}}
     if page.next is not None:
-        query = {name: value for name, value in given.items() if name not in ("after", "explain")} | page.next
+        query = {name: value for name, value in given.items() if name not in _OF_THIS_PAGE} | page.next
         body["_links"] = {"next": {"href": f"{content_url(path)}?{urlencode(query)}"}}
     if page.explanation is not None:
         body["explain"] = page.explanation
@@ -92,6 +96,7 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
             "transactionId": event.transaction_id,
         },
         "time": event.time_ms,
+        "position": str(event.position),
         "body": msgspec.Raw(encode_body(event.body).encode()),
     }
 

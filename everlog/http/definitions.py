@@ -13,6 +13,7 @@ from everlog.documents.model import Transaction
 from everlog.documents.paths import parse_collection
 from everlog.documents.store import View
 from everlog.errors import InvalidDocument
+from everlog.http import document_examples as examples
 from everlog.http.answers import PREFIX, json_answer
 from everlog.http.document_requests import body_bytes, correlation, documents_of, segments, typed_body
 from everlog.http.document_spec import (
@@ -37,7 +38,7 @@ from everlog.http.nodes import routed
 from everlog.http.requests import AnyRequest, decode, flag, parameters, raw_rest
 
 GONE = answer("Gone")
-TEMPLATE_PATH = path_parameter("The id of the template index")
+TEMPLATE_PATH = path_parameter("The id of the template index", "by-name")
 
 
 class ViewBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,9 +77,10 @@ def _index_body(index: Index) -> dict[str, Any]:
     operation_class=operation(
         COLLECTION_PATH,
         CORRELATION,
-        answers={201: answer("Defined; it is being built", INDEX_CREATED)},
+        answers={201: answer("Defined; it is being built", INDEX_CREATED, examples=examples.INDEX_CREATED)},
         refusals=(408, 409, 413, 421, 504),
         body=INDEX_NEW,
+        example=examples.INDEX_NEW,
     ),
 )
 async def post_index(request: AnyRequest) -> Response[Any]:
@@ -101,7 +103,7 @@ async def _create_index(request: AnyRequest, name: str, new: IndexNew) -> Respon
     operation_class=operation(
         COLLECTION_PATH,
         CORRELATION,
-        answers={200: answer("One index, or all", Schema(any_of=[INDEX, elements(INDEX)]))},
+        answers={200: answer("One index, or all", Schema(any_of=[INDEX, elements(INDEX)]), examples=examples.INDEX)},
     ),
 )
 async def get_index(request: AnyRequest) -> Response[bytes]:
@@ -134,7 +136,12 @@ async def _delete_index(request: AnyRequest, name: str, index_id: str) -> Respon
 
 
 def _transaction_body(found: Transaction) -> dict[str, Any]:
-    return {"transactionId": found.id, "revision": found.revision, "completedAt": found.completed_ms}
+    return {
+        "transactionId": found.id,
+        "revision": found.revision,
+        "completedAt": found.completed_ms,
+        "position": None if found.position is None else str(found.position),
+    }
 
 
 @get(
@@ -142,7 +149,7 @@ def _transaction_body(found: Transaction) -> dict[str, Any]:
     operation_class=operation(
         query("path", "The document's path"),
         query("incomplete", "1: those whose events are not out yet"),
-        answers={200: answer("The writes", elements(TRANSACTION))},
+        answers={200: answer("The writes", elements(TRANSACTION), examples=examples.TRANSACTIONS)},
     ),
 )
 async def list_transactions(request: AnyRequest) -> Response[bytes]:
@@ -157,8 +164,8 @@ async def list_transactions(request: AnyRequest) -> Response[bytes]:
 @get(
     "/hyper-storage/transactions/{path:path}",
     operation_class=operation(
-        path_parameter("`path:uuid:revision`, as a write answers"),
-        answers={200: answer("The write", TRANSACTION)},
+        path_parameter("`path:uuid:revision`, as a write answers", examples.TRANSACTION_ID),
+        answers={200: answer("The write", TRANSACTION, examples=examples.TRANSACTION)},
     ),
 )
 async def get_transaction(request: AnyRequest) -> Response[bytes]:
@@ -177,9 +184,10 @@ def _view_body(view: View) -> dict[str, Any]:
     status_code=201,
     operation_class=operation(
         COLLECTION_PATH,
-        answers={201: answer("Defined", VIEW)},
+        answers={201: answer("Defined", VIEW, examples=examples.VIEW)},
         refusals=(408, 409, 413, 421, 429, 504),
         body=VIEW_NEW,
+        example=examples.VIEW_NEW,
     ),
 )
 async def put_view(request: AnyRequest) -> Response[Any]:
@@ -198,7 +206,7 @@ async def _put_view(request: AnyRequest, name: str, body: ViewBody) -> Response[
 
 @get(
     "/hyper-storage/views/{path:path}",
-    operation_class=operation(COLLECTION_PATH, answers={200: answer("The view", VIEW)}),
+    operation_class=operation(COLLECTION_PATH, answers={200: answer("The view", VIEW, examples=examples.VIEW)}),
 )
 async def get_view(request: AnyRequest) -> Response[bytes]:
     """One view."""
@@ -224,9 +232,10 @@ async def delete_view(request: AnyRequest) -> Response[None]:
     status_code=201,
     operation_class=operation(
         TEMPLATE_PATH,
-        answers={201: answer("Defined", TEMPLATE_CREATED)},
+        answers={201: answer("Defined", TEMPLATE_CREATED, examples=examples.TEMPLATE_CREATED)},
         refusals=(408, 409, 413),
         body=TEMPLATE_NEW,
+        example=examples.TEMPLATE_NEW,
     ),
 )
 async def put_template_index(request: AnyRequest) -> Response[bytes]:
@@ -240,7 +249,9 @@ async def put_template_index(request: AnyRequest) -> Response[bytes]:
 
 @get(
     "/hyper-storage/template-indexes/{path:path}",
-    operation_class=operation(TEMPLATE_PATH, answers={200: answer("The template", TEMPLATE)}),
+    operation_class=operation(
+        TEMPLATE_PATH, answers={200: answer("The template", TEMPLATE, examples=examples.TEMPLATE)}
+    ),
 )
 async def get_template_index(request: AnyRequest) -> Response[bytes]:
     """One template index."""

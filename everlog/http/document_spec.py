@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Any
 
 from litestar.openapi.spec import (
+    Example,
     OpenAPIHeader,
     OpenAPIMediaType,
     OpenAPIResponse,
@@ -25,9 +26,7 @@ from litestar.openapi.spec import (
 
 from everlog.http.errors import JSON
 
-MERGE_PATCH = "application/merge-patch+json"
-EVENTS = "text/event-stream"
-_ALWAYS = (400, 401, 403, 404, 414, 500, 503, 507)
+_ALWAYS = (400, 401, 403, 404, 414, 431, 500, 503, 507)
 
 ANY = Schema(description="Any JSON value.")
 OBJECT = Schema(type=OpenAPIType.OBJECT)
@@ -61,13 +60,20 @@ ERROR = _object(["code", "description", "errorId"], code=TEXT, description=TEXT,
 WRITTEN = _object(["transactionId"], transactionId=TEXT)
 CREATED = _object(["transactionId", "path", "_links"], transactionId=TEXT, path=TEXT, _links=OBJECT)
 EVENT = _object(
-    ["method", "path", "headers", "time", "body"], method=TEXT, path=TEXT, headers=OBJECT, time=NUMBER, body=ANY
+    ["method", "path", "headers", "time", "position", "body"],
+    method=TEXT,
+    path=TEXT,
+    headers=OBJECT,
+    time=NUMBER,
+    position=TEXT,
+    body=ANY,
 )
 TRANSACTION = _object(
-    ["transactionId", "revision", "completedAt"],
+    ["transactionId", "revision", "completedAt", "position"],
     transactionId=TEXT,
     revision=NUMBER,
     completedAt=_optional(OpenAPIType.INTEGER),
+    position=_optional(OpenAPIType.STRING),
 )
 SORT_ITEM = _object(
     ["fieldName"],
@@ -125,8 +131,16 @@ PAGE_OR_BODY = Schema(
 )
 
 
-def path_parameter(text: str) -> Parameter:
-    return Parameter("path", "path", schema=TEXT, description=text, required=True)
+class Shown(Example):
+    """An example as it is: the framework's own would lose its nulls."""
+
+    def to_schema(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+
+def path_parameter(text: str, example: str) -> Parameter:
+    shown = {"example": Example(value=example)}
+    return Parameter("path", "path", schema=TEXT, description=text, required=True, examples=shown)
 
 
 def query(name: str, text: str, schema: Schema = TEXT) -> Parameter:
@@ -137,8 +151,10 @@ def header(name: str, text: str) -> Parameter:
     return Parameter(name, "header", schema=TEXT, description=text)
 
 
-CONTENT_PATH = path_parameter("`a/b` a document, `a/b~` a collection, `a/b~/1` an element")
-COLLECTION_PATH = path_parameter("The collection's path, one segment: a slash is %2F. An index of it: `…/{indexId}`")
+CONTENT_PATH = path_parameter("`a/b` a document, `a/b~` a collection, `a/b~/1` an element", "orders~/o-1")
+COLLECTION_PATH = path_parameter(
+    "The collection's path, one segment: a slash is %2F. An index of it: `…/{indexId}`", "orders~"
+)
 CORRELATION = header("Hyperbus-Correlation-Id", "Comes back with the answer, and is in the event")
 READ_HEADERS = (CORRELATION, header("If-Match", "RFC 9110"), header("If-None-Match", "RFC 9110: 304 if it matches"))
 WRITE_HEADERS = (
@@ -151,7 +167,7 @@ WRITE_HEADERS = (
         "Hyper-Storage-Wait",
         "header",
         schema=Schema(type=OpenAPIType.STRING, enum=["none", "full"]),
-        description="full: answer when the event is out",
+        description="full: answer when the event is in the log, with its Journal-Position",
     ),
 )
 READ_PARAMETERS = (
@@ -159,7 +175,12 @@ READ_PARAMETERS = (
     query("sort", "In which order: `-total,customer`"),
     query("size", "How many elements a page has", NUMBER),
     query("skipMax", "How many rows may be read and rejected", NUMBER),
-    query("after", "Where the page begins, as `_links.next` has it; for history and feed, a revision"),
+    query(
+        "after",
+        "Where the page begins, as `_links.next` has it; for history and feed, a revision; "
+        "or a Journal-Position that the answer must include",
+    ),
+    query("position", "A Journal-Position that the answer must include, besides an `after`"),
     query("explain", "1: how the query was answered"),
     query("history", "The changes, oldest first; `reverse`: newest first"),
     query("at", "The body at a revision or a time"),
@@ -167,19 +188,27 @@ READ_PARAMETERS = (
     query("feed", "The changes as they come, as server-sent events"),
 )
 REVISION = {"Revision": "The revision", "Hyperbus-Revision": "The same"}
-WRITING = REVISION | {"Everlog-Node": "Which of several nodes did it"}
+WRITING = REVISION | {
+    "Everlog-Node": "Which of several nodes did it",
+    "Journal-Position": "Where the event is in the log, with Hyper-Storage-Wait: full; otherwise it is not there yet",
+}
 
 
 def answer(
     text: str,
     schema: Schema | None = None,
     headers: Mapping[str, str] | None = None,
-    kinds: Sequence[str] = (JSON,),
+    *,
+    examples: Mapping[str, Any] | None = None,
 ) -> OpenAPIResponse:
-    """An answer with its body and the headers that it may carry."""
+    """An answer with its body, one example per media type, and the headers that it may carry."""
     known = {name: OpenAPIHeader(schema=TEXT, description=about) for name, about in (headers or {}).items()}
-    content = None if schema is None else {kind: OpenAPIMediaType(schema=schema) for kind in kinds}
+    content = None if schema is None else {kind: _media(schema, one) for kind, one in (examples or {}).items()}
     return OpenAPIResponse(text, headers=dict(known) or None, content=content)
+
+
+def _media(schema: Schema, example: Any) -> OpenAPIMediaType:
+    return OpenAPIMediaType(schema=schema, examples=None if example is None else {"example": Shown(value=example)})
 
 
 def _refusal(status: int) -> OpenAPIResponse:
@@ -188,7 +217,7 @@ def _refusal(status: int) -> OpenAPIResponse:
         headers["Retry-After"] = "Seconds"
     if status == 405:
         headers["Allow"] = "Methods"
-    return answer(HTTPStatus(status).phrase, ERROR, headers)
+    return answer(HTTPStatus(status).phrase, ERROR, headers, examples={JSON: None})
 
 
 def operation(
@@ -196,16 +225,18 @@ def operation(
     answers: Mapping[int, OpenAPIResponse],
     refusals: Sequence[int] = (),
     body: Schema | None = None,
+    example: Any = None,
     optional: bool = False,
 ) -> type[Operation]:
-    """The description of a route. `optional`: it may come without its body."""
+    """The description of a route; `example` is of its body. `optional`: it may come without one."""
     known: dict[str, Any] = {str(status): answer for status, answer in answers.items()}
     known |= {str(status): _refusal(status) for status in sorted({*refusals, *_ALWAYS})}
-    content = None if body is None else {JSON: OpenAPIMediaType(schema=body)}
+    content = None if body is None else {JSON: _media(body, example)}
 
     @dataclass
     class Described(Operation):
         def __post_init__(self) -> None:
+            self.tags = ["documents"]
             self.parameters = list(parameters)
             self.responses = known
             self.request_body = None if content is None else RequestBody(content, required=not optional)

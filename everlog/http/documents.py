@@ -15,6 +15,7 @@ from everlog.documents.model import Method
 from everlog.documents.paths import parse_path
 from everlog.documents.query import Query
 from everlog.errors import InvalidDocument
+from everlog.http import document_examples as examples
 from everlog.http.answers import (
     document_answer,
     event_body,
@@ -30,8 +31,6 @@ from everlog.http.document_spec import (
     ANY,
     CONTENT_PATH,
     CREATED,
-    EVENTS,
-    MERGE_PATCH,
     OBJECT,
     PAGE_OR_BODY,
     READ_HEADERS,
@@ -44,14 +43,13 @@ from everlog.http.document_spec import (
     header,
     operation,
 )
-from everlog.http.errors import JSON
 from everlog.http.nodes import routed
 from everlog.http.requests import AnyRequest, flag, parameters, whole_number
 from everlog.http.sse import stream_answer
 
 HISTORY_PAGE = 100
-REPLACED = answer("Done", WRITTEN, WRITING)
-MADE = answer("Made", CREATED, WRITING | {"Location": "Where it is"})
+REPLACED = answer("Done", WRITTEN, WRITING, examples=examples.WRITTEN)
+MADE = answer("Made", CREATED, WRITING | {"Location": "Where it is"}, examples=examples.CREATED)
 
 
 async def _write(request: AnyRequest, method: Method, data: bytes, body: Any) -> Response[Any]:
@@ -95,7 +93,7 @@ async def _write_here(request: AnyRequest, method: Method, body: Any) -> Respons
                 "The body, a page, or changes",
                 PAGE_OR_BODY,
                 REVISION | {"ETag": "Of the body or the page", "Hyper-Storage-Count": "Elements of the collection"},
-                (JSON, MERGE_PATCH, EVENTS),
+                examples=examples.CONTENT,
             ),
             304: answer("What the client has is current", headers=REVISION | {"ETag": "The same"}),
         },
@@ -108,19 +106,20 @@ async def get_content(request: AnyRequest) -> Response[Any]:
     name = content_path(request)
     if "feed" in given and request.method == "GET":
         return await _feed(request, name, given)
+    token = _token(given)
     if "history" in given:
-        return await _history(docs, name, given, headers)
+        return await _history(docs, name, given, token, headers)
     if "at" in given:
-        return await _at(docs, name, given["at"], headers)
+        return await _at(docs, name, given["at"], token, headers)
     if "diff" in given:
-        return await _diff(docs, name, given["diff"], headers)
+        return await _diff(docs, name, given["diff"], token, headers)
     conditions = Preconditions.of(request.headers.get("if-match"), request.headers.get("if-none-match"))
     if parse_path(name).kind == "collection":
-        page = await docs.list(name, _query(given))
+        page = await docs.list(name, _query(given), token=token)
         if conditions.unchanged(page_etag(page)):
             return _unchanged(page_etag(page), page.revision, headers)
         return page_answer(name, page, given, headers)
-    found = await docs.get(name)
+    found = await docs.get(name, token=token)
     if conditions.unchanged(found.etag):
         return _unchanged(found.etag, found.revision, headers)
     return document_answer(found, headers)
@@ -128,6 +127,13 @@ async def get_content(request: AnyRequest) -> Response[Any]:
 
 def _unchanged(etag: str, revision: int, headers: dict[str, str]) -> Response[None]:
     return Response(None, status_code=304, headers=headers | revision_headers(revision) | {"ETag": etag})
+
+
+def _token(given: dict[str, str]) -> str | None:
+    """The position that an answer must include. It may stand as `after`, where a page or a revision has no colon."""
+    if ":" in given.get("after", ""):
+        return given.pop("after")
+    return given.get("position")
 
 
 def _query(given: dict[str, str]) -> Query:
@@ -157,7 +163,9 @@ async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream
     )
 
 
-async def _history(docs: Documents, path: str, given: dict[str, str], headers: dict[str, str]) -> Response[bytes]:
+async def _history(
+    docs: Documents, path: str, given: dict[str, str], token: str | None, headers: dict[str, str]
+) -> Response[bytes]:
     """Changes, oldest first, or newest first with `history=reverse`; `after` is a revision."""
     size = whole_number(given, "size")
     limit = HISTORY_PAGE if size is None else size
@@ -165,14 +173,15 @@ async def _history(docs: Documents, path: str, given: dict[str, str], headers: d
     if not 1 <= limit <= 1000 or after < 0:
         raise InvalidDocument("invalid-parameter", "size is between 1 and 1,000, after is a revision")
     reverse = given["history"] == "reverse"
-    found = [event async for event in docs.history(path, after=after, limit=limit, reverse=reverse)]
+    events = docs.history(path, after=after, limit=limit, reverse=reverse, token=token)
+    found = [event async for event in events]
     body: dict[str, Any] = {"_embedded": {"els": [event_body(event) for event in found]}}
     if len(found) == limit and not reverse:
         body["_links"] = {"next": {"href": f"?history&size={limit}&after={found[-1].revision}"}}
     return json_answer(body, headers=headers)
 
 
-async def _at(docs: Documents, path: str, text: str, headers: dict[str, str]) -> Response[bytes]:
+async def _at(docs: Documents, path: str, text: str, token: str | None, headers: dict[str, str]) -> Response[bytes]:
     """A revision, or a time such as 2026-01-31T12:00:00Z."""
     if text.isdecimal() and len(text) <= 18:
         revision = int(text)
@@ -183,18 +192,18 @@ async def _at(docs: Documents, path: str, text: str, headers: dict[str, str]) ->
             moment = None
         if moment is None or moment.tzinfo is None:
             raise InvalidDocument("invalid-parameter", "at is a revision, or a time such as 2026-01-31T12:00:00Z")
-        revision = await docs.revision_at(path, moment)
-    body = await docs.at(path, revision)
+        revision = await docs.revision_at(path, moment, token=token)
+    body = await docs.at(path, revision, token=token)
     wrapped = {"_embedded": {"els": body}} if parse_path(path).kind == "collection" else body
     return json_answer(wrapped, headers=headers | revision_headers(revision))
 
 
-async def _diff(docs: Documents, path: str, text: str, headers: dict[str, str]) -> Response[bytes]:
+async def _diff(docs: Documents, path: str, text: str, token: str | None, headers: dict[str, str]) -> Response[bytes]:
     old, comma, new = text.partition(",")
     if not comma or not old.isdecimal() or not new.isdecimal() or len(text) > 37:
         raise InvalidDocument("invalid-parameter", "diff is two revisions: diff=3,5")
-    patch_ = await docs.diff(path, int(old), int(new))
-    return json_answer(patch_, headers=headers | {"Content-Type": "application/merge-patch+json"})
+    patch_ = await docs.diff(path, int(old), int(new), token=token)
+    return json_answer(patch_, headers=headers | {"Content-Type": examples.MERGE_PATCH})
 
 
 @put(
@@ -206,6 +215,7 @@ async def _diff(docs: Documents, path: str, text: str, headers: dict[str, str]) 
         answers={200: REPLACED, 201: MADE},
         refusals=(408, 409, 412, 413, 421, 422, 429, 504),
         body=ANY,
+        example=examples.ORDER,
         optional=True,
     ),
 )
@@ -225,6 +235,7 @@ async def put_content(request: AnyRequest) -> Response[Any]:
         answers={200: REPLACED},
         refusals=(408, 409, 412, 413, 421, 422, 429, 504),
         body=OBJECT,
+        example=examples.CHANGE,
     ),
 )
 async def patch_content(request: AnyRequest) -> Response[Any]:
@@ -257,6 +268,7 @@ async def delete_content(request: AnyRequest) -> Response[Any]:
         answers={201: MADE},
         refusals=(405, 408, 409, 412, 413, 421, 422, 429, 504),
         body=OBJECT,
+        example=examples.ORDER,
     ),
 )
 async def post_content(request: AnyRequest) -> Response[Any]:

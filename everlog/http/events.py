@@ -18,6 +18,15 @@ from everlog.tags.tag import TaggedEvent
 
 Kind = Literal["json", "text", "binary"]
 _ABSENT = msgspec.Raw(b"null")
+# An event as the OpenAPI document shows it.
+EXAMPLE: dict[str, Any] = {
+    "seq_nr": 1,
+    "payload_type": "json",
+    "payload": {"placed": 3},
+    "tags": ["eu"],
+    "time": "2026-01-31T12:00:00.000+00:00",
+    "position": "orders:3:42",
+}
 
 
 class NewEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -184,12 +184,13 @@ class RemoteJournal(Journal):
         answer = await self._wire.send("POST", self.url(journal_id, "/mark"), body={"id": mark_id})
         return Position.parse(answer.json()["position"])
 
-    async def keys(self) -> AsyncIterator[str]:
-        async with aclosing(self._wire.lines(f"/journals/{segment(self.topic)}")) as lines:
+    async def keys(self, *, after: After = None) -> AsyncIterator[str]:
+        params = {"after": None if after is None else str(after)}
+        async with aclosing(self._wire.lines(f"/journals/{segment(self.topic)}", params)) as lines:
             async for line in lines:
                 yield msgspec.json.decode(line)
 
-    async def recent_keys(self) -> set[str]:
+    async def recent_keys(self, *, after: After = None) -> set[str]:
         raise StorageFailed("a server does not say which journals are only in the log")
 
     async def ref(self, journal_id: str, *, create: bool = False) -> Ref | None:
@@ -226,8 +227,9 @@ class RemoteSnapshots(Snapshots):
         body = {"payload": shown, "payload_type": kind, "metadata": metadata}
         await self._wire.send("PUT", self._remote.url(journal_id, f"/snapshots/{SeqNr(seq_nr)}"), body=body)
 
-    async def list(self, journal_id: str, criteria: Criteria = ANY) -> list[Snapshot]:
-        answer = await self._wire.send("GET", self._remote.url(journal_id, "/snapshots"), params=_fitting(criteria))
+    async def list(self, journal_id: str, criteria: Criteria = ANY, *, after: After = None) -> list[Snapshot]:
+        params = {**_fitting(criteria), "after": None if after is None else str(after)}
+        answer = await self._wire.send("GET", self._remote.url(journal_id, "/snapshots"), params=params)
         raw = msgspec.json.decode(answer.content, type=_Snapshots)
         return [snapshot_of(one) for one in raw.snapshots]
 

@@ -12,9 +12,9 @@ from litestar import Response, delete, get, post, route
 from litestar.params import HeaderParameter, QueryParameter
 
 from everlog.errors import Conflict, JournalNotFound
-from everlog.http.answers import json_answer
+from everlog.http.answers import POSITION, json_answer
 from everlog.http.errors import also, answer, describe
-from everlog.http.events import EventBody, NewEvents, event_body
+from everlog.http.events import EXAMPLE, EventBody, NewEvents, event_body
 from everlog.http.journal_requests import (
     MAX_PAGE,
     PAGE,
@@ -39,7 +39,6 @@ from everlog.journal.journal import Journal
 from everlog.journal.values import MAX_SEQ_NR, Position
 
 MAX_KEYS = 10_000
-POSITION = "Journal-Position"
 
 
 class TopicsBody(msgspec.Struct, frozen=True):
@@ -101,24 +100,27 @@ class MarkBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str | None = None
 
 
-_EVENT = {
-    "seq_nr": 1,
-    "payload_type": "json",
-    "payload": {"placed": 3},
-    "tags": ["eu"],
-    "time": "2026-01-31T12:00:00.000+00:00",
-    "position": "orders:3:42",
-}
 _APPEND = Shape(NewEvents, {"events": [{"payload": {"placed": 3}, "tags": ["eu"]}]})
-_APPENDED = Shape(AppendedBody, {"topic": "orders", "id": "o-1", "first": 1, "last": 1, "position": "orders:3:42"})
-_POSITION = Shape(PositionBody, {"topic": "orders", "id": "o-1", "position": "orders:3:43"})
+_WHERE = (POSITION, "Where the record is in the log; reads take it as `after`")
+_SEQ_NR = ("ETag", "The journal's seqNr")
+_APPENDED = Shape(
+    AppendedBody,
+    {"topic": "orders", "id": "o-1", "first": 1, "last": 1, "position": "orders:3:42"},
+    headers=(_WHERE, _SEQ_NR, ("Location", "The journal")),
+)
+_POSITION = Shape(PositionBody, {"topic": "orders", "id": "o-1", "position": "orders:3:43"}, headers=(_WHERE,))
 _EVENTS = (
-    Shape(EventsBody, {"topic": "orders", "id": "o-1", "seq_nr": 1, "events": [_EVENT], "next": None}),
-    Shape(None, msgspec.json.encode(_EVENT).decode() + "\n", LINES),
+    Shape(
+        EventsBody,
+        {"topic": "orders", "id": "o-1", "seq_nr": 1, "events": [EXAMPLE], "next": None},
+        headers=(_SEQ_NR,),
+    ),
+    Shape(None, msgspec.json.encode(EXAMPLE).decode() + "\n", LINES),
 )
 _POINTER = Shape(
     PointerBody,
     {"topic": "orders", "id": "o-1", "seq_nr": 1, "delete_to": 0, "expire_on": None, "halted_at": None},
+    headers=(_SEQ_NR,),
 )
 
 
@@ -154,13 +156,14 @@ async def get_ids(
     request: AnyRequest,
     topic: TopicPart,
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_KEYS, description="At most so many")] = 1000,
+    after: AfterQuery = None,
 ) -> Response[Any]:
     """The ids of a topic's journals, in no order: some as JSON, or all as JSON lines."""
     journal = journal_of(request, topic)
     if wants_lines(request):
-        return await lines_answer(request, _key_pages(journal), lambda key: key)
+        return await lines_answer(request, _key_pages(journal, after), lambda key: key)
     ids: list[str] = []
-    async with aclosing(journal.keys()) as keys:  # type: ignore[type-var]
+    async with aclosing(journal.keys(after=after)) as keys:  # type: ignore[type-var]
         async for key in keys:
             ids.append(key)
             if len(ids) > limit:
@@ -168,9 +171,9 @@ async def get_ids(
     return json_answer(IdsBody(journal.topic, ids[:limit], len(ids) > limit))
 
 
-async def _key_pages(journal: Journal, size: int = 500) -> AsyncIterator[list[str]]:
+async def _key_pages(journal: Journal, after: str | None, size: int = 500) -> AsyncIterator[list[str]]:
     page: list[str] = []
-    async for key in journal.keys():
+    async for key in journal.keys(after=after):
         page.append(key)
         if len(page) == size:
             yield page
@@ -300,7 +303,7 @@ def position_answer(topic: str, journal_id: str, position: Position) -> Response
     "/journals/{topic:str}/{journal_id:str}",
     status_code=200,
     tags=["journals"],
-    responses=also(404, 504),
+    responses=also(404, 409, 504),
     opt=shown(answers={200: _POSITION}),
 )
 async def delete_events(
@@ -338,7 +341,7 @@ async def get_pointer(
     "/journals/{topic:str}/{journal_id:str}/purge",
     status_code=200,
     tags=["journals"],
-    responses=also(504),
+    responses=also(409, 504),
     opt=shown(answers={200: _POSITION}),
 )
 async def purge_journal(request: AnyRequest, topic: TopicPart, journal_id: IdPart) -> Response[bytes]:
@@ -351,7 +354,7 @@ async def purge_journal(request: AnyRequest, topic: TopicPart, journal_id: IdPar
     "/journals/{topic:str}/{journal_id:str}/mark",
     status_code=200,
     tags=["journals"],
-    responses=also(408, 413, 504),
+    responses=also(408, 409, 413, 504),
     opt=shown(body=Shape(MarkBody, {"id": "m-1"}, required=False), answers={200: _POSITION}),
 )
 async def mark_journal(request: AnyRequest, topic: TopicPart, journal_id: IdPart) -> Response[bytes]:

@@ -26,6 +26,7 @@ from everlog.errors import (
     RecordTooLarge,
     StillBehind,
     StorageFailed,
+    TopicRetired,
     UnknownProjection,
 )
 
@@ -47,6 +48,7 @@ KNOWN_ERRORS: dict[str, KnownError] = {
     "not-replicated": KnownError(NotReplicated, 503),
     "unknown-projection": KnownError(UnknownProjection, 404, ("name", "key")),
     "offset-conflict": KnownError(OffsetConflict, 412, ("projection", "expected", "actual")),
+    "topic-retired": KnownError(TopicRetired, 409, ("topic",)),
     "still-behind": KnownError(StillBehind, 503),
     "append-too-large": KnownError(AppendTooLarge, 413, ("size", "limit")),
     "record-too-large": KnownError(RecordTooLarge, 413),

@@ -57,8 +57,9 @@ class RemoteLog(Everlog):
             raise InvalidRange(f"slices go from 0 to {SLICES - 1}, the first must not be above the last")
         return RemoteTag(self._wire, f"/slices/{first}/{last}", f"slices {first} to {last}")
 
-    async def tags(self) -> list[TagInfo]:
-        found = (await self._wire.send("GET", "/tags")).json()["tags"]
+    async def tags(self, *, token: Position | str | None = None) -> list[TagInfo]:
+        params = {"after": None if token is None else str(token)}
+        found = (await self._wire.send("GET", "/tags", params=params)).json()["tags"]
         return [
             TagInfo(
                 one["tag"],

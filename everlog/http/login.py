@@ -67,6 +67,7 @@ async def get_login(request: AnyRequest) -> Response[str]:
 
 
 _SESSION = Shape(SessionBody, {"name": "ann", "scopes": ["read", "write"], "csrf_token": "…"})
+_ELSEWHERE = Shape(None, "", "text/plain")
 
 
 @post(
@@ -74,7 +75,7 @@ _SESSION = Shape(SessionBody, {"name": "ann", "scopes": ["read", "write"], "csrf
     status_code=200,
     tags=["operations"],
     responses=also(303, 401, 403, 408, 413),
-    opt=shown(body=Shape(LoginBody, {"token": "evl_…"}), answers={200: _SESSION}, scope="public"),
+    opt=shown(body=Shape(LoginBody, {"token": "evl_…"}), answers={200: _SESSION, 303: _ELSEWHERE}, scope="public"),
 )
 async def post_login(request: AnyRequest) -> Response[Any]:
     """Exchange a token for a session's cookie: `{"token": "evl_…"}`, or a form."""
@@ -119,7 +120,13 @@ async def _login_body(request: AnyRequest) -> LoginBody:
         raise InvalidDocument("invalid-body", 'log in with {"token": "evl_…"}') from error
 
 
-@post("/logout", tags=["operations"], opt=shown(scope="public"), status_code=303, responses=also(403))
+@post(
+    "/logout",
+    tags=["operations"],
+    opt=shown(answers={303: _ELSEWHERE}, scope="public"),
+    status_code=303,
+    responses=also(403),
+)
 async def post_logout(request: AnyRequest) -> Response[bytes]:
     """End the session."""
     security = _security(request)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from everlog.client import Everlog
 from everlog.errors import EverlogError
 from everlog.http.watching import HttpCounters
-from everlog.pipeline.status import Status
+from everlog.pipeline.status import PipelineStatus, Status
 from everlog.queues.sqlite.catalog import FOLDER, MAIN
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -19,19 +19,21 @@ Labels = Mapping[str, object]
 
 
 class Metric(NamedTuple):
-    """One metric with all its samples."""
+    """One metric with all its samples; those of a summary have an end of their own to their names."""
 
     name: str
     kind: str
     help: str
     samples: list[tuple[Labels, float]]
+    parts: Mapping[str, list[tuple[Labels, float]]] = {}
 
     def lines(self) -> Iterator[str]:
         yield f"# HELP everlog_{self.name} {self.help}"
         yield f"# TYPE everlog_{self.name} {self.kind}"
-        for labels, value in self.samples:
-            shown = ",".join(f'{name}="{escaped(str(text))}"' for name, text in labels.items())
-            yield f"everlog_{self.name}{{{shown}}} {value:.10g}" if shown else f"everlog_{self.name} {value:.10g}"
+        for part, samples in {"": self.samples, **self.parts}.items():
+            for labels, value in samples:
+                shown = ",".join(f'{name}="{escaped(str(text))}"' for name, text in labels.items())
+                yield f"everlog_{self.name}{part}" + (f"{{{shown}}}" if shown else "") + f" {value:.10g}"
 
 
 def escaped(text: str) -> str:
@@ -86,15 +88,23 @@ def status_metrics(status: Status) -> list[Metric]:
     found.append(
         Metric("pipeline_state", "gauge", "1 for the pipeline's state.", [({"state": s}, s == state) for s in states])
     )
-    if pipeline is None:
-        return found
+    return found if pipeline is None else [*found, *pipeline_metrics(pipeline)]
+
+
+def pipeline_metrics(pipeline: PipelineStatus) -> list[Metric]:
+    rows: list[tuple[Labels, float]] = [({"table": table}, count) for table, count in pipeline.rows.items()]
+    phases: dict[str, list[tuple[Labels, float]]] = {
+        "_sum": [({"phase": phase}, ms / 1000) for phase, ms in pipeline.phase_ms.items()],
+        "_count": [({"phase": phase}, pipeline.batches) for phase in pipeline.phase_ms],
+    }
     return [
-        *found,
         Metric("pipeline_batches_total", "counter", "Micro-batches since its start.", [({}, pipeline.batches)]),
         Metric("pipeline_records_total", "counter", "Records since its start.", [({}, pipeline.records)]),
         Metric("pipeline_events_total", "counter", "Events since its start.", [({}, pipeline.events)]),
         Metric("pipeline_rejected_total", "counter", "Appends that lost, since its start.", [({}, pipeline.rejected)]),
         Metric("pipeline_batch_seconds", "gauge", "The last batch.", [({}, pipeline.last_batch_ms / 1000)]),
+        Metric("pipeline_phase_seconds", "summary", "Time of batches by phase, since its start.", [], phases),
+        Metric("pipeline_rows_total", "counter", "Rows that were written, since its start.", rows),
         Metric("pipeline_left_out_topics", "gauge", "Topics that it cannot take.", [({}, len(pipeline.left_out))]),
     ]
 

@@ -22,6 +22,7 @@ from everlog.documents.nodes import Node
 from everlog.documents.paths import PARTITIONS
 from everlog.documents.workers import Workers
 from everlog.errors import DocumentNotFound, InvalidDocument, WriteUnfinished
+from everlog.http import document_examples as examples
 from everlog.http.answers import json_answer
 from everlog.http.document_spec import OBJECT, TEXT, answer, operation
 from everlog.http.errors import JSON
@@ -222,6 +223,7 @@ async def joined(app: Litestar, log: Everlog, address: str) -> AsyncIterator[Non
                     properties={"id": TEXT, "state": TEXT, "view": TEXT, "nodes": OBJECT},
                     required=["id", "state", "view"],
                 ),
+                examples=examples.NODE,
             )
         },
     ),

@@ -34,12 +34,13 @@ table { border-collapse: collapse } td, th { text-align: left; padding: .2rem .8
 
 
 class Shape(NamedTuple):
-    """What a body is: a struct of msgspec, or None for free text; and one that could be sent."""
+    """What a body is: a struct of msgspec, or None for free text; and one that could be sent. Headers come with it."""
 
     kind: Any
     example: Any
     media: str = JSON
     required: bool = True
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def shown(
@@ -68,9 +69,16 @@ def complete_document(app: Litestar, document: dict[str, Any]) -> dict[str, Any]
             continue
         if opt["body"] is not None:
             operation["requestBody"] = {"required": opt["body"].required, "content": _content([opt["body"]])}
+        operation["responses"].get("204", {}).pop("content", None)
         for status, shapes in opt["answers"].items():
             answer = operation["responses"].setdefault(str(status), {"description": ""})
-            answer["content"] = _content([shapes] if isinstance(shapes, Shape) else shapes)
+            several = [shapes] if isinstance(shapes, Shape) else shapes
+            answer["content"] = _content(several)
+            headers = dict(one for shape in several for one in shape.headers)
+            if headers:
+                answer["headers"] = {
+                    name: {"schema": {"type": "string"}, "description": text} for name, text in headers.items()
+                }
     app.state["openapi_document"] = found
     return found
 
@@ -106,7 +114,8 @@ def openapi_config() -> OpenAPIConfig:
         version=__version__,
         description=(
             "Journals, views by tag, projections, queues and documents of one event log. A key is one percent-encoded "
-            "segment of a path. Every write to a journal answers with `Journal-Position`; reads take it as `after`."
+            "segment of a path. A write whose record is in the log when it is answered says where, in "
+            "`Journal-Position`; reads of what comes from the log take that as `after`."
         ),
         path="/openapi",
         render_plugins=[PagePlugin(), DocumentPlugin()],
@@ -118,6 +127,11 @@ def openapi_config() -> OpenAPIConfig:
             Tag("journals", "Events by topic and id."),
             Tag("tags", "Events of all journals by tag, in one order."),
             Tag("projections", "Views that handlers make: how far they are, and commands for them."),
+            Tag(
+                "queues",
+                "Jobs. They are not in the log: an answer is durable, and all that is asked later knows of it.",
+            ),
+            Tag("documents", "JSON documents and collections, their indexes, views and changes."),
             Tag("operations", "How the server is."),
         ],
         use_handler_docstrings=True,

@@ -14,7 +14,7 @@ from everlog.http.answers import json_answer
 from everlog.http.audit import JOURNAL, TOPIC
 from everlog.http.errors import also
 from everlog.http.events import event_body
-from everlog.http.journal_requests import log_of
+from everlog.http.journal_requests import AfterQuery, log_of
 from everlog.http.journals import EventsBody
 from everlog.http.metrics import CONTENT_TYPE, all_metrics
 from everlog.http.openapi import Shape, shown
@@ -98,7 +98,9 @@ async def get_ready(request: AnyRequest) -> Response[bytes]:
 
 @get("/operations", tags=["operations"], responses=also(), opt=shown(answers={200: _OPERATIONS}))
 async def get_operations(
-    request: AnyRequest, limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100
+    request: AnyRequest,
+    limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100,
+    after: AfterQuery = None,
 ) -> Response[Any]:
     """What operators did, the newest first: an event before each change, and one after it."""
     log = log_of(request)
@@ -106,7 +108,7 @@ async def get_operations(
     if not config.includes(config.topic_prefix + TOPIC):
         return json_answer(EventsBody(TOPIC, JOURNAL, 0, []))
     journal = log.journal(TOPIC)
-    found = [event async for event in journal.read(JOURNAL, reverse=True, limit=limit)]
+    found = [event async for event in journal.read(JOURNAL, reverse=True, limit=limit, after=after)]
     events = [event_body(TOPIC, event) for event in found]
     return json_answer(EventsBody(TOPIC, JOURNAL, found[0].seq_nr if found else 0, events))
 

@@ -198,17 +198,22 @@ async def get_instance(request: AnyRequest, name: NamePart, key: KeyPart) -> Res
     return json_answer(instance_body(await _projections(request).get(decode(name), decode(key))))
 
 
+def _command(body: type[Any], example: dict[str, Any]) -> dict[str, Any]:
+    """How a command for an instance is described: operators only, and its body may be left out."""
+    shape = Shape(body, example, required=False)
+    return {
+        "status_code": 200,
+        "tags": ["projections"],
+        "responses": also(404, 408, 413),
+        "opt": shown(body=shape, answers={200: _DONE}, scope="admin"),
+    }
+
+
 def _done(name: str, key: str, what: str) -> Response[bytes]:
     return json_answer(DoneBody(decode(name), decode(key), what))
 
 
-@post(
-    "/projections/{name:str}/{key:str}/pause",
-    status_code=200,
-    tags=["projections"],
-    responses=also(404, 408, 413),
-    opt=shown(body=Shape(CommandBody, {"reason": "maintenance"}, required=False), answers={200: _DONE}, scope="admin"),
-)
+@post("/projections/{name:str}/{key:str}/pause", **_command(CommandBody, {"reason": "maintenance"}))
 async def pause_projection(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
     """Handle nothing until it is resumed; also after a restart."""
     body: CommandBody = await json_of(request, CommandBody, empty=True)
@@ -217,13 +222,7 @@ async def pause_projection(request: AnyRequest, name: NamePart, key: KeyPart) ->
     return _done(name, key, "paused")
 
 
-@post(
-    "/projections/{name:str}/{key:str}/resume",
-    status_code=200,
-    tags=["projections"],
-    responses=also(404, 408, 413),
-    opt=shown(body=Shape(CommandBody, {"wait": 5.0}, required=False), answers={200: _DONE}, scope="admin"),
-)
+@post("/projections/{name:str}/{key:str}/resume", **_command(CommandBody, {"wait": 5.0}))
 async def resume_projection(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
     """Go on after a pause, or after it gave up."""
     body: CommandBody = await json_of(request, CommandBody, empty=True)
@@ -232,13 +231,7 @@ async def resume_projection(request: AnyRequest, name: NamePart, key: KeyPart) -
     return _done(name, key, "resumed")
 
 
-@post(
-    "/projections/{name:str}/{key:str}/skip",
-    status_code=200,
-    tags=["projections"],
-    responses=also(404, 408, 413),
-    opt=shown(body=Shape(SkipBody, {"reason": "a test order"}, required=False), answers={200: _DONE}, scope="admin"),
-)
+@post("/projections/{name:str}/{key:str}/skip", **_command(SkipBody, {"reason": "a test order"}))
 async def skip_envelope(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
     """Leave out the envelope that is failing now. It becomes a dead letter."""
     body: SkipBody = await json_of(request, SkipBody, empty=True)
@@ -322,13 +315,7 @@ async def get_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart) ->
     return json_answer(LettersBody(letters))
 
 
-@post(
-    "/projections/{name:str}/{key:str}/dead-letters/replay",
-    status_code=200,
-    tags=["projections"],
-    responses=also(404, 408, 413),
-    opt=shown(body=Shape(SkipBody, {"offset": "17"}, required=False), answers={200: _DONE}, scope="admin"),
-)
+@post("/projections/{name:str}/{key:str}/dead-letters/replay", **_command(SkipBody, {"offset": "17"}))
 async def replay_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
     """Let the projection handle its dead letters again, all or the one at an offset."""
     body: SkipBody = await json_of(request, SkipBody, empty=True)
@@ -337,13 +324,7 @@ async def replay_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart)
     return _done(name, key, f"will handle {count} dead letters again")
 
 
-@post(
-    "/projections/{name:str}/{key:str}/dead-letters/forget",
-    status_code=200,
-    tags=["projections"],
-    responses=also(404, 408, 413),
-    opt=shown(body=Shape(SkipBody, {"offset": "17"}, required=False), answers={200: _DONE}, scope="admin"),
-)
+@post("/projections/{name:str}/{key:str}/dead-letters/forget", **_command(SkipBody, {"offset": "17"}))
 async def forget_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
     """Drop dead letters for good, all or the one at an offset."""
     body: SkipBody = await json_of(request, SkipBody, empty=True)

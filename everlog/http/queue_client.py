@@ -15,6 +15,7 @@ import msgspec
 
 from everlog.clock import Clock
 from everlog.errors import AnswerLost, EverlogError, MissingExtra, QueueNotFound, StorageFailed, Unreachable
+from everlog.http.wire import refusal
 from everlog.queues.declaration import Declaration
 from everlog.queues.operations import READS, Answer, Operation, Put
 from everlog.queues.store import QueueStore
@@ -186,5 +187,6 @@ def _refusal(answer: httpx.Response) -> EverlogError:
     except (ValueError, KeyError, TypeError, AttributeError):
         return StorageFailed(f"{answer.url} answers {answer.status_code} without a reason: is it an Everlog server?")
     if not kind:
-        return Unreachable(text) if answer.status_code == 503 else StorageFailed(text)
+        known = answer.status_code in (401, 403, 503)
+        return refusal(answer.status_code, found) if known else StorageFailed(text)
     return unpack_error(WireError(kind, text, facts))

@@ -8,14 +8,13 @@ from __future__ import annotations
 import base64
 import binascii
 from datetime import UTC, datetime
-from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
 
 from everlog.errors import InvalidInput, InvalidKey
-from everlog.http.errors import ErrorBody
+from everlog.http.errors import also
 from everlog.queues.declaration import Declaration
 from everlog.queues.jobs import DeadJob, Job, JobInfo
 from everlog.queues.keys import Key
@@ -225,10 +224,7 @@ class WokenBody(msgspec.Struct, frozen=True):
 
 def refusals(*statuses: int) -> dict[int, ResponseSpec]:
     """The errors that a route may answer with, for its documentation."""
-    return {
-        status: ResponseSpec(ErrorBody, generate_examples=False, description=HTTPStatus(status).phrase)
-        for status in sorted({*statuses, 400, 500, 503, 504, 507})
-    }
+    return also(504, *statuses)
 
 
 def also_fine(status: int, body: type[Any], description: str) -> dict[int, ResponseSpec]:

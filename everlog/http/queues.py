@@ -9,7 +9,10 @@ from litestar import MediaType, Response, Router, delete, get, post, put
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from everlog.client import Everlog
-from everlog.errors import EverlogError
+from everlog.errors import AccessDenied, EverlogError
+from everlog.http import queue_examples as examples
+from everlog.http.audit import note
+from everlog.http.openapi import shown
 from everlog.http.queue_errors import QUEUE_HANDLERS, NoSuchLetter
 from everlog.http.queue_requests import (
     MAX_WAIT,
@@ -44,17 +47,19 @@ from everlog.http.queue_requests import (
     write_place,
 )
 from everlog.http.requests import AnyRequest, read_body
+from everlog.http.security import begin_operation, principal_of
 from everlog.queues.checks import check_operation
 from everlog.queues.declaration import Declaration, Schema, convert_schemas
 from everlog.queues.jobs import Job
 from everlog.queues.listeners import listener_name
-from everlog.queues.operations import Handle, Operation
+from everlog.queues.operations import Handle, Operation, Pause
 from everlog.queues.options import MAX_PAYLOAD, check_name
 from everlog.queues.packing import parse_key
 from everlog.queues.queue import Queue
 from everlog.queues.wire import MEDIA_TYPE, Outcome, decode_operations, encode_outcomes
 
 MAX_BODY = 2 * MAX_PAYLOAD
+OPERATORS = (Pause,)  # what an operator does, through whichever route: it needs the scope admin
 BODY_SECONDS = 30.0
 Name = Annotated[str, PathParameter(description="The queue")]
 Entry = Annotated[int, PathParameter(description="The number of the job")]
@@ -71,30 +76,40 @@ def _queue(request: AnyRequest, name: str) -> Queue:
     return _log(request).queue(name)
 
 
-@get("/", responses=refusals())
+@get("/", responses=refusals(), opt=shown(answers={200: examples.NAMES}))
 async def list_queues(request: AnyRequest) -> QueuesBody:
     """The names of all queues."""
     return QueuesBody(await _log(request).queues.names())
 
 
-@get("/{name:str}", responses=refusals(404))
+@get("/{name:str}", responses=refusals(404), opt=shown(answers={200: examples.QUEUE}))
 async def get_queue(request: AnyRequest, name: Name) -> QueueBody:
     """What a queue is declared to be."""
     return QueueBody(await _queue(request, name).declaration())
 
 
-@put("/{name:str}", responses=refusals(409), request_max_body_size=1024 * 1024)
+@put(
+    "/{name:str}",
+    responses=refusals(408, 409, 413),
+    opt=shown(body=examples.DECLARE, answers={200: examples.QUEUE}),
+    request_max_body_size=1024 * 1024,
+)
 async def declare_queue(request: AnyRequest, name: Name, data: JSONBody[DeclareBody]) -> QueueBody:
-    """Make a queue, or change its options."""
+    """Make a queue, or change its options. Needs the scope `admin`, unless it does no more than a first put does."""
     schemas: tuple[Schema, ...] = convert_schemas(data.schemas)
     wanted = Declaration(check_name(name), data.options, schemas, data.description)
-    return QueueBody(await _log(request).queues.declare(wanted))
+    queues = _log(request).queues
+    found = await queues.declared(name)
+    if wanted != (found or Declaration(name)):
+        await begin_operation(request)
+    return QueueBody(await queues.declare(wanted))
 
 
 @post(
     "/{name:str}/jobs",
     status_code=201,
-    responses={**also_fine(200, ReceiptBody, "Merged with what is there"), **refusals(409, 413)},
+    responses={**also_fine(200, ReceiptBody, "Merged with what is there"), **refusals(408, 409, 413)},
+    opt=shown(body=examples.PUT, answers={201: examples.CREATED, 200: examples.MERGED}),
     request_max_body_size=MAX_BODY,
 )
 async def put_job(request: AnyRequest, name: Name, data: JSONBody[PutBody]) -> Response[ReceiptBody]:
@@ -113,7 +128,7 @@ async def put_job(request: AnyRequest, name: Name, data: JSONBody[PutBody]) -> R
     return Response(ReceiptBody(receipt.result, receipt.entry), status_code=status)
 
 
-@get("/{name:str}/jobs", responses=refusals(404))
+@get("/{name:str}/jobs", responses=refusals(404), opt=shown(answers={200: examples.WAITING}))
 async def peek_jobs(
     request: AnyRequest,
     name: Name,
@@ -131,13 +146,19 @@ async def peek_jobs(
     return PageBody([JobBody(**job_fields(info)) for info in found], following)
 
 
-@get("/{name:str}/claims", responses=refusals(404))
+@get("/{name:str}/claims", responses=refusals(404), opt=shown(answers={200: examples.CLAIMED}))
 async def list_claims(request: AnyRequest, name: Name, limit: Limit = 100) -> PageBody:
     """What is being processed; the one whose lease ends first at the head."""
     return PageBody([JobBody(**job_fields(info)) for info in await _queue(request, name).leases(limit)])
 
 
-@post("/{name:str}/claims", status_code=200, responses=refusals(404), request_max_body_size=65_536)
+@post(
+    "/{name:str}/claims",
+    status_code=200,
+    responses=refusals(404, 408, 413),
+    opt=shown(body=examples.CLAIM, answers={200: examples.CLAIMS}),
+    request_max_body_size=65_536,
+)
 async def claim_jobs(request: AnyRequest, name: Name, data: JSONBody[ClaimBody]) -> ClaimsBody:
     """Take the first jobs that are due; with `wait`, wait for one. Each is yours until its deadline."""
     jobs = await _claim_patiently(request, _queue(request, name), data)
@@ -177,7 +198,12 @@ async def _gone(request: AnyRequest) -> None:
         pass
 
 
-@post("/{name:str}/claims/{entry:int}/{token:int}/heartbeat", status_code=200, responses=refusals(404, 409))
+@post(
+    "/{name:str}/claims/{entry:int}/{token:int}/heartbeat",
+    status_code=200,
+    responses=refusals(404, 409),
+    opt=shown(answers={200: examples.BEAT}),
+)
 async def beat_job(request: AnyRequest, name: Name, entry: Entry, token: Token) -> BeatBody:
     """Keep a job for one more lease."""
     answer = await _queue(request, name).heartbeat(Handle(entry, token))
@@ -193,7 +219,8 @@ async def finish_job(request: AnyRequest, name: Name, entry: Entry, token: Token
 @post(
     "/{name:str}/claims/{entry:int}/{token:int}/fail",
     status_code=204,
-    responses=refusals(404, 409),
+    responses=refusals(404, 408, 409, 413),
+    opt=shown(body=examples.FAIL),
     request_max_body_size=65_536,
 )
 async def fail_job(request: AnyRequest, name: Name, entry: Entry, token: Token, data: JSONBody[FailBody]) -> None:
@@ -207,7 +234,13 @@ async def release_job(request: AnyRequest, name: Name, entry: Entry, token: Toke
     await _queue(request, name).release(Handle(entry, token))
 
 
-@post("/{name:str}/cancel", status_code=200, responses=refusals(404), request_max_body_size=65_536)
+@post(
+    "/{name:str}/cancel",
+    status_code=200,
+    responses=refusals(404, 408, 413),
+    opt=shown(body=examples.CANCEL, answers={200: examples.COUNT}),
+    request_max_body_size=65_536,
+)
 async def cancel_job(request: AnyRequest, name: Name, data: JSONBody[CancelBody]) -> CountBody:
     """Remove what waits for a key, tell what runs to stop."""
     queue = _queue(request, name)
@@ -215,19 +248,29 @@ async def cancel_job(request: AnyRequest, name: Name, data: JSONBody[CancelBody]
     return CountBody(await queue.cancel(key, data.reason))
 
 
-@post("/{name:str}/pause", status_code=200, responses=refusals(404))
+@post(
+    "/{name:str}/pause",
+    status_code=200,
+    responses=refusals(404),
+    opt=shown(answers={200: examples.PAUSED}, scope="admin"),
+)
 async def pause_queue(request: AnyRequest, name: Name) -> PausedBody:
-    """Give out no more jobs."""
+    """Give out no more jobs. Needs the scope `admin`."""
     return PausedBody(True, await _queue(request, name).pause())
 
 
-@post("/{name:str}/resume", status_code=200, responses=refusals(404))
+@post(
+    "/{name:str}/resume",
+    status_code=200,
+    responses=refusals(404),
+    opt=shown(answers={200: examples.RESUMED}, scope="admin"),
+)
 async def resume_queue(request: AnyRequest, name: Name) -> PausedBody:
-    """Give out jobs again."""
+    """Give out jobs again. Needs the scope `admin`."""
     return PausedBody(False, await _queue(request, name).resume())
 
 
-@get("/{name:str}/dead", responses=refusals(404))
+@get("/{name:str}/dead", responses=refusals(404), opt=shown(answers={200: examples.DEAD}))
 async def list_dead(
     request: AnyRequest,
     name: Name,
@@ -239,7 +282,12 @@ async def list_dead(
     return DeadPageBody([dead_body(letter) for letter in found], found[-1].entry if len(found) == limit else None)
 
 
-@post("/{name:str}/dead/{entry:int}/revive", status_code=200, responses=refusals(404, 409))
+@post(
+    "/{name:str}/dead/{entry:int}/revive",
+    status_code=200,
+    responses=refusals(404, 409),
+    opt=shown(answers={200: examples.CREATED}),
+)
 async def revive_job(request: AnyRequest, name: Name, entry: Entry) -> ReceiptBody:
     """Put a dead letter back into the queue."""
     receipt = await _queue(request, name).revive(entry)
@@ -248,7 +296,7 @@ async def revive_job(request: AnyRequest, name: Name, entry: Entry) -> ReceiptBo
     return ReceiptBody(receipt.result, receipt.entry)
 
 
-@get("/{name:str}/flags", responses=refusals(404))
+@get("/{name:str}/flags", responses=refusals(404), opt=shown(answers={200: examples.FLAGS}))
 async def list_flags(request: AnyRequest, name: Name) -> FlagsBody:
     """What somebody should look at."""
     return FlagsBody([flag_body(flag) for flag in await _queue(request, name).flags()])
@@ -263,7 +311,7 @@ async def ack_flag(
         raise NoSuchLetter(detail=f"{name} has no open flag {reason!r}")
 
 
-@get("/{name:str}/stats", responses=refusals(404))
+@get("/{name:str}/stats", responses=refusals(404), opt=shown(answers={200: examples.STATS}))
 async def get_stats(request: AnyRequest, name: Name) -> StatsBody:
     """How many jobs are ready, delayed, running, dead."""
     found = await _queue(request, name).stats()
@@ -271,7 +319,7 @@ async def get_stats(request: AnyRequest, name: Name) -> StatsBody:
     return StatsBody(found.ready, found.delayed, found.running, found.dead, found.paused, oldest)
 
 
-@post("/{name:str}/wait", status_code=200, responses=refusals(404))
+@post("/{name:str}/wait", status_code=200, responses=refusals(404), opt=shown(answers={200: examples.WOKEN}))
 async def wait_for_work(
     request: AnyRequest,
     name: Name,
@@ -290,15 +338,23 @@ async def wait_for_work(
     status_code=200,
     media_type=MediaType.MESSAGEPACK,
     responses=refusals(404, 408, 413),
+    opt=shown(body=examples.OPERATIONS, answers={200: examples.OUTCOMES}),
     description="For the Python client: operations as MessagePack, answered in their order.",
 )
 async def run_operations(request: AnyRequest, name: Name) -> Response[bytes]:
     body = await read_body(request, limit=MAX_BODY, seconds=BODY_SECONDS)
     operations, store = decode_operations(body), _log(request).queues
     declaration = await _queue(request, name).declaration()
+    may_operate = principal_of(request).may("admin")
+    acts = [one for one in operations if isinstance(one, OPERATORS)]
+    if acts and may_operate:
+        await begin_operation(request)
+        note(request, paused=acts[-1].paused)
 
     async def run(operation: Operation) -> Outcome:
         try:
+            if isinstance(operation, OPERATORS) and not may_operate:
+                raise AccessDenied(f"pausing and resuming {name} needs the scope 'admin'")
             check_operation(operation, declaration)
             return await store.execute(name, operation)
         except EverlogError as error:

@@ -2,7 +2,8 @@
 
 A route says what it needs by `opt={"scope": "read" | "write" | "admin" | "public"}`; without that, GET and HEAD need
 `read`, all else `write`. What needs `admin`, and what a session changes, goes into the operations log; a route that
-notes its own operations there says `opt={"audit": False}`. Handlers ask `principal_of(request)`; they never look at
+notes its own operations there says `opt={"audit": False}`. One that takes the forms of pages says `opt={"csrf": True}`:
+then the page's secret is asked for even where nobody logs in. Handlers ask `principal_of(request)`; they never look at
 tokens or cookies themselves.
 """
 
@@ -177,12 +178,14 @@ async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     if principal is None and wanted != "public":
         raise NotAuthorizedException("this needs a token: Authorization: Bearer evl_…", headers=CHALLENGE)
     if principal is not None and not principal.may(wanted):
-        raise PermissionDeniedException(f"this needs the scope {wanted!r}, which {principal.name} has not")
+        raise _denied(wanted, principal, connection)
     if scope["method"] not in SAFE and connection.headers.get("authorization") is None:
-        await _refuse_forged_requests(connection, principal, public=wanted == "public")
+        _refuse_other_sites(connection)
+        if principal is not None and wanted != "public" and (principal.session or handler.opt.get("csrf")):
+            await _refuse_forged_requests(connection, principal)
     if _is_operation(handler, scope["method"], wanted, principal):
         assert principal is not None
-        await _begin_operation(connection, handler, principal)
+        await _note_operation(connection, handler, principal)
 
 
 def _is_operation(handler: BaseRouteHandler, method: str, wanted: str, principal: Principal | None) -> bool:
@@ -191,10 +194,27 @@ def _is_operation(handler: BaseRouteHandler, method: str, wanted: str, principal
     return wanted == "admin" or principal.session
 
 
-async def _begin_operation(
+async def begin_operation(request: AnyRequest) -> None:
+    """For a handler of which only some requests are an operator's: this one is. It needs `admin`, and is noted."""
+    principal = principal_of(request)
+    if not principal.may("admin"):
+        raise _denied("admin", principal, request)
+    if "operation" not in request.scope["state"]:  # what a session changes is noted already
+        await _note_operation(request, request.scope["route_handler"], principal)
+
+
+def _denied(
+    wanted: str, principal: Principal, connection: ASGIConnection[Any, Any, Any, Any]
+) -> PermissionDeniedException:
+    security: Security = connection.app.state.security
+    hint = "" if security.tokens.needed else ": start the server with --writable, or use a token"
+    return PermissionDeniedException(f"this needs the scope {wanted!r}, which {principal.name} has not{hint}")
+
+
+async def _note_operation(
     connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler, principal: Principal
 ) -> None:
-    """Before the handler runs; the answer ends it (watching.py)."""
+    """Before anything is done; the answer ends it (watching.py)."""
     scope: HTTPScope = connection.scope  # type: ignore[assignment]
     target = {"method": scope["method"], "path": scope["path"][:MAX_SHOWN_PATH]}
     if connection.client is not None:
@@ -238,24 +258,25 @@ def _refuse_foreign_hosts(connection: ASGIConnection[Any, Any, Any, Any]) -> Non
         raise PermissionDeniedException("without tokens this server answers to localhost only: see docs/security.md")
 
 
-async def _refuse_forged_requests(
-    connection: ASGIConnection[Any, Any, Any, Any], principal: Principal | None, *, public: bool
-) -> None:
+def _refuse_other_sites(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     """What a browser sends by itself, with a cookie or to a local server, must come from a page of ours."""
     headers = connection.headers
     origin = headers.get("origin")
     foreign = origin is not None and (_parts(origin)[0] or "none") != headers.get("host", "")
     if foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise PermissionDeniedException("this request comes from a page of another site")
-    if public or principal is None or not principal.session:
-        return
+
+
+async def _refuse_forged_requests(connection: ASGIConnection[Any, Any, Any, Any], principal: Principal) -> None:
+    """Only a page that was served to this principal knows the secret."""
     assert principal.csrf is not None
+    headers = connection.headers
     given = headers.get(CSRF_HEADER)
     if given is None and headers.get("content-type", "").partition(";")[0].strip().lower() == FORM:
         given = (await form_of(connection)).get(CSRF_FIELD)  # type: ignore[arg-type]
     if given is None or not hmac.compare_digest(given.encode(), principal.csrf.encode()):
         raise PermissionDeniedException(
-            f"a request with a cookie needs the header {CSRF_HEADER}, or the form field {CSRF_FIELD}, of its session"
+            f"this needs the header {CSRF_HEADER}, or the form field {CSRF_FIELD}, of its session: load the page again"
         )
 
 

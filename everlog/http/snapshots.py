@@ -6,13 +6,14 @@ from typing import Annotated
 
 import msgspec
 from litestar import Response, delete, get, put
+from litestar.di import NamedDependency, Provide
 from litestar.params import PathParameter, QueryParameter
 
 from everlog.errors import JournalNotFound
 from everlog.http.answers import json_answer
 from everlog.http.errors import also
 from everlog.http.events import NewSnapshot, SnapshotBody, payload_of, snapshot_body
-from everlog.http.journal_requests import IdPart, TopicPart, journal_of, json_of
+from everlog.http.journal_requests import AfterQuery, IdPart, TopicPart, journal_of, json_of
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, decode
 from everlog.journal.snapshots import Criteria
@@ -24,6 +25,19 @@ Highest = Annotated[int, QueryParameter(ge=1, le=MAX_SEQ_NR, description="Not ab
 Since = Annotated[int, QueryParameter(ge=0, le=MAX_SEQ_NR, description="Not before this time (Unix milliseconds)")]
 Until = Annotated[int, QueryParameter(ge=0, le=MAX_SEQ_NR, description="Not after this time (Unix milliseconds)")]
 
+
+def fitting(
+    min_seq_nr: Lowest = 1,
+    max_seq_nr: Highest = MAX_SEQ_NR,
+    min_timestamp: Since = 0,
+    max_timestamp: Until = MAX_SEQ_NR,
+) -> Criteria:
+    """Which snapshots a request means."""
+    return Criteria(min_seq_nr, max_seq_nr, min_timestamp, max_timestamp)
+
+
+Wanted = NamedDependency[Criteria]
+CRITERIA = {"criteria": Provide(fitting, sync_to_thread=False)}
 _KEPT = {
     "seq_nr": 10,
     "time": "2026-01-31T12:00:00.000+00:00",
@@ -51,21 +65,15 @@ class DroppedBody(msgspec.Struct, frozen=True):
     "/journals/{topic:str}/{journal_id:str}/snapshots",
     tags=["journals"],
     responses=also(),
+    dependencies=CRITERIA,
     opt=shown(answers={200: Shape(SnapshotsBody, {"topic": "orders", "id": "o-1", "snapshots": [_KEPT]})}),
 )
 async def get_snapshots(
-    request: AnyRequest,
-    topic: TopicPart,
-    journal_id: IdPart,
-    min_seq_nr: Lowest = 1,
-    max_seq_nr: Highest = MAX_SEQ_NR,
-    min_timestamp: Since = 0,
-    max_timestamp: Until = MAX_SEQ_NR,
+    request: AnyRequest, topic: TopicPart, journal_id: IdPart, criteria: Wanted, after: AfterQuery = None
 ) -> Response[bytes]:
     """The snapshots of a journal, oldest first; the newest one that fits is the last."""
     journal, name = journal_of(request, topic), decode(journal_id)
-    criteria = Criteria(min_seq_nr, max_seq_nr, min_timestamp, max_timestamp)
-    found = [snapshot_body(one) for one in await journal.snapshots.list(name, criteria)]
+    found = [snapshot_body(one) for one in await journal.snapshots.list(name, criteria, after=after)]
     return json_answer(SnapshotsBody(journal.topic, name, found))
 
 
@@ -75,10 +83,12 @@ async def get_snapshots(
     responses=also(404),
     opt=shown(answers={200: Shape(SnapshotBody, _KEPT)}),
 )
-async def get_snapshot(request: AnyRequest, topic: TopicPart, journal_id: IdPart, seq_nr: Number) -> Response[bytes]:
+async def get_snapshot(
+    request: AnyRequest, topic: TopicPart, journal_id: IdPart, seq_nr: Number, after: AfterQuery = None
+) -> Response[bytes]:
     """One snapshot."""
     journal, name = journal_of(request, topic), decode(journal_id)
-    found = await journal.snapshots.load(name, Criteria(seq_nr, seq_nr))
+    found = await journal.snapshots.load(name, Criteria(seq_nr, seq_nr), after=after)
     if found is None:
         raise JournalNotFound(f"there is no snapshot of {name!r} at seqNr {seq_nr}")
     return json_answer(snapshot_body(found))
@@ -105,20 +115,14 @@ async def put_snapshot(request: AnyRequest, topic: TopicPart, journal_id: IdPart
     status_code=200,
     tags=["journals"],
     responses=also(),
+    dependencies=CRITERIA,
     opt=shown(answers={200: Shape(DroppedBody, {"dropped": 1})}),
 )
 async def delete_snapshots(
-    request: AnyRequest,
-    topic: TopicPart,
-    journal_id: IdPart,
-    min_seq_nr: Lowest = 1,
-    max_seq_nr: Highest = MAX_SEQ_NR,
-    min_timestamp: Since = 0,
-    max_timestamp: Until = MAX_SEQ_NR,
+    request: AnyRequest, topic: TopicPart, journal_id: IdPart, criteria: Wanted
 ) -> Response[bytes]:
     """Drop all snapshots that fit."""
     journal, name = journal_of(request, topic), decode(journal_id)
-    criteria = Criteria(min_seq_nr, max_seq_nr, min_timestamp, max_timestamp)
     return json_answer(DroppedBody(await journal.snapshots.delete(name, criteria=criteria)))
 
 

@@ -15,8 +15,8 @@ from litestar.params import PathParameter, QueryParameter
 from everlog.errors import InvalidDocument
 from everlog.http.answers import json_answer
 from everlog.http.errors import also
-from everlog.http.events import TaggedBody, tagged_body
-from everlog.http.journal_requests import MAX_PAGE, PAGE, collected, log_of
+from everlog.http.events import EXAMPLE, TaggedBody, tagged_body
+from everlog.http.journal_requests import MAX_PAGE, PAGE, AfterQuery, collected, log_of
 from everlog.http.lines import LINES, lines_answer, wants_lines
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, decode, segment
@@ -66,13 +66,8 @@ class TagPageBody(msgspec.Struct, frozen=True):
     next: str | None = None
 
 
-_EVENT = {
-    "seq_nr": 1,
-    "payload_type": "json",
-    "payload": {"placed": 3},
-    "tags": ["eu"],
-    "time": "2026-01-31T12:00:00.000+00:00",
-    "position": "orders:3:42",
+_EVENT: dict[str, Any] = {
+    **EXAMPLE,
     "offset": "6f2d5c40-fe9c-11f0-8080-808080808080",
     "topic": "orders",
     "id": "o-1",
@@ -93,9 +88,9 @@ _TAGS = {
 
 
 @get("/tags", tags=["tags"], responses=also(), opt=shown(answers={200: Shape(TagsBody, {"tags": [_TAGS]})}))
-async def get_tags(request: AnyRequest) -> Response[bytes]:
+async def get_tags(request: AnyRequest, after: AfterQuery = None) -> Response[bytes]:
     """All tags, with the number of their events and the last one."""
-    found = await log_of(request).tags()
+    found = await log_of(request).tags(token=after)
     rows = [TagBody(one.tag, one.events, one.journals, str(one.last_offset), one.last_time) for one in found]
     return json_answer(TagsBody(rows))
 

@@ -1,7 +1,7 @@
 """Actions, and the header `journal.action` that carries them: one JSON object with one name in it.
 
-Everlog's own additions are optional fields: `expected`, `id` (append), `ifExists` (delete), `expireOn`
-(purge), and the action `resume`.
+Everlog's own additions are optional fields: `expected`, `id`, `timestamp` (append), `ifExists`, `copied` (delete),
+`expireOn` (purge), and the action `resume`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any, Literal
 import msgspec
 
 from everlog.errors import MalformedRecord
+from everlog.journal.duration import ExpireAfter
 from everlog.journal.values import MAX_SEQ_NR
 
 ACTION_HEADER = "journal.action"
+MIN_TIMESTAMP = -(2**63)
 
 
 class Range(msgspec.Struct, frozen=True, gc=False, rename={"first": "from", "last": "to"}):
@@ -32,7 +34,11 @@ class Expected(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defau
 
 
 class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel", omit_defaults=True):
-    """Add the events of this record. Writers always give `metadata`, `{}` when they have none."""
+    """Add the events of this record. Writers always give `metadata`, `{}` when they have none.
+
+    `timestamp`: the events are a copy, and of this time. The record itself is new: a log that removes old records must
+    not take it for one.
+    """
 
     range: Range
     origin: str | None = None
@@ -41,6 +47,7 @@ class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"
     metadata: Any = None
     expected: Expected | None = None
     id: str | None = None
+    timestamp: int | None = None
 
     @property
     def header_data(self) -> Any:
@@ -48,13 +55,23 @@ class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel"
         return self.metadata.get("data") if isinstance(self.metadata, dict) else None
 
 
+class Copied(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """What a copy knows of a journal besides its events: when it began and when it ends."""
+
+    created: int | None = None
+    updated: int | None = None
+    expire_after: str | None = None
+    expire_on: date | None = None
+
+
 class Delete(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Events up to `to` are gone."""
+    """Events up to `to` are gone. With `copied` it only begins a journal, the copy of one that had lost so many."""
 
     to: int
     origin: str | None = None
     version: str | None = None
     if_exists: bool = False
+    copied: Copied | None = None
 
 
 class Purge(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
@@ -144,5 +161,18 @@ def _check(action: Action) -> None:
         first, last, expected = action.range.first, action.range.last, action.expected
         if not 1 <= first <= last <= MAX_SEQ_NR or (expected and not 0 <= expected.seq_nr <= MAX_SEQ_NR):
             raise MalformedRecord(f"the header {ACTION_HEADER} is out of range: {first}..{last}, {expected}")
-    elif isinstance(action, Delete) and not 1 <= action.to <= MAX_SEQ_NR:
-        raise MalformedRecord(f"the header {ACTION_HEADER} is out of range: {action.to}")
+        if action.timestamp is not None and not MIN_TIMESTAMP <= action.timestamp <= MAX_SEQ_NR:
+            raise MalformedRecord(f"the header {ACTION_HEADER} is out of range: timestamp {action.timestamp}")
+    elif isinstance(action, Delete):
+        if not 1 <= action.to <= MAX_SEQ_NR:
+            raise MalformedRecord(f"the header {ACTION_HEADER} is out of range: {action.to}")
+        if action.copied is not None:
+            _check_copied(action.copied)
+
+
+def _check_copied(copied: Copied) -> None:
+    for time in (copied.created, copied.updated):
+        if time is not None and not MIN_TIMESTAMP <= time <= MAX_SEQ_NR:
+            raise MalformedRecord(f"the header {ACTION_HEADER} is out of range: {time}")
+    if copied.expire_after is not None:
+        ExpireAfter.parse(copied.expire_after)

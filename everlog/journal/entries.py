@@ -29,6 +29,9 @@ def decode(record: Record) -> Entry:
             return Entry(record, action)
         if record.value is None:
             return Entry(record)
-        return Entry(record, action, decode_value(action.payload_type, record.value))
+        value = decode_value(action.payload_type, record.value)
+        if action.timestamp is not None:
+            record = msgspec.structs.replace(record, timestamp=action.timestamp)
+        return Entry(record, action, value)
     except MalformedRecord as error:
         return Entry(record, error=str(error))

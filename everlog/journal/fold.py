@@ -20,9 +20,10 @@ from itertools import pairwise
 
 import msgspec
 
-from everlog.journal.actions import Append, Delete, Mark, Purge, Resume
+from everlog.journal.actions import Append, Copied, Delete, Mark, Purge, Resume
 from everlog.journal.changes import Change, Quarantined, Reason, Rejected, Tagged
 from everlog.journal.codec import AppendValue, encode_headers, encode_tags, record_metadata
+from everlog.journal.duration import ExpireAfter
 from everlog.journal.entries import Entry, decode
 from everlog.journal.events import EventRecord
 from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
@@ -238,6 +239,8 @@ class _Folding:
             if not action.if_exists:
                 self._delete_absent(record, action)
             return
+        if action.copied is not None:  # somebody else began this journal: it is not ours to delete from
+            return
         # A head taken over from elsewhere may say that more was deleted than ever existed.
         seq_nr = max(head.seq_nr, head.delete_to)
         delete_to = max(head.delete_to, min(action.to, seq_nr))
@@ -263,18 +266,28 @@ class _Folding:
         )
 
     def _delete_absent(self, record: Record, action: Delete) -> None:
-        self._move(
-            Head(
-                partition=record.partition,
-                offset=record.offset,
-                segment_size=self.topic.segment_size,
-                seq_nr=action.to,
-                delete_to=action.to,
-                created=record.timestamp,
-                updated=record.timestamp,
-                origin=action.origin,
-                legacy_segment=self.head is not None and self.head.legacy_segment,
-            )
+        head = Head(
+            partition=record.partition,
+            offset=record.offset,
+            segment_size=self.topic.segment_size,
+            seq_nr=action.to,
+            delete_to=action.to,
+            created=record.timestamp,
+            updated=record.timestamp,
+            origin=action.origin,
+            legacy_segment=self.head is not None and self.head.legacy_segment,
+        )
+        self._move(head if action.copied is None else self._copied(head, action.copied))
+
+    def _copied(self, head: Head, copied: Copied) -> Head:
+        """A copy begins a life, which may have snapshots before it has events, and ends when the original would."""
+        return msgspec.structs.replace(
+            head,
+            created=head.created if copied.created is None else copied.created,
+            updated=head.updated if copied.updated is None else copied.updated,
+            expire_after=None if copied.expire_after is None else ExpireAfter.parse(copied.expire_after),
+            expire_on=copied.expire_on,
+            record_id=self.topic.life(head.partition, head.offset),
         )
 
     def _purge(self, record: Record, action: Purge) -> None:

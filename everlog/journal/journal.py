@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,14 @@ from typing import Any
 
 from everlog.clock import Clock
 from everlog.config import Config
-from everlog.errors import InvalidInput, InvalidPosition, InvalidRange
+from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageFailed, TopicRetired
 from everlog.journal.actions import Delete, Mark, Purge
 from everlog.journal.events import Event, EventRecord
 from everlog.journal.head import Head, exists
-from everlog.journal.pinning import pin_topic
+from everlog.journal.pinning import check_never_used, pin_topic
 from everlog.journal.reading import Reader, Ref, Span
+from everlog.journal.remains import Remains, parts_over
+from everlog.journal.retiring import is_retired
 from everlog.journal.snapshots import Recovered, Snapshots
 from everlog.journal.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
 from everlog.journal.writing import Draft, Origin, Writer
@@ -23,6 +26,9 @@ from everlog.log.base import Log
 from everlog.store.base import Store
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+# Who has a topic open looks so often whether it was retired meanwhile, and waits no longer for the answer.
+LOOK_SECONDS = 10.0
+ANSWER_SECONDS = 1.0
 
 After = Position | str | None
 
@@ -73,6 +79,8 @@ class Journal:
         self.parts = parts
         self.snapshots = Snapshots(self)
         self._opened: Ref | None = None
+        self._retired = False
+        self._looked = 0.0
 
     async def append(
         self,
@@ -201,53 +209,87 @@ class Journal:
         events = self.read(journal_id, from_seq=first, to_seq=max(pointer or 1, first))
         return Recovered(seq_nr=pointer or 0, snapshot=snapshot, events=events)
 
-    async def keys(self) -> AsyncIterator[str]:
-        """The ids of all journals that exist, each once: stored ones, and those only in the tail."""
+    async def keys(self, *, after: After = None) -> AsyncIterator[str]:
+        """The ids of all journals that exist, each once: stored ones, and those only in the tail.
+
+        `after`: only once this position is reached.
+        """
         if await self._open(create=False) is None:
+            self._position(after)
             return
-        recent = await self.recent_keys()
+        recent = await self.recent_keys(after=after)
         async for page in self.parts.store.ids(self.log_name):
             for journal_id in page:
                 if journal_id not in recent:
                     yield journal_id
         for journal_id in sorted(recent):
-            if await self.pointer(journal_id) is not None:
+            if await self.pointer(journal_id, after=after) is not None:
                 yield journal_id
 
-    async def recent_keys(self) -> set[str]:
+    async def recent_keys(self, *, after: After = None) -> set[str]:
         """Ids with un-replicated records; whether they exist is for the fold to say."""
+        position = self._position(after)
         found: set[str] = set()
         ref = await self._open(create=False)
         if ref is None:
             return found
         for partition in range(ref.topic.partitions):
-            keys = await self.parts.reader.recent_keys(ref.log_topic, partition)
+            keys = await self.parts.reader.recent_keys(ref.log_topic, partition, position)
             found.update(key.decode() for key in keys if key and _is_text(key))
         return found
 
     async def ref(self, journal_id: str, *, create: bool = False) -> Ref | None:
         """The journal's place, or None while its topic does not exist."""
         key = check_id(journal_id)
-        opened = self._opened or await self._open(create=create)
+        opened = self._opened
+        if opened is None or self.parts.clock.monotonic() - self._looked > LOOK_SECONDS:
+            opened = await self._open(create=create)
         return None if opened is None else Ref(opened.log_topic, opened.topic, journal_id, key, self.topic)
 
     async def _ref_to_write(self, journal_id: str) -> Ref:
-        """The journal's place; its topic is created if need be."""
+        """The journal's place; its topic is created if need be, unless it is retired."""
         ref = await self.ref(journal_id, create=True)
         assert ref is not None
+        if self._retired:
+            raise TopicRetired(self.topic)
         return ref
 
     async def _open(self, *, create: bool) -> Ref | None:
-        """Find or create the topic, and pin what must never change about it."""
-        if self._opened is not None:
+        """Find or create the topic, and pin what must never change about it. Of a retired one, what is left is read."""
+        if self._opened is not None and not await self._retired_meanwhile():
             return self._opened
         log, store = self.parts.log, self.parts.store
+        self._looked = self.parts.clock.monotonic()
+        if await is_retired(store, self.log_name):
+            return await self._open_remains()
         found = await log.create_topic(self.log_name) if create else await log.topic(self.log_name)
         if found is None:
+            await check_never_used(store, self.log_name, self.topic)
             return None
         topic = await pin_topic(store, found, self.parts.config, self.parts.clock)
         self._opened = Ref(found, topic, "", b"", self.topic)
         return self._opened
+
+    async def _open_remains(self) -> Ref:
+        """From now on this object reads what is left of the topic, and nothing can be written with it."""
+        store = self.parts.store
+        topic = next(topic for topic in await store.pinned() if topic.name == self.log_name)
+        remains = await Remains.look(self.parts.log, store, topic, self.topic)
+        self.parts = parts_over(self.parts, remains)
+        self._retired = True
+        self._opened = Ref(remains.log_topic, topic, "", b"", self.topic)
+        return self._opened
+
+    async def _retired_meanwhile(self) -> bool:
+        """Look now and then. A store that does not answer must not hold up those who append."""
+        now = self.parts.clock.monotonic()
+        if self._retired or now - self._looked <= LOOK_SECONDS:
+            return False
+        self._looked = now
+        try:
+            return await asyncio.wait_for(is_retired(self.parts.store, self.log_name), ANSWER_SECONDS)
+        except (StorageFailed, TimeoutError):
+            return False
 
     async def _from_where(self, journal_id: str, after: After, strict: bool) -> Position | None:
         """The position that a read must have reached; a strict one goes beyond a mark of its own."""

@@ -62,7 +62,7 @@ class Quarantine:
                         yield _stored_item(name, row)
             for journal_id in sorted(recent):
                 ref = await journal.ref(journal_id)
-                for found in () if ref is None else await self._parts.reader.waiting(ref):
+                for found in () if ref is None else await journal.parts.reader.waiting(ref):
                     yield _item(name, journal_id, "halted", found.reason, found.record)
 
     async def show(self, topic: str, partition: int, offset: int) -> WaitingItem:

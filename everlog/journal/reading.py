@@ -15,6 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from everlog.errors import IntegrityViolated, InvalidPosition, JournalHalted, LogTruncated, Overtaken
+from everlog.errors.storage import rescue
 from everlog.journal.actions import Resume
 from everlog.journal.changes import Change, Quarantined
 from everlog.journal.entries import Entry, decode
@@ -116,10 +117,10 @@ class Reader:
                 continue
         raise Overtaken(f"{ref}: the log was trimmed under the read {MAX_TRIES} times: read again")
 
-    async def recent_keys(self, log_topic: LogTopic, partition: int) -> Sequence[bytes]:
+    async def recent_keys(self, log_topic: LogTopic, partition: int, after: Position | None = None) -> Sequence[bytes]:
         """The keys of all records that are not replicated yet, whatever these say."""
         for _ in range(MAX_TRIES):
-            end = await self._log.end(log_topic, partition)
+            end = await self._end(log_topic, partition, after)
             pointer = await self._store.pointer(log_topic.name, partition)
             if end <= pointer + 1:
                 return ()
@@ -129,11 +130,16 @@ class Reader:
                 await self._check_trimmed(log_topic.name, partition, pointer, Bounds(trimmed.start, end))
         raise Overtaken(f"{log_topic.name}: the log was trimmed under the read {MAX_TRIES} times: read again")
 
-    async def _view(self, ref: Ref, after: Position | None) -> View:
-        reach = after.offset + 1 if after is not None and after.partition == ref.partition else 0
-        end = await self._log.end(ref.log_topic, ref.partition, reach=reach)
+    async def _end(self, log_topic: LogTopic, partition: int, after: Position | None) -> int:
+        """Where a partition ends; not before a position that the caller knows of."""
+        reach = after.offset + 1 if after is not None and after.partition == partition else 0
+        end = await self._log.end(log_topic, partition, reach=reach)
         if end < reach:
             raise InvalidPosition(f"{after} is beyond the end of the log ({end}): is it from another log?")
+        return end
+
+    async def _view(self, ref: Ref, after: Position | None) -> View:
+        end = await self._end(ref.log_topic, ref.partition, after)
         pointer = await self._store.pointer(ref.topic.name, ref.partition)
         if pointer >= end:
             # The pipeline may just have moved on; an end that stays behind the pointer is a lost log.
@@ -336,7 +342,7 @@ def check_truncation(topic: str, partition: int, bounds: Bounds, pointer: int) -
             topic,
             partition,
             f"the log ends at {bounds.end}, but {pointer} is already replicated: it was replaced by an older "
-            "or emptier one; restore it, or start a new topic",
+            f"or emptier one; {rescue()}",
         )
 
 

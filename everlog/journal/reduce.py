@@ -34,7 +34,7 @@ def reduce(entries: Sequence[Entry]) -> list[Reduced]:
         if isinstance(action, Purge):
             if action.expire_on is None:
                 steps.append(Reduced("purge", offset))
-        elif isinstance(action, Delete):
+        elif isinstance(action, Delete) and action.copied is None:  # a copy's removes nothing
             step = Reduced("delete", offset, to=action.to)
             if following is not None and following.kind == "delete":
                 if action.to >= following.to:

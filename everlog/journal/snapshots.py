@@ -14,7 +14,7 @@ from everlog.journal.values import MAX_SEQ_NR, SeqNr
 from everlog.store.base import Snapshot
 
 if TYPE_CHECKING:
-    from everlog.journal.journal import Journal
+    from everlog.journal.journal import After, Journal
 
 import msgspec
 
@@ -80,14 +80,17 @@ class Snapshots:
         slots = parts.config.journal.snapshots
         await parts.store.put_snapshot(self._journal.log_name, journal_id, snapshot, slots=slots)
 
-    async def load(self, journal_id: str, criteria: Criteria = ANY) -> Snapshot | None:
-        """The newest snapshot that fits; those of an earlier life, or beyond the journal, do not count."""
-        found = await self.list(journal_id, criteria)
+    async def load(self, journal_id: str, criteria: Criteria = ANY, *, after: After = None) -> Snapshot | None:
+        """The newest snapshot that fits; those of an earlier life, or beyond the journal, do not count.
+
+        `after`: of the journal as it is once this position is reached.
+        """
+        found = await self.list(journal_id, criteria, after=after)
         return found[-1] if found else None
 
-    async def list(self, journal_id: str, criteria: Criteria = ANY) -> list[Snapshot]:
+    async def list(self, journal_id: str, criteria: Criteria = ANY, *, after: After = None) -> list[Snapshot]:
         """All snapshots that fit, oldest first."""
-        head = await self._head(journal_id)
+        head = await self._head(journal_id, after)
         if head is None or not exists(head):
             return []
         stored = await self._journal.parts.store.snapshots(self._journal.log_name, journal_id)
@@ -105,5 +108,5 @@ class Snapshots:
         found = [snapshot.seq_nr for snapshot in await self.list(journal_id, criteria)]
         return await self._journal.parts.store.delete_snapshots(self._journal.log_name, journal_id, found)
 
-    async def _head(self, journal_id: str) -> Head | None:
-        return await self._journal.head(journal_id)
+    async def _head(self, journal_id: str, after: After = None) -> Head | None:
+        return await self._journal.head(journal_id, after=after)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import pairwise
 
 import msgspec
 
+from everlog.clock import Watch
 from everlog.errors import EverlogError, ForeignWriter, IntegrityViolated
 from everlog.failpoints import failpoint
 from everlog.journal.actions import Resume
@@ -21,10 +24,11 @@ from everlog.journal.fold import fold
 from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
 from everlog.journal.reduce import rowless
 from everlog.journal.tag_names import slice_of, slice_tag
-from everlog.journal.values import partition_of
+from everlog.journal.values import MAX_ID_BYTES, partition_of
 from everlog.log.base import Record
 from everlog.order.plan import Order
 from everlog.pipeline.known import KnownHeads
+from everlog.pipeline.phases import SLOWEST, SlowKey, slowest
 from everlog.store.base import KeyChange, Store, StoreTask
 from everlog.store.tags import TagEntry, TagRow
 
@@ -68,23 +72,50 @@ def misplaced(key: bytes, partition: int, topic: Topic) -> str | None:
 
 @dataclass(slots=True)
 class Applied:
-    """What a task did, for the driver and the status."""
+    """What a task did, for the driver and the status.
+
+    Rows are counted when their journal's head is written, each exactly once: who finds that head does not write them
+    again. `misplaced` records have no head, they are written with every try. `phases` is where the task's seconds
+    went, in one of its reports.
+    """
 
     records: int = 0
     events: int = 0
+    tagged: int = 0
     journals: int = 0
     rejected: int = 0
     quarantined: int = 0
+    misplaced: int = 0
     failed: dict[str, str] = field(default_factory=dict)
+    slowest: list[SlowKey] = field(default_factory=list)
+    phases: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: Applied) -> None:
         """Count another part of the same batch."""
         self.records += other.records
+        self.misplaced += other.misplaced
+        self.failed |= other.failed
+        self.slowest = slowest([*self.slowest, *other.slowest])
+        self.add_rows(other)
+
+    def add_rows(self, other: Applied) -> None:
+        """Count what was written for good, whatever becomes of the batch."""
         self.events += other.events
+        self.tagged += other.tagged
         self.journals += other.journals
         self.rejected += other.rejected
         self.quarantined += other.quarantined
-        self.failed |= other.failed
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """By table."""
+        return {
+            "journal": self.events,
+            "metajournal": self.journals,
+            "tag_views": self.tagged,
+            "rejected": self.rejected,
+            "quarantine": self.quarantined + self.misplaced,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +141,21 @@ async def apply(
     grouped: Grouped,
     tagging: Tagging = NO_TAGS,
     known: KnownHeads | None = None,
+    watch: Watch | None = None,
 ) -> Applied:
-    """Fold the grouped records into the tables. Heads that are `known` are not loaded."""
-    done = Applied(records=grouped.records)
+    """Fold the grouped records into the tables. Heads that are `known` are not loaded. `watch`: one of its own."""
+    done, watch = Applied(records=grouped.records), watch or Watch()
     async with store.task(topic, partition) as task:
+        task.watch = watch
+        watch.lap("open")
         pointer = await task.pointer()
         # In the order of the tables' keys, neighbouring rows fall onto the same pages.
         journals = sorted((journal_id, entries) for journal_id, entries in grouped.journals.items() if entries)
         heads = await _find_heads(task, [journal_id for journal_id, _ in journals], known, done)
+        watch.lap("load")
         failpoint("apply.loaded")
         folded: list[KeyChange] = []
+        times = [watch.busy()]
         for journal_id, entries in journals:
             if journal_id in done.failed:
                 continue
@@ -128,19 +164,60 @@ async def apply(
                 folded.append(await _fold_journal(task, topic, journal_id, entries, head, pointer, tagging))
             except EverlogError as error:
                 done.failed[journal_id] = str(error)
+            times.append(watch.busy())
+        watch.lap("fold")
         if grouped.misplaced:
             await task.write_misplaced(grouped.misplaced)
-        changes = await _write(task, folded, done)
+        changes = await _write(task, folded, done, watch)
+    watch.lap("commit")
     if known is not None:
         known.learn(changes)
     failpoint("apply.done")
-    done.quarantined += len(grouped.misplaced)
-    for key in changes:
-        done.journals += key.change.changed
-        done.events += len(key.change.rows)
-        done.rejected += len(key.change.rejected)
-        done.quarantined += len(key.change.quarantined)
+    done.misplaced = len(grouped.misplaced)
+    if not done.failed:
+        done.slowest = _slowest(topic.name, journals, changes, times, watch)
     return done
+
+
+def _count(done: Applied, changes: Iterable[KeyChange]) -> None:
+    heads = events = tagged = rejected = quarantined = 0
+    for key in changes:
+        change = key.change
+        heads += change.changed
+        events += len(change.rows)
+        tagged += len(key.tagged)
+        rejected += len(change.rejected)
+        quarantined += len(change.quarantined)
+    written = Applied(journals=heads, events=events, tagged=tagged, rejected=rejected, quarantined=quarantined)
+    done.add_rows(written)
+
+
+def _slowest(
+    topic: str,
+    journals: Sequence[tuple[str, Sequence[Entry]]],
+    changes: Sequence[KeyChange],
+    times: Sequence[float],
+    watch: Watch,
+) -> list[SlowKey]:
+    """The journals that took longest: each one's fold, between two of the times, and its share of the rows' time.
+
+    Rows of many journals are written at once, so a share is all that can be said, and it costs nothing to know.
+    """
+    rows = [len(key.change.rows) + len(key.tagged) for key in changes]
+    each = (watch.seconds.get("rows", 0.0) + watch.seconds.get("tags", 0.0)) / max(1, sum(rows))
+    spent = [end - start + count * each for (start, end), count in zip(pairwise(times), rows, strict=True)]
+    return [
+        SlowKey(
+            topic,
+            changes[at].id,
+            round(spent[at] * 1000, 3),
+            len(journals[at][1]),
+            len(changes[at].change.rows),
+            len(changes[at].tagged),
+        )
+        for at in nlargest(SLOWEST, range(len(spent)), key=spent.__getitem__)
+        if len(changes[at].id) <= MAX_ID_BYTES  # longer ones come from outside, and would make the status long
+    ]
 
 
 async def _find_heads(task: StoreTask, ids: Sequence[str], known: KnownHeads | None, done: Applied) -> dict[str, Head]:
@@ -224,16 +301,19 @@ async def _waiting(task: StoreTask, journal_id: str, head: Head | None) -> tuple
     return head, []
 
 
-async def _write(task: StoreTask, changes: Sequence[KeyChange], done: Applied) -> Sequence[KeyChange]:
+async def _write(task: StoreTask, changes: Sequence[KeyChange], done: Applied, watch: Watch) -> Sequence[KeyChange]:
     """Rows, heads, garbage, in this order; a journal that fails is left out of what follows."""
     for name, write in (
-        ("apply.rows", task.write_rows),
-        ("apply.heads", task.write_heads),
-        ("apply.garbage", task.delete_garbage),
+        ("rows", task.write_rows),
+        ("heads", task.write_heads),
+        ("garbage", task.delete_garbage),
     ):
         failed = await write(changes)
         if failed:
             done.failed.update({journal_id: str(error) for journal_id, error in failed.items()})
             changes = [key for key in changes if key.id not in failed]
-        failpoint(name)
+        if name == "heads":  # whoever finds them will not write their journals' rows again
+            _count(done, changes)
+        watch.lap(name)
+        failpoint(f"apply.{name}")
     return changes

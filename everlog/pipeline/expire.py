@@ -16,6 +16,7 @@ from everlog.errors import EverlogError, InvalidInput
 from everlog.journal.actions import Purge
 from everlog.journal.head import exists
 from everlog.journal.journal import Journal, Parts
+from everlog.journal.retiring import retired_topics
 from everlog.service import Service
 
 DAY_MS = 86_400_000
@@ -52,7 +53,8 @@ async def expire(parts: Parts, *, day: date | None = None, topics: Collection[st
 
 async def _topics(parts: Parts, wanted: Collection[str] | None) -> list[str]:
     journal = parts.config.journal
-    names = [topic.name for topic in await parts.log.topics()]
+    retired = await retired_topics(parts.store)
+    names = [topic.name for topic in await parts.log.topics() if topic.name not in retired]
     known = [journal.short(name) for name in names if journal.includes(name)]
     unknown = sorted(set(wanted or ()) - set(known))
     if unknown:

@@ -7,15 +7,20 @@ import socket
 import statistics
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
+
+import msgspec
 
 from everlog.clock import Clock
 from everlog.pipeline.apply import Applied
-from everlog.pipeline.status import PipelineStatus
+from everlog.pipeline.phases import SlowKey, slowest
+from everlog.pipeline.status import BatchStatus, PipelineStatus
 
 WINDOW_SECONDS = 10.0
 KEPT_BATCHES = 100
+# So many are told of one by one.
+RECENT_BATCHES = 12
 SAVE_SECONDS = 1.0
 
 State = Literal["starting", "running", "retrying", "stopped"]
@@ -33,6 +38,9 @@ class Meter:
         self._recent: deque[tuple[float, int]] = deque(maxlen=KEPT_BATCHES)
         self._durations: deque[float] = deque(maxlen=KEPT_BATCHES)
         self._totals = Applied()
+        self._seconds = 0.0
+        self._phases: dict[str, float] = {}
+        self._told: deque[tuple[BatchStatus, Sequence[SlowKey]]] = deque(maxlen=RECENT_BATCHES)
         self._last_records = 0
         self._last_error: str | None = None
         self._last_error_ms: int | None = None
@@ -44,13 +52,35 @@ class Meter:
         with self._lock:
             self._state = state
 
-    def batch(self, reports: Sequence[Applied], seconds: float) -> None:
+    def wrote(self, reports: Iterable[Applied]) -> None:
+        """Count rows as soon as they are written: if their batch fails, the next try finds them there."""
         with self._lock:
-            self._last_records = sum(report.records for report in reports)
             for report in reports:
-                self._totals.add(report)
-            self._recent.append((self._clock.monotonic(), self._last_records))
+                self._totals.add_rows(report)
+
+    def batch(
+        self,
+        reports: Collection[Applied],
+        seconds: float,
+        phases: Mapping[str, float],
+        slow: Sequence[SlowKey],
+    ) -> None:
+        """A batch was published: its seconds, those of its phases, its slowest journals. Its rows are counted."""
+        whole = Applied()
+        for report in reports:
+            whole.add(report)
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            self._last_records = whole.records
+            self._totals.records += whole.records
+            self._totals.misplaced += whole.misplaced
+            self._recent.append((self._clock.monotonic(), whole.records))
             self._durations.append(seconds)
+            self._seconds += seconds
+            for phase, spent in phases.items():
+                self._phases[phase] = self._phases.get(phase, 0.0) + spent
+            told = BatchStatus(now_ms, in_ms(seconds), whole.records, by_phase(phases), whole.rows)
+            self._told.append((told, [msgspec.structs.replace(key, ended_ms=now_ms) for key in slow]))
             self.batches += 1
 
     def error(self, reason: str) -> None:
@@ -82,7 +112,7 @@ class Meter:
                 records=self._totals.records,
                 events=self._totals.events,
                 rejected=self._totals.rejected,
-                quarantined=self._totals.quarantined,
+                quarantined=self._totals.quarantined + self._totals.misplaced,
                 records_per_second=round(rate, 1),
                 last_batch_records=self._last_records,
                 last_batch_ms=round(self._durations[-1] * 1000, 1) if self._durations else 0.0,
@@ -91,4 +121,18 @@ class Meter:
                 last_error_ms=self._last_error_ms,
                 left_out=dict(self.left_out),
                 tags_wait_for=list(self.tags_wait_for),
+                batch_ms=in_ms(self._seconds),
+                phase_ms=by_phase(self._phases),
+                rows=self._totals.rows,
+                recent=[batch for batch, _ in self._told],
+                slowest=slowest(key for _, slow in self._told for key in slow),
             )
+
+
+def in_ms(seconds: float) -> float:
+    """Whole microseconds, cut off: so the parts of something never add up to more than it."""
+    return int(seconds * 1_000_000) / 1000
+
+
+def by_phase(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {phase: in_ms(spent) for phase, spent in seconds.items()}

@@ -13,7 +13,7 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,16 +21,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from everlog.backends import open_parts
-from everlog.clock import Clock, SystemClock
+from everlog.clock import Clock, SystemClock, Watch
 from everlog.config import Config
-from everlog.errors import EverlogError, ReplicationFailed, TopicReplaced
+from everlog.errors import EverlogError, ReplicationFailed, TopicReplaced, TopicRetired
 from everlog.failpoints import failpoint
 from everlog.journal.head import Topic
 from everlog.journal.pinning import pin_topic
+from everlog.journal.retiring import retired_topics
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.backoff import Backoff
 from everlog.pipeline.meter import Meter
 from everlog.pipeline.ordering import Ordering
+from everlog.pipeline.phases import SlowKey, longest, slowest
 from everlog.pipeline.places import Offsets, parse_place, place_name
 from everlog.pipeline.portal import Portal
 from everlog.pipeline.session import open_session
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("everlog.pipeline")
 
 HEARTBEAT_SECONDS = 5.0
+# How long it may take until a topic that was retired is left out.
+LOOK_SECONDS = 2.0
 CHECK_SECONDS = 0.2
 STATUS_SECONDS = 3.0
 # So many records are a small batch.
@@ -82,6 +86,8 @@ class Replicator:
         self._supervisor: threading.Thread | None = None
         self._query: StreamingQuery | None = None
         self._ends: Offsets = {}
+        self._retired: set[str] = set()
+        self._looked = 0.0
         self._checkpoint = Path()
         self._error: Exception | None = None
         self.failure: ReplicationFailed | None = None
@@ -132,11 +138,11 @@ class Replicator:
             return self._reached(ends)
 
     async def _log_ends(self) -> Offsets:
-        journal, left_out = self._config.journal, self._meter.left_out
+        journal, passed = self._config.journal, self._meter.left_out.keys() | self._retired
         return {
             place_name(topic.name, partition): (await self._log.bounds(topic, partition)).end
             for topic in await self._log.topics()
-            if journal.includes(topic.name) and topic.name not in left_out
+            if journal.includes(topic.name) and topic.name not in passed
             for partition in range(topic.partitions)
         }
 
@@ -148,7 +154,8 @@ class Replicator:
         start: Start = self._portal.call(
             find_start(self._log, self._store, self._config, self._clock, accept_loss=self._accept_loss)
         )
-        self._meter.left_out = start.left_out
+        self._meter.left_out, self._retired = start.left_out, start.retired
+        self._looked = self._clock.monotonic()
         with self._progress:
             self._ends = dict(start.offsets)
             self._progress.notify_all()
@@ -177,30 +184,41 @@ class Replicator:
     def _replicate_batch(self, batch: DataFrame, number: int) -> None:
         """Decide the order, apply everywhere, then publish."""
         failpoint("batch.started")
-        started = self._clock.monotonic()
+        started, watch = self._clock.monotonic(), Watch(self._clock.monotonic)
         ends = self._source.ends(written_offset(self._checkpoint, number))
         moved = {place: end for place, end in ends.items() if end > self._ends.get(place, 0)}
         topics = self._portal.call(self._pinned({parse_place(place)[0] for place in moved}))
         ranges = {place: Range(self._ends.get(place, 0), end) for place, end in moved.items()}
         orders = self._portal.call(self._ordering.prepare(moved, self._ends))
+        watch.lap("plan")
         failpoint("batch.planned")
         job = Job(for_tasks(self._config), topics, self._source.decoder, ranges, orders)
         records = sum(end - start for start, end in ranges.values())
         rows = self._in_tasks(batch, records).mapInArrow(job, REPORT_SCHEMA).collect()
         reports = {place_name(row.topic, row.partition): _decode_report(row.report) for row in rows}
+        watch.split(longest(report.phases for report in reports.values()), rest="spark")
+        self._meter.wrote(reports.values())
         raise_failures(reports)
         failpoint("batch.applied")
         pointers = {parse_place(place): end - 1 for place, end in moved.items()}
         self._portal.call(self._store.publish(pointers, self._clock.now_ms()))
+        watch.lap("publish")
         failpoint("batch.published")
         self._publish_watermark()
+        watch.lap("watermark")
         failpoint("batch.watermark")
+        seconds = self._clock.monotonic() - started
+        self._meter.batch(reports.values(), seconds, watch.seconds, self._slowest(reports.values()))
         with self._progress:
             self._ends |= moved
             self._progress.notify_all()
-        self._meter.batch(list(reports.values()), self._clock.monotonic() - started)
         if self._meter.due():
             self._save_status()
+
+    def _slowest(self, reports: Iterable[Applied]) -> list[SlowKey]:
+        """The batch's slowest journals, with the names of their topics as people know them."""
+        found = slowest(key for report in reports for key in report.slowest)
+        return [msgspec.structs.replace(key, topic=self._config.journal.short(key.topic)) for key in found]
 
     def _in_tasks(self, batch: DataFrame, records: int) -> DataFrame:
         """A task costs far more than a few records do: a small batch is spread over no more than can run at once."""
@@ -214,8 +232,13 @@ class Replicator:
         self._meter.tags_wait_for = self._ordering.holding
 
     async def _pinned(self, names: Collection[str]) -> dict[str, Topic]:
-        """The batch's topics. One that appeared meanwhile is pinned now; one that was made again must not be folded."""
-        return dict(zip(names, await asyncio.gather(*map(self._pin, names)), strict=True))
+        """The batch's topics. One that appeared meanwhile is pinned now; one that was made again must not be folded,
+        nor one that was retired: nobody waits for its events any more."""
+        pinning = asyncio.gather(*map(self._pin, names))
+        retired, topics = await asyncio.gather(retired_topics(self._store), pinning)
+        for name in retired.intersection(names):
+            raise TopicRetired(self._config.journal.short(name))
+        return dict(zip(names, topics, strict=True))
 
     async def _pin(self, name: str) -> Topic:
         found = await self._log.topic(name)
@@ -244,6 +267,8 @@ class Replicator:
                     pause.reset()
                 if self._meter.age() > HEARTBEAT_SECONDS:
                     self._save_status()
+                if self._clock.monotonic() - self._looked > LOOK_SECONDS:
+                    self._leave_retired()
                 continue
             self._meter.error(explain(self._error or self._query.exception()))
             self._error = None
@@ -252,6 +277,20 @@ class Replicator:
             self._drop_checkpoint()
             if not self._stopping.wait(pause.next()):
                 self._begin_again()
+
+    def _leave_retired(self) -> None:
+        """A topic that was retired meanwhile: begin again without it, and without waiting for it."""
+        self._looked = self._clock.monotonic()
+        try:
+            retired = self._portal.call(asyncio.wait_for(retired_topics(self._store), STATUS_SECONDS))
+        except (EverlogError, TimeoutError):
+            return
+        if retired != self._retired:
+            assert self._query is not None
+            self._query.stop()
+            self._drop_checkpoint()
+            self._error = None
+            self._begin_again()
 
     def _begin_again(self) -> None:
         try:

@@ -9,9 +9,11 @@ import msgspec
 from everlog.clock import Clock
 from everlog.config import Config
 from everlog.errors import LogTruncated, TopicReplaced
+from everlog.errors.storage import rescue
 from everlog.journal.head import Topic
 from everlog.journal.pinning import pin_topic
 from everlog.journal.reading import check_truncation
+from everlog.journal.retiring import retired_topics
 from everlog.log.base import Log, LogTopic
 from everlog.pipeline.places import Offsets, place_name
 from everlog.store.base import Store
@@ -19,18 +21,27 @@ from everlog.store.base import Store
 
 @dataclass(slots=True)
 class Start:
-    """The first offset to read of every partition, the pinned topics, and why others are left out."""
+    """The first offset to read of every partition, the pinned topics, those that are retired, and why others are left
+    out."""
 
     offsets: Offsets = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    retired: set[str] = field(default_factory=set)
+
+    @property
+    def passed(self) -> set[str]:
+        """Topics of which nothing is read."""
+        return self.retired | self.left_out.keys()
 
 
 async def find_start(log: Log, store: Store, config: Config, clock: Clock, *, accept_loss: bool) -> Start:
     """Begin right after pointer2; a topic that was truncated, replaced or deleted is left out with its reason."""
-    start = Start()
+    start = Start(retired=await retired_topics(store))
     present = {topic.name: topic for topic in await log.topics() if config.journal.includes(topic.name)}
     for name, found in present.items():
+        if name in start.retired:
+            continue
         try:
             topic = await pin_topic(store, found, config, clock)
             start.offsets |= await _offsets(log, store, found, topic, clock, accept_loss=accept_loss)
@@ -38,8 +49,9 @@ async def find_start(log: Log, store: Store, config: Config, clock: Clock, *, ac
         except (LogTruncated, TopicReplaced) as error:
             start.left_out[name] = str(error)
     for topic in await store.pinned():
-        if topic.name not in present and config.journal.includes(topic.name):
-            start.left_out[topic.name] = "it is not in the log any more"
+        if config.journal.includes(topic.name) and topic.name not in present.keys() | start.retired:
+            name = config.journal.short(topic.name)
+            start.left_out[topic.name] = f"it is not in the log any more: {rescue(name)}"
     return start
 
 

@@ -5,12 +5,16 @@ The pipeline saves its own status in the store; lag is always measured live, so 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
 
 from everlog.journal.journal import Parts
+from everlog.journal.retiring import retired_topics
 from everlog.log.base import LogTopic
+from everlog.pipeline.phases import PHASES, SlowKey
+from everlog.pipeline.places import parse_place
 from everlog.store.base import Store
 
 PIPELINE = "pipeline"
@@ -35,9 +39,26 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     lag_seconds: float | None = None
 
 
+class BatchStatus(msgspec.Struct, frozen=True):
+    """One batch: when it ended, how long it took, its records, its milliseconds by phase, the rows it wrote by table.
+
+    The phases add up to at most `ms`.
+    """
+
+    ended_ms: int
+    ms: float
+    records: int
+    phases: dict[str, float]
+    rows: dict[str, int]
+
+
 class PipelineStatus(msgspec.Struct, frozen=True):
     """The last word of a pipeline. Counts are since its start; `left_out` are topics it cannot take, and why;
-    `tags_wait_for` are log partitions that hold the watermark of views by tag: nothing behind it can be read yet."""
+    `tags_wait_for` are log partitions that hold the watermark of views by tag: nothing behind it can be read yet.
+
+    `batch_ms` is how long all batches took together, `phase_ms` the same by phase, `rows` the rows that were written
+    by table: a head that ten batches wrote counts ten times. `recent` are the last batches, the newest at the end,
+    and `slowest` the journals that took most of one of these."""
 
     state: State
     pid: int
@@ -57,12 +78,25 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     last_error_ms: int | None = None
     left_out: dict[str, str] = {}
     tags_wait_for: list[str] = []
+    batch_ms: float = 0.0
+    phase_ms: dict[str, float] = {}
+    rows: dict[str, int] = {}
+    recent: list[BatchStatus] = []
+    slowest: list[SlowKey] = []
+
+    @property
+    def recent_phases(self) -> dict[str, float]:
+        """The milliseconds of each phase in the last batches, on average, in the order in which they happen."""
+        known = [phase.name for phase in PHASES]
+        found = {name for batch in self.recent for name in batch.phases}
+        names = [name for name in known if name in found] + sorted(found.difference(known))
+        return {name: sum(batch.phases.get(name, 0.0) for batch in self.recent) / len(self.recent) for name in names}
 
 
 class Status(msgspec.Struct, frozen=True):
     """Everything at one glance. `where` is the folder, or the servers; `services` are the last words of other
     services, such as `expiry`; `concerns` says by topic what may lose acknowledged appends one day; `nodes` are the
-    servers that share the documents."""
+    servers that share the documents; `retired` topics are not replicated any more, and their lag does not count."""
 
     where: str
     time_ms: int
@@ -74,6 +108,7 @@ class Status(msgspec.Struct, frozen=True):
     services: dict[str, Any] = {}
     concerns: dict[str, list[str]] = {}
     nodes: list[dict[str, Any]] = []
+    retired: list[str] = []
 
     @property
     def topics(self) -> list[str]:
@@ -95,8 +130,9 @@ async def read_status(parts: Parts) -> Status:
     journal = parts.config.journal
     now_ms = parts.clock.now_ms()
     partitions: list[PartitionStatus] = []
+    retired = await retired_topics(parts.store)
     for topic in await parts.log.topics():
-        if journal.includes(topic.name):
+        if journal.includes(topic.name) and topic.name not in retired:
             partitions += await _partitions(parts, topic, journal.short(topic.name), now_ms)
     saved = await parts.store.statuses()
     ages = [partition.lag_seconds for partition in partitions]
@@ -104,12 +140,15 @@ async def read_status(parts: Parts) -> Status:
         where=parts.config.where,
         time_ms=now_ms,
         partitions=partitions,
-        pipeline=_pipeline(saved.pop(PIPELINE, None), now_ms, parts.config.pipeline.retry_most),
+        pipeline=_without(retired, _pipeline(saved.pop(PIPELINE, None), now_ms, parts.config.pipeline.retry_most)),
         lag=sum(partition.lag for partition in partitions),
         lag_seconds=max((age for age in ages if age is not None), default=None if ages else 0.0),
         quarantined=await parts.store.count_quarantined(),
         services={name: msgspec.json.decode(found) for name, found in saved.items()},
-        concerns={journal.short(name): found for name, found in (await parts.log.concerns()).items()},
+        concerns={
+            journal.short(name): found for name, found in (await parts.log.concerns()).items() if name not in retired
+        },
+        retired=sorted(journal.short(name) for name in retired if journal.includes(name)),
     )
 
 
@@ -144,6 +183,17 @@ def _pipeline(saved: bytes | None, now_ms: int, retry_most: float) -> PipelineSt
     if status.state != "stopped" and now_ms - status.updated_ms > patience * 1000:
         return msgspec.structs.replace(status, state="lost")
     return status
+
+
+def _without(retired: Collection[str], status: PipelineStatus | None) -> PipelineStatus | None:
+    """What the pipeline said last without the topics that were retired since: nobody has to repair those."""
+    if status is None or not retired:
+        return status
+    return msgspec.structs.replace(
+        status,
+        left_out={topic: reason for topic, reason in status.left_out.items() if topic not in retired},
+        tags_wait_for=[place for place in status.tags_wait_for if parse_place(place)[0] not in retired],
+    )
 
 
 def caught_up(status: Status) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,12 +14,14 @@ import msgspec
 import pyarrow as pa
 
 from everlog.backends import open_store
+from everlog.clock import Watch
 from everlog.config import Config
 from everlog.errors import EverlogError
 from everlog.journal.head import Topic
 from everlog.order.plan import Order
 from everlog.pipeline.apply import Applied, Grouped, Tagging, apply
 from everlog.pipeline.known import KnownHeads, Partitions
+from everlog.pipeline.phases import longest
 from everlog.pipeline.places import place_name
 from everlog.pipeline.sources.base import Decoder
 from everlog.store.base import Store
@@ -67,6 +69,7 @@ class Job:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Gather the records of the task's log partitions, and apply them."""
+        watch = Watch()
         settle_process()
         parts: dict[tuple[str, int], _Partition] = {}
         size = 0
@@ -81,10 +84,11 @@ class Job:
                 found.grouped.add(self.topics[part.topic], part.records)
                 size += part.size
                 if size >= MAX_GATHERED_BYTES:
-                    _process().run(self._apply_all(parts.values()))
+                    self._apply_gathered(parts.values(), watch)
                     size = 0
         if parts:
-            _process().run(self._apply_all(parts.values()))
+            self._apply_gathered(parts.values(), watch)
+            next(iter(parts.values())).done.phases = watch.seconds
             yield _reports(parts.values())
         for place, found in parts.items():
             if found.known is not None and not found.done.failed:
@@ -97,23 +101,31 @@ class Job:
         start = self.ranges[place_name(topic, partition)].start
         return _known.begin(msgspec.json.encode(self.config), self.topics[topic].id, partition, start)
 
-    async def _apply_all(self, parts: Iterable[_Partition]) -> None:
-        """What was gathered, all partitions at once."""
-        await asyncio.gather(*(self._apply(part) for part in parts if not part.done.failed))
+    def _apply_gathered(self, parts: Collection[_Partition], watch: Watch) -> None:
+        """What was gathered, all partitions at once. The rest of the time is the store's, which is opened once."""
+        watch.lap("read")
+        watch.split(longest(_process().run(self._apply_all(parts))), rest="open")
 
-    async def _apply(self, part: _Partition) -> None:
+    async def _apply_all(self, parts: Collection[_Partition]) -> list[dict[str, float]]:
+        """Where the time went, by partition."""
+        return await asyncio.gather(*(self._apply(part) for part in parts if not part.done.failed))
+
+    async def _apply(self, part: _Partition) -> dict[str, float]:
         """A failure is reported, not raised: the other partitions of the batch shall be written all the same."""
-        grouped, part.grouped = part.grouped, Grouped()
         try:
-            part.done.add(await self._fold_in(self.topics[part.topic], part.number, grouped, part.known))
+            store, watch = await _store(self.config), Watch()
+            part.done.add(await self._fold_in(store, part, watch))
         except EverlogError as error:
             logger.exception("%s/%d could not be applied", part.topic, part.number)
             part.done.failed[""] = str(error)
+            return {}
+        return watch.seconds
 
-    async def _fold_in(self, topic: Topic, partition: int, grouped: Grouped, known: KnownHeads | None) -> Applied:
-        name = topic.name
-        tagging = Tagging(self.orders.get((name, partition)), self.config.slices(name), self.config.propagates(name))
-        return await apply(await _store(self.config), topic, partition, grouped, tagging, known)
+    async def _fold_in(self, store: Store, part: _Partition, watch: Watch) -> Applied:
+        grouped, part.grouped = part.grouped, Grouped()
+        order, config = self.orders.get((part.topic, part.number)), self.config
+        tagging = Tagging(order, config.slices(part.topic), config.propagates(part.topic))
+        return await apply(store, self.topics[part.topic], part.number, grouped, tagging, part.known, watch)
 
 
 def _reports(parts: Collection[_Partition]) -> pa.RecordBatch:
@@ -128,13 +140,16 @@ def _reports(parts: Collection[_Partition]) -> pa.RecordBatch:
 
 def for_tasks(config: Config) -> Config:
     """The configuration as it travels to the workers, which do not have this process's environment."""
-    cassandra = config.cassandra
-    if cassandra is None or cassandra.username is None or cassandra.password is not None:
-        return config
-    from everlog.store.cassandra.session import PASSWORD_VARIABLE
+    kafka, cassandra = config.kafka, config.cassandra
+    if kafka is not None and kafka.username is not None and kafka.password is None:
+        from everlog.log.kafka.settings import PASSWORD_VARIABLE as KAFKA_PASSWORD
 
-    password = os.environ.get(PASSWORD_VARIABLE)
-    return msgspec.structs.replace(config, cassandra=msgspec.structs.replace(cassandra, password=password))
+        kafka = msgspec.structs.replace(kafka, password=os.environ.get(KAFKA_PASSWORD))
+    if cassandra is not None and cassandra.username is not None and cassandra.password is None:
+        from everlog.store.cassandra.session import PASSWORD_VARIABLE as CASSANDRA_PASSWORD
+
+        cassandra = msgspec.structs.replace(cassandra, password=os.environ.get(CASSANDRA_PASSWORD))
+    return msgspec.structs.replace(config, kafka=kafka, cassandra=cassandra)
 
 
 def settle_process() -> None:

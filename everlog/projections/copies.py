@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,10 +23,46 @@ _TOKENS = re.compile(
 )
 
 
+class Difference(NamedTuple):
+    """How a table differs: rows that the recount has and the view lacks, and the other way round."""
+
+    table: str
+    rows: int
+    missing: int
+    surplus: int
+
+    @property
+    def equal(self) -> bool:
+        return not self.missing and not self.surplus
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Work that needs the handler: whoever runs the projection does it. See requests.py.
+
+    `owner` has it now, and `beat` grows meanwhile; `handled` of `total` events, None if nobody can tell. It is over
+    with `ended_ms`: then `error` says why it failed, or `differences` what a verification found.
+    """
+
+    asked_ms: int
+    owner: str | None = None
+    beat: int = 0
+    handled: int = 0
+    total: int | None = None
+    ended_ms: int | None = None
+    error: str | None = None
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def open(self) -> bool:
+        """Whether it still has to be done."""
+        return self.ended_ms is None
+
+
 class Copies(msgspec.Struct, frozen=True):
     """Numbers of copies; 0 is the view as it was first. `garbage`: what is no longer needed and to be dropped.
 
     `filled`: the one that is being built has once had all that the current one has. `tables`, `versions`: of each copy.
+    `rebuild`, `verify`: what runners were asked for last.
     """
 
     current: int = 0
@@ -36,6 +73,8 @@ class Copies(msgspec.Struct, frozen=True):
     last: int = 0
     tables: Mapping[int, tuple[str, ...]] = {}
     versions: Mapping[int, str] = {}
+    rebuild: Request | None = None
+    verify: Request | None = None
 
     def is_for(self, version: str) -> bool:
         """Whether a runner of this version may write to the current copy: it is its own, or nobody's."""

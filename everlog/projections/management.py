@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import msgspec
 
@@ -16,19 +15,21 @@ from everlog.errors import InvalidInput, InvalidProjection, StillBehind, Unknown
 from everlog.journal.journal import Parts
 from everlog.journal.values import Position
 from everlog.projections.backend import open_offset_store
-from everlog.projections.copies import Copies, copy_name, is_copy
+from everlog.projections.copies import Copies, Difference, copy_name, is_copy
 from everlog.projections.ids import ProjectionId
 from everlog.projections.kinds import source_of
 from everlog.projections.offsets import Offset
 from everlog.projections.projection import Projection
 from everlog.projections.rebuild import Rebuild, Told, abort, switch
+from everlog.projections.requests import Errands, Kind, ask, withdraw
 from everlog.projections.runner import Runner
 from everlog.projections.sharing import Watch
 from everlog.projections.source import Lag
 from everlog.projections.sqlite.store import SqliteOffsetStore
-from everlog.projections.store import ANYTHING, Anything, DeadLetter, Known, OffsetStore, View
+from everlog.projections.store import ANYTHING, Anything, DeadLetter, Known, OffsetStore
 from everlog.projections.streams import Hub
-from everlog.projections.verify import Difference, verify
+from everlog.projections.verify import Counted, verify
+from everlog.projections.viewing import ProjectionView
 from everlog.projections.windows import Place
 from everlog.sqlite import Trace
 
@@ -37,7 +38,10 @@ VERIFY_SECONDS = 60.0
 
 
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How one instance of a projection is. `lag` is None if its source cannot tell."""
+    """How one instance of a projection is. `lag` is None if its source cannot tell.
+
+    `reported_ms`: when its owner said something last, by that one's clock; it does so three times per lease.
+    """
 
     name: str
     key: str
@@ -55,6 +59,7 @@ class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     error: str | None
     lag: Lag | None
+    reported_ms: int | None = None
 
 
 class Projections:
@@ -96,9 +101,15 @@ class Projections:
 
     @asynccontextmanager
     async def run(self, *projections: Projection) -> AsyncIterator[Runner]:
-        """Run them as long as the block lasts: `async with log.projections.run(carts): ...`."""
+        """Run them as long as the block lasts: `async with log.projections.run(carts): ...`.
+
+        Rebuilds and verifications that others ask for are done here, too: they need the handlers.
+        """
         async with await self.runner(*projections) as runner:
-            yield runner
+            assert self._store is not None
+            lease, clock = self._parts.config.projections.lease, self._parts.clock
+            async with Errands(projections, self, store=self._store, clock=clock, lease=lease):
+                yield runner
 
     # Looking
 
@@ -157,6 +168,7 @@ class Projections:
             attempts=report.attempts,
             error=report.error,
             lag=await self._lag(known),
+            reported_ms=report.updated_ms or None,
         )
 
     async def _lag(self, known: Known) -> Lag | None:
@@ -277,10 +289,33 @@ class Projections:
         """Drop the copy that is being built."""
         return await abort(await self.store(), name)
 
-    async def verify(self, projection: Projection, *tables: str) -> Sequence[Difference]:
+    async def request_rebuild(self, name: str) -> Copies:
+        """Let whoever runs the projection fill a second copy of its view, and keep it up to date until `switch`.
+
+        It needs the handler's code, so it begins when a process with the projection runs. `copies` says how far it is.
+        """
+        return await self._ask(name, "rebuild")
+
+    async def request_verify(self, name: str) -> Copies:
+        """Let whoever runs the projection count its view again; `copies` says how far it is, and what was found."""
+        return await self._ask(name, "verify")
+
+    async def _ask(self, name: str, kind: Kind) -> Copies:
+        known = await (await self.store()).known(await self._current(name))
+        if is_copy(name) or not known:
+            raise UnknownProjection(name)
+        if any(one.report.batch is not None for one in known):
+            raise InvalidProjection(f"{name} runs on Spark: there is no copy of its view to fill or to compare")
+        return await ask(await self.store(), name, kind, self._parts.clock.now_ms())
+
+    async def cancel_verify(self, name: str) -> Copies:
+        """Stop a verification that was asked for, or forget what the last one found."""
+        return await withdraw(await self.store(), name, "verify")
+
+    async def verify(self, projection: Projection, *tables: str, told: Counted | None = None) -> Sequence[Difference]:
         """Count a view again from the beginning, into a copy, and compare tables of it: these, or all declared ones.
 
-        On Cassandra the projection is paused meanwhile.
+        On Cassandra the projection is paused meanwhile. `told(handled, total)` is called now and then.
         """
         store = await self.store()
         names = tables or projection.tables
@@ -290,7 +325,7 @@ class Projections:
         if not current:
             raise UnknownProjection(projection.name)
         if isinstance(store, SqliteOffsetStore):
-            return await verify(projection, store, names, parts=self._parts)
+            return await verify(projection, store, names, parts=self._parts, told=told)
         from everlog.projections.cassandra.store import CassandraOffsetStore
         from everlog.projections.cassandra.verify import verify_tables
 
@@ -299,7 +334,7 @@ class Projections:
         try:
             for key in running:
                 await self.pause(projection.name, key, wait=VERIFY_SECONDS)
-            return await verify_tables(projection, store, names, parts=self._parts)
+            return await verify_tables(projection, store, names, parts=self._parts, told=told)
         finally:
             for key in running:
                 await self.resume(projection.name, key)
@@ -360,31 +395,3 @@ def _passed(known: Sequence[Known], reached: Mapping[str, int], offset: int) -> 
     owned = {one.key for one in known if one.lease is not None and one.lease.owner is not None}
     current = [at for key, at in reached.items() if key in owned] or list(reached.values())
     return bool(current) and max(current) >= offset
-
-
-class ProjectionView:
-    """What a projection has written into the store's own tables."""
-
-    def __init__(self, projections: Projections, name: str) -> None:
-        self._projections = projections
-        self._name = name
-
-    async def wait(self, token: Position | str, *, seconds: float | None = 30.0) -> None:
-        """Until the view has what this token stands for."""
-        await self._projections.wait(self._name, token, seconds=seconds)
-
-    async def fetch(self, statement: str, *values: Any, after: Position | str | None = None) -> list[tuple[Any, ...]]:
-        """The rows of a query; with `after=token`, once the view has what that token stands for."""
-        if after is not None:
-            await self.wait(after)
-        return await (await self._view()).fetch(statement, *values)
-
-    async def execute(self, statement: str, *values: Any) -> int:
-        """Run a statement, such as one that makes the view's tables."""
-        return await (await self._view()).execute(statement, *values)
-
-    async def _view(self) -> View:
-        """The copy that is the current one; each statement sees one copy, whatever is switched meanwhile."""
-        store = await self._projections.store()
-        copies = await store.copies(self._name)
-        return store.view(copies.names(copies.current))

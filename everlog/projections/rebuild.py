@@ -145,7 +145,13 @@ async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies
             gone = () if seen.previous is None else (seen.previous,)
             garbage = (*seen.garbage, *gone)
             after = replace(
-                seen, current=seen.building, building=None, filled=False, previous=seen.current, garbage=garbage
+                seen,
+                current=seen.building,
+                building=None,
+                filled=False,
+                previous=seen.current,
+                garbage=garbage,
+                rebuild=None,
             )
         failpoint("switch.decided")
         if await store.change_copies(name, seen, after):
@@ -156,12 +162,13 @@ async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies
 
 
 async def abort(store: OffsetStore, name: str) -> Copies:
-    """Drop the copy that is being built."""
+    """Drop the copy that is being built, or that was asked for."""
     while True:
         seen = await store.copies(name)
-        if seen.building is None:
+        if seen.building is None and seen.rebuild is None:
             raise InvalidProjection(f"{name}: no copy is being built")
-        after = replace(seen, building=None, filled=False, garbage=(*seen.garbage, seen.building))
+        gone = () if seen.building is None else (seen.building,)
+        after = replace(seen, building=None, filled=False, garbage=(*seen.garbage, *gone), rebuild=None)
         if await store.change_copies(name, seen, after):
             failpoint("abort.moved")
             return await clean(store, name)

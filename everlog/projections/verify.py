@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 from everlog.errors import InvalidProjection, StorageFailed
 from everlog.journal.journal import Parts
-from everlog.projections.copies import copy_name, rename
+from everlog.projections.copies import Difference, copy_name, rename
 from everlog.projections.lifecycle import Restart
 from everlog.projections.offsets import Offset, Single, encode
 from everlog.projections.projection import Projection
@@ -26,24 +25,22 @@ from everlog.projections.source import Delivery, Feed, Source
 from everlog.projections.sqlite.copying import quoted
 from everlog.projections.sqlite.store import SqliteOffsetStore
 from everlog.projections.store import OffsetStore
+from everlog.projections.tagged import MAX_LAG
 from everlog.sqlite import translated
 
+LOOK_SECONDS = 0.1
 
-class Difference(NamedTuple):
-    """How a table differs: rows that the recount has and the view lacks, and the other way round."""
-
-    table: str
-    rows: int
-    missing: int
-    surplus: int
-
-    @property
-    def equal(self) -> bool:
-        return not self.missing and not self.surplus
+Counted = Callable[[int, int | None], None]
+"""How many events were handled, and how many there are; None if the source cannot tell."""
 
 
 async def verify(
-    projection: Projection, store: SqliteOffsetStore, tables: Sequence[str], *, parts: Parts | None = None
+    projection: Projection,
+    store: SqliteOffsetStore,
+    tables: Sequence[str],
+    *,
+    parts: Parts | None = None,
+    told: Counted | None = None,
 ) -> list[Difference]:
     """Recount a view, and compare these tables of it. The handler runs again: it should write to its view only."""
     if not projection.shape.takes_view or projection.view is not None:
@@ -51,7 +48,7 @@ async def verify(
     with TemporaryDirectory(prefix="everlog-verify-") as folder:
         before, again = Path(folder) / "before.db", Path(folder) / "again.db"
         await asyncio.to_thread(_copy, store.path, before)
-        names = await _recount(projection, before, again, tables, parts)
+        names = await _recount(projection, before, again, tables, parts, told)
         return await asyncio.to_thread(_compare, before, again, names)
 
 
@@ -61,7 +58,7 @@ def _copy(path: Path, target: Path) -> None:
 
 
 async def _recount(
-    projection: Projection, before: Path, again: Path, tables: Sequence[str], parts: Parts | None
+    projection: Projection, before: Path, again: Path, tables: Sequence[str], parts: Parts | None, told: Counted | None
 ) -> dict[str, str]:
     """Run it again; the tables of the view as it is now, by the names that they have in the recount."""
     copied, fresh = SqliteOffsetStore(before), SqliteOffsetStore(again, synchronous="OFF")
@@ -76,7 +73,7 @@ async def _recount(
             await fresh.view().execute(rename(rows[0][0], {name.lower(): table}))
         current = copy_name(projection.name, copies.current)
         ends = {one.key: one.offset for one in await copied.known(current)}
-        await count_again(projection, fresh, ends, parts)
+        await count_again(projection, fresh, ends, parts, told)
         return names
     finally:
         await copied.close()
@@ -84,17 +81,44 @@ async def _recount(
 
 
 async def count_again(
-    projection: Projection, store: OffsetStore, ends: Mapping[str, Offset | None], parts: Parts | None
+    projection: Projection,
+    store: OffsetStore,
+    ends: Mapping[str, Offset | None],
+    parts: Parts | None,
+    told: Counted | None = None,
 ) -> None:
     """Run a projection from its beginning up to these offsets, by key."""
     second = copy(projection)
     second.source, second.observers = UpTo(projection.source, ends), ()
     second.restart = Restart(max_restarts=0)
+    total = None if told is None else await _all_events(projection.source, ends, parts)
     async with Runner([second], store=store, parts=parts) as runner:
-        await runner.ended()
+        ended = asyncio.ensure_future(runner.ended())
+        try:
+            while not ended.done():
+                await asyncio.wait([ended], timeout=LOOK_SECONDS)
+                if told is not None:
+                    told(sum(one.handled for one in runner.status()[projection.name].values()), total)
+        finally:
+            ended.cancel()
         failed = [one.error for one in runner.status()[projection.name].values() if one.state != "completed"]
     if failed:
         raise StorageFailed(f"{projection.name} could not be counted again: {failed[0]}")
+
+
+async def _all_events(source: Source, ends: Mapping[str, Offset | None], parts: Parts | None) -> int | None:
+    """How many events lie before these offsets."""
+    feed = source.open(parts)
+    try:
+        found = 0
+        for key, end in ends.items():
+            whole, left = await feed.lag(key, None), await feed.lag(key, end)
+            if whole is None or left is None or whole.events >= MAX_LAG:
+                return None  # beyond that, nobody counts
+            found += whole.events - left.events
+        return found
+    finally:
+        await feed.close()
 
 
 def _compare(before: Path, again: Path, names: Mapping[str, str]) -> list[Difference]:

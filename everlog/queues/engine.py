@@ -160,6 +160,9 @@ class Engine(Looking):
         return BeatAnswer("OK", beaten.deadline_ms, row.stop, row.stop_reason)
 
     def _done(self, operation: Done, now: int) -> str:
+        if self.table.end(*operation.handle):
+            self.counted["DONE"] += 1
+            return "OK"
         row = self._held(operation.handle)
         if row is None:
             return "LEASE_LOST"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from everlog.errors import InvalidInput, InvalidKey
 from everlog.queues.columns import encode_columns_key
@@ -12,9 +12,21 @@ from everlog.queues.declaration import Declaration
 from everlog.queues.durations import Duration, milliseconds
 from everlog.queues.keys import Key, encode_key, hash_key
 from everlog.queues.payload import encode_data
+from everlog.queues.priority import DEFAULT_PRIORITY, check_priority
 from everlog.queues.rows import Packet
 
 When = datetime | timedelta
+
+
+class NewJob(NamedTuple):
+    """A job to put. `at` or `delay`: not before then. `expires`: not after then (a moment, or how long from now)."""
+
+    key: Key | Mapping[str, Any]
+    data: Any = None
+    priority: int = DEFAULT_PRIORITY
+    at: When | None = None
+    delay: Duration | timedelta | None = None
+    expires: When | Duration | None = None
 
 
 def make_key(declaration: Declaration, key: object) -> bytes:
@@ -50,13 +62,17 @@ def parse_key(declaration: Declaration | None, text: str) -> Key:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def make_packet(
-    declaration: Declaration, key: object, data: Any, priority: int, now: int, process_ms: int | None, expires_s: int
-) -> Packet:
-    """What a put sends; everything was checked before."""
-    encoded = make_key(declaration, key)
-    payload = encode_data(data, declaration)
-    return Packet(encoded, hash_key(encoded), payload, priority, now, process_ms, expires_s, declaration.version)
+def packing(job: NewJob, now: int) -> Callable[[Declaration], Packet]:
+    """What makes the packet that a put sends. All that needs no declaration is checked already."""
+    priority = check_priority(job.priority)
+    process_ms, expires_s = process_ms_of(job.at, job.delay, now), expires_s_of(job.expires, now)
+
+    def pack(declaration: Declaration) -> Packet:
+        key = make_key(declaration, job.key)
+        data = encode_data(job.data, declaration)
+        return Packet(key, hash_key(key), data, priority, now, process_ms, expires_s, declaration.version)
+
+    return pack
 
 
 def process_ms_of(at: When | None, delay: Duration | timedelta | None, now: int) -> int | None:

@@ -10,7 +10,7 @@ for job in await queue.claim(10):
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -47,10 +47,10 @@ from everlog.queues.operations import (
     Stats,
 )
 from everlog.queues.options import MAX_CLAIM, QueueOptions, check_name, make_options
-from everlog.queues.packing import When, expires_s_of, make_key, make_packet, process_ms_of
+from everlog.queues.packing import NewJob, When, make_key, packing
 from everlog.queues.payload import decode_data
-from everlog.queues.priority import DEFAULT_PRIORITY, check_priority
-from everlog.queues.rows import DeadLetter, Flag, Packet, Row
+from everlog.queues.priority import DEFAULT_PRIORITY
+from everlog.queues.rows import DeadLetter, Flag, Row
 from everlog.queues.store import QueueStore
 
 MAX_PAGE = 1000
@@ -108,12 +108,21 @@ class Queue:
 
         `at` or `delay`: not before then. `expires`: not after then (a moment, or how long from now).
         """
-        priority = check_priority(priority)
-        now = self.store.clock.now_ms()
-        times = (process_ms_of(at, delay, now), expires_s_of(expires, now))
-        declaration = await self.ensure()
-        packet = make_packet(declaration, key, data, priority, now, *times)
+        pack = packing(NewJob(key, data, priority, at, delay, expires), self.store.clock.now_ms())
+        packet = pack(await self.ensure())
         return self._receipt(cast(PutAnswer, await self._do(Put(packet))))
+
+    async def put_many(self, jobs: Iterable[NewJob | tuple[Any, Any]]) -> list[Receipt]:
+        """Put jobs, or pairs of key and data, as `put` does one after the other, but sooner: they share commits.
+
+        All are checked before the first one is stored. One whose key is busy where that is not allowed has the result
+        REJECTED, and raises nothing. After an error some may have been put: putting them again merges them.
+        """
+        now = self.store.clock.now_ms()
+        packs = [packing(NewJob(*job), now) for job in jobs]
+        declaration = await self.ensure()
+        packets = [pack(declaration) for pack in packs]
+        return [Receipt(*answer) for answer in await self.store.put_all(self.name, packets)]
 
     def put_in(
         self,
@@ -133,14 +142,8 @@ class Queue:
         put_in = getattr(self.store, "put_in", None)
         if put_in is None:
             raise NotTransactional("only queues in SQLite files take jobs inside a transaction of yours")
-        priority = check_priority(priority)
-        now = self.store.clock.now_ms()
-        times = (process_ms_of(at, delay, now), expires_s_of(expires, now))
-
-        def packet(declaration: Declaration) -> Packet:
-            return make_packet(declaration, key, data, priority, now, *times)
-
-        return self._receipt(put_in(connection, self.name, packet))
+        pack = packing(NewJob(key, data, priority, at, delay, expires), self.store.clock.now_ms())
+        return self._receipt(put_in(connection, self.name, pack))
 
     def _receipt(self, answer: PutAnswer) -> Receipt:
         if answer.result == "REJECTED":

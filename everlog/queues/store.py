@@ -16,8 +16,8 @@ from everlog.queues.declaration import Declaration
 from everlog.queues.engine import Engine
 from everlog.queues.listeners import GRACE_MS, Listeners
 from everlog.queues.memory import MemoryTable
-from everlog.queues.operations import READS, Answer, AskDue, Claim, DueAnswer, Operation
-from everlog.queues.rows import Flag
+from everlog.queues.operations import READS, Answer, AskDue, Claim, DueAnswer, Operation, Put, PutAnswer
+from everlog.queues.rows import Flag, Packet
 from everlog.queues.webhook import Webhook
 
 logger = logging.getLogger("everlog.queues")
@@ -25,6 +25,7 @@ logger = logging.getLogger("everlog.queues")
 POLL_SECONDS = 5.0
 # How often an idle process looks for what other processes have done.
 LOOK_SECONDS = 0.01
+PUT_AT_ONCE = 1_000
 
 
 class QueueStore(ABC):
@@ -52,6 +53,17 @@ class QueueStore(ABC):
     @abstractmethod
     async def execute(self, name: str, operation: Operation) -> Answer:
         """Do one thing with a queue, in one step with all that it changes."""
+
+    async def put_all(self, name: str, packets: Sequence[Packet]) -> list[PutAnswer]:
+        """Put jobs, those of one key in their order; an answer for each."""
+        answers: list[Any] = []
+        for first in range(0, len(packets), PUT_AT_ONCE):
+            puts = [self.execute(name, Put(packet)) for packet in packets[first : first + PUT_AT_ONCE]]
+            answers += await asyncio.gather(*puts, return_exceptions=True)
+            failed = [answer for answer in answers if isinstance(answer, BaseException)]
+            if failed:
+                raise failed[0]
+        return answers
 
     @abstractmethod
     def sibling(self) -> QueueStore:

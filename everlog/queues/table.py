@@ -45,6 +45,13 @@ class Table(Protocol):
 
     def remove(self, row: Row) -> None: ...
 
+    def end(self, entry: int, token: int) -> bool:
+        """Remove a row that is held under this token and has no successor, without a look at it.
+
+        False: it is not there, or not so, or this table has no short way; nothing was done then.
+        """
+        return False
+
     def priorities(self) -> Iterable[int]:
         """The priorities of waiting rows, each once, ascending. Lazy: nobody need look beyond what is used."""
 

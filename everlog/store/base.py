@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from everlog.clock import Watch
 from everlog.journal.changes import Change, Quarantined, Rejected
 from everlog.journal.events import EventRecord, PayloadType, decode_payload
 from everlog.journal.head import Deletion, Head, Topic
@@ -102,6 +103,14 @@ class StoreTask(ABC):
     Each call writes for many journals and returns the ids for which it failed, with the reason; such a journal
     is left out of the calls that follow. An error that concerns all of them is raised.
     """
+
+    watch: Watch | None = None
+    """Set by who wants to know how long the parts of a call take."""
+
+    def lap(self, phase: str) -> None:
+        """A part of a call ends here: `rows` when the event rows are written, `tags` when those of the views are."""
+        if self.watch is not None:
+            self.watch.lap(phase)
 
     @abstractmethod
     async def pointer(self) -> int:

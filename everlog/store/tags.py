@@ -66,6 +66,10 @@ class TagTables(ABC):
     async def settings(self, prefix: str) -> dict[str, str]:
         """What is pinned under names that start so, as of now."""
 
+    async def setting(self, key: str) -> str | None:
+        """What is pinned under this name, as of now; None if nothing is."""
+        return (await self.settings(key)).get(key)
+
     @abstractmethod
     async def pin(self, key: str, value: str, now_ms: int) -> str:
         """What is pinned under this name; pinned now, with this value, if nothing was."""

@@ -102,7 +102,23 @@ class Tags:
         whole = first % PER_SLICE_TAG == 0 and (last + 1) % PER_SLICE_TAG == 0
         return Tag(self, tags, None if whole else lambda row: first <= slice_of(row.id) <= last)
 
-    async def list(self) -> list[TagInfo]:
+    async def covers(self, token: Position) -> Watermark:
+        """The watermark, once the views hold what was written at this position of the log."""
+        place = f"{self.parts.config.journal.topic_prefix}{token.topic}/{token.partition}"
+        seconds = self.parts.config.tags.token_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.watermarks.until(lambda found: found.positions.get(place, 0) > token.offset)
+        except TimeoutError:
+            raise NotReplicated(
+                f"the views by tag do not hold {token} after {seconds:g} s: "
+                "is the pipeline running? 'everlog status' tells"
+            ) from None
+
+    async def list(self, token: Position | str | None = None) -> list[TagInfo]:
+        if token is not None:
+            await self.watermarks.now()
+            await self.covers(Position.parse(token) if isinstance(token, str) else token)
         return [
             TagInfo(
                 found.tag,
@@ -237,17 +253,7 @@ class Tag:
         watermark = await watermarks.now()
         if start > watermark.end and start.ms > clock.now_ms() + FUTURE_MS:
             raise InvalidOffset(f"the offset {start} lies in the future: no event has it; was it taken from this log?")
-        if token is None:
-            return watermark
-        place = f"{self._tags.parts.config.journal.topic_prefix}{token.topic}/{token.partition}"
-        try:
-            async with asyncio.timeout(self._config.token_timeout):
-                return await watermarks.until(lambda found: found.positions.get(place, 0) > token.offset)
-        except TimeoutError:
-            raise NotReplicated(
-                f"the views by tag do not hold {token} after {self._config.token_timeout:g} s: "
-                "is the pipeline running? 'everlog status' tells"
-            ) from None
+        return watermark if token is None else await self._tags.covers(token)
 
 
 async def _each(pages: AsyncGenerator[list[TaggedEvent], None]) -> AsyncIterator[TaggedEvent]:

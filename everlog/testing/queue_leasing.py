@@ -139,7 +139,9 @@ class Leasing:
     async def test_a_released_job_waits_again_and_nothing_is_counted(self, desk: Desk) -> None:
         await desk.enq()
         await desk.fail(await desk.one(), delay=0)
-        assert await desk.release(await desk.one()) == "OK"
+        lease = await desk.one()
+        assert await desk.release(lease) == "OK"
+        assert await desk.done(lease) == "LEASE_LOST", "who gave it back cannot end it"
         row = await desk.row()
         assert (row.status, row.timeouts, row.start_ms, row.owner) == ("W", 1, None, None)
         assert (await desk.one()).attempt == 2

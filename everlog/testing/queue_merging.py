@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from everlog.queues.operations import PutAnswer, Sweep
+from everlog.queues.queue import Queue
 from everlog.testing.queue_desk import HOUR, Desk, T, handle, keys, number
 
 
@@ -32,6 +33,20 @@ class Merging:
         row = await desk.row()
         assert (row.image.priority, row.image.process_ms, number(row)) == (20, T + 5000, 3)
         assert (await desk.stats()).delayed == 1
+
+    async def test_jobs_put_together_are_as_if_they_came_one_after_the_other(self, desk: Desk) -> None:
+        """More than one transaction takes; keys come again, soon and late, and the newest data stay."""
+        await desk.enq("key-7", data="before")
+        numbers = [*range(1100), 7, 1099, 7]
+        queue = Queue(desk.name, desk.store)
+        receipts = await queue.put_many((f"key-{at % 1090}", place) for place, at in enumerate(numbers))
+        again = {7, *range(1090, 1103)}
+        assert [at for at, receipt in enumerate(receipts) if receipt.result == "MERGED"] == sorted(again)
+        assert {receipt.result for receipt in receipts} == {"CREATED", "MERGED"}
+        assert (await desk.stats()).ready == 1090
+        assert [info.data for info in await queue.get("key-7")] == [1102]
+        assert [info.data for info in await queue.get("key-9")] == [1101]
+        assert receipts[7].entry == receipts[1100].entry == receipts[1102].entry
 
     async def test_never_beats_every_expiration(self, desk: Desk) -> None:
         """0 with 100 stays 0 in both orders; of two dates the later one stays."""

@@ -12,6 +12,7 @@ from everlog.client import Everlog
 from everlog.errors import ReplicationFailed
 from everlog.journal.head import Topic
 from everlog.journal.pinning import pin_topic
+from everlog.journal.retiring import retired_topics
 from everlog.log.base import Log, LogTopic, Record
 from everlog.pipeline.apply import NO_TAGS, Applied, Grouped, Tagging, apply
 from everlog.pipeline.ordering import Ordering
@@ -86,8 +87,9 @@ class _Driver:
         """One micro-batch over all partitions of all topics: what was done, and where it ended."""
         parts = self.log.parts
         slices: list[_Slice] = []
+        retired = await retired_topics(parts.store)
         for found in await parts.log.topics():
-            if not parts.config.journal.includes(found.name):
+            if not parts.config.journal.includes(found.name) or found.name in retired:
                 continue
             topic = await pin_topic(parts.store, found, parts.config, parts.clock)
             for partition in range(found.partitions):

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from everlog.console import console
-from tests.browser.world import World, fill, fill_projections
+from tests.browser.world import World, fill, fill_projections, fill_view
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright's Python package is not installed")
 CHROMIUM = os.environ.get("EVERLOG_CHROMIUM") or "/usr/bin/chromium"
@@ -32,13 +31,12 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="package")
 def world(tmp_path_factory: Any) -> Iterator[World]:
     """A server whose console may act, on a log with something of everything."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(console, "is_writable", lambda config: True)  # where no guard says who may act
-        with World(tmp_path_factory.mktemp("world")) as made:
-            made.do(fill(made.log))
-            made.do(fill_projections(made))
-            made.do(made.say())
-            yield made
+    with World(tmp_path_factory.mktemp("world")) as made:
+        made.do(fill(made.log))
+        made.do(fill_projections(made))
+        made.do(fill_view(made))
+        made.do(made.say())
+        yield made
 
 
 class Watched:

@@ -14,8 +14,9 @@ from playwright.sync_api import expect
 from everlog.config import ServerConfig
 from everlog.console import problems
 from everlog.journal.events import Event
+from everlog.pipeline.phases import PHASES
 from everlog.testing.replication import replicate
-from tests.browser.world import HOSTILE, World
+from tests.browser.world import HOSTILE, VISITS, World
 
 AUDIT = (Path(__file__).parent / "helper.js").read_text()
 
@@ -30,6 +31,7 @@ PAGES = {
     "tag": "/console/tags?tag=eu",
     "projections": "/console/projections",
     "projection": "/console/projections?name=parcels",
+    "view": "/console/projections?name=visits",
     "queues": "/console/queues",
     "queue": "/console/queues?name=mails",
     "why": "/console/queues?name=mails&key=later",
@@ -173,6 +175,7 @@ def test_hostile_text_is_only_text(visit, world):
         "/console/projections?name=parcels",
         "/console/queues?name=mails",
         "/console/documents?path=articles/hello",
+        "/console/pipeline",
         f"/console/search?q={key}",
         f"/console/journal?topic={key}&id=x",
     ]
@@ -275,6 +278,21 @@ def test_a_journal_shows_where_each_event_comes_from(visit, world):
     expect(page.locator(".past")).to_contain_text("3 events could be read")
 
 
+def test_the_pipeline_shows_where_its_time_goes(visit, world):
+    """Each phase with a bar for each of the last batches, rows by table, and the slowest journals; also without
+    scripts."""
+    page = visit("/console/pipeline", java_script_enabled=False).page
+    phases = page.get_by_role("region", name="Phases")
+    expect(phases.locator("tbody tr")).to_have_count(len(PHASES))
+    bars = phases.get_by_role("img").first
+    assert bars.get_attribute("aria-label").startswith(f"{PHASES[0].name}, oldest first, in ms: ")
+    assert bars.locator("path").get_attribute("d").count("M") == 12
+    expect(page.get_by_role("region", name="Rows written")).to_contain_text("24,680")
+    page.get_by_role("region", name="Slowest journals").get_by_role("link", name="order-1").click()
+    expect(page).to_have_url(re.compile("/console/journal.*topic=orders&id=order-1"))
+    expect(page.locator("ol.timeline li.event").first).to_be_visible()
+
+
 class TestActions:
     """Each action, from its button to the operations log."""
 
@@ -316,6 +334,67 @@ class TestActions:
         page.goto(world.url + "/console/operations")
         expect(page.locator("tbody tr").first).to_contain_text("a test order")
 
+    def because(self, page, label: str, reason: str) -> None:
+        """Open a form, say why, send it."""
+        page.locator("summary", has_text=label).click()
+        page.locator(".menu[open] input[name=reason]").fill(reason)
+        page.locator(".menu[open] button").click()
+
+    def test_rebuild_a_view_switch_go_back_and_drop(self, at, world):
+        """From the button to a bar that moves, to the copy that is read; all of it without the handler's code here."""
+        page = at("/console/projections?name=visits")
+        world.do(world.gate.close(after=5))
+        page.get_by_role("button", name="Rebuild", exact=True).click()
+        self.done(page, "projection.rebuild")
+        expect(page.get_by_label("Copy 1: 25 %")).to_be_visible()
+        expect(page.locator("#live")).to_contain_text(f"5 of {VISITS} events")
+        assert page.evaluate(AUDIT) == []
+        world.do(world.gate.open())
+        page.get_by_role("button", name="Switch to copy 1").click()
+        self.done(page, "projection.switch")
+        expect(page.locator("#live")).to_contain_text("Copy 1 is read. Copy 0 is kept to go back to.")
+        assert world.do(world.log.projections.view("visits").fetch("SELECT count(*) FROM visits")) == [(VISITS,)]
+        self.because(page, "Go back to copy 0", "the new one is too slow")
+        self.done(page, "projection.switch-back")
+        expect(page.locator("#live")).to_contain_text("Copy 0 is read.")
+        world.do(world.gate.close(after=3))
+        page.get_by_role("button", name="Rebuild", exact=True).click()
+        expect(page.get_by_label("Copy 2: 15 %")).to_be_visible()
+        self.because(page, "Drop the new copy", "a mistake")
+        self.done(page, "projection.abort")
+        world.do(world.gate.open())
+        expect(page.get_by_role("button", name="Rebuild", exact=True)).to_be_visible()
+        assert world.do(world.log.projections.copies("visits")).building is None
+
+    def test_verify_a_view(self, at, world):
+        page = at("/console/projections?name=visits")
+        world.do(world.gate.close(after=8))
+        page.get_by_role("button", name="Verify", exact=True).click()
+        self.done(page, "projection.verify")
+        expect(page.get_by_label("Verification: 40 %")).to_be_visible()
+        page.get_by_role("button", name="Stop verifying").click()
+        self.done(page, "projection.cancel-verify")
+        world.do(world.gate.open())
+        page.get_by_role("button", name="Verify", exact=True).click()
+        expect(page.locator("#live")).to_contain_text(f"as counted again, visits with {VISITS} rows")
+        damage = "DELETE FROM visits WHERE rowid = (SELECT min(rowid) FROM visits)"
+        world.do(world.log.projections.view("visits").execute(damage))
+        page.get_by_role("button", name="Verify", exact=True).click()
+        found = page.locator(".problem", has_text="not what its events add up to")
+        expect(found).to_contain_text("1 missing and 0 too many")
+        expect(found).to_contain_text("rebuild it, then switch")
+        assert page.evaluate(AUDIT) == []
+
+    def test_a_rebuild_that_nobody_can_do_says_what_to_start(self, at, world):
+        page = at("/console/projections?name=left")
+        page.get_by_role("button", name="Rebuild", exact=True).click()
+        self.done(page, "projection.rebuild")
+        expect(page.locator("#live")).to_contain_text("nobody runs it: start everlog projections run module:app")
+        self.because(page, "Withdraw the rebuild", "nobody will")
+        self.done(page, "projection.abort")
+        page.goto(world.url + "/console/operations")
+        expect(page.locator("tbody tr").first).to_contain_text("nobody will")
+
     def test_pause_and_resume_a_queue(self, at, world):
         page = at("/console/queues?name=pages")
         page.get_by_role("button", name="Pause pages").click()
@@ -335,12 +414,34 @@ class TestActions:
         left = {letter.key for letter in world.do(world.log.queue("mails").dead())}
         assert left == {"bad-2", "bad-3"}
 
+    def test_act_on_all_that_match(self, at, world):
+        async def prepare() -> None:
+            queue = world.log.queue("bulk")
+            for number in range(6):
+                await queue.put(f"a-{number}", 1, priority=20)
+                await queue.put(f"b-{number}", 1)
+
+        world.do(prepare())
+        page = at("/console/queues?name=bulk")
+        page.locator("#find").fill("a-")
+        page.locator("#find").press("Enter")
+        self.because(page, "Cancel all 6", "not needed")
+        self.done(page, "queue.cancel-all")
+        assert world.do(world.log.queue("bulk").stats()).ready == 6
+        page.locator("#text").fill("a-")
+        page.locator("#text").press("Enter")
+        self.because(page, "Drop all 6", "spam")
+        self.done(page, "queue.forget-all")
+        found = world.do(world.log.queue("bulk").stats())
+        assert (found.ready, found.dead) == (6, 0)
+
     def test_drop_a_dead_letter_and_acknowledge_a_flag(self, at, world):
         page = at("/console/queues?name=mails")
-        page.locator("summary", has_text="Drop").first.click()
+        page.locator("summary[aria-label^='Drop bad']").first.click()
         page.locator(".menu[open] input[name=reason]").fill("spam")
         page.locator(".menu[open] button").click()
         self.done(page, "queue.forget")
+        assert len(world.do(world.log.queue("mails").dead())) == 1
         page.get_by_role("button", name="Acknowledge failed").click()
         self.done(page, "queue.acknowledge")
 
@@ -373,7 +474,7 @@ class TestActions:
         assert world.do(world.log.journal("orders").head("poisoned")).halted_at is None
 
     def test_an_action_that_fails_says_so_and_is_in_the_log(self, at, world):
-        page = at("/console/queues?name=mails", expected=("400",))
+        page = at("/console/queues?name=mails&paused=1", expected=("400",))  # what is changed here stays
         gone = page.get_by_role("button", name=re.compile("^Put back bad")).first
         form = gone.locator("xpath=ancestor::form")
         form.evaluate("form => { form.elements.entry.value = '999999'; }")
@@ -445,10 +546,13 @@ class TestBroken:
 
     def test_store_down(self, flow, world):
         with world.without_store():
-            page = flow()
+            page = flow(expected=("503",))
             self.says(page, "The store does not answer", "nothing is lost", "store")
             page.goto(world.url + "/console/pipeline")
             expect(page.locator(".problem").first).to_contain_text("The store does not answer")
+            expect(page.locator("#live")).not_to_contain_text("every record could be applied")
+            page.goto(world.url + "/console/queues")
+            expect(page.locator(".wrong")).to_contain_text("the queues cannot be read")
         page.goto(world.url + "/")
         expect(page.locator(".problem", has_text="The store does not answer")).to_have_count(0)
 

@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 import everlog
 from everlog.cli.sample import load_sample
 from everlog.client import Everlog, connect
-from everlog.config import Config, LogConfig, ServerConfig, StoreConfig
+from everlog.config import Config, LogConfig, ProjectionsConfig, ServerConfig, StoreConfig
 from everlog.documents.indexes import IndexNew, IndexSortItem
 from everlog.errors import Conflict, Unreachable
 from everlog.http.server import serving
 from everlog.journal.events import Event
 from everlog.journal.values import partition_of
-from everlog.pipeline.status import PipelineStatus, save_pipeline_status
+from everlog.pipeline.phases import PHASES, SlowKey
+from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
 from everlog.projections.recovery import Recovery
 from everlog.projections.strategies import at_least_once
 from everlog.queues.priority import Priority
@@ -29,17 +30,55 @@ from tests.support import broken_record, produce_raw
 
 T = TypeVar("T")
 
+VISITS = 20
+
 HOSTILE = "<script>alert(1)</script>'\"&lt;"
 
 
 def config_of(folder: Path, *, writable: bool) -> Config:
-    options = {"writable": writable} if "writable" in ServerConfig.__struct_fields__ else {}
     return Config(
         data=str(folder),
         log=LogConfig(synchronous="NORMAL"),
         store=StoreConfig(synchronous="NORMAL"),
-        server=ServerConfig(**options),
+        projections=ProjectionsConfig(lease=1.0),
+        server=ServerConfig(writable=writable),
     )
+
+
+class Gate:
+    """Lets handlers through; once it is closed, only so many more until it opens."""
+
+    def __init__(self) -> None:
+        self._left: int | None = None
+        self._open = asyncio.Event()
+
+    async def __call__(self) -> None:
+        if self._left is None:
+            return
+        if self._left > 0:
+            self._left -= 1
+            return
+        await self._open.wait()
+
+    async def close(self, after: int) -> None:
+        self._left = after
+        self._open.clear()
+
+    async def open(self) -> None:
+        self._left = None
+        self._open.set()
+
+
+def measured(now: int) -> dict[str, Any]:
+    """Where a pipeline's time went: batches of all phases, of which the eighth of twelve took long."""
+    shares = {phase.name: 1 + 5 * (at % 4) for at, phase in enumerate(PHASES)}
+    slow = [SlowKey("orders", name, 9.75 / at, 40, 80, 12, now) for at, name in enumerate(("order-1", HOSTILE), 1)]
+    batches = []
+    for number in range(12):
+        scale = 4.0 if number == 7 else 1 + number % 3 / 4
+        phases = {name: share * scale / 4 for name, share in shares.items()}
+        batches.append(BatchStatus(now - 1000 * (12 - number), sum(phases.values()) + 1, 50, phases, {"journal": 80}))
+    return {"rows": {"journal": 24_680, "metajournal": 1_200}, "recent": batches, "slowest": slow}
 
 
 class World:
@@ -49,6 +88,7 @@ class World:
         self.config = config_of(folder, writable=writable)
         self.log: Everlog
         self.url = ""
+        self.gate = Gate()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._stop: asyncio.Event
@@ -92,7 +132,8 @@ class World:
         """The pipeline's last word."""
         now = int(time.time() * 1000)
         known = {"pid": 4711, "host": "lab", "started_ms": now - 600_000, "batches": 120, "records": 240, "events": 200}
-        said = PipelineStatus(**{"state": state, **known, "batch_ms_p50": 42.0, "last_batch_ms": 38.0, **facts})
+        known |= {"batch_ms_p50": 42.0, "last_batch_ms": 38.0, **measured(now)}
+        said = PipelineStatus(**{"state": state, **known, **facts})
         await save_pipeline_status(self.log.parts.store, said, facts.get("updated_ms") or now)
 
     async def run(self, *projections: Any) -> Any:
@@ -215,3 +256,28 @@ async def fill_projections(world: World) -> None:
         return len(found) == 2 and found["totals"].dead_letters == 1 and found["parcels"].failing is not None
 
     await until(stuck)
+
+
+async def fill_view(world: World) -> None:
+    """A projection whose view is in the store, at work; and one that nobody runs any more."""
+    log, visits = world.log, world.log.journal("visits")
+    await log.projections.view("visits").execute("CREATE TABLE visits (key TEXT, place TEXT)")
+    for number in range(VISITS):
+        token = await visits.append(f"v-{number % 4}", Event(number))
+
+    async def note(record: Any, view: Any) -> None:
+        await world.gate()
+        await view.execute("INSERT INTO visits VALUES (?, ?)", record.key, f"{record.partition}:{record.offset}")
+
+    async def forget(record: Any) -> None: ...
+
+    source, saving = everlog.records("visits"), at_least_once(save_every=1)
+    await world.run(everlog.Projection("visits", source=source, handler=note, strategy=saving, tables=["visits"]))
+    async with log.projections.run(everlog.Projection("left", source=source, handler=forget)):
+        await log.projections.wait("left", token)
+
+    async def filled() -> bool:
+        (one,) = await log.projections.list("visits")
+        return one.lag is not None and not one.lag.events
+
+    await until(filled)

@@ -15,6 +15,7 @@ from everlog.config import ProjectionsConfig
 from everlog.failpoints import REBUILD_POINTS, VIEW_POINTS
 from tests.conformance.test_projection_kills import fill, instances
 from tests.conformance.test_projection_rebuild import STEPS, command
+from tests.conformance.test_projection_requests import killed_while_it_fills
 from tests.unit.models.projection_process import SPLIT, TABLES, WINDOW, declare
 from tests.unit.models.rebuild_process import declare as declare_words
 
@@ -148,13 +149,27 @@ async def test_a_switch_that_dies(cluster_config, tmp_path):
     await rebuild_with_a_death(settings(cluster_config, lease=2.0), tmp_path, "switch.moved")
 
 
+async def test_a_rebuild_on_request_outlives_the_process_that_does_it(cluster_config, tmp_path):
+    async with everlog.connect(settings(cluster_config, lease=1.0)) as log:
+        await fill_words(log)
+        await killed_while_it_fills(log, tmp_path)
+        assert await texts(log) == {"new"}
+        rows = await log.projections.view("words").fetch("SELECT key FROM words")
+        assert len(rows) == 20
+
+
+async def fill_words(log) -> None:
+    """A view of the old version that has all there is."""
+    await log.projections.view("words").execute(WORDS)
+    await fill(log, 20)
+    async with log.projections.run(declare_words(log.config, "old")):
+        while len(await log.projections.view("words").fetch("SELECT key FROM words")) < 20:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
 async def rebuild_with_a_death(config, folder, point: str) -> None:
     async with everlog.connect(config) as log:
-        await log.projections.view("words").execute(WORDS)
-        await fill(log, 20)
-        async with log.projections.run(declare_words(config, "old")):
-            while len(await log.projections.view("words").fetch("SELECT key FROM words")) < 20:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await fill_words(log)
         *before, last = STEPS[point]
         for one in before:
             assert command(config, folder, one) == 0

@@ -21,7 +21,8 @@ from everlog.testing.projection_kit import ListProvider
 from everlog.testing.projection_views import ViewConformance
 from everlog.testing.projections import ID, OffsetStoreConformance, own
 from tests.unit.models.projection_fixture import ID as WORDS
-from tests.unit.models.projection_fixture import QUICK, Joined, Six, declare, until
+from tests.unit.models.projection_fixture import QUICK, Joined, Six, declare
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 

@@ -16,16 +16,21 @@ import pytest
 import everlog
 from everlog.client import Everlog, connect
 from everlog.config import ServerConfig
-from everlog.console import console as console_module
+from everlog.console.actions import ACTIONS
 from everlog.console.operations import BETWEEN, JOURNAL, TOPIC, Operations
 from everlog.console.pages import journal as journal_page
 from everlog.console.rendering import NAV, url
 from everlog.console.sampling import Sampler
 from everlog.console.timeline import read_timeline, state_at
 from everlog.errors import Conflict, InvalidInput
+from everlog.http.app import make_app
+from everlog.http.security import Security
 from everlog.http.server import serving
+from everlog.http.tokens import make_token
 from everlog.journal.events import Event
 from everlog.journal.head import exists
+from everlog.pipeline.phases import SlowKey
+from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
 from everlog.queues.queue import Queue
 from everlog.queues.store import MemoryStore
 from everlog.testing.replication import replicate
@@ -37,16 +42,14 @@ PAGES = [name for name, _ in NAV] + ["search"]
 
 @pytest.fixture
 async def log(tmp_path) -> AsyncIterator[Everlog]:
-    options = {"writable": True} if "writable" in ServerConfig.__struct_fields__ else {}
-    config = msgspec.structs.replace(small_config(tmp_path / "data"), server=ServerConfig(**options))
+    config = msgspec.structs.replace(small_config(tmp_path / "data"), server=ServerConfig(writable=True))
     async with connect(config) as found:
         yield found
 
 
 @pytest.fixture
-async def http(log, monkeypatch) -> AsyncIterator[httpx.AsyncClient]:
+async def http(log) -> AsyncIterator[httpx.AsyncClient]:
     """A server that may act."""
-    monkeypatch.setattr(console_module, "is_writable", lambda config: True)
     async with serving(log, host="127.0.0.1", port=0) as address, httpx.AsyncClient(base_url=address) as client:
         yield client
 
@@ -147,6 +150,26 @@ async def test_an_action_is_two_events_the_first_before_it_is_done(http, log):
     assert (older["action"], older["outcome"]) == ("queue.pause", "done")
 
 
+async def test_every_action_needs_the_secret_and_the_right_and_is_noted(http, log):
+    """Whatever becomes of it: without the page's secret or the scope nothing is even noted, with both it is."""
+    csrf = await secret(http, log)
+    token, kept = make_token("bob", ["read", "write"], 0)
+    guarded = Security.of(msgspec.structs.replace(log.config, server=ServerConfig(tokens=(kept,))), log.parts.clock)
+    transport = httpx.ASGITransport(make_app(log, security=guarded))
+    bearer = {"authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=bearer) as reader:
+        for number, (name, action) in enumerate(sorted(ACTIONS.items())):
+            fields = {**dict.fromkeys(action.fields, "7"), "action": name, "reason": "why not"}
+            assert (await act(http, **fields)).status_code == 403, name
+            assert (await act(reader, **fields)).status_code == 403, name
+            assert len(await Operations(log).list()) == number, name
+            await act(http, csrf_token=csrf, **fields)
+            noted = (await Operations(log).list())[0]
+            assert (noted.action, noted.by, noted.reason) == (name, "local", "why not")
+            assert noted.outcome in ("done", "failed")
+            assert dict(noted.target) == dict.fromkeys(action.fields, "7")
+
+
 async def test_what_cannot_be_noted_is_not_done(http, log, monkeypatch):
     csrf = await secret(http, log)
 
@@ -213,7 +236,9 @@ async def test_without_the_right_to_act_there_are_no_forms_and_no_actions(tmp_pa
 async def test_forged_actions_are_refused(http, log):
     csrf = await secret(http, log)
     form = {"csrf_token": csrf, "action": "queue.pause", "name": "q"}
-    assert (await http.post("/console/act", data={**form, "csrf_token": "x"})).status_code == 403
+    bare = {name: value for name, value in form.items() if name != "csrf_token"}
+    for forged in (bare, {**form, "csrf_token": "x"}, {**form, "csrf_token": "é"}, {**form, "csrf_token": ""}):
+        assert (await http.post("/console/act", data=forged)).status_code == 403
     for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
         assert (await http.post("/console/act", data=form, headers=headers)).status_code == 403
     assert (await http.post("/console/act", json=form)).status_code in (400, 403)
@@ -222,6 +247,8 @@ async def test_forged_actions_are_refused(http, log):
     back = await http.post("/console/act", data={**form, "back": "https://evil.example"})
     assert back.status_code == 303
     assert back.headers["location"].startswith("/?done=")
+    again = await http.post("/console/act", data=bare, headers={"x-csrf-token": csrf})
+    assert again.status_code == 303
 
 
 @pytest.mark.parametrize(
@@ -345,6 +372,27 @@ async def test_a_halted_journal_shows_what_precedes_and_where_it_stands(http, lo
     assert model["halted"]
     (waiting,) = (await http.get("/console/pipeline.json")).json()["waiting"]
     assert (waiting["id"], waiting["kind"]) == ("o", "halted")
+
+
+async def test_the_pipeline_page_says_where_the_time_goes(http, log):
+    """Phases, rows and slowest journals are on the page and in its twin; before the first batch there are none."""
+    store, now = log.parts.store, log.parts.clock.now_ms()
+    await save_pipeline_status(store, PipelineStatus("running", 1, "h", now), now)
+    assert "Where the time goes" not in (await http.get("/console/pipeline", headers=HTML)).text
+    batch = BatchStatus(now, 8.0, 3, {"fold": 2.0, "rows": 4.0}, {"journal": 5})
+    slow = SlowKey("orders", "o <1>", 1.5, 3, 5, ended_ms=now)
+    said = PipelineStatus("running", 1, "h", now, batches=1, rows={"journal": 5}, recent=[batch], slowest=[slow])
+    await save_pipeline_status(store, said, now)
+    page = ""
+    async with asyncio.timeout(10):  # a look at everything is shared for a second
+        while "Where the time goes" not in page:
+            page = (await http.get("/console/pipeline", headers=HTML)).text
+    for part in ("in the last batch", "Rows written", "topic=orders&amp;id=o+%3C1%3E", "1.5 ms"):
+        assert part in page
+    twin = (await http.get("/console/pipeline.json")).json()
+    assert [(one["phase"], one["ms"], one["percent"]) for one in twin["phases"]] == [("fold", 2, 25), ("rows", 4, 50)]
+    assert twin["tables"] == [{"table": "journal", "rows": 5, "recent": 5}]
+    assert twin["status"]["slowest"][0]["id"] == "o <1>"
 
 
 @pytest.mark.parametrize("kind", ["files", "memory"])

@@ -18,6 +18,7 @@ from everlog.errors import (
     DocumentConflict,
     DocumentNotFound,
     InvalidDocument,
+    InvalidPosition,
     MessageReused,
     PreconditionFailed,
     QueryLimited,
@@ -26,6 +27,7 @@ from everlog.errors import (
     WriteUnfinished,
 )
 from everlog.http.server import serving
+from everlog.journal.values import Position
 from tests.support import small_config
 
 
@@ -63,6 +65,71 @@ async def test_writes_and_reads(docs: Documents) -> None:
     assert (await docs.list("empty~")).elements == []
     await docs.delete("c~")
     assert not (await docs.put("a/b's", 1, wait=True)).created
+
+
+async def test_a_write_that_waits_knows_the_place_of_its_event(log: Everlog, docs: Documents) -> None:
+    """It is the place that the event has in the journal. A repetition gets the same; who does not wait gets none."""
+    written = [
+        await docs.put("c~/x", {"n": 1}, wait=True),
+        await docs.post("c~", {"n": 2}, message_id="m", wait=True),
+        await docs.patch("c~/x", {"n": 3}, wait=True),
+        await docs.delete("c~/x", wait=True),
+    ]
+    again = await docs.post("c~", {"n": 2}, message_id="m", wait=True)
+    assert (again.transaction_id, again.position) == (written[1].transaction_id, written[1].position)
+    places = [one.position for one in written]
+    stored = log.journal("documents").read("c~", after=places[-1])
+    assert [Position("documents", one.partition, one.offset) async for one in stored] == places
+    assert [event.position async for event in docs.history("c~")] == places
+    assert [(await docs.transaction(one.transaction_id)).position for one in written] == places
+    quick = await docs.put("c~/y", {})
+    assert quick.position is None
+    await docs.settle("c~")
+    later = (await docs.transaction(quick.transaction_id)).position
+    assert later is not None
+    assert places[-1] is not None
+    assert later.offset > places[-1].offset
+
+
+async def test_places_grow_with_the_revisions(docs: Documents) -> None:
+    """Whoever writes at the same time."""
+    written = await asyncio.gather(*[docs.put("d", n, wait=True) for n in range(20)])
+    ordered = sorted(written, key=lambda one: one.revision)
+    assert [one.revision for one in ordered] == list(range(1, 21))
+    offsets = [one.position.offset for one in ordered if one.position is not None]
+    assert len(offsets) == 20
+    assert offsets == sorted(set(offsets))
+
+
+async def test_every_read_takes_a_position(docs: Documents) -> None:
+    """One of this topic, that the log has reached; others are refused, so none is ignored."""
+    first = await docs.put("c~/x", {"n": 1}, wait=True)
+    last = await docs.put("c~/x", {"n": 2}, wait=True)
+    assert last.position is not None
+    now = datetime.now(UTC)
+
+    def reads(token: Position | str | None) -> list[Any]:
+        async def history() -> list[int]:
+            return [event.revision async for event in docs.history("c~", token=token)]
+
+        return [
+            docs.get("c~/x", token=token),
+            docs.list("c~", filter="n > 0", token=token),
+            history(),
+            docs.at("c~/x", 2, token=token),
+            docs.revision_at("c~/x", now, token=token),
+            docs.diff("c~/x", 1, 2, token=token),
+        ]
+
+    for token in (None, first.position, last.position, str(last.position)):
+        found, page, events, body, revision, patch = [await one for one in reads(token)]
+        assert (found.body["n"], page.elements[0]["n"], events) == (2, 2, [1, 2])
+        assert (body["n"], revision, patch) == (2, 2, {"n": 2})
+    _, partition, offset = last.position
+    for token in ("orders:0:0", "nonsense", str(Position("documents", partition, offset + 1000))):
+        for read in reads(token):
+            with pytest.raises(InvalidPosition):
+                await read
 
 
 async def test_refusals_are_the_same(docs: Documents) -> None:

@@ -14,7 +14,7 @@ from everlog.client import Everlog, connect
 from everlog.config import Config, DocumentsConfig
 from everlog.documents.documents import Documents
 from everlog.documents.history import DocumentEvent
-from everlog.documents.ids import time_uuid
+from everlog.documents.ids import TransactionId, time_uuid
 from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
 from everlog.documents.model import Transaction
 from everlog.documents.opening import document_journal, make_documents
@@ -267,6 +267,30 @@ async def test_events_go_out_in_the_order_of_revisions_and_once(log: Everlog) ->
     for one in (first, first, second, first, second):
         await publisher.publish(one)
     assert [event.seq_nr async for event in journal.read("d")] == [1, 2]
+
+
+async def test_a_write_does_not_wait_for_later_ones(faulty) -> None:
+    """A later event of the same document that does not get out is none of its business."""
+    docs, publisher = faulty
+    first = await docs.put("d", {}, message_id="m")
+    await docs.settle("d")
+    publisher.failing = {"feed:patch"}
+    await docs.patch("d", {"a": 1})
+    await idle(docs)
+    again = await docs.put("d", {}, message_id="m", wait=True)
+    assert (again.revision, again.repeated, again.position is not None) == (first.revision, True, True)
+    with pytest.raises(WriteUnfinished):
+        await docs.patch("d", {"a": 2}, wait=True)
+
+
+async def test_a_write_that_lost_its_revision_has_no_place_in_the_log(log: Everlog) -> None:
+    """What stands at its revision is the event of the write that won."""
+    docs = log.documents
+    won = await docs.put("d", 1, wait=True)
+    lost = TransactionId("d", time_uuid(log.parts.clock.now_ms(), 7), won.revision)
+    history = (await docs.open()).history
+    assert await history.position(won.transaction_id) == won.position
+    assert await history.position(str(lost)) is None
 
 
 @pytest.mark.case("hyperstorage", 66)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -16,14 +17,18 @@ import httpx
 import msgspec
 import pytest
 from litestar import post
+from litestar.routes import HTTPRoute
 
 from everlog.client import connect
 from everlog.config import Config, DocumentsConfig, JournalConfig, ServerConfig
-from everlog.errors import InvalidConfig
-from everlog.http.app import ROUTES, make_app
+from everlog.errors import AccessDenied, InvalidConfig
+from everlog.http.app import make_app
 from everlog.http.requests import AnyRequest
+from everlog.http.security import needed_scope
 from everlog.http.server import serving
 from everlog.http.tokens import TokenFile, tokens_path
+from everlog.journal.values import Position
+from everlog.queues.queue import Receipt
 from tests.http_support import frames, new_token, send, server
 from tests.support import small_config
 
@@ -83,6 +88,14 @@ NEEDS = [
     ("GET", "/operations", "read"),
     ("PUT", "/hyper-storage/content/a", "write"),
     ("GET", "/hyper-storage/content/a", "read"),
+    ("POST", "/hyper-storage/indexes/a~", "write"),
+    ("GET", "/hyper-storage/transactions", "read"),
+    ("GET", "/queues", "read"),
+    ("POST", "/queues/pages/jobs", "write"),
+    ("POST", "/queues/pages/claims", "write"),
+    ("POST", "/queues/pages/operations", "write"),
+    ("POST", "/queues/pages/pause", "admin"),
+    ("POST", "/queues/pages/resume", "admin"),
 ]
 ALLOWS = {"read": {"read"}, "write": {"write"}, "admin": {"read", "write", "admin"}}
 
@@ -107,12 +120,70 @@ async def test_public_routes_and_unknown_ones(http):
     assert (await http.get("/no/such/route")).status_code == 404
 
 
-async def test_every_route_but_the_public_ones_needs_a_token(http):
-    """A route that somebody adds without a thought is closed."""
-    public = {handler.handler_name for handler in ROUTES if handler.opt.get("scope") == "public"}  # type: ignore[union-attr]
-    # Style and script of the console, the same for everybody.
-    elsewhere = {"get_icon", "get_static", "get_theme"}
-    assert public - elsewhere == {"get_live", "get_ready", "get_login", "post_login", "post_logout"}
+# Style and script of the console are the same for everybody.
+PUBLIC = {"get_live", "get_ready", "get_login", "post_login", "post_logout", "get_icon", "get_static", "get_theme"}
+ADMIN = {
+    "pause_projection",
+    "resume_projection",
+    "skip_envelope",
+    "put_offset",
+    "clear_offset",
+    "replay_dead_letters",
+    "forget_dead_letters",
+    "pause_queue",
+    "resume_queue",
+    "act",
+}
+
+
+async def test_every_route_but_the_public_ones_needs_a_token(config, http, tokens):
+    """Every one of them, by a request without a token and by one with too little: a new route is closed."""
+    async with connect(config) as log:
+        routes = [
+            (method, re.sub(r"\{[^}]*\}", "1", route.path_format), handler)
+            for route in make_app(log).routes
+            if isinstance(route, HTTPRoute)
+            for handler in route.route_handlers
+            for method in sorted(handler.http_methods)
+            if method != "OPTIONS"
+        ]
+    assert len(routes) > 90
+    needed = {handler.handler_name: needed_scope(handler, method) for method, _, handler in routes}
+    assert {name for name, scope in needed.items() if scope == "public"} == PUBLIC
+    assert {name for name, scope in needed.items() if scope == "admin"} == ADMIN
+    for method, path, handler in routes:
+        without = (await http.request(method, path)).status_code
+        if handler.handler_name in PUBLIC:
+            assert without not in (401, 403), (method, path)
+            continue
+        assert without == 401, (method, path)
+        other = "read" if method not in ("GET", "HEAD") else "write"
+        assert (await http.request(method, path, headers=bearer(tokens[other]))).status_code == 403, (method, path)
+
+
+async def test_what_makes_a_queue_more_than_a_put_does_needs_an_administrator(config, http, tokens):
+    """Its options may name a file of the server; and pausing is an operator's act through every route."""
+    write, admin = bearer(tokens["write"]), bearer(tokens["admin"])
+    await send(http, "PUT", "/queues/pages", {}, headers=write)  # as a first put of the Python client does
+    await send(http, "PUT", "/queues/pages", {}, headers=write)
+    file = {"options": {"bucket": "none", "file": str(Path(config.data) / "elsewhere.db")}}
+    for name, body in (("pages", {"options": {"max_wait": "1m"}}), ("other", file), ("pages", {"description": "x"})):
+        await send(http, "PUT", f"/queues/{name}", body, 403, headers=write)
+    assert not (Path(config.data) / "elsewhere.db").exists()
+    await send(http, "PUT", "/queues/pages", {"options": {"max_wait": "1m"}}, headers=admin)
+    await send(http, "PUT", "/queues/pages", {}, 403, headers=write)
+    address = str(http.base_url)
+    async with connect(address, token=new_token(config, "read", "write")) as remote:
+        queue = remote.queue("pages")
+        both = await asyncio.gather(queue.pause(), queue.put("k", 1), return_exceptions=True)
+        assert isinstance(both[0], AccessDenied)
+        assert isinstance(both[1], Receipt), "an operation of another does not suffer from it"
+    async with connect(address, token=tokens["admin"]) as remote:
+        assert await remote.queue("pages").pause()
+    found = (await send(http, "GET", "/operations", headers=admin)).json()["events"]
+    begun = [one["payload"]["action"] for one in found[::-1] if "action" in one["payload"]]
+    assert begun == ["declare_queue", "run_operations"]
+    assert json.loads(found[0]["payload"]["detail"]) == {"status": 200, "paused": True}
 
 
 @pytest.mark.parametrize(
@@ -324,6 +395,15 @@ async def test_path_tricks(open_http):
         (b"http://evil.example/journals", 404),
         (b"/login/../journals", 404),
         (b"/health/live/../../journals", 404),
+        (b"/hyper-storage/content/../../journals", 404),
+        (b"/hyper-storage/content/%2e%2e%2f%2e%2e%2fetc%2fpasswd", 404),
+        (b"/hyper-storage/indexes/..%2f..%2fa~", 200),
+        (b"/queues/..%2f..%2fetc", 400),
+        (b"/queues/%00", 400),
+        (b"/tags/..%2f..%2fstatus", 200),
+        (b"/console/static/../pages.py", 404),
+        (b"/console/static/..%2froutes.py", 404),
+        (b"/console/static/%2e%2e/routes.py", 404),
         (b"*", 404),
     ):
         answer = await raw(open_http, b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -351,6 +431,35 @@ async def test_header_injection(open_http):
     ):
         answer = await raw(open_http, b"GET /journals HTTP/1.1\r\nHost: localhost\r\n" + line + b"\r\n\r\n")
         assert answer.split(b" ", 2)[1] in (b"400", b"501"), line
+
+
+async def test_headers_that_come_back(open_http):
+    """An id of the request's own comes back as it was sent, or is refused; it never breaks the answer."""
+    for value in (b"\x80\xff", b"a\tb", "\u00fc".encode(), b"x" * 200):
+        for method, path in (
+            ("GET", "/hyper-storage/content/none"),
+            ("PUT", "/hyper-storage/content/a"),
+            ("GET", "/hyper-storage/indexes/a~"),
+        ):
+            sent = [(b"Hyperbus-Correlation-Id", value), (b"Hyperbus-Message-Id", value)]
+            answer = await open_http.request(method, path, content=b"1", headers=sent)
+            assert answer.status_code in (200, 201, 400, 404), (value, answer.text)
+            got = {name.lower(): one for name, one in answer.headers.raw}
+            for name, one in sent:
+                assert got.get(name.lower(), one) == one
+
+
+async def test_no_route_takes_a_body_without_end(http, tokens):
+    """Of every route that takes a body: it says no to a hundred megabytes before it has read them."""
+    found = (await send(http, "GET", "/openapi/openapi.json", headers=bearer(tokens["admin"]))).json()["paths"]
+    taking = [(method, path) for path, item in found.items() for method in item if "requestBody" in item[method]]
+    assert len(taking) > 20
+    for method, path in taking:
+        where = re.sub(r"\{[^}]*\}", "1", path)
+        head = f"{method.upper()} {where} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {tokens['admin']}\r\n"
+        head += "Content-Type: application/json\r\nConnection: close\r\nContent-Length: 100000000\r\n\r\n{"
+        answer = await raw(http, head.encode())
+        assert answer.split(b" ", 2)[1] == b"413", (method, path, answer[:300])
 
 
 async def test_limits(open_http):
@@ -501,8 +610,13 @@ async def test_servers_know_each_other(config, tmp_path):
         assert (await http.get(nodes, headers=bearer("0123456789abcdeg"))).status_code == 401
         writers = set()
         for name in "abcdefghij":
-            answers = [await http.put(f"{one}/hyper-storage/content/{name}", json={"by": one}) for one in addresses]
+            wait = {"Hyper-Storage-Wait": "full"}
+            urls = [f"{one}/hyper-storage/content/{name}" for one in addresses]
+            answers = [await http.put(url, json={"by": url}, headers=wait) for url in urls]
             assert {answer.status_code for answer in answers} <= {200, 201}
+            first, second = [Position.parse(answer.headers["journal-position"]) for answer in answers]
+            assert first[:2] == second[:2]
+            assert first.offset < second.offset
             (writer,) = {answer.headers["everlog-node"] for answer in answers}
             writers.add(writer)
         assert len(writers) == 2

@@ -26,7 +26,7 @@ async def log(tmp_path):
 @pytest.fixture
 async def http(log) -> AsyncIterator[httpx.AsyncClient]:
     async with (
-        serving(log, host="127.0.0.1", port=0) as address,
+        serving(log, host="127.0.0.1", port=0, writable=True) as address,
         httpx.AsyncClient(base_url=address, timeout=20) as client,
     ):
         yield client

@@ -14,9 +14,13 @@ from everlog.errors import JournalHalted
 from everlog.journal.reading import Ref
 from everlog.journal.values import partition_of
 from everlog.log.base import NewRecord
+from everlog.pipeline import replicate as replicate_module
+from everlog.pipeline.phases import PHASES
+from everlog.pipeline.status import PipelineStatus
 from everlog.testing.replication import replicate
 from everlog.testing.tag_support import check_order
 from tests.conftest import Pipeline
+from tests.lap_support import check_laps, note_laps
 from tests.spark.backends import Backend, Tables
 from tests.waiting import until
 
@@ -82,6 +86,23 @@ async def check_view(config: Config, events: int) -> None:
     check_order(seen)
 
 
+def check_measures(status: PipelineStatus, tables: Tables) -> None:
+    """Every row is counted once, also by a pipeline that had to try again; a batch's phases are within the batch.
+
+    Of the other tables more was written than is there: heads again and again, events that were deleted later.
+    """
+    for name in ("tag_views", "rejected", "quarantine"):
+        assert status.rows[name] == len(tables[name]), name
+    assert status.rows["journal"] == status.events >= len(tables["journal"])
+    assert status.rows["metajournal"] >= len(tables["metajournal"])
+    assert 0 < len(status.recent) <= status.batches
+    for batch in status.recent:
+        assert batch.phases.keys() == {phase.name for phase in PHASES}
+        assert min(batch.phases.values()) >= 0
+        assert 0 < sum(batch.phases.values()) <= batch.ms + 0.001, batch
+    assert 0 < sum(status.phase_ms.values()) <= status.batch_ms + 0.001
+
+
 def in_batches(config: Config, most: int) -> Config:
     return msgspec.structs.replace(config, pipeline=msgspec.structs.replace(config.pipeline, max_batch_records=most))
 
@@ -97,6 +118,8 @@ class PipelineSuite:
             assert running.status.batches > 1
             assert (running.status.rejected, running.status.quarantined) == (1, 2)
         await check_tables(backend)
+        check_measures(running.status, await backend.tables())
+        assert {key.topic for key in running.status.slowest} == {TOPIC}
 
     @pytest.mark.case("kafka-journal", 30)
     async def test_two_pipelines_at_once(self, backend: Backend, pipeline: Pipeline) -> None:
@@ -202,6 +225,12 @@ class PipelineSuite:
                 assert running.wait_until_replicated(WAIT), running.status
                 assert running.status.state == "running"
             assert await store.pointer(topic, ref.partition) >= token.offset
+            tables = await backend.tables()
+            check_measures(running.status, tables)
+            assert running.status.rows["journal"] == len(tables["journal"]) == 10, (
+                "each row once, however often it tried"
+            )
+            assert running.status.rows["metajournal"] == 10
             assert [event.payload async for event in journal.read("bad")] == ["1"]
 
     @pytest.mark.case("kafka-journal", 54)
@@ -273,8 +302,11 @@ class PipelineSuite:
                 assert head is not None
                 assert head.delete_to == 4
 
-    async def test_the_status_is_kept_in_the_store(self, backend: Backend, pipeline: Pipeline) -> None:
-        """What the pipeline does can be seen from another process, also after it stopped."""
+    async def test_the_status_is_kept_in_the_store(
+        self, backend: Backend, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What the pipeline does can be seen from another process, also after it stopped; also where its time went."""
+        noted = note_laps(monkeypatch, replicate_module)
         async with everlog.connect(backend.config) as log:
             await log.journal(TOPIC).append("a", [Event(1), Event(2)])
             assert (await log.status()).lag == 1
@@ -284,3 +316,9 @@ class PipelineSuite:
             status = await log.status()
             assert status.pipeline is not None
             assert (status.pipeline.state, status.pipeline.events, status.pipeline.records) == ("stopped", 2, 1)
+            check_measures(status.pipeline, await backend.tables())
+            assert [(one.topic, one.id, one.records, one.events) for one in status.pipeline.slowest] == [
+                (TOPIC, "a", 1, 2)
+            ]
+            check_laps(noted)
+            assert [phase for phase in noted if phase[0] == "="][:4] == ["=plan", "=spark", "=publish", "=watermark"]

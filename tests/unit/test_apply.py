@@ -99,7 +99,19 @@ async def test_a_journal_that_fails_is_left_out_of_what_follows(step) -> None:
     assert "bad" in steps[step]
     assert steps["delete garbage"] == ["ok"]
     assert all("ok" in steps[name] for name in ("write rows", "write heads", "delete garbage"))
-    assert done.journals == 1
+    assert done.rows == {"journal": 1, "metajournal": 1, "tag_views": 0, "rejected": 0, "quarantine": 0}
+
+
+async def test_rows_are_counted_with_their_head() -> None:
+    """A journal whose deletions fail comes again, but its head says that its rows are there: they count now."""
+    recorder = Recorder(refused={"delete garbage": "bad"})
+    records = [append_record(0, 1, key=b"ok"), append_record(1, 1, 3, key=b"bad"), delete_record(2, 1, key=b"bad")]
+    done = await apply(recorder, TOPIC, 0, grouped(*records))
+    assert done.failed == {"bad": "refused"}
+    assert (done.rows["journal"], done.rows["metajournal"]) == (3, 2)
+    written = {"bad": recorder.written["bad"]}
+    again = await apply(Recorder(heads=written), TOPIC, 0, grouped(*records[1:]))
+    assert not any(again.rows.values())
 
 
 GARBAGE = (Deletion(offset=5, first=0, last=1, to=4),)
@@ -145,7 +157,7 @@ async def test_misplaced_records_touch_no_journal() -> None:
     done = await apply(recorder, topic, wrong, found)
     assert dict(recorder.steps)["misplaced"] == ["0", "1"]
     assert dict(recorder.steps)["heads"] == []
-    assert done.quarantined == 2
+    assert (done.misplaced, done.rows["quarantine"]) == (2, 2)
 
 
 # On the embedded store

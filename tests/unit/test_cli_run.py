@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -268,12 +269,14 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def asking(monkeypatch, seen: list[str], url: str) -> None:
-    """A pipeline that asks the server for its health when it starts, and then ends."""
+def asking(monkeypatch, seen: list[str], url: str, path: str = "/health/live", until: str = "") -> None:
+    """A pipeline that asks the server for something when it starts, and then ends."""
     start = StandIn.start
 
     def ask(self: StandIn) -> None:
-        seen.append(httpx.get(f"{url}/health/live").text)
+        while until not in (found := httpx.get(url + path).text):
+            time.sleep(0.02)
+        seen.append(found)
         start(self)
 
     monkeypatch.setattr(StandIn, "start", ask)
@@ -287,6 +290,26 @@ def test_up_serves_beside_the_pipeline(cli, pipelines, monkeypatch):
     assert f"serves {url}" in cli.run("up", "--no-sample", "--port", url.rpartition(":")[2]).stdout
     assert seen == ['{"status":"ok","reason":null}']
     assert pipelines[0].calls == ["start", "stop"]
+
+
+VIEWS = """
+import everlog
+
+@everlog.projection("counts", source=everlog.records("orders"))
+async def counts(record): ...
+"""
+
+
+def test_up_runs_projections_too(cli, pipelines, monkeypatch, tmp_path):
+    (tmp_path / "up_views.py").write_text(VIEWS)
+    monkeypatch.chdir(tmp_path)
+    seen: list[str] = []
+    url = f"http://127.0.0.1:{free_port()}"
+    asking(monkeypatch, seen, url, "/projections", '"state":"running"')
+    words = ["up", "--projections", "up_views:counts"]
+    cli.run(*words, "--port", url.rpartition(":")[2])
+    assert json.loads(seen[0])["projections"][0]["name"] == "counts"
+    cli.run(*words, "--once", code=2)
 
 
 def test_up_takes_another_port_unless_one_was_asked_for(cli, pipelines, monkeypatch):

@@ -9,7 +9,8 @@ import signal
 import pytest
 
 from everlog.client import Everlog
-from everlog.pipeline.status import PipelineStatus, save_pipeline_status
+from everlog.pipeline.phases import SlowKey
+from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
 
@@ -159,6 +160,12 @@ def test_status_shows_what_the_pipeline_said_last(cli):
         last_error="disk on fire",
         last_error_ms=5,
         left_out={"journal-old": "made again"},
+        rows={"journal": 2468, "rejected": 0},
+        recent=[
+            BatchStatus(5, 11.0, 20, {"fold": 2.0, "rows": 7.0, "heads": 0.1}, {"journal": 40}),
+            BatchStatus(6, 12.0, 34, {"fold": 4.0, "rows": 5.0}, {"journal": 68}),
+        ],
+        slowest=[SlowKey("accounts", "a\x1b-1", 4.25, 30, 60)],
     )
     cli.library(lambda log: save_pipeline_status(log.parts.store, said, log.parts.clock.now_ms()))
     lost = b'{"topic":"journal-accounts","partition":1,"from":3,"to":5}'
@@ -169,6 +176,11 @@ def test_status_shows_what_the_pipeline_said_last(cli):
     assert "lost      journal-accounts, partition 1: offsets 3 to 5" in text
     for part in ("retrying, process 7 on h", "1,234 records in 2 batches (99/s)", "median 10 ms", "disk on fire"):
         assert part in text
+    assert "time      rows 6 ms, fold 3 ms (mean of 2 batches)" in text
+    assert "rows      journal 2,468\n" in text
+    assert "slow" not in text
+    assert "slow      accounts a\\x1b-1: 4.2 ms, 30 records, 60 events" in cli.out("status", "-v")
+    assert cli.json("status")["pipeline"]["recent"][1]["phases"] == {"fold": 4.0, "rows": 5.0}
     assert "journal-old: made again" in text
     assert "1 record in quarantine" in text
     assert cli.json("status")["quarantined"] == 1

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
-from litestar.exceptions import PermissionDeniedException
 
-from everlog.console.access import Visitor, check_action
-from everlog.console.actions import ACTIONS, check_fields, matches
+from everlog.console.actions import ACTIONS, check_fields, is_wanted, matches
 from everlog.console.charts import make_chart
 from everlog.console.observing import Observation, QueueSummary, TagsSummary
-from everlog.console.problems import BEHIND_SECONDS, FULL, IDLE_SECONDS, find_problems, level_of
+from everlog.console.problems import BEHIND_SECONDS, FULL, IDLE_SECONDS, find_notes, find_problems, level_of
 from everlog.console.rendering import brief, environment, relative, remedy, render, shown, url
 from everlog.console.sampling import Sample, rate, series
 from everlog.console.why import explain_job, explain_queue
 from everlog.errors import InvalidInput
 from everlog.http.requests import local_path
+from everlog.log.kafka.safety import concerns
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 from everlog.projections.management import ProjectionStatus
 from everlog.projections.source import Lag
@@ -35,8 +35,8 @@ def status(*, lag: int = 0, seconds: float = 0.0, pipeline: PipelineStatus | Non
     return Status("data", NOW, [partition], pipeline, lag, seconds, more.pop("quarantined", 0), **more)
 
 
-def pipeline(state: str = "running", **more) -> PipelineStatus:
-    return PipelineStatus(state=state, pid=1, host="lab", started_ms=NOW, updated_ms=NOW, **more)
+def pipeline(state: str = "running", *, quiet: int = 0, **more) -> PipelineStatus:
+    return PipelineStatus(state=state, pid=1, host="lab", started_ms=NOW, updated_ms=NOW - quiet * 1000, **more)
 
 
 def projection(**more) -> ProjectionStatus:
@@ -82,7 +82,9 @@ def test_when_all_keeps_up_nothing_is_coloured():
     assert level_of([], "log") is None
     # A pipeline that never ran, or is stopped, with nothing to do is no problem either.
     assert find_problems(look(status())) == []
-    assert find_problems(look(status(pipeline=pipeline("stopped")))) == []
+    assert find_problems(look(status(pipeline=pipeline("stopped", quiet=1000)))) == []
+    # With a long lease, an owner may be silent for longer.
+    assert find_problems(look(projections=[projection(reported_ms=OLD)], lease=60.0)) == []
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,13 @@ def test_when_all_keeps_up_nothing_is_coloured():
         (look(status(**BEHIND, pipeline=pipeline())), "pipeline", "warn", "is behind", "more cores"),
         (look(status(lag=7, pipeline=pipeline("stopped"))), "pipeline", "warn", "is stopped", "nothing is lost"),
         (look(status(lag=7, pipeline=pipeline("lost"))), "pipeline", "bad", "gone without a word", "everlog up"),
+        (
+            look(status(lag=7, pipeline=pipeline(quiet=13))),
+            "pipeline",
+            "warn",
+            "said nothing for 13 s",
+            "process 1 on lab",
+        ),
         (look(status(pipeline=pipeline("retrying", last_error="full"))), "pipeline", "bad", "full", "the cause"),
         (look(status(pipeline=pipeline(left_out={"a": "replaced"}))), "pipeline", "bad", "replaced", "retire it"),
         (look(status(quarantined=2, pipeline=pipeline())), "store", "bad", "2 records in quarantine", "skip it"),
@@ -102,6 +111,7 @@ def test_when_all_keeps_up_nothing_is_coloured():
         (look(projections=[projection(paused=True, lag=LATE)]), "projections", "warn", "is paused; 3", "Resume"),
         (look(projections=[projection(owner=None, lag=LATE)]), "projections", "warn", "run by nobody", "run module"),
         (look(projections=[projection(lag=LATE)]), "projections", "warn", "is behind by 3 events", "parallelism"),
+        (look(projections=[projection(reported_ms=OLD)]), "projections", "bad", "last heard of 61 s ago", "run module"),
         (look(projections=[projection(dead_letters=1)]), "projections", "warn", "1 dead letter", "replay"),
         (look(queues=[queue(paused=True, ready=1)]), "queues", "warn", "is paused; 1 job ready", "Resume"),
         (look(queues=[queue(ready=1, oldest_due_ms=OLD)]), "queues", "warn", "nobody takes", "everlog work"),
@@ -117,6 +127,26 @@ def test_each_trouble_says_what_is_wrong_and_what_to_do(found, part, level, what
     assert what in problem.what
     assert todo in problem.remedy
     assert level_of([problem], part) == level
+
+
+def test_a_cluster_for_trying_things_is_well():
+    """That it has one broker is said, but is no problem: it is what somebody wanted."""
+    concerned = concerns(SimpleNamespace(partitions=[SimpleNamespace(replicas=[1])]), {}, brokers=1)
+    found = status(pipeline=pipeline(), concerns={"a": concerned, "b": concerned})
+    assert find_problems(look(found)) == []
+    assert find_notes(found) == [f"a, b: {concerned[0]}."]
+    assert find_notes(None) == []
+
+
+@pytest.mark.parametrize(
+    ("away", "known"),
+    [("log", {"store", "queues"}), ("store", {"log"}), ("queues", {"log", "store"})],
+)
+def test_of_what_does_not_answer_and_of_what_needs_it_nothing_is_known(away, known):
+    found = Observation(time_ms=NOW, status=None, tags=None, projections=[], queues=[], errors={away: "gone"})
+    parts = ("log", "pipeline", "store", "tags", "projections", "queues", "documents")
+    assert {part for part in parts if found.knows(part)} == known
+    assert look().knows("pipeline")
 
 
 def test_the_worst_comes_first():
@@ -221,7 +251,8 @@ def test_every_action_checks_its_fields(name):
 
 
 def test_what_loses_something_needs_a_reason():
-    losing = {name for name in ACTIONS if name.endswith((".skip", ".forget", ".cancel", ".abort", ".switch-back"))}
+    words = ("skip", "forget", "forget-all", "cancel", "cancel-all", "abort", "switch-back")
+    losing = {name for name in ACTIONS if name.partition(".")[2] in words}
     assert {name for name, action in ACTIONS.items() if action.needs_reason} == losing
     with pytest.raises(InvalidInput):
         check_fields("no.such", {})
@@ -234,6 +265,13 @@ def test_a_filter_of_dead_letters():
     assert not matches("failed", None, "m-1", {"text": "m-2"})
 
 
+def test_a_filter_of_waiting_jobs():
+    assert is_wanted("m-1", 128, {})
+    assert is_wanted("m-1", 20, {"find": "M", "priority": "20"})
+    assert not is_wanted("m-1", 128, {"priority": "12"})
+    assert not is_wanted("m-1", 128, {"find": "m-2"})
+
+
 @given(st.text(max_size=30))
 def test_one_is_only_ever_led_back_to_this_server(text):
     for back in (text, "/" + text, "//" + text, "/\\" + text, "https://" + text):
@@ -241,33 +279,6 @@ def test_one_is_only_ever_led_back_to_this_server(text):
         assert found.startswith("/")
         assert not found.startswith(("//", "/\\"))
         assert found.isprintable()
-
-
-class Asked:
-    """A request as far as the check looks at it."""
-
-    def __init__(self, **headers: str) -> None:
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
-
-
-def test_who_may_act():
-    admin, reader = Visitor("ann", True, "secret"), Visitor("bob", False, "secret")
-    form = {"csrf_token": "secret"}
-    check_action(Asked(host="a:1", origin="http://a:1", sec_fetch_site="same-origin"), admin, form)
-    check_action(Asked(host="a:1"), admin, form)
-    check_action(Asked(host="a:1", x_csrf_token="secret"), admin, {})
-    check_action(Asked(host="a:1", authorization="Bearer x"), admin, {})
-    for request, visitor, fields in (
-        (Asked(host="a:1"), reader, form),
-        (Asked(host="a:1", authorization="Bearer x"), reader, form),
-        (Asked(host="a:1"), admin, {}),
-        (Asked(host="a:1"), admin, {"csrf_token": "sécret"}),
-        (Asked(host="a:1", origin="http://b:1"), admin, form),
-        (Asked(host="a:1", origin="null"), admin, form),
-        (Asked(host="a:1", sec_fetch_site="cross-site"), admin, form),
-    ):
-        with pytest.raises(PermissionDeniedException):
-            check_action(request, visitor, fields)
 
 
 def test_texts_for_people():

@@ -28,7 +28,7 @@ LAYERS = (
 )
 QUEUES = ("errors", "sqlite", "group_commit", "store", "queues", "client", "http")
 # Spark's tasks are programs of their own: they open a log.
-PROGRAMS = (PACKAGE / "documents" / "spark" / "tasks.py",)
+PROGRAMS = (PACKAGE / "documents" / "spark" / "tasks.py", PACKAGE / "pipeline" / "copying.py")
 FOLD = ("values", "head", "actions", "codec", "events", "entries", "changes", "fold", "reduce")
 
 

@@ -25,6 +25,7 @@ from everlog.errors import (
 from everlog.journal.events import Json
 from everlog.queues.columns import Column
 from everlog.queues.declaration import Schema
+from everlog.queues.packing import NewJob
 from everlog.queues.queue import Queue
 from everlog.queues.sqlite.store import SqliteQueueStore
 from everlog.queues.store import MemoryStore
@@ -142,6 +143,24 @@ async def test_dates_are_moments_or_how_long_from_now(queue, clock):
     await queue.put("k", expires=0.5)
     (info,) = await queue.get("k")
     assert info.expires == datetime.fromtimestamp(T // 1000 + 1, UTC)  # never earlier than it was told
+
+
+async def test_one_bad_job_among_many_keeps_all_of_them_out(queue, store):
+    for bad in (NewJob("b", priority=256), NewJob("b", "x" * 200), NewJob("b", at="soon"), (1.5, 0)):
+        with pytest.raises(InvalidInput):
+            await queue.put_many([("a", 1), bad, ("c", 1)])
+    assert await queue.peek() == []
+    assert await queue.put_many([]) == []
+
+
+async def test_a_busy_key_among_many_does_not_hold_up_the_others(queue):
+    await queue.declare(on_busy="reject")
+    first = await queue.put("b", 1)
+    assert await queue.claim()
+    receipts = await queue.put_many([("a", 1), NewJob("b", 2), NewJob("c", delay="1m")])
+    assert [receipt.result for receipt in receipts] == ["CREATED", "REJECTED", "CREATED"]
+    assert receipts[1].entry == first.entry
+    assert (await queue.stats()).delayed == 1
 
 
 async def test_reject_is_an_error_and_drop_is_not(store):

@@ -9,7 +9,7 @@ from everlog.console.console import Context, Model, Page
 from everlog.console.pages.journal import first_keys
 from everlog.documents.documents import Documents
 from everlog.documents.history import DocumentEvent
-from everlog.documents.indexes import Index
+from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.paths import parse_path
 from everlog.documents.query import Query
 from everlog.errors import DocumentNotFound, QueryLimited
@@ -62,7 +62,7 @@ async def _collection(context: Context, docs: Documents, path: str) -> Model:
         found |= {"revision": page.revision, "count": page.count}
     except QueryLimited as error:
         found["limited"] = str(error)
-    return {**found, "indexes": [_index(one) for one in await docs.indexes(path)]}
+    return {**found, "indexes": [_index(one, found["count"]) for one in await docs.indexes(path)]}
 
 
 async def _document(docs: Documents, path: str) -> Model:
@@ -91,7 +91,10 @@ async def _diff(context: Context, docs: Documents, path: str) -> dict[str, Any] 
         return {"old": old, "new": new, "patch": None, "missing": str(error)}
 
 
-def _index(one: Index) -> dict[str, Any]:
+def _index(one: Index, elements: int | None) -> dict[str, Any]:
+    building = one.status is IndexStatus.INDEXING
+    # With a filter nobody knows how many elements it will hold: then only the place in the collection is shown.
+    counted = building and not one.filter_by and bool(elements) and one.count is not None
     return {
         "id": one.index_id,
         "status": one.status.name.lower(),
@@ -100,6 +103,7 @@ def _index(one: Index) -> dict[str, Any]:
         "count": one.count,
         "built_to": one.built_to or None,
         "reason": one.reason,
+        "progress": min(99, 100 * (one.count or 0) // (elements or 1)) if counted else None,
     }
 
 

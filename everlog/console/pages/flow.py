@@ -6,7 +6,7 @@ from typing import Any
 
 from everlog.console.console import Context, Model, Page
 from everlog.console.observing import Observation
-from everlog.console.problems import count, find_problems, level_of
+from everlog.console.problems import count, find_notes, find_problems, level_of
 from everlog.console.sampling import Sample, Sampler, series
 from everlog.pipeline.status import Status
 
@@ -20,15 +20,24 @@ async def build_flow(context: Context) -> Model:
     for box in boxes:
         box["level"] = level_of(problems, box["part"])
         box["error"] = next((one.what for one in problems if one.part == box["part"]), None)
-        if found.errors.get(box["part"]):
-            box["state"] = "no answer"
+        if found.status is None or box["part"] in found.errors:
+            box.update(_unknown(found, box["part"]))
     return {
         "time_ms": found.time_ms,
         "where": context.log.config.where,
         "problems": problems,
+        "notes": find_notes(found.status),
         "boxes": {box["part"]: box for box in boxes},
         "hour": {"samples": len(context.sampler.samples)},
     }
+
+
+def _unknown(found: Observation, part: str) -> Box:
+    """What is not known is not shown as zero."""
+    if found.knows(part):
+        return {} if part == "queues" else {"rate": None, "lag": None, "facts": []}
+    state = "no answer" if part in found.errors else "unknown"
+    return {"state": state, "rate": None, "lag": None, "lag_seconds": None, "facts": []}
 
 
 def make_boxes(found: Observation, sampler: Sampler, *, embedded: bool) -> list[Box]:
@@ -37,7 +46,7 @@ def make_boxes(found: Observation, sampler: Sampler, *, embedded: bool) -> list[
         _log(found, sampler, samples, embedded),
         _pipeline(found, sampler, samples),
         _store(found, sampler, samples, embedded),
-        _tags(found, samples),
+        _tags(found, sampler, samples),
         _projections(found, sampler, samples),
         _queues(found, samples),
         _documents(found, sampler, samples),
@@ -102,7 +111,7 @@ def _store(found: Observation, sampler: Sampler, samples: list[Sample], embedded
     )
 
 
-def _tags(found: Observation, samples: list[Sample]) -> Box:
+def _tags(found: Observation, sampler: Sampler, samples: list[Sample]) -> Box:
     tags = found.tags
     if tags is not None and not tags.enabled:
         return _box("tags", "Tags", "tags", "off", unit="views by tag are off")
@@ -114,6 +123,8 @@ def _tags(found: Observation, samples: list[Sample]) -> Box:
         "Tags",
         "tags",
         "in order" if tags is not None and not tags.lag else "catching up",
+        rate=sampler.rate("tagged"),
+        unit="records/s covered",
         lag=None if tags is None else tags.lag,
         lag_seconds=None if tags is None else behind,
         series=series(samples, "tags_lag"),

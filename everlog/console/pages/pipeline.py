@@ -9,6 +9,8 @@ from everlog.console.console import Context, Model, Page
 from everlog.console.observing import Observation
 from everlog.console.sampling import series
 from everlog.journal.quarantine import WaitingItem
+from everlog.pipeline.phases import PHASES
+from everlog.pipeline.status import PipelineStatus
 
 MAX_PARTITIONS = 200
 MAX_WAITING = 100
@@ -28,6 +30,8 @@ async def build_pipeline(context: Context) -> Model:
         "lag": None if status is None else status.lag,
         "lag_seconds": None if status is None else status.lag_seconds,
         "quarantined": 0 if status is None else status.quarantined,
+        "phases": [] if status is None or status.pipeline is None else phase_rows(status.pipeline),
+        "tables": [] if status is None or status.pipeline is None else table_rows(status.pipeline),
         "rate": context.sampler.rate("replicated"),
         "topics": [] if status is None else status.topics,
         "partitions": wanted[:MAX_PARTITIONS],
@@ -39,6 +43,30 @@ async def build_pipeline(context: Context) -> Model:
         "rejected": [] if status is None else await rejected_appends(context.log, topic or None),
         "series": {name: series(samples, name) for name in ("replicated", "lag", "batch_ms", "lag_seconds")},
     }
+
+
+def phase_rows(pipeline: PipelineStatus) -> list[dict[str, Any]]:
+    """Each phase of the last batches: how long on average, which share of the batches that is, and batch by batch."""
+    what = {phase.name: phase.what for phase in PHASES}
+    whole = sum(batch.ms for batch in pipeline.recent)
+    return [
+        {
+            "phase": name,
+            "what": what.get(name, ""),
+            "ms": round(ms, 1),
+            "percent": round(100 * ms * len(pipeline.recent) / whole, 1) if whole else 0.0,
+            "batches": [batch.phases.get(name, 0.0) for batch in pipeline.recent],
+        }
+        for name, ms in pipeline.recent_phases.items()
+    ]
+
+
+def table_rows(pipeline: PipelineStatus) -> list[dict[str, Any]]:
+    """The rows of each table, since the pipeline's start and in the last batches."""
+    return [
+        {"table": table, "rows": rows, "recent": sum(batch.rows.get(table, 0) for batch in pipeline.recent)}
+        for table, rows in pipeline.rows.items()
+    ]
 
 
 def _services(found: Observation) -> list[dict[str, Any]]:

@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 
 from everlog.console.console import Context, Model, Page
-from everlog.console.sampling import Sampler, series
+from everlog.console.problems import is_silent
+from everlog.console.sampling import series
 from everlog.errors import UnknownProjection
-from everlog.projections.copies import copy_name, is_copy
+from everlog.projections.copies import Request, copy_name, is_copy
 from everlog.projections.management import ProjectionStatus
+from everlog.projections.offsets import show as show_offset
 from everlog.projections.store import DeadLetter
 
 MAX_LETTERS = 100
@@ -21,7 +23,7 @@ async def build_projections(context: Context) -> Model:
     found = await context.log.projections.list()
     name, key = context.text("name"), context.text("key")
     model: Model = {
-        "projections": [_row(one, context.sampler) for one in found],
+        "projections": [_row(one, context) for one in found],
         "selected": None,
         "letters": [],
         "copies": None,
@@ -31,7 +33,7 @@ async def build_projections(context: Context) -> Model:
         chosen = [one for one in found if one.name == name and (not key or one.key == key)]
         if not chosen:
             raise UnknownProjection(name, key or None)
-        model["selected"] = _row(chosen[0], context.sampler)
+        model["selected"] = _row(chosen[0], context)
         letters = await context.log.projections.dead_letters(name, chosen[0].key, limit=MAX_LETTERS)
         model["copies"] = await _copies(context, chosen[0].name, model["projections"])
         model["letters"] = [_letter(one) for one in letters]
@@ -39,10 +41,11 @@ async def build_projections(context: Context) -> Model:
 
 
 async def _copies(context: Context, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Which copies of its view there are; how far the one is that is being built."""
+    """Which copies of its view there are, how far the one is that is being built, and what was asked for."""
     base = name.rpartition("~")[0] if is_copy(name) else name
     found = await context.log.projections.copies(base)
     built = [] if found.building is None else [row for row in rows if row["name"] == copy_name(base, found.building)]
+    current = [row for row in rows if row["name"] == copy_name(base, found.current)]
     return {
         "name": base,
         "current": found.current,
@@ -51,22 +54,45 @@ async def _copies(context: Context, name: str, rows: list[dict[str, Any]]) -> di
         "previous": found.previous,
         "waiting": sum(row["lag"] or 0 for row in built),
         "progress": min((row["progress"] for row in built if row["progress"] is not None), default=None),
+        "running": any(row["owner"] is not None and not row["silent"] for row in current),
+        "rebuild": _request(found.rebuild),
+        "verify": _request(found.verify),
     }
 
 
-def _row(one: ProjectionStatus, sampler: Sampler) -> dict[str, Any]:
+def _request(one: Request | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    state = "running" if one.owner is not None else "waiting"
+    if not one.open:
+        state = "failed" if one.error is not None else "done"
+    return {
+        "state": state,
+        "asked_ms": one.asked_ms,
+        "ended_ms": one.ended_ms,
+        "handled": one.handled,
+        "total": one.total,
+        "progress": None if not one.total else min(99, 100 * one.handled // one.total),
+        "error": one.error,
+        "differences": [{**table._asdict(), "equal": table.equal} for table in one.differences],
+    }
+
+
+def _row(one: ProjectionStatus, context: Context) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.structs.asdict(one)
-    row["offset"] = None if one.offset is None else str(one.offset)
-    row["rate"] = sampler.handled_rate(one.name, one.key)
+    shown = show_offset(one.offset)
+    row["offset"] = ", ".join(f"{part} {at}" for part, at in shown.items()) if isinstance(shown, dict) else shown
+    row["rate"] = context.sampler.handled_rate(one.name, one.key)
+    row["silent"] = is_silent(one, context.now_ms, context.log.config.projections.lease)
     row["lag"] = None if one.lag is None else one.lag.events
     row["lag_seconds"] = None if one.lag is None else one.lag.seconds
-    row["level"] = _level(one)
+    row["level"] = _level(one, row["silent"])
     row["progress"] = _progress(one)
     return row
 
 
-def _level(one: ProjectionStatus) -> str:
-    if one.state == "failed" or one.failing is not None:
+def _level(one: ProjectionStatus, silent: bool) -> str:
+    if one.state == "failed" or one.failing is not None or silent:
         return "bad"
     return "warn" if one.dead_letters or (one.paused and one.lag is not None and one.lag.events) else ""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, cast
 
-from everlog.console.actions import matches
+from everlog.console.actions import MAX_AT_ONCE, is_wanted, key_text, matches
 from everlog.console.console import Context, Model, Page
 from everlog.console.sampling import series
 from everlog.console.why import Reason, explain_job, explain_queue
+from everlog.errors import StorageFailed
 from everlog.queues.declaration import Declaration, plain_options
 from everlog.queues.jobs import DeadJob, JobInfo
 from everlog.queues.keys import hash_key
@@ -18,7 +19,7 @@ from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Attempt, DeadLetter, Flag, Row
 
-MAX_PEEKED = 1000
+MAX_PEEKED = MAX_AT_ONCE
 SHOWN = 50
 SHOWN_WAITING = 25
 _NAMES = {int(one): one.name.lower().replace("_", "-") for one in Priority}
@@ -26,19 +27,17 @@ _NAMES = {int(one): one.name.lower().replace("_", "-") for one in Priority}
 
 async def build_queues(context: Context) -> Model:
     observation = await context.sampler.latest(1.0)
+    if not observation.knows("queues"):
+        reason = observation.errors.get("queues") or observation.errors.get("store", "the store does not answer")
+        raise StorageFailed(f"the queues cannot be read: {reason}")
     model: Model = {
         "queues": observation.queues,
         "more": observation.more_queues,
-        "error": observation.errors.get("queues"),
         "series": series(context.sampler.samples, "ready"),
         "queue": None,
     }
-    if model["error"] is None:
-        del model["error"]
-    else:
-        model["error"] = {"what": model["error"], "remedy": "Try again when the store is back; jobs are kept."}
     name = context.text("name")
-    if name and "error" not in model:
+    if name:
         model["queue"] = await _queue(context, context.log.queue(name))
     return model
 
@@ -49,10 +48,9 @@ async def _queue(context: Context, queue: Queue) -> Model:
     due = cast(DueAnswer, await queue.store.execute(queue.name, AskDue(1)))
     waiting = await queue.peek(MAX_PEEKED)
     letters = [
-        one
-        for one in await queue.dead(MAX_PEEKED)
-        if matches(one.cause, one.reason, str(one.key), {"cause": context.text("cause"), "text": context.text("text")})
+        one for one in await queue.dead(MAX_PEEKED) if matches(one.cause, one.reason, key_text(one.key), context.given)
     ]
+    wanted = [one for one in waiting if is_wanted(key_text(one.key), one.priority, context.given)]
     why = explain_queue(stats, due, declaration.options.settings, context.now_ms)
     key = context.text("key")
     return {
@@ -63,7 +61,8 @@ async def _queue(context: Context, queue: Queue) -> Model:
         "why": why,
         "priorities": _priorities(waiting),
         "counted": len(waiting),
-        "waiting": [_job(one) for one in waiting[:SHOWN_WAITING]],
+        "waiting": [_job(one) for one in wanted[:SHOWN_WAITING]],
+        "waiting_matching": len(wanted),
         "leases": [_job(one) for one in await queue.leases(SHOWN)],
         "dead": [_dead(one) for one in letters[:SHOWN]],
         "dead_matching": len(letters),
@@ -96,16 +95,11 @@ async def _why(
     return explain_job(rows, [one for one in letters if one.key == key], ahead, why, context.now_ms)
 
 
-def _key_text(key: Any) -> str:
-    """A key as it can be typed."""
-    return ",".join(map(str, key)) if isinstance(key, tuple) else str(key)
-
-
 def _job(one: JobInfo) -> dict[str, Any]:
     row = one.row
     return {
         "entry": row.entry,
-        "key": _key_text(one.key),
+        "key": key_text(one.key),
         "data": one.data,
         "priority": row.image.priority,
         "priority_name": _NAMES.get(row.image.priority),
@@ -127,7 +121,7 @@ def _attempt(one: Attempt) -> dict[str, Any]:
 def _dead(one: DeadJob) -> dict[str, Any]:
     return {
         "entry": one.entry,
-        "key": _key_text(one.key),
+        "key": key_text(one.key),
         "data": one.data,
         "cause": one.cause,
         "reason": one.reason,

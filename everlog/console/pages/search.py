@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everlog.console.console import Context, Model, Page
-from everlog.errors import DocumentNotFound, EverlogError, InvalidInput
+from everlog.errors import DocumentNotFound, InvalidInput
 
 MAX_FOUND = 50
 
@@ -34,8 +34,8 @@ async def _journals(context: Context, text: str) -> list[dict[str, Any]]:
         for name in dict.fromkeys(names):
             try:
                 head = await context.log.journal(topic).head(name)
-            except (InvalidInput, EverlogError):
-                continue
+            except InvalidInput:
+                continue  # no key can look like this
             if head is not None:
                 found.append(_hit("journal", f"{topic}:{name}", "journal", topic=topic, id=name))
     return found

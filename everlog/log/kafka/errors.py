@@ -18,6 +18,7 @@ from everlog.errors import (
     Unacknowledged,
     Unreachable,
 )
+from everlog.errors.storage import rescue
 
 _IDENTITY = {
     KafkaError._AUTHENTICATION,
@@ -127,7 +128,9 @@ def explain(error: KafkaError, what: str, servers: str) -> EverlogError:
     if code in _REPLICAS:
         return TooFewReplicas(f"{text}: start the missing brokers, or lower min.insync.replicas of the topic")
     if code in _MISSING:
-        return TopicMissing(f"{text}: it was deleted or never made; restore it, or open the log again to make it anew")
+        return TopicMissing(
+            f"{text}: it was deleted or never made; open the log again to make it. If it held journals: {rescue()}"
+        )
     if code in _SETTINGS:
         return InvalidConfig(f"{text}: check [kafka] and [log]")
     if code in _REFUSED:

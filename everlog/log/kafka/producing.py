@@ -300,12 +300,12 @@ class Producing:
 
     async def _ask_why(self, topic: str, silent: list[tuple[_Sending, EverlogError]]) -> None:
         """Records that were not acknowledged in time: add what is the matter with the topic, if that is soon seen."""
-        asking = self._start(self._reason(topic))
         why: str | None = None
         try:
-            await asyncio.wait([asking], timeout=REASON_SECONDS)
-            if asking.done() and asking.exception() is None:
-                why = asking.result()
+            async with asyncio.timeout(REASON_SECONDS):
+                why = await self._reason(topic)
+        except (TimeoutError, EverlogError) as error:
+            logger.debug("why %s takes no records is not known: %r", topic, error)
         finally:
             for sending, answer in silent:
                 sending.fail(answer if why is None else Unacknowledged(f"{answer}; {why}"))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from everlog.errors import StorageFailed, TopicMissing, TopicReplaced, Unreachable
+from everlog.errors.storage import rescue
 from everlog.log.base import Bounds, LogTopic, NewRecord, Record, Trimmed
 from everlog.log.kafka.errors import Place
 from everlog.log.kafka.fetching import Fetcher
@@ -130,11 +131,9 @@ class Tail:
         name = self.place.topic
         found = await self._source.topics.describe(name)
         if found is None:
-            raise TopicMissing(f"the topic {name} was deleted while it was in use: restore it, or use another name")
+            raise TopicMissing(f"the topic {name} was deleted while it was in use: {rescue()}")
         if found.id != self._topic.id:
-            raise TopicReplaced(
-                f"the topic {name} was made again while it was in use: restore the old one, or use another name"
-            )
+            raise TopicReplaced(f"the topic {name} was made again while it was in use: {rescue()}")
 
     def acknowledge(self, sent: NewRecord, offset: int, timestamp: int) -> int | None:
         """A record of our own is in the log. From where on its key has no other one, if that is known."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
@@ -29,6 +32,8 @@ CHUNK = 500
 # With no server there at all, waiting longer than this does not help.
 DOWN_SECONDS = 2.0
 PAUSE = 0.02
+# A controller that has not answered for so long may be dead: see `Topics._ask`.
+CONTROLLER_SECONDS = 1.0
 # The settings of topics change seldom.
 JUDGE_SECONDS = 60.0
 JUDGED_AT_ONCE = 32
@@ -106,16 +111,39 @@ class Topics:
     async def _describe(self, names: Sequence[str]) -> list[TopicDescription]:
         """Those of the topics that exist, in their order."""
         started = time.perf_counter()
-        futures = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=self._timeout)
+        topics = TopicCollection(list(names))
+        answers = await self._ask(lambda wait: self._admin.describe_topics(topics, request_timeout=wait))
         found: list[TopicDescription] = []
         for name in names:
-            try:
-                found.append(await answer_of(futures[name]))
-            except KafkaException as error:
-                if not is_missing(kafka_error(error)):
-                    raise explain(kafka_error(error), f"the topic {name}", self._servers) from error
+            answer = answers[name]
+            if not isinstance(answer, KafkaException):
+                found.append(answer)
+            elif not is_missing(kafka_error(answer)):
+                raise explain(kafka_error(answer), f"the topic {name}", self._servers) from answer
         self._report(f"describe {names[0]}" if len(names) == 1 else f"describe {len(names)} topics", started)
         return found
+
+    async def _ask(self, request: Callable[[float], Mapping[Any, concurrent.futures.Future[Any]]]) -> dict[Any, Any]:
+        """The answers to a request that may be made twice; an error is an answer.
+
+        The library sends it to the broker that it takes for the controller, and if that one is dead, it waits for it
+        until the time is over. Listing the topics, which any broker does, tells it of another one.
+        """
+        deadline, patience = time.monotonic() + self._timeout, CONTROLLER_SECONDS
+        while True:
+            wait = max(min(patience, deadline - time.monotonic()), 0.05)
+            answers: dict[Any, Any] = {}
+            for name, future in request(wait).items():
+                try:
+                    answers[name] = await answer_of(future)
+                except KafkaException as error:
+                    answers[name] = error
+            if time.monotonic() >= deadline or not any(map(_is_late, answers.values())):
+                return answers
+            with contextlib.suppress(KafkaException):
+                rest = max(min(wait, deadline - time.monotonic()), 0.05)
+                await asyncio.to_thread(self._admin.list_topics, timeout=rest)
+            patience *= 2  # it may also be alive and slow
 
     def _report(self, what: str, started: float) -> None:
         if self._trace is not None:
@@ -149,18 +177,16 @@ class Topics:
             config=topic_settings(self._config),
         )
         started = time.perf_counter()
-        (future,) = self._admin.create_topics([topic], request_timeout=self._timeout).values()
-        try:
-            await answer_of(future)
-            self._report(f"create {name}", started)
-        except KafkaException as error:
-            why = kafka_error(error)
+        answer = (await self._ask(lambda wait: self._admin.create_topics([topic], request_timeout=wait)))[name]
+        if isinstance(answer, KafkaException):
+            why = kafka_error(answer)
             # A broker that has just started takes part a moment later.
             if why.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in why.str():
                 return False
             # Somebody else was quicker; that is all the same.
             if why.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise explain(why, f"the new topic {name}", self._servers) from error
+                raise explain(why, f"the new topic {name}", self._servers) from answer
+        self._report(f"create {name}", started)
         return True
 
     async def _is_checked(self, topic: LogTopic, found: TopicDescription) -> bool:
@@ -199,15 +225,14 @@ class Topics:
         """The topic's settings; None if we may not see them."""
         started = time.perf_counter()
         resource = ConfigResource(ResourceType.TOPIC, name)
-        (future,) = self._admin.describe_configs([resource], request_timeout=self._timeout).values()
-        try:
-            found = await answer_of(future)
-            self._report(f"settings of {name}", started)
-        except KafkaException as error:
-            if is_denied(kafka_error(error)):
-                logger.warning("the settings of the topic %s cannot be checked: %s", name, kafka_error(error).str())
+        answers = await self._ask(lambda wait: self._admin.describe_configs([resource], request_timeout=wait))
+        (found,) = answers.values()
+        if isinstance(found, KafkaException):
+            if is_denied(kafka_error(found)):
+                logger.warning("the settings of the topic %s cannot be checked: %s", name, kafka_error(found).str())
                 return None
-            raise explain(kafka_error(error), f"the settings of {name}", self._servers) from error
+            raise explain(kafka_error(found), f"the settings of {name}", self._servers) from found
+        self._report(f"settings of {name}", started)
         return {entry.name: entry.value for entry in found.values() if entry.value is not None}
 
     async def concerns(self) -> dict[str, list[str]]:
@@ -238,6 +263,10 @@ class Topics:
         except TooFewReplicas as error:
             return str(error)
         return None
+
+
+def _is_late(answer: object) -> bool:
+    return isinstance(answer, KafkaException) and kafka_error(answer).code() == KafkaError._TIMED_OUT
 
 
 def check_replicas(name: str, found: TopicDescription, needed: int) -> None:

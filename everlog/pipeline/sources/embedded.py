@@ -165,7 +165,7 @@ class EmbeddedSource(Source):
             .option("path", str(self._config.folder))
             .option("journal", msgspec.json.encode(self._config.journal).decode())
             .option("start", json.dumps(start.offsets))
-            .option("leftOut", json.dumps(sorted(start.left_out)))
+            .option("leftOut", json.dumps(sorted(start.passed)))
             .option("maxRecords", self._config.pipeline.max_batch_records)
             .option("patience", PATIENCE_SECONDS)
             .option("pollInterval", self._config.pipeline.poll_interval)

@@ -67,7 +67,7 @@ def source_options(config: Config, kafka: KafkaConfig, start: Start) -> dict[str
         "default.api.timeout.ms": patience,
     }
     return {
-        "subscribePattern": topic_pattern(config.journal, start.left_out),
+        "subscribePattern": topic_pattern(config.journal, start.passed),
         "startingOffsets": _starting_offsets(start.offsets),
         "includeHeaders": "true",
         "failOnDataLoss": "true",

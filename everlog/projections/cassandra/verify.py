@@ -14,32 +14,39 @@ from everlog.errors import InvalidProjection
 from everlog.journal.journal import Parts
 from everlog.projections.cassandra.marks import COLUMN
 from everlog.projections.cassandra.store import CassandraOffsetStore
-from everlog.projections.copies import copy_name
+from everlog.projections.copies import Difference, copy_name
 from everlog.projections.projection import Projection
 from everlog.projections.rebuild import clean
-from everlog.projections.verify import Difference, count_again
+from everlog.projections.verify import Counted, count_again
 
 PAGE = 1000
 _COLUMNS = "SELECT column_name FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
 
 
 async def verify_tables(
-    projection: Projection, store: CassandraOffsetStore, tables: Sequence[str], *, parts: Parts | None = None
+    projection: Projection,
+    store: CassandraOffsetStore,
+    tables: Sequence[str],
+    *,
+    parts: Parts | None = None,
+    told: Counted | None = None,
 ) -> list[Difference]:
     """Recount a view whose projection stands still, and compare these tables of it."""
     if not projection.shape.takes_view or projection.view is not None:
         raise InvalidProjection(f"{projection.name} does not fill tables of the store: there is nothing to compare")
-    seen = await clean(store, projection.name)
-    number = seen.last + 1
-    # Garbage from the start: whatever happens, the next command drops it.
-    after = replace(seen, last=number, garbage=(*seen.garbage, number), tables={**seen.tables, number: tuple(tables)})
-    if not await store.change_copies(projection.name, seen, after):
-        raise InvalidProjection(f"{projection.name}: somebody else verifies or rebuilds it now: try again")
+    while True:
+        seen = await clean(store, projection.name)
+        number = seen.last + 1
+        # Garbage from the start: whatever happens, the next command drops it.
+        numbers, names = (*seen.garbage, number), {**seen.tables, number: tuple(tables)}
+        after = replace(seen, last=number, garbage=numbers, tables=names)
+        if await store.change_copies(projection.name, seen, after):
+            break
     old, new = after.names(after.current), after.names(number)
     try:
         await store.copy_tables({old.get(table, table): copied for table, copied in new.items()})
         ends = {one.key: one.offset for one in await store.known(copy_name(projection.name, after.current))}
-        await count_again(projection.as_copy(number, tables), store, ends, parts)
+        await count_again(projection.as_copy(number, tables), store, ends, parts, told)
         return [await _compare(store, table, old.get(table.lower(), table), new[table.lower()]) for table in tables]
     finally:
         await clean(store, projection.name)

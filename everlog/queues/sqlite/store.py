@@ -7,8 +7,9 @@ import logging
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ from everlog.sqlite import Trace, transaction, translated
 log = logging.getLogger("everlog.queues")
 
 MAX_GROUP = 512
+
+Item = tuple[str, Sequence[Operation]]
+"""Operations of one queue that came together."""
 
 
 class SqliteQueueStore(QueueStore):
@@ -117,9 +121,17 @@ class SqliteQueueStore(QueueStore):
         if isinstance(operation, READS):
             with translated(self._reader.main.path):
                 return self._read(name, operation)
-        answer = await self._committer.execute((name, operation))
+        (answer,) = await self._committer.execute((name, (operation,)))
         self.ring(name, operation)
         return answer
+
+    async def put_all(self, name: str, packets: Sequence[Packet]) -> list[PutAnswer]:
+        answers: list[Any] = []
+        for first in range(0, len(packets), MAX_GROUP):
+            puts = tuple(map(Put, packets[first : first + MAX_GROUP]))
+            answers += await self._committer.execute((name, puts))
+            self.ring(name)
+        return answers
 
     def _read(self, name: str, operation: Operation) -> Answer:
         known = self._known(self._reader, name)
@@ -135,11 +147,12 @@ class SqliteQueueStore(QueueStore):
     def _engine(self, table: SqliteTable, known: Known) -> Engine:
         return Engine(table, known.declaration.options.settings, sweep=self._sweep)
 
-    def _commit(self, files: Files, group: Sequence[tuple[str, Operation]]) -> Committed[Answer]:
+    def _commit(self, files: Files, group: Sequence[Item]) -> Committed[Sequence[Answer]]:
         """Operations of one queue."""
         started = time.perf_counter()
-        answers = self._work(files, group[0][0], [operation for _, operation in group])
-        return Committed(answers, time.perf_counter() - started)
+        answers = iter(self._work(files, group[0][0], [one for _, operations in group for one in operations]))
+        apart = [list(islice(answers, len(operations))) for _, operations in group]
+        return Committed(apart, time.perf_counter() - started)
 
     def _work(self, files: Files, name: str, operations: Sequence[Operation]) -> list[Answer]:
         """A group in one transaction: all of it is durable, or nothing is."""
@@ -232,5 +245,6 @@ class SqliteQueueStore(QueueStore):
         self._reader.close()
 
 
-def _queue_of(item: tuple[str, Operation]) -> str:
-    return item[0]
+def _queue_of(item: Item) -> Hashable:
+    """Single operations share a transaction with others of their queue; what comes together has one of its own."""
+    return item[0] if len(item[1]) == 1 else (item[0], id(item))

@@ -112,6 +112,11 @@ class SqliteTable(Table):
     def remove(self, row: Row) -> None:
         self._home_of(row).write("delete", (row.entry,))
 
+    def end(self, entry: int, token: int) -> bool:
+        if len(self._buckets) > 1:
+            return False  # which of them has it, is to be looked up first
+        return self._buckets[0].write("end", (entry, self._jid, token)).rowcount > 0
+
     def priorities(self) -> Iterator[int]:
         """A loose scan: one seek per priority that occurs, however many rows it has."""
         last = -1

@@ -44,6 +44,10 @@ class CassandraTags(TagTables):
         rows = await self._session.fetch(self._cql["settings"])
         return {key: value for key, value in rows if key.startswith(prefix)}
 
+    async def setting(self, key: str) -> str | None:
+        rows = await self._session.fetch(self._cql["setting"], key)
+        return str(rows[0][0]) if rows else None
+
     async def pin(self, key: str, value: str, now_ms: int) -> str:
         for _ in range(MAX_TRIES):
             rows = await self._session.fetch(self._cql["setting"], key, serial=True)

@@ -81,7 +81,9 @@ class CassandraTask(StoreTask):
         # Before any row: one of a new life may take the place of the one that says where its views' rows are.
         failed = await self._clean_views([key for key in changes if key.propagate and key.garbage])
         failed |= await self._write_events([key for key in changes if key.change.rows])
+        self.lap("rows")
         failed |= await self._views.write(self._topic, [key for key in changes if key.id not in failed])
+        self.lap("tags")
         failed |= await self._write_waiting([key for key in changes if key.change.quarantined])
         await self._write_rejected([key for key in changes if key.change.rejected])
         return failed

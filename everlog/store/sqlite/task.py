@@ -77,8 +77,10 @@ class SqliteTask(StoreTask):
             waiting += [waiting_values(name, key.id, "halted", found) for found in change.quarantined]
         self._connection.executemany(SQL["put_row"], rows[False])
         self._connection.executemany(SQL["put_binary_row"], rows[True])
+        self.lap("rows")
         if tagged or untagged:
             put_tagged(self._connection, tagged, untagged)
+        self.lap("tags")
         if rejected:
             self._connection.executemany(SQL["put_rejected"], rejected)
             place = (name, self._partition)

@@ -1,6 +1,6 @@
 """A process that gives one command about copies, and may die on the way.
 
-Usage: python -m tests.unit.models.rebuild_process CONFIG rebuild|switch|abort
+Usage: python -m tests.unit.models.rebuild_process CONFIG rebuild|switch|abort|run
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ async def main(config: Config, command: str) -> None:
                 await log.projections.switch("words")
             case "abort":
                 await log.projections.abort("words")
+            case "run":
+                async with log.projections.run(declare(config, "new", pause=0.2)):
+                    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,9 @@ WHERE id = ?
 -- name: delete
 DELETE FROM everlog_queue_item WHERE id = ?
 
+-- name: end
+DELETE FROM everlog_queue_item WHERE id = ? AND jid = ? AND token = ? AND status = 'P' AND slot IS NULL
+
 -- name: next_priority
 SELECT min(priority) FROM everlog_queue_item INDEXED BY everlog_queue_ready
 WHERE jid = ? AND status = 'W' AND priority > ?
