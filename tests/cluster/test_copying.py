@@ -18,8 +18,9 @@ from tests.cluster.conftest import MakeConfig
 from tests.cluster.kafka_support import make_topic, remove_topic
 from tests.conftest import Pipeline
 from tests.spark.backends import ClusterBackend
-from tests.spark.suite import TOPIC, WAIT, wait_for
+from tests.spark.suite import TOPIC, WAIT
 from tests.unit.copy_support import states_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -60,7 +61,7 @@ async def test_a_topic_that_is_made_again_is_copied_and_retired(
         async def gone() -> bool:
             return await log.parts.log.topic(name) is None
 
-        await wait_for(gone)
+        await until(gone, seconds=WAIT, every=0.05)
         with pytest.raises(TopicReplaced, match="everlog journal copy orders NEW"):
             await log.journal(TOPIC).pointer("o-1")
         await asyncio.to_thread(make_topic, config, name, {})
@@ -86,7 +87,7 @@ async def test_a_topic_that_is_made_again_is_copied_and_retired(
                 copied = sorted((key, seq_nr) for topic, key, seq_nr in await tagged(log) if topic == "copies")
                 return running.status.left_out == {} and copied == wanted
 
-            await wait_for(left)
+            await until(left, seconds=WAIT, every=0.05)
             assert running.status.tags_wait_for == []
             after = await tagged(log)
             assert after[: len(before)] == before

@@ -15,7 +15,8 @@ from everlog.cluster.local import LocalCluster
 from everlog.config import Config, load_config
 from everlog.journal.values import Position
 from tests.cluster.servers import running
-from tests.conformance.node_support import C, Fleet, Server, all_active, eventually, fleet, history, revision_of
+from tests.conformance.node_support import C, Fleet, Server, all_active, fleet, history, revision_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -93,7 +94,7 @@ async def _outage(local: LocalCluster, nodes: Fleet, http: httpx.AsyncClient) ->
     async def completed() -> bool:
         return not any([await incomplete(http, survivor, key) for key in [*KEYS, "before", "late"]])
 
-    await eventually(completed, 120)
+    await until(completed, seconds=120)
     for number, key in enumerate(KEYS):
         assert await history(http, survivor, key) == [(1, {"n": number}), (2, {"m": number})]
     assert await history(http, survivor, "before") == [(1, {"n": 1}), (2, {"n": 2})]

@@ -22,9 +22,10 @@ from everlog.pipeline.copying import CopyReport, copy
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
 from tests.conftest import Pipeline
-from tests.spark.suite import WAIT, wait_for
+from tests.spark.suite import WAIT
 from tests.support import small_config
 from tests.unit.copy_support import make_again, states_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -131,7 +132,7 @@ async def test_a_running_pipeline_leaves_a_retired_topic(tmp_path, pipeline: Pip
             async def left() -> bool:
                 return running.status.left_out == {} and await payloads(log) == [1, 2, 3, 1, 2]
 
-            await wait_for(left)
+            await until(left, seconds=WAIT, every=0.05)
             assert running.status.state == "running"
             assert running.status.last_error is None
             assert running.status.tags_wait_for == []
