@@ -160,7 +160,7 @@ def test_every_answer_is_documented(served: Served, examples: int) -> None:
 def _try(
     served: Served, operation: Any, mode: GenerationMode, examples: int, names: dict[str, Any], *, bare: bool = False
 ) -> None:
-    """So many requests, with these names in the path. `bare`: without query and headers, one of which is mostly wrong."""
+    """So many requests, with these names in the path. `bare`: without query and headers, which are mostly wrong."""
     known = served.document["paths"][operation.path][operation.method].get("parameters", ())
     patience = {one["name"]: 0 for one in known if one["in"] == "query" and one["name"] in PATIENT}
 
