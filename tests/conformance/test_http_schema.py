@@ -83,17 +83,17 @@ def served(tmp_path_factory) -> Iterator[Served]:
         documents=DocumentsConfig(max_body_bytes=10_000, request_timeout=5.0, max_history=100),
         tags=TagsConfig(token_timeout=0.05, slices=True),
     )
-    key = asyncio.run(fill(config))
+    names = asyncio.run(fill(config))
     headers = {"Authorization": f"Bearer {new_token(config, 'admin')}"}
     with server_in_thread(config) as address:
         document = httpx.get(f"{address}/openapi/openapi.json", headers=headers).json()
-        yield Served(address, headers, document, {**IN, "/projections": {"name": "seen", "key": key}})
+        yield Served(address, headers, document, IN | names)
 
 
-async def fill(config: Config) -> str:
+async def fill(config: Config) -> dict[str, dict[str, Any]]:
     """Something of everything: events and snapshots, views by tag, a projection, jobs in all states, documents.
 
-    Returns the key of the projection's instance.
+    Returns those names that are made up on the way.
     """
     async with everlog.connect(config) as log:
         orders = log.journal("orders")
@@ -114,7 +114,7 @@ async def fill(config: Config) -> str:
         await pages.claim(1, owner="me")
         await pages.put("waiting", {"n": 1})
         docs = log.documents
-        await docs.put("orders~/o-1", {"total": 12, "customer": "ann"})
+        written = await docs.put("orders~/o-1", {"total": 12, "customer": "ann"}, wait=True)
         await docs.put("people/ann", {"money": 2000})
         await docs.create_index("orders~", IndexNew("by-total"))
         await docs.put_view("rich~", "people/{*}")
@@ -122,7 +122,10 @@ async def fill(config: Config) -> str:
         await docs.settle("orders~")
         await replicate(log)
         (one,) = await log.projections.list("seen")
-        return one.key
+        return {
+            "/projections": {"name": "seen", "key": one.key},
+            "/hyper-storage/transactions": {"path": written.transaction_id},
+        }
 
 
 def operations_of(served: Served) -> list[Any]:
@@ -158,11 +161,15 @@ def test_every_answer_is_documented(served: Served, examples: int) -> None:
         _try(served, operation, GenerationMode.POSITIVE, examples, {})
         _try(served, operation, GenerationMode.POSITIVE, examples, ABSENT)
         _try(served, operation, GenerationMode.POSITIVE, examples, there)
+        _try(served, operation, GenerationMode.POSITIVE, examples, there, bare=True)
         if operation.method in ("put", "patch", "post"):
             _try(served, operation, GenerationMode.NEGATIVE, examples, there)
 
 
-def _try(served: Served, operation: Any, mode: GenerationMode, examples: int, names: dict[str, Any]) -> None:
+def _try(
+    served: Served, operation: Any, mode: GenerationMode, examples: int, names: dict[str, Any], *, bare: bool = False
+) -> None:
+    """So many requests, with these names in the path. `bare`: without query and headers, which are mostly wrong."""
     known = served.document["paths"][operation.path][operation.method].get("parameters", ())
     patience = {one["name"]: 0 for one in known if one["in"] == "query" and one["name"] in PATIENT}
 
@@ -175,7 +182,8 @@ def _try(served: Served, operation: Any, mode: GenerationMode, examples: int, na
     )
     @given(operation.as_strategy(generation_mode=mode))
     def run(case: Any) -> None:
-        query = dict(case.query or {})
+        query = {} if bare else dict(case.query or {})
+        case.headers = None if bare else case.headers
         case.query = {name: value for name, value in query.items() if name not in ENDLESS} | patience
         if isinstance(case.body, dict):
             case.body |= {name: 0 for name in PATIENT if name in case.body}
