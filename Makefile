@@ -32,7 +32,7 @@ unit: setup ## run the quick tests: pure ones, and conformance of the embedded b
 	@$(BIN)/python -m pytest tests/unit tests/conformance -m "not spark and not faults and not soak" $(ARGS)
 
 faults: setup ## run the fault matrices whole
-	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "faults and not soak" $(ARGS)
+	@$(WITH_SERVERS) $(WITH_BROWSER) $(BIN)/python -m pytest -m "faults and not soak" $(ARGS)
 
 soak: setup ## run the tests that take hours
 	@$(WITH_SERVERS) $(BIN)/python -m pytest -m soak $(ARGS)

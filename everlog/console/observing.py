@@ -15,6 +15,7 @@ import msgspec
 from everlog.client import Everlog
 from everlog.errors import Busy, EverlogError
 from everlog.pipeline.status import Status
+from everlog.projections.copies import is_copy
 from everlog.projections.management import ProjectionStatus
 
 PATIENCE_SECONDS = 4.0
@@ -47,6 +48,14 @@ class TagsSummary(msgspec.Struct, frozen=True):
     watermark_ms: int | None = None
 
 
+class ViewSummary(msgspec.Struct, frozen=True):
+    """What became of the last rebuild and the last verification of a projection's view, if that is bad news."""
+
+    name: str
+    failed: str | None = None
+    different: Sequence[str] = ()
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Everything at one moment. Of a part that did not answer, `errors` has the reason under its name.
 
@@ -60,6 +69,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     queues: Sequence[QueueSummary]
     more_queues: int = 0
     document_events: int = 0
+    views: Sequence[ViewSummary] = ()
     errors: dict[str, str] = {}
     lease: float = 5.0
 
@@ -105,6 +115,7 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observ
     status: Status | None = None
     tags: TagsSummary | None = None
     projections: list[ProjectionStatus] = []
+    views: list[ViewSummary] = []
     queues, more = none
     probe = min(PROBE_SECONDS, patience)
     await asyncio.gather(
@@ -122,6 +133,7 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observ
     if status is not None:
         known = status
         tags = await ask("tags", lambda: _tags(log, known), None)
+        views = await ask("projections", lambda: _views(log, projections[:MAX_PROJECTIONS]), views)
     documents = log.config.documents.topic
     return Observation(
         time_ms=parts.clock.now_ms(),
@@ -131,6 +143,7 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observ
         queues=queues,
         more_queues=more,
         document_events=0 if status is None else sum(p.end for p in status.partitions if p.topic == documents),
+        views=views,
         errors=errors,
         lease=log.config.projections.lease,
     )
@@ -146,6 +159,17 @@ async def _tags(log: Everlog, status: Status) -> TagsSummary:
     ends = {f"{prefix}{one.topic}/{one.partition}": one.end for one in status.partitions}
     lag = sum(max(0, end - found.positions.get(place, 0)) for place, end in ends.items())
     return TagsSummary(enabled=True, lag=lag, watermark_ms=found.end.ms if found.nr else None)
+
+
+async def _views(log: Everlog, projections: Sequence[ProjectionStatus]) -> list[ViewSummary]:
+    found = []
+    for name in sorted({one.name for one in projections if not is_copy(one.name)}):
+        seen = await log.projections.copies(name)
+        failed = None if seen.rebuild is None else seen.rebuild.error
+        different = [] if seen.verify is None else [one.table for one in seen.verify.differences if not one.equal]
+        if failed or different:
+            found.append(ViewSummary(name, failed, different))
+    return found
 
 
 async def _queues(log: Everlog) -> tuple[list[QueueSummary], int]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from everlog.console.observing import Observation, QueueSummary
+from everlog.console.observing import Observation, QueueSummary, ViewSummary
 from everlog.pipeline.status import PipelineStatus, Status
 from everlog.projections.management import ProjectionStatus
 
@@ -46,6 +46,8 @@ def find_problems(found: Observation, *, embedded: bool = True) -> list[Problem]
         problems += [*_pipeline(found.status), *_services(found.status)]
     for projection in found.projections:
         problems += _projection(projection, found)
+    for view in found.views:
+        problems += _view(view)
     for queue in found.queues:
         problems += _queue(queue, found.time_ms)
     return sorted(problems, key=lambda problem: problem.level != "bad")
@@ -210,6 +212,18 @@ def _projection(one: ProjectionStatus, found: Observation) -> Iterator[Problem]:
             f"has {count(one.dead_letters, 'dead letter')}",
             "Repair the handler and replay them, or drop them with a reason.",
         )
+
+
+def _view(one: ViewSummary) -> Iterator[Problem]:
+    target = {"name": one.name}
+    if one.different:
+        what = f"The view of {one.name} is not what its events add up to: {_few(list(one.different))}"
+        remedy = "Rebuild it and switch; if it was you who changed it, verify it again."
+        yield Problem("projections", "bad", what, remedy, "projections", target)
+    if one.failed:
+        what = f"The rebuild of {one.name} failed: {one.failed}"
+        remedy = "Remove the cause and start it again, or drop the new copy. What is read is not touched."
+        yield Problem("projections", "warn", what, remedy, "projections", target)
 
 
 def _queue(one: QueueSummary, now_ms: int) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from everlog.errors import InvalidProjection, StorageFailed
 from everlog.failpoints import failpoint
-from everlog.projections.copies import Copies, copy_name
+from everlog.projections.copies import Copies, Request, copy_name
 from everlog.projections.lifecycle import Restart
 from everlog.projections.offsets import same
 from everlog.projections.projection import Projection
@@ -136,7 +136,7 @@ async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies
         if back:
             if seen.previous is None:
                 raise InvalidProjection(f"{name}: there is no copy to go back to")
-            after = replace(seen, current=seen.previous, previous=seen.current)
+            after = replace(seen, current=seen.previous, previous=seen.current, verify=_undone(seen))
         else:
             if seen.building is None:
                 raise InvalidProjection(f"{name}: no copy is being built: 'everlog projections rebuild' fills one")
@@ -152,6 +152,7 @@ async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies
                 previous=seen.current,
                 garbage=garbage,
                 rebuild=None,
+                verify=_undone(seen),
             )
         failpoint("switch.decided")
         if await store.change_copies(name, seen, after):
@@ -159,6 +160,11 @@ async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies
         seen = await store.copies(name)
     failpoint("switch.moved")
     return await clean(store, name)
+
+
+def _undone(seen: Copies) -> Request | None:
+    """What a verification found holds for the copy that was read then, not for the next one."""
+    return seen.verify if seen.verify is not None and seen.verify.open else None
 
 
 async def abort(store: OffsetStore, name: str) -> Copies:

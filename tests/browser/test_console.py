@@ -384,6 +384,13 @@ class TestActions:
         expect(found).to_contain_text("1 missing and 0 too many")
         expect(found).to_contain_text("rebuild it, then switch")
         assert page.evaluate(AUDIT) == []
+        page.goto(world.url + "/")
+        expect(page.locator(".problem", has_text="The view of visits is not what its events add up to")).to_be_visible()
+        page.goto(world.url + "/console/projections?name=visits")
+        page.get_by_role("button", name="Rebuild", exact=True).click()
+        page.get_by_role("button", name=re.compile("^Switch to copy")).click()
+        self.done(page, "projection.switch")
+        expect(page.locator(".problem", has_text="not what its events add up to")).to_have_count(0)
 
     def test_a_rebuild_that_nobody_can_do_says_what_to_start(self, at, world):
         page = at("/console/projections?name=left")

@@ -115,6 +115,11 @@ async def test_a_verification_on_request_finds_damage_and_nothing_else(log):
         await log.projections.request_verify("words")
         seen = await until(log, lambda seen: not seen.verify.open)
         assert [(one.missing, one.surplus) for one in seen.verify.differences] == [(1, 0)]
+        await log.projections.request_rebuild("words")
+        await until(log, lambda seen: seen.filled)
+        assert (await log.projections.switch("words")).verify is None, "that was about the copy before"
+        await log.projections.request_verify("words")
+        await until(log, lambda seen: not seen.verify.open)
         assert (await log.projections.cancel_verify("words")).verify is None
 
 

@@ -12,7 +12,7 @@ from jinja2 import UndefinedError
 
 from everlog.console.actions import ACTIONS, check_fields, is_wanted, matches
 from everlog.console.charts import make_chart
-from everlog.console.observing import Observation, QueueSummary, TagsSummary
+from everlog.console.observing import Observation, QueueSummary, TagsSummary, ViewSummary
 from everlog.console.problems import BEHIND_SECONDS, FULL, IDLE_SECONDS, find_notes, find_problems, level_of
 from everlog.console.rendering import brief, environment, relative, remedy, render, shown, url
 from everlog.console.sampling import Sample, rate, series
@@ -113,6 +113,8 @@ def test_when_all_keeps_up_nothing_is_coloured():
         (look(projections=[projection(lag=LATE)]), "projections", "warn", "is behind by 3 events", "parallelism"),
         (look(projections=[projection(reported_ms=OLD)]), "projections", "bad", "last heard of 61 s ago", "run module"),
         (look(projections=[projection(dead_letters=1)]), "projections", "warn", "1 dead letter", "replay"),
+        (look(views=[ViewSummary("owed", None, ["a"])]), "projections", "bad", "events add up to: a", "Rebuild it"),
+        (look(views=[ViewSummary("owed", "a bug")]), "projections", "warn", "failed: a bug", "start it again"),
         (look(queues=[queue(paused=True, ready=1)]), "queues", "warn", "is paused; 1 job ready", "Resume"),
         (look(queues=[queue(ready=1, oldest_due_ms=OLD)]), "queues", "warn", "nobody takes", "everlog work"),
         (look(queues=[queue(ready=FULL, running=1, oldest_due_ms=OLD)]), "queues", "warn", "is full", "more workers"),
