@@ -58,7 +58,7 @@ async def test_a_topic_that_is_made_again_is_left_out(backend: ClusterBackend, p
             async def there() -> bool:
                 return await log.parts.log.topic(name) is not None
 
-            await wait_for(there)  # a broker may hear of it a moment later
+            await until(there)  # a broker may hear of it a moment later
             made = await topic_of(log, TOPIC)
             action = b'{"append":{"range":{"from":99,"to":99},"payloadType":"json"}}'
             value = b'{"events":[{"seqNr":99}]}'
