@@ -165,7 +165,7 @@ async def work_through(desk: Desk, jobs: int) -> None:
 
 @pytest.mark.case("journal-tables", 47)
 @pytest.mark.parametrize(
-    "jobs", [5000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])], ids=["some", "many"]
+    "jobs", [5000, pytest.param(100_000, marks=[pytest.mark.faults, pytest.mark.timeout(1800)])], ids=["some", "many"]
 )
 async def test_what_jobs_cost_the_server(keyspace, jobs, monkeypatch):
     """As the server counts: few conditional writes, none for heartbeats, and no row is ever deleted."""
