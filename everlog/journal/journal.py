@@ -16,6 +16,7 @@ from everlog.journal.actions import Delete, Mark, Purge
 from everlog.journal.events import Event, EventRecord
 from everlog.journal.head import Head, exists
 from everlog.journal.pinning import check_never_used, pin_topic
+from everlog.journal.pointers import ANSWER_SECONDS, LOOK_SECONDS
 from everlog.journal.reading import Reader, Ref, Span
 from everlog.journal.remains import Remains, parts_over
 from everlog.journal.retiring import is_retired
@@ -26,9 +27,6 @@ from everlog.log.base import Log
 from everlog.store.base import Store
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,200}")
-# Who has a topic open looks so often whether it was retired meanwhile, and waits no longer for the answer.
-LOOK_SECONDS = 10.0
-ANSWER_SECONDS = 1.0
 
 After = Position | str | None
 

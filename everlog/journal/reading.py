@@ -117,6 +117,10 @@ class Reader:
                 continue
         raise Overtaken(f"{ref}: the log was trimmed under the read {MAX_TRIES} times: read again")
 
+    async def pointer(self, topic: str, partition: int) -> int:
+        """Up to where the partition is replicated."""
+        return await self._store.pointer(topic, partition)
+
     async def recent_keys(self, log_topic: LogTopic, partition: int, after: Position | None = None) -> Sequence[bytes]:
         """The keys of all records that are not replicated yet, whatever these say."""
         for _ in range(MAX_TRIES):

@@ -25,10 +25,12 @@ from everlog.errors import (
     InvalidInput,
     InvalidRange,
     JournalHalted,
+    LogTruncated,
     OutcomeUnknown,
     StorageFailed,
     Unacknowledged,
 )
+from everlog.errors.storage import rescue
 from everlog.journal.actions import Action, Append, Expected, Range, encode_action
 from everlog.journal.changes import Change, Quarantined, Rejected
 from everlog.journal.codec import AppendValue, EventData, PayloadMetadata, check_json_metadata, encode_value
@@ -37,6 +39,7 @@ from everlog.journal.entries import Entry, decode
 from everlog.journal.events import Event, encode_payload
 from everlog.journal.fold import fold
 from everlog.journal.head import Head, seq_nr_of
+from everlog.journal.pointers import Pointers
 from everlog.journal.reading import Reader, Ref, Span
 from everlog.journal.turns import Turns
 from everlog.journal.values import MAX_SEQ_NR, SeqRange
@@ -119,6 +122,7 @@ class Writer:
         self._numbers = itertools.count()
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._turns = Turns()
+        self._pointers = Pointers(reader.pointer, clock)
 
     async def produce(
         self, ref: Ref, action: Action, value: bytes | None = None, headers: Headers = (), append_id: str = ""
@@ -135,7 +139,9 @@ class Writer:
         """Append and wait for the verdict."""
         check_draft(draft)
         if not verdict and draft.numbered and draft.expected is None:
+            before = await self._pointers.at_least(ref.topic.name, ref.partition)
             sent = await self._send(ref, draft, 0, None, self._new_append_id(draft.events[0].seq_nr or 1))
+            _check_growth(ref, sent, before)
             return Appended(sent.ack.offset, sent.range)
         if not draft.anywhere:
             return await self._append_once(ref, draft, append_id, verdict)
@@ -176,6 +182,7 @@ class Writer:
             append_id = self._new_append_id(first)
         expected = None if draft.expected is None and draft.numbered else _expectation(known)
         sent = await self._send(ref, draft, first, expected, append_id)
+        _check_growth(ref, sent, known.upto)
         if not verdict:
             self.forget(ref)
             return Appended(sent.ack.offset, sent.range)
@@ -324,6 +331,17 @@ class Writer:
                     return Appended(offset, SeqRange(first, last)) if last else None
                 last, offset = event.seq_nr, event.offset
         return Appended(offset, SeqRange(first, last)) if last else None
+
+
+def _check_growth(ref: Ref, sent: Sent, before: int) -> None:
+    """A record lies above all that was there before it, or the log is not what it was: nobody will read it."""
+    if sent.ack.offset <= before:
+        raise LogTruncated(
+            ref.topic.name,
+            ref.partition,
+            f"an append went to offset {sent.ack.offset}, but {before} was there already: the log was replaced by an "
+            f"older or emptier one, and what is appended to it does not count; {rescue(ref.name or ref.topic.name)}",
+        )
 
 
 def _expectation(known: Known) -> Expected:
