@@ -20,10 +20,11 @@ class ForeignWriter(EverlogError):
 class LogTruncated(EverlogError):
     """Records that were not replicated yet are gone from the log."""
 
-    def __init__(self, topic: str, partition: int, message: str) -> None:
-        super().__init__(f"{topic}, partition {partition}: {message}")
+    def __init__(self, topic: str, partition: int, reason: str) -> None:
+        super().__init__(f"{topic}, partition {partition}: {reason}")
         self.topic = topic
         self.partition = partition
+        self.reason = reason
 
 
 class TopicReplaced(EverlogError):

@@ -6,12 +6,14 @@ import asyncio
 
 import pytest
 
+import everlog
 from everlog import Event
-from everlog.errors import LogTruncated, StorageFailed
+from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
 from everlog.journal.pointers import LOOK_SECONDS, Pointers
 from everlog.testing.replication import replicate
+from tests.http_support import through_server
 from tests.support import ManualClock
-from tests.unit.copy_support import empty
+from tests.unit.copy_support import empty, make_again
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["by another process", "by one that appended before"])
@@ -31,6 +33,16 @@ async def test_an_append_to_it_is_refused(small_log, append, known) -> None:
     with pytest.raises(LogTruncated, match=r"journal copy \w+ NEW") as refused:
         await orders.append("o-1", options.pop("event", Event("lost")), **options)
     assert not refused.value.retriable
+
+
+@pytest.mark.parametrize(("damage", "kind"), [(empty, LogTruncated), (make_again, TopicReplaced)])
+async def test_a_client_of_a_server_gets_the_same_error(small_log, damage, kind) -> None:
+    await small_log.journal("orders").append("o-1", Event(1))
+    await replicate(small_log)
+    damage(small_log, "orders")
+    async with everlog.connect(small_log.config) as local, through_server(local) as remote:
+        with pytest.raises(kind, match=r"journal copy \w+ NEW"):
+            await remote.journal("orders").append("o-1", Event("lost"))
 
 
 async def test_appends_without_a_verdict_go_on_as_the_log_is_replicated_and_trimmed(small_log, clock) -> None:
