@@ -62,7 +62,7 @@ class Copies(msgspec.Struct, frozen=True):
     """Numbers of copies; 0 is the view as it was first. `garbage`: what is no longer needed and to be dropped.
 
     `filled`: the one that is being built has once had all that the current one has. `tables`, `versions`: of each copy.
-    `rebuild`, `verify`: what runners were asked for last.
+    `rebuild`, `verify`: what runners were asked for last. `standing`: keys that a verification paused.
     """
 
     current: int = 0
@@ -75,6 +75,7 @@ class Copies(msgspec.Struct, frozen=True):
     versions: Mapping[int, str] = {}
     rebuild: Request | None = None
     verify: Request | None = None
+    standing: tuple[str, ...] = ()
 
     def is_for(self, version: str) -> bool:
         """Whether a runner of this version may write to the current copy: it is its own, or nobody's."""

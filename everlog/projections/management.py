@@ -26,6 +26,7 @@ from everlog.projections.runner import Runner
 from everlog.projections.sharing import Watch
 from everlog.projections.source import Lag
 from everlog.projections.sqlite.store import SqliteOffsetStore
+from everlog.projections.standing import standing_still
 from everlog.projections.store import ANYTHING, Anything, DeadLetter, Known, OffsetStore
 from everlog.projections.streams import Hub
 from everlog.projections.verify import Counted, verify
@@ -34,7 +35,6 @@ from everlog.projections.windows import Place
 from everlog.sqlite import Trace
 
 LOOK_SECONDS = 0.02
-VERIFY_SECONDS = 60.0
 
 
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -331,13 +331,8 @@ class Projections:
 
         assert isinstance(store, CassandraOffsetStore)
         running = [one.key for one in current if not one.desired.paused]
-        try:
-            for key in running:
-                await self.pause(projection.name, key, wait=VERIFY_SECONDS)
+        async with standing_still(self, store, projection.name, running):
             return await verify_tables(projection, store, names, parts=self._parts, told=told)
-        finally:
-            for key in running:
-                await self.resume(projection.name, key)
 
     # Reading one's own writes
 
