@@ -143,7 +143,7 @@ def operations_of(served: Served) -> list[Any]:
     "examples",
     [
         4,
-        pytest.param(40, marks=[pytest.mark.faults, pytest.mark.timeout(900)]),
+        pytest.param(40, marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
         pytest.param(RANDOM, marks=[pytest.mark.soak, pytest.mark.timeout(7200)]),
     ],
 )
