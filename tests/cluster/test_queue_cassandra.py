@@ -190,7 +190,7 @@ async def test_what_jobs_cost_the_server(keyspace, jobs, monkeypatch):
     assert 0 < cost <= 0.06 * jobs, f"{cost} conditional writes for {jobs} jobs"
     # Only whole segments are deleted, and their blobs.
     assert len(dropped) >= 10
-    assert len(deletes) == 2 * len(dropped)
+    await until(lambda: len(deletes) == 2 * len(dropped))  # the last drop may still be under way
     assert all("seq" not in text and "item" not in text for text in deletes)
     await asyncio.gather(*(desk.enq(f"held{n}") for n in range(100)))
     leases = await desk.claim(100)

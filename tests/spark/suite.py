@@ -97,7 +97,7 @@ def check_measures(status: PipelineStatus, tables: Tables) -> None:
     assert status.rows["metajournal"] >= len(tables["metajournal"])
     assert 0 < len(status.recent) <= status.batches
     for batch in status.recent:
-        assert batch.phases.keys() == {phase.name for phase in PHASES}
+        assert batch.phases.keys() <= {phase.name for phase in PHASES}, "a batch without records has no tasks"
         assert min(batch.phases.values()) >= 0
         assert 0 < sum(batch.phases.values()) <= batch.ms + 0.001, batch
     assert 0 < sum(status.phase_ms.values()) <= status.batch_ms + 0.001
