@@ -27,7 +27,7 @@ INSERT INTO record (topic, partition, offset, timestamp, key, action, value, hea
 SELECT max(offset) FROM record WHERE topic = ? AND partition = ? AND key = ?
 
 -- name: tail
-SELECT partition, offset, timestamp, key, action, value, headers FROM record
+SELECT partition, offset, timestamp, key, action, value, headers FROM record INDEXED BY record_key
 WHERE topic = ? AND partition = ? AND key = ? AND offset > ? AND offset < ? ORDER BY offset LIMIT ?
 
 -- name: tail_keys
