@@ -19,12 +19,12 @@ from everlog.documents.node_status import read_nodes
 from everlog.errors import InvalidConfig
 from everlog.journal.events import EventRecord
 from everlog.journal.journal import Journal, Parts
+from everlog.journal.making import make_reader_and_writer
 from everlog.journal.quarantine import Quarantine
-from everlog.journal.reading import Reader
 from everlog.journal.retiring import Retired, retire, retired_topics
 from everlog.journal.tag_names import SLICES
 from everlog.journal.values import MAX_SEQ_NR, Position
-from everlog.journal.writing import Origin, Writer
+from everlog.journal.writing import Origin
 from everlog.log.base import Log
 from everlog.log.retention import trim
 from everlog.pipeline.expire import ExpireReport, expire
@@ -287,22 +287,6 @@ def connect(
 
 def make_parts(config: Config, log: Log, store: Store, clock: Clock) -> Parts:
     """Put a log and a store together."""
-    journal = config.journal
     origin = Origin(socket.gethostname(), __version__)
-    reader = Reader(
-        log,
-        store,
-        page_size=journal.page_size,
-        unique_seq_nrs=journal.unique_seq_nrs,
-        correlate=journal.correlate_events,
-    )
-    writer = Writer(
-        log,
-        reader,
-        clock,
-        origin,
-        max_append_bytes=journal.max_append_bytes,
-        known_journals=journal.known_journals,
-        page_size=journal.page_size,
-    )
+    reader, writer = make_reader_and_writer(config.journal, log, store, clock, origin)
     return Parts(config, log, store, reader, writer, clock, origin)

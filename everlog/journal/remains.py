@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from everlog.errors import TopicRetired
 from everlog.journal.head import Topic
+from everlog.journal.making import make_reader_and_writer
 from everlog.journal.pinning import is_replaced
-from everlog.journal.reading import Reader
-from everlog.journal.writing import Writer
 from everlog.log.base import Ack, Bounds, Log, LogTopic, NewRecord, Record, Trimmed
 from everlog.store.base import Store
 
@@ -152,21 +151,5 @@ async def _gap(log: Log, store: Store, topic: LogTopic, partition: int) -> str |
 
 def parts_over(parts: Parts, log: Log) -> Parts:
     """The same parts on another log."""
-    journal = parts.config.journal
-    reader = Reader(
-        log,
-        parts.store,
-        page_size=journal.page_size,
-        unique_seq_nrs=journal.unique_seq_nrs,
-        correlate=journal.correlate_events,
-    )
-    writer = Writer(
-        log,
-        reader,
-        parts.clock,
-        parts.origin,
-        max_append_bytes=journal.max_append_bytes,
-        known_journals=journal.known_journals,
-        page_size=journal.page_size,
-    )
+    reader, writer = make_reader_and_writer(parts.config.journal, log, parts.store, parts.clock, parts.origin)
     return dataclasses.replace(parts, log=log, reader=reader, writer=writer)
