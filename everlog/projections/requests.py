@@ -42,27 +42,21 @@ class Work(Protocol):
 
 async def ask(store: OffsetStore, name: str, kind: Kind, now_ms: int) -> Copies:
     """Ask whoever runs the projection for this. What was asked for already, and is not done, stays as it is."""
-    while True:
-        seen = await store.copies(name)
+
+    def asked(seen: Copies) -> Copies:
         before = _request(seen, kind)
         if before is not None and before.open:
             return seen
         if kind == "rebuild" and seen.building is not None and seen.filled:
             raise InvalidProjection(f"{name}: copy {seen.building} is filled: switch to it, or drop it first")
-        after = replace(seen, **{kind: Request(now_ms)})
-        if await store.change_copies(name, seen, after):
-            return after
+        return replace(seen, **{kind: Request(now_ms)})
+
+    return await store.update_copies(name, asked)
 
 
 async def withdraw(store: OffsetStore, name: str, kind: Kind) -> Copies:
     """Nobody needs it any more: whoever does it stops at the next beat."""
-    while True:
-        seen = await store.copies(name)
-        if _request(seen, kind) is None:
-            return seen
-        after = replace(seen, **{kind: None})
-        if await store.change_copies(name, seen, after):
-            return after
+    return await store.update_copies(name, lambda seen: replace(seen, **{kind: None}))
 
 
 def _request(seen: Copies, kind: Kind) -> Request | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -27,21 +27,14 @@ async def standing_still(
     commands: Pausing, store: OffsetStore, name: str, running: Iterable[str]
 ) -> AsyncIterator[None]:
     """Pause these keys. They are noted first: who does this after one that died also lets that one's keys go on."""
-    keys = await _change(store, name, lambda noted: {*noted, *running})
+    noted = await store.update_copies(
+        name, lambda seen: replace(seen, standing=tuple(sorted({*seen.standing, *running})))
+    )
     try:
-        for key in keys:
+        for key in noted.standing:
             await commands.pause(name, key, wait=STANDING_SECONDS)
         yield
     finally:
-        for key in keys:
+        for key in noted.standing:
             await commands.resume(name, key)
-        await _change(store, name, lambda noted: ())
-
-
-async def _change(store: OffsetStore, name: str, change: Callable[[Iterable[str]], Iterable[str]]) -> tuple[str, ...]:
-    """Change which keys are noted; which they are now."""
-    while True:
-        seen = await store.copies(name)
-        wanted = tuple(sorted(change(seen.standing)))
-        if wanted == seen.standing or await store.change_copies(name, seen, replace(seen, standing=wanted)):
-            return wanted
+        await store.update_copies(name, lambda seen: replace(seen, standing=()))

@@ -12,7 +12,7 @@ The rules, which the conformance suite checks:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
@@ -270,6 +270,14 @@ class OffsetStore(ABC):
     @abstractmethod
     async def change_copies(self, name: str, before: Copies, after: Copies) -> bool:
         """Replace that, if it is as it was seen; whether it was."""
+
+    async def update_copies(self, name: str, change: Callable[[Copies], Copies]) -> Copies:
+        """Change what is there, again if somebody else was quicker; what it is now."""
+        while True:
+            seen = await self.copies(name)
+            after = change(seen)
+            if after == seen or await self.change_copies(name, seen, after):
+                return after
 
     async def copy_tables(self, copies: Mapping[str, str]) -> None:
         """Make empty tables like these, under other names, unless they are there. Raises InvalidProjection."""
