@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -159,20 +160,31 @@ async def test_two_starters_run_every_change_once(config, session) -> None:
     assert await session.fetch(f"SELECT id FROM {config.keyspace}.locks") == []
 
 
-async def test_a_table_of_locks_that_is_just_being_made_is_waited_for(config, session, monkeypatch) -> None:
-    """A node lists a table a moment before it knows it."""
-    right, refused = Session.write_if, []
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE .*locks", "PREPARE INSERT .*locks", "PREPARE SELECT .*setting", "PREPARE .*pointer2"]
+)
+async def test_what_another_starter_is_just_making_is_waited_for(config, session, monkeypatch, statement) -> None:
+    """A node lists a keyspace or a table a moment before it knows it."""
+    right, refused = Session.execute, []
 
-    async def write_if(self: Session, cql: str, *values: object) -> bool | None:
-        if "INSERT INTO" in cql and ".locks" in cql and len(refused) < 3:
+    async def early(self: Session, request: object, cql: str) -> object:
+        if re.match(statement, cql, re.DOTALL) and len(refused) < 3:
             refused.append(cql)
-            raise Refused("table locks does not exist")
-        return await right(self, cql, *values)
+            raise Refused("Invalid query: the table does not exist")
+        return await right(self, request, cql)
 
-    monkeypatch.setattr(Session, "write_if", write_if)
-    await open_watched(config)
+    monkeypatch.setattr(Session, "execute", early)
+    async with opened(config) as store:
+        assert await store.pointers("topic") == {}
     assert await tables(session) == TABLES
     assert len(refused) == 3
+
+
+async def test_a_table_that_nobody_makes_is_refused(config, session, monkeypatch) -> None:
+    monkeypatch.setattr("everlog.store.cassandra.session.KNOWN_SECONDS", 0.2)
+    await open_watched(config)
+    with pytest.raises(Refused, match="nowhere does not exist"):
+        await session.fetch(f"SELECT a FROM {config.keyspace}.nowhere")
 
 
 @pytest.mark.case("kafka-journal", 53)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from everlog.errors import StorageFailed
-from everlog.sqlite import load_statements
-from everlog.store.cassandra.schema import Schema, quoted
+from everlog.store.cassandra.schema import Schema, keyspace_statements
 from everlog.store.cassandra.session import Session
 
 PACKAGE = "everlog.documents.cassandra"
 _TABLES = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?"
 
 
-def statements(keyspace: str, file: str = "statements.cql") -> dict[str, str]:
-    """The named statements of a file, for this keyspace."""
-    found = load_statements(PACKAGE, file)
-    return {
-        name: "\n".join(line for line in text.splitlines() if not line.startswith("--")).replace(
-            "{keyspace}", quoted(keyspace)
-        )
-        for name, text in found.items()
-    }
+statements = partial(keyspace_statements, PACKAGE)
 
 
 async def prepare_tables(session: Session) -> None:

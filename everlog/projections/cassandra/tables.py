@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
+from functools import partial
 
 from everlog.errors import StorageFailed
-from everlog.sqlite import load_statements
-from everlog.store.cassandra.schema import Schema, quoted
+from everlog.store.cassandra.schema import Schema, keyspace_statements
 from everlog.store.cassandra.session import Session
 
 PACKAGE = "everlog.projections.cassandra"
 
-_COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 _COLUMNS = "SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ?"
 
 
-def projection_statements(keyspace: str, file: str = "statements.cql") -> dict[str, str]:
-    """The named statements of a file, for this keyspace."""
-    found = load_statements(PACKAGE, file)
-    return {name: _COMMENT.sub("", text).replace("{keyspace}", quoted(keyspace)) for name, text in found.items()}
+projection_statements = partial(keyspace_statements, PACKAGE)
 
 
 async def prepare_tables(session: Session) -> None:

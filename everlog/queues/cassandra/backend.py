@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,8 +20,7 @@ from everlog.queues.operations import Operation
 from everlog.queues.options import Settings
 from everlog.queues.rows import DeadLetter, Flag
 from everlog.queues.sharding import Part
-from everlog.sqlite import load_statements
-from everlog.store.cassandra.schema import Schema, quoted
+from everlog.store.cassandra.schema import Schema, keyspace_statements
 from everlog.store.cassandra.session import Session
 
 logger = logging.getLogger("everlog.queues")
@@ -36,15 +36,7 @@ _DAY_MS = 86_400_000
 _flag = msgspec.msgpack.Decoder(Flag).decode
 
 
-def queue_statements(keyspace: str, file: str = "statements.cql") -> dict[str, str]:
-    """The named statements of queues, for this keyspace."""
-    found = load_statements(PACKAGE, file)
-    return {
-        name: "\n".join(line for line in text.splitlines() if not line.startswith("--")).replace(
-            "{keyspace}", quoted(keyspace)
-        )
-        for name, text in found.items()
-    }
+queue_statements = partial(keyspace_statements, PACKAGE)
 
 
 class QueueSchema(Schema):

@@ -13,9 +13,10 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
-from everlog.errors import AccessDenied, Busy, EverlogError, NewerVersion, Refused, StorageFailed
+from everlog.errors import AccessDenied, Busy, EverlogError, NewerVersion, StorageFailed
 from everlog.sqlite import load_statements
 from everlog.store.cassandra.rows import timestamp
 from everlog.store.cassandra.session import Session
@@ -29,7 +30,6 @@ EVERLOG_VERSION = "everlog-schema-version"
 HEAD_SEGMENTS = "everlog-head-segments"
 LOCK = "kafka-journal"
 LOCK_SECONDS = 60
-TABLE_SECONDS = 10.0
 LOCK_RETRY = 0.1
 LOCK_WAIT = 120.0
 MIN_GC_GRACE = 864_000
@@ -56,10 +56,13 @@ def quoted(keyspace: str) -> str:
     return f'"{keyspace.lower()}"'
 
 
-def statements(keyspace: str, file: str = "statements.cql") -> dict[str, str]:
-    """The named statements of a file, for this keyspace."""
-    found = load_statements(PACKAGE, file)
+def keyspace_statements(package: str, keyspace: str, file: str = "statements.cql") -> dict[str, str]:
+    """The named statements of a package's file, for this keyspace."""
+    found = load_statements(package, file)
     return {name: _COMMENT.sub("", text).replace("{keyspace}", quoted(keyspace)) for name, text in found.items()}
+
+
+statements = partial(keyspace_statements, PACKAGE)
 
 
 class Found(NamedTuple):
@@ -228,13 +231,8 @@ class _Lock:
         while True:
             now_ms = int(time.time() * 1000)
             values = (LOCK, now_ms + LOCK_SECONDS * 1000, timestamp(now_ms), self._token)
-            try:
-                if await self._settled(await self._session.write_if(self._cql["lock"], *values)):
-                    return
-            except Refused:
-                # Somebody is just making the table: the node lists it a moment before it knows it.
-                if time.monotonic() > deadline - LOCK_WAIT + TABLE_SECONDS:
-                    raise
+            if await self._settled(await self._session.write_if(self._cql["lock"], *values)):
+                return
             if time.monotonic() > deadline:
                 raise Busy(
                     f"somebody has held the lock {LOCK!r} in the table locks for {LOCK_WAIT:.0f} s: if no other "

@@ -13,6 +13,7 @@ import random
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -44,6 +45,8 @@ RETRY_MOST = 2.0
 RECONNECT_FIRST = 0.5
 RECONNECT_MOST = 30.0
 MAX_PREPARED = 1000
+KNOWN_SECONDS = 5.0
+KNOWN_RETRY = 0.1
 
 Row: TypeAlias = tuple[Any, ...]
 Request: TypeAlias = Any
@@ -94,13 +97,15 @@ class Session:
     async def prepare(self, cql: str) -> Any:
         """The prepared statement of this text; asked of the server once."""
         found = self._prepared.get(cql)
-        if found is None:
-            async with self._preparing:
-                found = self._prepared.get(cql)
-                if found is None:
-                    assert len(self._prepared) < MAX_PREPARED, "statements are a fixed set; values are bound"
-                    found = await self.execute(cql, f"PREPARE {cql}")
-                    self._prepared[cql] = found
+        return found if found is not None else await once_known(partial(self._prepare, cql))
+
+    async def _prepare(self, cql: str) -> Any:
+        async with self._preparing:
+            found = self._prepared.get(cql)
+            if found is None:
+                assert len(self._prepared) < MAX_PREPARED, "statements are a fixed set; values are bound"
+                found = await self.execute(cql, f"PREPARE {cql}")
+                self._prepared[cql] = found
         return found
 
     async def fetch(self, cql: str, *values: Any, serial: bool = False) -> list[Row]:
@@ -162,7 +167,8 @@ class Session:
 
     async def change_schema(self, cql: str) -> None:
         """A statement that changes tables: not prepared, and given time."""
-        await self.execute(acsylla.create_statement(cql, timeout=max(30.0, self.config.request_timeout)), cql)
+        request = acsylla.create_statement(cql, timeout=max(30.0, self.config.request_timeout))
+        await once_known(partial(self.execute, request, cql))
 
     async def execute(self, request: Request, cql: str) -> Any:
         """Run a bound statement or a batch, again and again if need be."""
@@ -255,6 +261,19 @@ class Session:
             await self._raw.close()
         finally:
             close_sockets(self._cluster)
+
+
+async def once_known(ask: Callable[[], Awaitable[T]]) -> T:
+    """What `ask` answers. A node lists a keyspace or a table, which somebody makes, a moment before it knows it."""
+    deadline = time.monotonic() + KNOWN_SECONDS
+    while True:
+        try:
+            return await ask()
+        except Refused as error:
+            if "does not exist" not in str(error) or time.monotonic() > deadline:
+                raise
+            log.info("asked again, somebody may just be making it: %s", error)
+        await asyncio.sleep(KNOWN_RETRY)
 
 
 def rows_of(result: Any) -> list[Row]:
