@@ -8,6 +8,7 @@ import pytest
 
 from everlog.failpoints import POINTS
 from tests.cluster.conftest import MakeConfig
+from tests.conftest import Pipeline
 from tests.faults.kills import BATCH, fill_in_kinds, kill_pipelines, kill_workers
 from tests.spark.backends import ClusterBackend
 
@@ -20,23 +21,23 @@ def backend(cluster_config: MakeConfig) -> ClusterBackend:
 
 
 @pytest.mark.case("kafka-journal", 31)
-async def test_killed_in_the_middle(backend: ClusterBackend, tmp_path: Path) -> None:
+async def test_killed_in_the_middle(backend: ClusterBackend, tmp_path: Path, pipeline: Pipeline) -> None:
     """Killed before the heads of a batch of deletes are written, and again before a batch of purges is published."""
     await fill_in_kinds(backend.config)
-    await kill_pipelines(backend, tmp_path / "runs", ["apply.rows:2", "batch.applied:2"], most=BATCH)
+    await kill_pipelines(backend, tmp_path / "runs", ["apply.rows:2", "batch.applied:2"], pipeline, most=BATCH)
 
 
 @pytest.mark.faults
 @pytest.mark.case("kafka-journal", 31)
 @pytest.mark.parametrize("point", POINTS)
-async def test_killed_at_every_point(backend: ClusterBackend, tmp_path: Path, point: str) -> None:
+async def test_killed_at_every_point(backend: ClusterBackend, tmp_path: Path, pipeline: Pipeline, point: str) -> None:
     """One pipeline dies at this point of a batch of appends, the next one among deletes, the next among purges: the
     tables are those of a run without any crash, and no row is left over."""
     await fill_in_kinds(backend.config)
     # A pipeline that died before it published begins with the same batch again.
     again = [1, 1, 1] if point in ("batch.published", "batch.watermark") else [1, 2, 2]
     points = [f"{point}:{count}" for count in again]
-    await kill_pipelines(backend, tmp_path / "runs", points, most=BATCH)
+    await kill_pipelines(backend, tmp_path / "runs", points, pipeline, most=BATCH)
 
 
 @pytest.mark.faults

@@ -8,6 +8,7 @@ import pytest
 
 from everlog.config import Config, JournalConfig, LogConfig
 from everlog.failpoints import POINTS
+from tests.conftest import Pipeline
 from tests.faults.kills import kill_pipelines
 from tests.spark.backends import EmbeddedBackend
 from tests.spark.suite import fill
@@ -22,16 +23,16 @@ def backend(tmp_path: Path) -> EmbeddedBackend:
 
 
 @pytest.mark.case("kafka-journal", 31)
-async def test_killed_in_the_middle(backend: EmbeddedBackend, tmp_path: Path) -> None:
+async def test_killed_in_the_middle(backend: EmbeddedBackend, tmp_path: Path, pipeline: Pipeline) -> None:
     """Killed while it writes, and again between applying and publishing: the rerun gives the same tables."""
     await fill(backend.config)
-    await kill_pipelines(backend, tmp_path / "runs", ["apply.heads", "batch.applied"], most=60)
+    await kill_pipelines(backend, tmp_path / "runs", ["apply.heads", "batch.applied"], pipeline, most=60)
 
 
 @pytest.mark.faults
 @pytest.mark.case("kafka-journal", 31)
 @pytest.mark.parametrize("point", POINTS)
-async def test_killed_at_every_point(backend: EmbeddedBackend, tmp_path: Path, point: str) -> None:
+async def test_killed_at_every_point(backend: EmbeddedBackend, tmp_path: Path, pipeline: Pipeline, point: str) -> None:
     """At each labelled point, in the first batch and in a later one: no lost and no doubled row, reads as ever."""
     await fill(backend.config)
-    await kill_pipelines(backend, tmp_path / "runs", [point, f"{point}:2"], most=60)
+    await kill_pipelines(backend, tmp_path / "runs", [point, f"{point}:2"], pipeline, most=60)
