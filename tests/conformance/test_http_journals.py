@@ -341,6 +341,55 @@ async def test_projections(log, http):
     assert {one["outcome"] for one in ended.values()} == {"done", "failed"}
 
 
+async def test_a_view_is_rebuilt_and_verified_on_request(log, http):
+    """Asked for over HTTP, done by whoever runs it, watched by GET; the operations log says what was asked and why."""
+    await log.projections.view("keys").execute("CREATE TABLE keys (key TEXT)")
+
+    async def note(record: Any, view: Any) -> None:
+        await view.execute("INSERT INTO keys VALUES (?)", record.key)
+
+    projection = everlog.Projection("keys", source=records("orders"), handler=note, tables=["keys"])
+    at = "/projections/keys"
+    await send(http, "POST", at, {"command": "rebuild"}, 404)
+
+    async def seen(kind: str, state: str) -> Any:
+        async with asyncio.timeout(20):
+            while True:
+                copies = (await send(http, "GET", at)).json()["copies"]
+                if copies[kind] is not None and copies[kind]["state"] == state:
+                    return copies
+                await asyncio.sleep(0.02)
+
+    async with log.projections.run(projection):
+        position = (await append(http, 1, 2)).headers["journal-position"]
+        await log.projections.wait("keys", position)
+    asked = (await send(http, "POST", at, {"command": "verify", "reason": "a doubt"})).json()
+    assert (asked["verify"]["state"], asked["rebuild"]) == ("waiting", None), "nobody runs it"
+    async with log.projections.run(projection), connect(str(http.base_url)) as remote:
+        found = (await seen("verify", "done"))["verify"]
+        assert (found["error"], found["differences"]) == (
+            None,
+            [{"table": "keys", "rows": 1, "missing": 0, "surplus": 0, "equal": True}],
+        )
+        assert (await remote.projections.copies("keys")).verify.differences[0].equal
+        assert (await remote.projections.cancel_verify("keys")).verify is None
+        await remote.projections.request_rebuild("keys")
+        async with asyncio.timeout(20):
+            while not (await remote.projections.copies("keys")).filled:  # noqa: ASYNC110 - a runner does it
+                await asyncio.sleep(0.02)
+        assert (await seen("rebuild", "running"))["building"] == 1, "it is kept up to date until the switch"
+        assert (await remote.projections.switch("keys")).current == 1
+        assert (await remote.projections.switch("keys", back=True)).previous == 1
+        await send(http, "POST", at, {"command": "abort"}, 400)
+    assert (await send(http, "GET", at + "~1")).json()["copies"] is None, "that is a copy itself"
+    await send(http, "POST", at, {"command": "burn"}, 400)
+    noted = [one["payload"] for one in (await send(http, "GET", "/operations")).json()["events"]][::-1]
+    assert [one["action"].removesuffix("_projection") for one in noted if "action" in one] == [
+        *("rebuild", "verify", "cancel_verify", "rebuild", "switch", "switch_back", "abort")
+    ]
+    assert json.loads(noted[3]["detail"]) == {"status": 200, "reason": "a doubt"}
+
+
 async def test_status_metrics_and_health(log, http):
     await append(http, 1)
     await log.queue("mail").put("k", {"a": 1})
