@@ -21,7 +21,7 @@ from everlog.projections.metrics import Metrics
 from everlog.projections.records import records
 from everlog.testing.journal_support import BROKEN, produce
 from everlog.testing.replication import replicate
-from tests.http_support import frames, send, server
+from tests.http_support import frames, new_token, send, server
 from tests.support import small_config
 
 J = "/journals/orders/o-1"
@@ -472,3 +472,7 @@ async def test_a_log_without_room_for_operations(tmp_path):
         await append(http, 1)
         assert (await send(http, "GET", "/operations")).json()["events"] == []
         await send(http, "POST", "/projections/a/b/pause", status=404)
+        token = new_token(config, "admin")
+        how = {"authorization": f"Bearer {token}", "accept": "application/json"}
+        acted = await http.post("/console/act", data={"action": "queue.pause", "name": "q"}, headers=how)
+        assert acted.status_code == 404, "there is no such queue: it was tried"
