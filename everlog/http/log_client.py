@@ -96,8 +96,9 @@ class RemoteLog(Everlog):
         found: list[str] = (await self._wire.send("GET", "/journals")).json()["topics"]
         return found
 
-    async def status(self) -> Status:
-        return msgspec.json.decode((await self._wire.send("GET", "/status")).content, type=Status)
+    async def status(self, *, after: Position | str | None = None) -> Status:
+        params = {"after": None if after is None else str(after)}
+        return msgspec.json.decode((await self._wire.send("GET", "/status", params=params)).content, type=Status)
 
     @property
     def projections(self) -> Projections:

@@ -16,6 +16,7 @@ import pytest
 import everlog
 from everlog.client import Everlog, connect
 from everlog.config import ServerConfig
+from everlog.console import actions
 from everlog.console.actions import ACTIONS
 from everlog.console.operations import BETWEEN, Operations
 from everlog.console.pages import journal as journal_page
@@ -32,6 +33,7 @@ from everlog.journal.events import Event
 from everlog.journal.head import exists
 from everlog.pipeline.phases import SlowKey
 from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
+from everlog.queues.packing import NewJob
 from everlog.queues.queue import Queue
 from everlog.queues.store import MemoryStore
 from everlog.testing.replication import replicate
@@ -482,3 +484,35 @@ async def test_a_rebuilt_view_is_switched_to_and_back(http, log):
         done = await act(http, csrf_token=csrf, action=f"projection.{action}", name="words", reason="better")
         assert done.status_code == 200, done.text
         assert (await copies())["current"] == current
+
+
+async def test_what_is_done_to_all_that_match_reaches_the_last(http, log, monkeypatch):
+    """Far beyond what the page counts; what takes too long says that there is more, and the next press goes on."""
+    csrf = await secret(http, log)
+    queue = log.queue("q")
+    await queue.put_many([NewJob(f"b-{number:04}", 1, priority=20) for number in range(1050)])
+    await queue.put_many([NewJob(f"a-{number}", 1, priority=128) for number in range(130)])
+
+    async def all_of(action: str, **filters: str) -> str:
+        done = await act(http, csrf_token=csrf, action=f"queue.{action}-all", name="q", reason="because", **filters)
+        assert done.status_code == 200, done.text
+        return done.json()["detail"]
+
+    page = await http.get("/console/queues?name=q&find=a-", headers=HTML)
+    assert "0 jobs match among the first 1,000; there may be others behind them." in page.text
+    assert "Cancel all that match" in page.text
+    monkeypatch.setattr(actions, "ACT_SECONDS", 0.0)
+    first = await all_of("cancel", find="a-")
+    assert first.startswith("100 cancelled in 0 s, and there are more that match")
+    assert await all_of("cancel", find="a-") == "30 cancelled"
+    assert (await queue.stats()).ready == 1050
+    monkeypatch.setattr(actions, "ACT_SECONDS", 60.0)
+    assert await all_of("cancel") == "1,050 cancelled"
+    page = await http.get("/console/queues?name=q&text=a-", headers=HTML)
+    assert "Put all that match back" in page.text
+    assert await all_of("revive", text="a-") == "130 put back"
+    assert (await queue.stats()).ready == 130
+    assert await all_of("forget", cause="cancelled") == "1,050 dropped"
+    page = await http.get("/console/queues?name=q", headers=HTML)
+    assert "Cancel all 130" in page.text
+    assert (await queue.stats()).dead == 0

@@ -446,6 +446,15 @@ async def test_every_read_of_the_log_takes_a_position(log, http):
             found = (await http.get(path, params={"after": beyond}, **how)).json()
             known = ("invalid-position", "not-replicated")
             assert found.get("code", found.get("error", {}).get("code")) in known, path
+    found = await send(http, "GET", "/status", params={"after": position})
+    assert found.json()["caught_up"] is True, "it was replicated"
+    later = (await append(http, 3)).headers["journal-position"]
+    assert (await send(http, "GET", "/status", params={"after": later})).json()["caught_up"] is False
+    async with connect(str(http.base_url)) as remote:
+        assert (await remote.status(after=later)).lag == 1
+    for wrong in ("x:y", beyond, f"{topic}:99:0", "nowhere:0:0"):
+        refused = await send(http, "GET", "/status", params={"after": wrong}, status=400)
+        assert refused.json()["code"] == "invalid-position", wrong
     await send(http, "GET", "/operations", params={"after": position}, status=400)
     await send(http, "POST", "/queues/pages/pause", status=404)  # that is an operation
     own = (await send(http, "GET", "/operations")).json()["events"][0]["position"]
