@@ -15,7 +15,7 @@ from everlog.cli.projections import app_option, declared, name_argument
 from everlog.cli.settings import Settings, with_log
 from everlog.client import Everlog
 from everlog.errors import UnknownProjection
-from everlog.projections.copies import Copies, Difference, Request
+from everlog.projections.copies import Copies, Difference, Request, is_copy
 
 
 @click.command(
@@ -77,8 +77,8 @@ async def copies(log: Everlog, settings: Settings, /, name: str) -> None:
 
 
 async def check_known(log: Everlog, name: str) -> None:
-    """The store knows nothing of the copies of what never ran: that it has none would be no answer."""
-    if not await log.projections.list(name):
+    """The store knows nothing of the copies of what never ran, or is one itself: that it has none would be no answer."""
+    if is_copy(name) or not await log.projections.list(name):
         raise UnknownProjection(name)
 
 

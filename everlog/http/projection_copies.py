@@ -13,6 +13,7 @@ import msgspec
 from litestar import Response, post
 from litestar.params import PathParameter
 
+from everlog.errors import UnknownProjection
 from everlog.http.answers import json_answer
 from everlog.http.audit import note
 from everlog.http.errors import also
@@ -20,7 +21,7 @@ from everlog.http.journal_requests import json_of, log_of
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, decode
 from everlog.http.security import begin_operation
-from everlog.projections.copies import Copies, Difference, Request
+from everlog.projections.copies import Copies, Difference, Request, is_copy
 from everlog.projections.management import Projections
 
 NamePart = Annotated[str, PathParameter(description="The projection, percent-encoded")]
@@ -167,6 +168,6 @@ async def command_view(request: AnyRequest, name: NamePart) -> Response[Any]:
     await begin_operation(request, f"{body.command.replace('-', '_')}_projection")
     note(request, reason=body.reason)
     projections, known = log_of(request).projections, decode(name)
-    if not await projections.list(known):
-        await projections.get(known)  # says that there is none
+    if is_copy(known) or not await projections.list(known):
+        raise UnknownProjection(known)
     return json_answer(copies_body(await _COMMANDS[body.command](projections, known)))

@@ -353,7 +353,7 @@ async def test_a_view_is_rebuilt_and_verified_on_request(log, http):
     await send(http, "POST", at, {"command": "rebuild"}, 404)
 
     async def seen(kind: str, state: str) -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 copies = (await send(http, "GET", at)).json()["copies"]
                 if copies[kind] is not None and copies[kind]["state"] == state:
@@ -374,7 +374,7 @@ async def test_a_view_is_rebuilt_and_verified_on_request(log, http):
         assert (await remote.projections.copies("keys")).verify.differences[0].equal
         assert (await remote.projections.cancel_verify("keys")).verify is None
         await remote.projections.request_rebuild("keys")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not (await remote.projections.copies("keys")).filled:  # noqa: ASYNC110 - a runner does it
                 await asyncio.sleep(0.02)
         assert (await seen("rebuild", "running"))["building"] == 1, "it is kept up to date until the switch"
@@ -382,10 +382,11 @@ async def test_a_view_is_rebuilt_and_verified_on_request(log, http):
         assert (await remote.projections.switch("keys", back=True)).previous == 1
         await send(http, "POST", at, {"command": "abort"}, 400)
     assert (await send(http, "GET", at + "~1")).json()["copies"] is None, "that is a copy itself"
+    await send(http, "POST", at + "~1", {"command": "cancel-verify"}, 404)
     await send(http, "POST", at, {"command": "burn"}, 400)
     noted = [one["payload"] for one in (await send(http, "GET", "/operations")).json()["events"]][::-1]
     assert [one["action"].removesuffix("_projection") for one in noted if "action" in one] == [
-        *("rebuild", "verify", "cancel_verify", "rebuild", "switch", "switch_back", "abort")
+        *("rebuild", "verify", "cancel_verify", "rebuild", "switch", "switch_back", "abort", "cancel_verify")
     ]
     assert json.loads(noted[3]["detail"]) == {"status": 200, "reason": "a doubt"}
 

@@ -224,6 +224,7 @@ def test_a_view_is_rebuilt_and_verified_on_request(cli):
     cli.library(work)
     assert "keys: copy 0 is read, copy 1 is filled\nrebuild: " in cli.out("projections", "copies", "keys")
     assert cli.json("projections", "switch", "keys")["rebuild"] is None
+    assert cli.error("projections", "copies", "keys~1", code=4)["type"] == "UnknownProjection"
     for words in (
         (*rebuild, "--request", "--follow"),
         (*verify, "--request", "--cancel"),
