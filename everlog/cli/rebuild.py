@@ -77,7 +77,7 @@ async def copies(log: Everlog, settings: Settings, /, name: str) -> None:
 
 
 async def check_known(log: Everlog, name: str) -> None:
-    """The store knows nothing of the copies of what never ran, or is one itself: that it has none would be no answer."""
+    """Of what never ran, and of a copy, the store knows no copies: that it has none would be no answer."""
     if is_copy(name) or not await log.projections.list(name):
         raise UnknownProjection(name)
 
