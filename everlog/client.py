@@ -16,7 +16,7 @@ from everlog.backends import open_parts
 from everlog.clock import Clock, SystemClock
 from everlog.config import Config, load_config
 from everlog.documents.node_status import read_nodes
-from everlog.errors import InvalidConfig
+from everlog.errors import InvalidConfig, InvalidPosition
 from everlog.journal.events import EventRecord
 from everlog.journal.journal import Journal, Parts
 from everlog.journal.making import make_reader_and_writer
@@ -222,11 +222,28 @@ class Everlog:
             self._projections = Projections(self.parts, trace=self._trace)
         return self._projections
 
-    async def status(self) -> Status:
-        """How far the tables are behind the log, and what the pipeline and the servers say."""
+    async def status(self, *, after: Position | str | None = None) -> Status:
+        """How far the tables are behind the log, and what the pipeline and the servers say.
+
+        `after` counts, too: no lag means that the tables have what was written there.
+        """
+        if after is not None:
+            await self._check_reached(Position.parse(after) if isinstance(after, str) else after)
         found = await read_status(self.parts)
         nodes = await read_nodes(self.parts)
         return msgspec.structs.replace(found, nodes=[msgspec.to_builtins(node) for node in nodes])
+
+    async def _check_reached(self, position: Position) -> None:
+        """The log ends behind this position, or InvalidPosition."""
+        journal, log, reach = self.config.journal, self.parts.log, position.offset + 1
+        name = journal.topic_prefix + position.topic
+        topic = await log.topic(name) if journal.includes(name) else None
+        if (
+            topic is None
+            or position.partition >= topic.partitions
+            or await log.end(topic, position.partition, reach=reach) < reach
+        ):
+            raise InvalidPosition(f"{position} is beyond the end of the log: is it from another log?")
 
     async def expire(self, *, day: date | None = None, topics: Collection[str] | None = None) -> ExpireReport:
         """Purge the journals that have expired on this day (today, UTC) or earlier."""

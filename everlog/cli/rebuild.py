@@ -1,25 +1,26 @@
-"""`everlog projections rebuild`, `switch`, `abort`: a second copy of a view beside the running one."""
+"""`everlog projections rebuild`, `copies`, `switch`, `abort`: a second copy of a view beside the running one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import IO, Any
 
 import click
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from everlog.cli.commands import Command
-from everlog.cli.output import plain, show
+from everlog.cli.output import moment, plain, show
 from everlog.cli.projections import app_option, declared, name_argument
 from everlog.cli.settings import Settings, with_log
 from everlog.client import Everlog
-from everlog.projections.copies import Copies
+from everlog.errors import UnknownProjection
+from everlog.projections.copies import Copies, Difference, Request, is_copy
 
 
 @click.command(
     cls=Command,
-    examples=["everlog projections rebuild owed --app shop.views:app", "everlog projections rebuild owed --follow"],
+    examples=["everlog projections rebuild owed --app shop.views:app", "everlog projections rebuild owed --request"],
 )
 @name_argument
 @app_option
@@ -29,14 +30,21 @@ from everlog.projections.copies import Copies
     help="A file with statements, ended by ;, that make tables which shall look different from now on.",
 )
 @click.option("--follow", is_flag=True, help="Keep the copy up to date until somebody switches or aborts.")
+@click.option("--request", is_flag=True, help="Leave it to whoever runs the projection; it follows, too.")
 @with_log()
 async def rebuild(
-    log: Everlog, settings: Settings, /, name: str, app: str | None, schema: IO[str] | None, follow: bool
+    log: Everlog, settings: Settings, /, name: str, app: str | None, schema: IO[str] | None, follow: bool, request: bool
 ) -> None:
     """Fill a second copy of a view from the beginning, beside the running one.
 
     Readers see the old copy until 'switch'. A rebuild that was cut off goes on where it was.
     """
+    if request:
+        if app is not None or schema is not None or follow:
+            raise click.UsageError("--request leaves it to whoever runs the projection: without the other options")
+        copies = await log.projections.request_rebuild(name)
+        show(settings.as_json, document(name, copies), asked(name, "a second copy"))
+        return
     projection = declared(log, name, app)
     create = [] if schema is None else [one for one in schema.read().split(";") if one.strip()]
     console = Console(stderr=True)
@@ -51,11 +59,62 @@ async def rebuild(
             progress.update(task, completed=done, total=None if waiting is None else done + waiting)
 
         number = await log.projections.rebuild(projection, create=create, told=told, follow=follow)
-    document = {"name": name, "copy": number, "handled": handled}
+    filled = {"name": name, "copy": number, "handled": handled}
     text = (
         f"copy {number} is filled, {handled:,} events; 'everlog projections switch {plain(name)}' lets readers see it"
     )
-    show(settings.as_json, document, f"{plain(name)}: {text}")
+    show(settings.as_json, filled, f"{plain(name)}: {text}")
+
+
+@click.command(cls=Command, examples=["everlog projections copies owed --json"])
+@name_argument
+@with_log()
+async def copies(log: Everlog, settings: Settings, /, name: str) -> None:
+    """Say which copies of a view there are, and how far a rebuild or verification is that was asked for."""
+    await check_known(log, name)
+    found = await log.projections.copies(name)
+    show(settings.as_json, document(name, found), "\n".join(_lines(name, found)))
+
+
+async def check_known(log: Everlog, name: str) -> None:
+    """Of what never ran, and of a copy, the store knows no copies: that it has none would be no answer."""
+    if is_copy(name) or not await log.projections.list(name):
+        raise UnknownProjection(name)
+
+
+def asked(name: str, what: str) -> str:
+    """What to tell whoever asked for something that needs the handler."""
+    return (
+        f"{plain(name)}: {what} is asked for; whoever runs it does that ('everlog projections run'), and "
+        f"'everlog projections copies {plain(name)}' says how far it is"
+    )
+
+
+def difference_line(one: Difference) -> str:
+    same = "as counted again" if one.equal else f"lacks {one.missing} rows and has {one.surplus} too many"
+    return f"{plain(one.table)}: {one.rows} rows, {same}"
+
+
+def _lines(name: str, found: Copies) -> Iterator[str]:
+    parts = [f"copy {found.current} is read"]
+    if found.building is not None:
+        parts.append(f"copy {found.building} is {'filled' if found.filled else 'being filled'}")
+    if found.previous is not None:
+        parts.append(f"copy {found.previous} is kept to go back to")
+    yield f"{plain(name)}: {', '.join(parts)}"
+    for kind, request in (("rebuild", found.rebuild), ("verification", found.verify)):
+        if request is not None:
+            yield f"{kind}: {_progress(request)}"
+            yield from (f"  {difference_line(one)}" for one in request.differences)
+
+
+def _progress(request: Request) -> str:
+    if request.state == "waiting":
+        return f"asked for at {moment(request.asked_ms)}; it begins when a process with the projection runs"
+    if request.state == "running":
+        return f"running, {request.handled:,} of {'?' if request.total is None else f'{request.total:,}'} events"
+    ended = moment(request.ended_ms or 0)
+    return f"done at {ended}" if request.error is None else f"failed at {ended}: {plain(request.error)}"
 
 
 @click.command(cls=Command, examples=["everlog projections switch owed", "everlog projections switch owed --back"])
@@ -79,11 +138,12 @@ async def abort(log: Everlog, settings: Settings, /, name: str) -> None:
 
 def document(name: str, copies: Copies) -> dict[str, Any]:
     """Copies as JSON."""
-    found = msgspec.structs.asdict(copies)
-    return {"name": name, **{field: found[field] for field in ("current", "building", "filled", "previous")}}
+    found = {field: getattr(copies, field) for field in ("current", "building", "filled", "previous")}
+    requests = {"rebuild": copies.rebuild, "verify": copies.verify}
+    return {"name": name, **found, **{kind: one and one.shown() for kind, one in requests.items()}}
 
 
 def add_to(group: click.Group) -> None:
     """These are commands of `everlog projections`."""
-    for command in (rebuild, switch, abort):
+    for command in (rebuild, copies, switch, abort):
         group.add_command(command)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from everlog.client import Everlog
 from everlog.errors import InvalidInput
-from everlog.queues.jobs import DeadJob
+from everlog.queues.jobs import DeadJob, JobInfo
 from everlog.queues.operations import Forget
 from everlog.queues.packing import parse_key
 from everlog.queues.queue import Queue
 
-MAX_AT_ONCE = 1000
-PAGE = 100
+PAGE = 500
+AT_ONCE = 100
+# A browser waits for the answer: what takes longer is gone on with by the next press of the button.
+ACT_SECONDS = 10.0
 MAX_REASON = 1000
 
+T = TypeVar("T")
 Fields = Mapping[str, str]
 
 
@@ -106,45 +110,70 @@ async def _revive_job(log: Everlog, given: Fields) -> str:
 
 
 async def _revive_jobs(log: Everlog, given: Fields) -> str:
-    """All dead letters that match the filter, at most so many at once."""
+    """All dead letters that match the filter."""
     queue = log.queue(given["name"])
 
-    async def revive(letter: DeadJob) -> bool:
+    async def revive(letter: DeadJob) -> int:
         return await queue.revive(letter.entry) is not None
 
-    return await _each_letter(queue, given, revive) + " put back"
+    return await _each(_dead_pages(queue), lambda one: is_wanted_letter(one, given), revive, "put back")
 
 
 async def _forget_jobs(log: Everlog, given: Fields) -> str:
     """The same, but for good."""
     queue = log.queue(given["name"])
 
-    async def forget(letter: DeadJob) -> bool:
+    async def forget(letter: DeadJob) -> int:
         return bool(await log.queues.execute(queue.name, Forget(letter.entry)))
 
-    return await _each_letter(queue, given, forget) + " dropped"
-
-
-async def _each_letter(queue: Queue, given: Fields, do: Callable[[DeadJob], Awaitable[bool]]) -> str:
-    done = 0
-    before: int | None = None
-    while letters := await queue.dead(PAGE, before=before):
-        for letter in letters:
-            if matches(letter.cause, letter.reason, key_text(letter.key), given):
-                done += await do(letter)
-            if done == MAX_AT_ONCE:
-                return f"{done:,} (there may be more)"
-        before = letters[-1].entry
-    return f"{done:,}"
+    return await _each(_dead_pages(queue), lambda one: is_wanted_letter(one, given), forget, "dropped")
 
 
 async def _cancel_matching(log: Everlog, given: Fields) -> str:
-    """All waiting jobs that match, of the first so many: those that the page counts."""
+    """All waiting jobs that match the filter."""
     queue = log.queue(given["name"])
-    found = [one for one in await queue.peek(MAX_AT_ONCE) if is_wanted(key_text(one.key), one.priority, given)]
-    counts = [await queue.cancel(one.key, given.get("reason")) for one in found]
-    more = " (there may be more)" if len(found) == MAX_AT_ONCE else ""
-    return f"{sum(counts):,} cancelled{more}"
+
+    async def cancel(job: JobInfo) -> int:
+        return await queue.cancel(job.key, given.get("reason"))
+
+    return await _each(_waiting_pages(queue), lambda one: is_wanted_job(one, given), cancel, "cancelled")
+
+
+async def _dead_pages(queue: Queue) -> AsyncIterator[list[DeadJob]]:
+    before: int | None = None
+    while letters := await queue.dead(PAGE, before=before):
+        yield letters
+        before = letters[-1].entry
+
+
+async def _waiting_pages(queue: Queue) -> AsyncIterator[list[JobInfo]]:
+    after: JobInfo | None = None
+    while jobs := await queue.peek(PAGE, after=after):
+        yield jobs
+        after = jobs[-1]
+
+
+async def _each(
+    pages: AsyncIterator[list[T]], wanted: Callable[[T], bool], do: Callable[[T], Awaitable[int]], what: str
+) -> str:
+    """Do it to all that match, page by page; how many that were, and whether the time was over before the last.
+
+    Each call gets on: the time counts only once something was done.
+    """
+    now = asyncio.get_running_loop().time
+    begun, done = now(), 0
+    async for page in pages:
+        found = [one for one in page if wanted(one)]
+        for at in range(0, len(found), AT_ONCE):
+            if done and now() - begun >= ACT_SECONDS:
+                return f"{done:,} {what} in {ACT_SECONDS:g} s, and there are more that match: do it again to go on"
+            # All of them end before an error is told: none goes on unseen.
+            ended = await asyncio.gather(*map(do, found[at : at + AT_ONCE]), return_exceptions=True)
+            for one in ended:
+                if isinstance(one, BaseException):
+                    raise one
+                done += one
+    return f"{done:,} {what}"
 
 
 async def _forget_job(log: Everlog, given: Fields) -> str:
@@ -213,6 +242,14 @@ def check_fields(name: str, given: Fields) -> tuple[Action, dict[str, str], str]
         raise InvalidInput(f"a reason has at most {MAX_REASON:,} characters")
     target = {field: given[field] for field in (*action.fields, *action.optional) if given.get(field)}
     return action, target, reason
+
+
+def is_wanted_letter(letter: DeadJob, wanted: Fields) -> bool:
+    return matches(letter.cause, letter.reason, key_text(letter.key), wanted)
+
+
+def is_wanted_job(job: JobInfo, wanted: Fields) -> bool:
+    return is_wanted(key_text(job.key), job.priority, wanted)
 
 
 def matches(cause: str, reason: str | None, key: str, wanted: Fields) -> bool:

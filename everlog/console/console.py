@@ -12,6 +12,7 @@ from everlog.client import Everlog
 from everlog.console.operations import Operations
 from everlog.console.sampling import Sampler
 from everlog.errors import InvalidInput
+from everlog.http.audit import Audit
 
 MAX_STREAMS = 100
 MAX_STATE = 8192
@@ -20,10 +21,10 @@ MAX_STATE = 8192
 class Console:
     """What the handlers need."""
 
-    def __init__(self, log: Everlog) -> None:
+    def __init__(self, log: Everlog, audit: Audit) -> None:
         self.log = log
         self.sampler = Sampler(log)
-        self.operations = Operations(log)
+        self.operations = Operations(log, audit)
         self.streams = 0
 
 
@@ -69,7 +70,7 @@ class Page(NamedTuple):
 @asynccontextmanager
 async def console_running(app: Litestar, log: Everlog) -> AsyncIterator[Console]:
     """The console at work: its sampler looks at everything now and then."""
-    console = app.state.console = Console(log)
+    console = app.state.console = Console(log, app.state.audit)
     console.sampler.start()
     try:
         yield console

@@ -1,27 +1,18 @@
-"""The operations log: every action of the console is itself two events of a journal.
-
-The first says what is about to be done, by whom and why, and is stored before anything is done; the second what
-became of it. So nothing is ever done that the journal does not know of, and an action without a second event is one
-whose outcome nobody knows.
-"""
+"""The operations log as the console has it: its actions are written there, like those over HTTP, and all are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from everlog.client import Everlog
-from everlog.errors import EverlogError
-from everlog.journal.events import Event
+from everlog.errors import EverlogError, OutcomeUnknown, StorageFailed
+from everlog.http.audit import JOURNAL, TOPIC, Audit, Outcome
 from everlog.journal.values import MAX_SEQ_NR
 
-TOPIC = "everlog.operations"
-JOURNAL = "console"
 BETWEEN = 100
-
-Outcome = Literal["done", "failed", "unknown"]
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,28 +30,27 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operations:
-    """Writes and reads the operations log of one server."""
+    """The operations log of one server."""
 
-    def __init__(self, log: Everlog) -> None:
+    def __init__(self, log: Everlog, audit: Audit) -> None:
         self._log = log
+        self._audit = audit
 
     async def perform(
         self, action: str, target: Mapping[str, str], work: Callable[[], Awaitable[str]], *, by: str, reason: str
     ) -> Operation:
         """Note it, do it, note what became of it. An error of the work is noted, too, and raised."""
-        journal = self._log.journal(TOPIC)
-        operation_id = self._log.parts.clock.new_id()
-        begun = {"id": operation_id, "action": action, "target": dict(target), "by": by, "reason": reason}
-        token = await journal.append(JOURNAL, Event(begun, tags={"operation"}))
+        begun = await self._audit.begin(action, target, by=by, reason=reason)
         try:
             detail = await work()
         except EverlogError as error:
-            await self._end(operation_id, "failed", str(error))
+            unknown = isinstance(error, OutcomeUnknown | StorageFailed)  # perhaps a part of it was done
+            await self._audit.end(begun, "unknown" if unknown else "failed", str(error))
             raise
-        await self._end(operation_id, "done", detail)
+        await self._audit.end(begun, "done", detail)
         return Operation(
-            id=operation_id,
-            seq_nr=token.range.first,
+            id=begun.id,
+            seq_nr=begun.seq_nr,
             time_ms=self._log.parts.clock.now_ms(),
             action=action,
             target=dict(target),
@@ -68,11 +58,6 @@ class Operations:
             reason=reason,
             outcome="done",
             detail=detail,
-        )
-
-    async def _end(self, operation_id: str, outcome: Outcome, detail: str) -> None:
-        await self._log.journal(TOPIC).append(
-            JOURNAL, Event({"id": operation_id, "outcome": outcome, "detail": detail})
         )
 
     async def list(self, *, before: int | None = None, limit: int = 50) -> list[Operation]:

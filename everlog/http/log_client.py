@@ -17,7 +17,8 @@ from everlog.config import Config
 from everlog.errors import EverlogError, InvalidRange, StorageFailed, Unreachable
 from everlog.http.events import TaggedBody, tagged_of
 from everlog.http.journal_client import RemoteJournal
-from everlog.http.projections import InstanceBody, ProjectionsBody
+from everlog.http.projection_copies import Command, CopiesBody, copies_of
+from everlog.http.projections import InstanceBody, ProjectionBody, ProjectionsBody
 from everlog.http.requests import segment
 from everlog.http.wire import Wire, refusal
 from everlog.journal.events import EventRecord
@@ -25,6 +26,7 @@ from everlog.journal.journal import Journal
 from everlog.journal.tag_names import SLICES, check_tag
 from everlog.journal.values import MAX_SEQ_NR, Position
 from everlog.pipeline.status import Status
+from everlog.projections.copies import Copies
 from everlog.projections.management import Projections, ProjectionStatus
 from everlog.projections.offsets import Offset
 from everlog.projections.source import Lag
@@ -94,8 +96,9 @@ class RemoteLog(Everlog):
         found: list[str] = (await self._wire.send("GET", "/journals")).json()["topics"]
         return found
 
-    async def status(self) -> Status:
-        return msgspec.json.decode((await self._wire.send("GET", "/status")).content, type=Status)
+    async def status(self, *, after: Position | str | None = None) -> Status:
+        params = {"after": None if after is None else str(after)}
+        return msgspec.json.decode((await self._wire.send("GET", "/status", params=params)).content, type=Status)
 
     @property
     def projections(self) -> Projections:
@@ -227,6 +230,30 @@ class RemoteProjections(Projections):
     async def wait(self, name: str, token: Position | str, *, seconds: float | None = 30.0) -> None:
         params = {"after": str(token), "seconds": seconds}
         await self._wire.send("GET", f"/projections/{segment(name)}", params=params)
+
+    async def copies(self, name: str) -> Copies:
+        answer = await self._wire.send("GET", f"/projections/{segment(name)}")
+        found = msgspec.json.decode(answer.content, type=ProjectionBody).copies
+        return Copies() if found is None else copies_of(found)
+
+    async def request_rebuild(self, name: str) -> Copies:
+        return await self._command_view(name, "rebuild")
+
+    async def request_verify(self, name: str) -> Copies:
+        return await self._command_view(name, "verify")
+
+    async def cancel_verify(self, name: str) -> Copies:
+        return await self._command_view(name, "cancel-verify")
+
+    async def switch(self, name: str, *, back: bool = False) -> Copies:
+        return await self._command_view(name, "switch-back" if back else "switch")
+
+    async def abort(self, name: str) -> Copies:
+        return await self._command_view(name, "abort")
+
+    async def _command_view(self, name: str, command: Command) -> Copies:
+        answer = await self._wire.send("POST", f"/projections/{segment(name)}", body={"command": command})
+        return copies_of(msgspec.json.decode(answer.content, type=CopiesBody))
 
     async def _command(self, name: str, key: str | None, what: str, body: dict[str, Any]) -> Any:
         known = key if key is not None else (await self.get(name)).key

@@ -58,9 +58,9 @@ _OPERATIONS = Shape(EventsBody, {"topic": TOPIC, "id": JOURNAL, "seq_nr": 0, "ev
 
 
 @get("/status", tags=["operations"], responses=also(), opt=shown(answers={200: _STATUS}))
-async def get_status(request: AnyRequest) -> Response[bytes]:
+async def get_status(request: AnyRequest, after: AfterQuery = None) -> Response[bytes]:
     """How far the tables are behind the log, and what the pipeline says."""
-    found = await log_of(request).status()
+    found = await log_of(request).status(after=after)
     return json_answer({**msgspec.to_builtins(found), "caught_up": caught_up(found)})
 
 

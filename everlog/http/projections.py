@@ -14,7 +14,9 @@ from everlog.http.audit import note
 from everlog.http.errors import also
 from everlog.http.journal_requests import json_of, log_of
 from everlog.http.openapi import Shape, shown
+from everlog.http.projection_copies import COPIES_EXAMPLE, CopiesBody, NamePart, command_view, copies_body
 from everlog.http.requests import AnyRequest, decode
+from everlog.projections.copies import is_copy
 from everlog.projections.management import Projections, ProjectionStatus
 from everlog.projections.offsets import Offset, Single, parse, show
 from everlog.projections.store import ANYTHING, Anything
@@ -23,7 +25,6 @@ MAX_WAIT = 60.0
 Kind = Literal["text", "int", "long", "sequence", "uuid", "map"]
 _MANIFESTS = {"text": "STR", "int": "INT", "long": "LNG", "sequence": "SEQ", "uuid": "TBU"}
 
-NamePart = Annotated[str, PathParameter(description="The projection, percent-encoded")]
 KeyPart = Annotated[str, PathParameter(description="The key of one instance, percent-encoded")]
 
 
@@ -59,6 +60,12 @@ class ProjectionsBody(msgspec.Struct, frozen=True):
     """Instances of projections."""
 
     projections: list[InstanceBody]
+
+
+class ProjectionBody(ProjectionsBody, frozen=True):
+    """The instances of one projection, and the copies of its view; null for a copy that was asked for by its name."""
+
+    copies: CopiesBody | None
 
 
 class CommandBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,6 +155,7 @@ _LETTER = {
     "requested": False,
 }
 _ALL = Shape(ProjectionsBody, {"projections": [_INSTANCE]})
+_ONE = Shape(ProjectionBody, {"projections": [_INSTANCE], "copies": COPIES_EXAMPLE})
 
 
 _FIELDS = frozenset(InstanceBody.__struct_fields__)
@@ -169,14 +177,14 @@ async def get_projections(request: AnyRequest) -> Response[bytes]:
     return json_answer(ProjectionsBody([instance_body(one) for one in await _projections(request).list()]))
 
 
-@get("/projections/{name:str}", tags=["projections"], responses=also(404), opt=shown(answers={200: _ALL}))
+@get("/projections/{name:str}", tags=["projections"], responses=also(404), opt=shown(answers={200: _ONE}))
 async def get_projection(
     request: AnyRequest,
     name: NamePart,
     after: Annotated[str | None, QueryParameter(description="Answer when all instances have this position")] = None,
     seconds: Annotated[float, QueryParameter(ge=0, le=MAX_WAIT, description="Wait at most so long")] = 30.0,
 ) -> Response[bytes]:
-    """The instances of one projection."""
+    """The instances of one projection; which copies of its view there are, and how far what was asked for is."""
     projections, known = _projections(request), decode(name)
     found = await projections.list(known)
     if not found:
@@ -184,7 +192,8 @@ async def get_projection(
     if after is not None:
         await projections.wait(known, after, seconds=seconds)
         found = await projections.list(known)
-    return json_answer(ProjectionsBody([instance_body(one) for one in found]))
+    copies = None if is_copy(known) else copies_body(await projections.copies(known))
+    return json_answer(ProjectionBody([instance_body(one) for one in found], copies))
 
 
 @get(
@@ -336,6 +345,7 @@ async def forget_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart)
 PROJECTION_ROUTES = [
     get_projections,
     get_projection,
+    command_view,
     get_instance,
     pause_projection,
     resume_projection,

@@ -194,13 +194,13 @@ def _is_operation(handler: BaseRouteHandler, method: str, wanted: str, principal
     return wanted == "admin" or principal.session
 
 
-async def begin_operation(request: AnyRequest) -> None:
-    """For a handler of which only some requests are an operator's: this one is. It needs `admin`, and is noted."""
+async def begin_operation(request: AnyRequest, action: str | None = None) -> None:
+    """For a handler whose bodies decide what is an operator's: this one is. It needs `admin`, and is noted."""
     principal = principal_of(request)
     if not principal.may("admin"):
         raise _denied("admin", principal, request)
     if "operation" not in request.scope["state"]:  # what a session changes is noted already
-        await _note_operation(request, request.scope["route_handler"], principal)
+        await _note_operation(request, request.scope["route_handler"], principal, action)
 
 
 def _denied(
@@ -212,16 +212,19 @@ def _denied(
 
 
 async def _note_operation(
-    connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler, principal: Principal
+    connection: ASGIConnection[Any, Any, Any, Any],
+    handler: BaseRouteHandler,
+    principal: Principal,
+    action: str | None = None,
 ) -> None:
     """Before anything is done; the answer ends it (watching.py)."""
     scope: HTTPScope = connection.scope  # type: ignore[assignment]
     target = {"method": scope["method"], "path": scope["path"][:MAX_SHOWN_PATH]}
     if connection.client is not None:
         target["from"] = connection.client.host
-    action = str(handler.opt.get("action", handler.handler_name))
+    named = action or str(handler.opt.get("action", handler.handler_name))
     audit: Audit = connection.app.state.audit
-    scope["state"]["operation"] = await audit.begin(action, target, by=principal.name)
+    scope["state"]["operation"] = await audit.begin(named, target, by=principal.name)
 
 
 def _refuse_large_heads(scope: HTTPScope, limit: int) -> None:

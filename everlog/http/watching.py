@@ -51,7 +51,7 @@ class Watch:
             message["headers"] = headers
             operation = self._scope["state"].pop("operation", None)
             if operation is not None:
-                await self._audit.end(operation, self._status, self._scope["state"].get("facts", {}))
+                await self._audit.answered(operation, self._status, self._scope["state"].get("facts", {}))
         await self._send(message)
 
     def end(self) -> None:

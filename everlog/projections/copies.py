@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -56,6 +56,20 @@ class Request(msgspec.Struct, frozen=True):
     def open(self) -> bool:
         """Whether it still has to be done."""
         return self.ended_ms is None
+
+    @property
+    def state(self) -> Literal["waiting", "running", "done", "failed"]:
+        if self.open:
+            return "waiting" if self.owner is None else "running"
+        return "done" if self.error is None else "failed"
+
+    def shown(self) -> dict[str, Any]:
+        """What those who asked want to know; the beat is for runners."""
+        found = {
+            "state": self.state,
+            **{name: getattr(self, name) for name in self.__struct_fields__ if name != "beat"},
+        }
+        return {**found, "differences": [{**one._asdict(), "equal": one.equal} for one in self.differences]}
 
 
 class Copies(msgspec.Struct, frozen=True):

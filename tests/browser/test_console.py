@@ -15,6 +15,7 @@ from everlog.config import ServerConfig
 from everlog.console import problems
 from everlog.journal.events import Event
 from everlog.pipeline.phases import PHASES
+from everlog.queues.priority import Priority
 from everlog.testing.replication import replicate
 from tests.browser.world import HOSTILE, VISITS, World
 
@@ -55,6 +56,25 @@ def test_every_page_is_readable_for_everybody(visit, width, dark):
         expect(seen.page.locator("main h1")).to_have_count(1)
         findings = seen.page.evaluate(AUDIT)
         assert findings == [], f"{name} at {width} px: " + "\n".join(findings)
+
+
+def test_the_two_columns_of_a_queue_fit_narrow_windows(visit, world):
+    """Also with a word without an end in one of them, and a form open."""
+    key = "k" * 300
+    worker = "w" * 300
+
+    async def prepare() -> None:
+        queue = world.log.queue("narrow")
+        await queue.put(key, 1)
+        await queue.claim(1, owner=worker)
+        await queue.put("other", 1, priority=Priority.UPDATES)
+
+    world.do(prepare())
+    for width in (1024, 390):
+        page = visit(f"/console/queues?name=narrow&key={key}", width=width).page
+        expect(page.locator(".answer")).to_contain_text(worker)
+        page.locator(".answer summary").click()
+        assert page.evaluate(AUDIT) == [], f"at {width} px"
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
@@ -250,7 +270,9 @@ def test_the_flow_shows_all_parts(visit):
     for part in ("Log", "Pipeline", "Store", "Tags", "Projections", "Queues", "Documents"):
         heading = page.get_by_role("heading", name=part, exact=True)
         expect(page.locator("article.box").filter(has=heading)).to_be_visible()
-    expect(page.locator("#box-queues").locator("xpath=ancestor::article")).to_contain_text("jobs ready")
+    for part, heading in (("queues", "jobs ready"), ("pipeline", "records behind"), ("store", "records/s applied")):
+        box = page.locator(f"#box-{part}").locator("xpath=ancestor::article")
+        expect(box.locator(".big")).to_contain_text(heading)
 
 
 def test_a_journal_shows_where_each_event_comes_from(visit, world):

@@ -16,14 +16,16 @@ import pytest
 import everlog
 from everlog.client import Everlog, connect
 from everlog.config import ServerConfig
+from everlog.console import actions
 from everlog.console.actions import ACTIONS
-from everlog.console.operations import BETWEEN, JOURNAL, TOPIC, Operations
+from everlog.console.operations import BETWEEN, Operations
 from everlog.console.pages import journal as journal_page
 from everlog.console.rendering import NAV, url
 from everlog.console.sampling import Sampler
 from everlog.console.timeline import read_timeline, state_at
-from everlog.errors import Conflict, InvalidInput
+from everlog.errors import Conflict, InvalidInput, OutcomeUnknown, Unreachable
 from everlog.http.app import make_app
+from everlog.http.audit import JOURNAL, TOPIC, Audit
 from everlog.http.security import Security
 from everlog.http.server import serving
 from everlog.http.tokens import make_token
@@ -31,6 +33,7 @@ from everlog.journal.events import Event
 from everlog.journal.head import exists
 from everlog.pipeline.phases import SlowKey
 from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
+from everlog.queues.packing import NewJob
 from everlog.queues.queue import Queue
 from everlog.queues.store import MemoryStore
 from everlog.testing.replication import replicate
@@ -162,9 +165,9 @@ async def test_every_action_needs_the_secret_and_the_right_and_is_noted(http, lo
             fields = {**dict.fromkeys(action.fields, "7"), "action": name, "reason": "why not"}
             assert (await act(http, **fields)).status_code == 403, name
             assert (await act(reader, **fields)).status_code == 403, name
-            assert len(await Operations(log).list()) == number, name
+            assert len(await Operations(log, Audit(log)).list()) == number, name
             await act(http, csrf_token=csrf, **fields)
-            noted = (await Operations(log).list())[0]
+            noted = (await Operations(log, Audit(log)).list())[0]
             assert (noted.action, noted.by, noted.reason) == (name, "local", "why not")
             assert noted.outcome in ("done", "failed")
             assert dict(noted.target) == dict.fromkeys(action.fields, "7")
@@ -184,7 +187,7 @@ async def test_what_cannot_be_noted_is_not_done(http, log, monkeypatch):
 
 async def test_an_action_whose_end_is_not_noted_has_an_unknown_outcome(log):
     """As after a crash between the two events."""
-    operations = Operations(log)
+    operations = Operations(log, Audit(log))
 
     async def crash() -> str:
         raise asyncio.CancelledError
@@ -195,8 +198,39 @@ async def test_an_action_whose_end_is_not_noted_has_an_unknown_outcome(log):
     assert (found.outcome, found.by) == ("unknown", "ann")
 
 
+async def test_the_outcome_of_an_action_is_what_is_known_of_it(log, monkeypatch, caplog):
+    """Refused is failed, a time-out is unknown; and what was done stays done if only its end cannot be noted."""
+    operations = Operations(log, Audit(log))
+
+    async def perform(error: Exception | None) -> str:
+        async def work() -> str:
+            if error is not None:
+                raise error
+            return "fine"
+
+        with contextlib.suppress(InvalidInput, Unreachable, OutcomeUnknown):
+            return (await operations.perform("queue.pause", {"name": "q"}, work, by="ann", reason="why")).outcome
+        return "raised"
+
+    caplog.set_level("INFO", "everlog.audit")
+    unknown = OutcomeUnknown("o-1", "1.x", "no answer")
+    assert [await perform(one) for one in (InvalidInput("no"), Unreachable("away"), unknown)] == ["raised"] * 3
+    assert [one.outcome for one in await operations.list()] == ["unknown", "unknown", "failed"]
+    assert "ann begins queue.pause {'name': 'q'}" in caplog.text
+    append = type(log.journal(TOPIC)).append
+
+    async def begins_only(self: Any, journal_id: str, event: Event, **more: Any) -> Any:
+        if "outcome" in event.payload:
+            raise Unreachable("away")
+        return await append(self, journal_id, event, **more)
+
+    monkeypatch.setattr(type(log.journal(TOPIC)), "append", begins_only)
+    assert await perform(None) == "done"
+    assert (await operations.list())[0].outcome == "unknown", "as far as the journal can tell"
+
+
 async def test_operations_are_paged_with_their_outcomes(log):
-    operations = Operations(log)
+    operations = Operations(log, Audit(log))
 
     async def fine() -> str:
         return "fine"
@@ -450,3 +484,35 @@ async def test_a_rebuilt_view_is_switched_to_and_back(http, log):
         done = await act(http, csrf_token=csrf, action=f"projection.{action}", name="words", reason="better")
         assert done.status_code == 200, done.text
         assert (await copies())["current"] == current
+
+
+async def test_what_is_done_to_all_that_match_reaches_the_last(http, log, monkeypatch):
+    """Far beyond what the page counts; what takes too long says that there is more, and the next press goes on."""
+    csrf = await secret(http, log)
+    queue = log.queue("q")
+    await queue.put_many([NewJob(f"b-{number:04}", 1, priority=20) for number in range(1050)])
+    await queue.put_many([NewJob(f"a-{number}", 1, priority=128) for number in range(130)])
+
+    async def all_of(action: str, **filters: str) -> str:
+        done = await act(http, csrf_token=csrf, action=f"queue.{action}-all", name="q", reason="because", **filters)
+        assert done.status_code == 200, done.text
+        return done.json()["detail"]
+
+    page = await http.get("/console/queues?name=q&find=a-", headers=HTML)
+    assert "0 jobs match among the first 1,000; there may be others behind them." in page.text
+    assert "Cancel all that match" in page.text
+    monkeypatch.setattr(actions, "ACT_SECONDS", 0.0)
+    first = await all_of("cancel", find="a-")
+    assert first.startswith("100 cancelled in 0 s, and there are more that match")
+    assert await all_of("cancel", find="a-") == "30 cancelled"
+    assert (await queue.stats()).ready == 1050
+    monkeypatch.setattr(actions, "ACT_SECONDS", 60.0)
+    assert await all_of("cancel") == "1,050 cancelled"
+    page = await http.get("/console/queues?name=q&text=a-", headers=HTML)
+    assert "Put all that match back" in page.text
+    assert await all_of("revive", text="a-") == "130 put back"
+    assert (await queue.stats()).ready == 130
+    assert await all_of("forget", cause="cancelled") == "1,050 dropped"
+    page = await http.get("/console/queues?name=q", headers=HTML)
+    assert "Cancel all 130" in page.text
+    assert (await queue.stats()).dead == 0

@@ -21,7 +21,7 @@ from everlog.projections.metrics import Metrics
 from everlog.projections.records import records
 from everlog.testing.journal_support import BROKEN, produce
 from everlog.testing.replication import replicate
-from tests.http_support import frames, send, server
+from tests.http_support import frames, new_token, send, server
 from tests.support import small_config
 
 J = "/journals/orders/o-1"
@@ -341,6 +341,56 @@ async def test_projections(log, http):
     assert {one["outcome"] for one in ended.values()} == {"done", "failed"}
 
 
+async def test_a_view_is_rebuilt_and_verified_on_request(log, http):
+    """Asked for over HTTP, done by whoever runs it, watched by GET; the operations log says what was asked and why."""
+    await log.projections.view("keys").execute("CREATE TABLE keys (key TEXT)")
+
+    async def note(record: Any, view: Any) -> None:
+        await view.execute("INSERT INTO keys VALUES (?)", record.key)
+
+    projection = everlog.Projection("keys", source=records("orders"), handler=note, tables=["keys"])
+    at = "/projections/keys"
+    await send(http, "POST", at, {"command": "rebuild"}, 404)
+
+    async def seen(kind: str, state: str) -> Any:
+        async with asyncio.timeout(60):
+            while True:
+                copies = (await send(http, "GET", at)).json()["copies"]
+                if copies[kind] is not None and copies[kind]["state"] == state:
+                    return copies
+                await asyncio.sleep(0.02)
+
+    async with log.projections.run(projection):
+        position = (await append(http, 1, 2)).headers["journal-position"]
+        await log.projections.wait("keys", position)
+    asked = (await send(http, "POST", at, {"command": "verify", "reason": "a doubt"})).json()
+    assert (asked["verify"]["state"], asked["rebuild"]) == ("waiting", None), "nobody runs it"
+    async with log.projections.run(projection), connect(str(http.base_url)) as remote:
+        found = (await seen("verify", "done"))["verify"]
+        assert (found["error"], found["differences"]) == (
+            None,
+            [{"table": "keys", "rows": 1, "missing": 0, "surplus": 0, "equal": True}],
+        )
+        assert (await remote.projections.copies("keys")).verify.differences[0].equal
+        assert (await remote.projections.cancel_verify("keys")).verify is None
+        await remote.projections.request_rebuild("keys")
+        async with asyncio.timeout(60):
+            while not (await remote.projections.copies("keys")).filled:  # noqa: ASYNC110 - a runner does it
+                await asyncio.sleep(0.02)
+        assert (await seen("rebuild", "running"))["building"] == 1, "it is kept up to date until the switch"
+        assert (await remote.projections.switch("keys")).current == 1
+        assert (await remote.projections.switch("keys", back=True)).previous == 1
+        await send(http, "POST", at, {"command": "abort"}, 400)
+    assert (await send(http, "GET", at + "~1")).json()["copies"] is None, "that is a copy itself"
+    await send(http, "POST", at + "~1", {"command": "cancel-verify"}, 404)
+    await send(http, "POST", at, {"command": "burn"}, 400)
+    noted = [one["payload"] for one in (await send(http, "GET", "/operations")).json()["events"]][::-1]
+    assert [one["action"].removesuffix("_projection") for one in noted if "action" in one] == [
+        *("rebuild", "verify", "cancel_verify", "rebuild", "switch", "switch_back", "abort", "cancel_verify")
+    ]
+    assert json.loads(noted[3]["detail"]) == {"status": 200, "reason": "a doubt"}
+
+
 async def test_status_metrics_and_health(log, http):
     await append(http, 1)
     await log.queue("mail").put("k", {"a": 1})
@@ -397,6 +447,15 @@ async def test_every_read_of_the_log_takes_a_position(log, http):
             found = (await http.get(path, params={"after": beyond}, **how)).json()
             known = ("invalid-position", "not-replicated")
             assert found.get("code", found.get("error", {}).get("code")) in known, path
+    found = await send(http, "GET", "/status", params={"after": position})
+    assert found.json()["caught_up"] is True, "it was replicated"
+    later = (await append(http, 3)).headers["journal-position"]
+    assert (await send(http, "GET", "/status", params={"after": later})).json()["caught_up"] is False
+    async with connect(str(http.base_url)) as remote:
+        assert (await remote.status(after=later)).lag == 1
+    for wrong in ("x:y", beyond, f"{topic}:99:0", "nowhere:0:0"):
+        refused = await send(http, "GET", "/status", params={"after": wrong}, status=400)
+        assert refused.json()["code"] == "invalid-position", wrong
     await send(http, "GET", "/operations", params={"after": position}, status=400)
     await send(http, "POST", "/queues/pages/pause", status=404)  # that is an operation
     own = (await send(http, "GET", "/operations")).json()["events"][0]["position"]
@@ -423,3 +482,7 @@ async def test_a_log_without_room_for_operations(tmp_path):
         await append(http, 1)
         assert (await send(http, "GET", "/operations")).json()["events"] == []
         await send(http, "POST", "/projections/a/b/pause", status=404)
+        token = new_token(config, "admin")
+        how = {"authorization": f"Bearer {token}", "accept": "application/json"}
+        acted = await http.post("/console/act", data={"action": "queue.pause", "name": "q"}, headers=how)
+        assert acted.status_code == 404, "there is no such queue: it was tried"

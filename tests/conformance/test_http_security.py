@@ -130,6 +130,7 @@ ADMIN = {
     "clear_offset",
     "replay_dead_letters",
     "forget_dead_letters",
+    "command_view",
     "pause_queue",
     "resume_queue",
     "act",

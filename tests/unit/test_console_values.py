@@ -13,9 +13,10 @@ from jinja2 import UndefinedError
 from everlog.console.actions import ACTIONS, check_fields, is_wanted, matches
 from everlog.console.charts import make_chart
 from everlog.console.observing import Observation, QueueSummary, TagsSummary, ViewSummary
+from everlog.console.pages.flow import make_boxes
 from everlog.console.problems import BEHIND_SECONDS, FULL, IDLE_SECONDS, find_notes, find_problems, level_of
 from everlog.console.rendering import brief, environment, relative, remedy, render, shown, url
-from everlog.console.sampling import Sample, rate, series
+from everlog.console.sampling import TOTALS, Sample, rate, sample_of, series
 from everlog.console.why import explain_job, explain_queue
 from everlog.errors import InvalidInput
 from everlog.http.requests import local_path
@@ -85,6 +86,24 @@ def test_when_all_keeps_up_nothing_is_coloured():
     assert find_problems(look(status(pipeline=pipeline("stopped", quiet=1000)))) == []
     # With a long lease, an owner may be silent for longer.
     assert find_problems(look(projections=[projection(reported_ms=OLD)], lease=60.0)) == []
+
+
+def test_the_number_above_a_chart_is_the_last_of_the_chart():
+    """A rate above a chart of rates, a lag above a chart of lags: in every box."""
+    found = look(
+        status(lag=7, pipeline=pipeline()),
+        tags=TagsSummary(True, lag=6),
+        projections=[projection()],
+        queues=[queue(ready=3)],
+        document_events=4,
+    )
+    last = sample_of(found)
+    grown = {name: getattr(last, name) - 10 * at for at, name in enumerate(TOTALS, 2)}
+    samples = [Sample(NOW - 10_000, **grown), last]
+    sampler = SimpleNamespace(samples=samples, rate=lambda total: rate(samples, total))
+    boxes = make_boxes(found, sampler, embedded=True)
+    assert [box["lag" if box["heading"] == "lag" else "rate"] for box in boxes] == [box["series"][-1] for box in boxes]
+    assert {box["part"] for box in boxes if box["heading"] == "lag"} == {"pipeline", "tags"}
 
 
 @pytest.mark.parametrize(

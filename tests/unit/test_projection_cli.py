@@ -174,6 +174,8 @@ def test_a_view_is_rebuilt_and_switched(cli, tmp_path, monkeypatch):
         "building": None,
         "filled": False,
         "previous": 0,
+        "rebuild": None,
+        "verify": None,
     }
     assert [one["name"] for one in cli.lines("projections", "list")] == ["keys", "keys~1", "orders"]
     assert cli.out("projections", "switch", "keys", "--back") == "keys: copy 0 is read from now on\n"
@@ -181,6 +183,60 @@ def test_a_view_is_rebuilt_and_switched(cli, tmp_path, monkeypatch):
     assert cli.json("projections", "abort", "keys")["building"] is None
     assert "no copy is being built" in cli.error("projections", "abort", "keys", code=2)["message"]
     assert "no copy is being built" in cli.error("projections", "switch", "keys", code=2)["message"]
+
+
+def test_a_view_is_rebuilt_and_verified_on_request(cli):
+    """Whoever runs the projection does it; `copies` says how far it is, and what came of it."""
+    cli.library(lambda log: log.projections.view("keys").execute("CREATE TABLE keys (key TEXT)"))
+
+    async def insert(record, view) -> None:
+        await view.execute("INSERT INTO keys VALUES (?)", record.key)
+
+    keys = Projection("keys", source=records("orders"), handler=insert, tables=["keys"])
+
+    async def work(log) -> None:
+        async with log.projections.run(keys):
+            while True:
+                seen = await log.projections.copies("keys")
+                if (await log.projections.get("keys")).lag.events == 0 and all(
+                    one is None or not one.open or seen.filled for one in (seen.rebuild, seen.verify)
+                ):
+                    return
+                await asyncio.sleep(0.01)
+
+    async def start(log) -> None:
+        async with log.projections.run(keys):
+            token = await log.journal("orders").append("e", Event("x"))
+            await log.projections.wait("keys", token)
+
+    cli.library(start)
+    assert cli.out("projections", "copies", "keys") == "keys: copy 0 is read\n"
+    verify, rebuild = ("verify", "projection", "keys"), ("projections", "rebuild", "keys")
+    assert cli.json(*verify, "--request")["verify"]["state"] == "waiting"
+    assert "verification: asked for at" in cli.out("projections", "copies", "keys")
+    assert cli.json(*verify, "--cancel")["verify"] is None
+    assert "'everlog projections copies keys' says" in cli.out(*verify, "--request")
+    cli.library(work)
+    (found,) = cli.json("projections", "copies", "keys")["verify"]["differences"]
+    assert (found["rows"], found["equal"]) == (5, True)
+    assert "  keys: 5 rows, as counted again" in cli.out("projections", "copies", "keys")
+    assert "a second copy is asked for" in cli.out(*rebuild, "--request")
+    cli.library(work)
+    assert "keys: copy 0 is read, copy 1 is filled\nrebuild: " in cli.out("projections", "copies", "keys")
+    assert cli.json("projections", "switch", "keys")["rebuild"] is None
+    assert cli.error("projections", "copies", "keys~1", code=4)["type"] == "UnknownProjection"
+    for words in (
+        (*rebuild, "--request", "--follow"),
+        (*verify, "--request", "--cancel"),
+        (*verify, "--cancel", "--table", "x"),
+    ):
+        assert "--request" in cli.error(*words, code=2)["message"]
+    for words in (
+        ("projections", "copies"),
+        ("verify", "projection", "--cancel"),
+        ("verify", "projection", "--request"),
+    ):
+        assert cli.error(*words, "nobody", code=4)["type"] == "UnknownProjection"
 
 
 def test_statements_can_be_watched(cli):

@@ -54,9 +54,13 @@ def make_boxes(found: Observation, sampler: Sampler, *, embedded: bool) -> list[
 
 
 def _box(part: str, title: str, page: str, state: str, **more: Any) -> Box:
-    """A box: a rate with its unit, lag in events and seconds, a few facts, and the last hour of one thing."""
+    """A box: a rate with its unit, lag in events and seconds, a few facts, and the last hour of one thing.
+
+    `heading` is what that one thing is, the rate or the lag: the number above a chart is the chart's last one.
+    """
     known: Box = {"part": part, "title": title, "page": page, "state": state, "rate": None, "unit": ""}
-    return {**known, "lag": None, "lag_seconds": None, "facts": [], "series": [], "series_of": "", **more}
+    known |= {"heading": "rate", "lag": None, "lag_seconds": None}
+    return {**known, "facts": [], "series": [], "series_of": "", **more}
 
 
 def _log(found: Observation, sampler: Sampler, samples: list[Sample], embedded: bool) -> Box:
@@ -91,6 +95,7 @@ def _pipeline(found: Observation, sampler: Sampler, samples: list[Sample]) -> Bo
         lag=None if status is None else status.lag,
         lag_seconds=None if status is None else status.lag_seconds,
         facts=facts,
+        heading="lag",
         series=series(samples, "lag"),
         series_of="records behind",
     )
@@ -127,6 +132,7 @@ def _tags(found: Observation, sampler: Sampler, samples: list[Sample]) -> Box:
         unit="records/s covered",
         lag=None if tags is None else tags.lag,
         lag_seconds=None if tags is None else behind,
+        heading="lag",
         series=series(samples, "tags_lag"),
         series_of="records behind",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everlog.console.console import Context, Model, Page
-from everlog.console.operations import JOURNAL, TOPIC
+from everlog.http.audit import JOURNAL, TOPIC
 
 PAGE = 50
 

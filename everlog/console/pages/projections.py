@@ -63,19 +63,7 @@ async def _copies(context: Context, name: str, rows: list[dict[str, Any]]) -> di
 def _request(one: Request | None) -> dict[str, Any] | None:
     if one is None:
         return None
-    state = "running" if one.owner is not None else "waiting"
-    if not one.open:
-        state = "failed" if one.error is not None else "done"
-    return {
-        "state": state,
-        "asked_ms": one.asked_ms,
-        "ended_ms": one.ended_ms,
-        "handled": one.handled,
-        "total": one.total,
-        "progress": None if not one.total else min(99, 100 * one.handled // one.total),
-        "error": one.error,
-        "differences": [{**table._asdict(), "equal": table.equal} for table in one.differences],
-    }
+    return {**one.shown(), "progress": None if not one.total else min(99, 100 * one.handled // one.total)}
 
 
 def _row(one: ProjectionStatus, context: Context) -> dict[str, Any]:

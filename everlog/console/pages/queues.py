@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, cast
 
-from everlog.console.actions import MAX_AT_ONCE, is_wanted, key_text, matches
+from everlog.console.actions import is_wanted_job, is_wanted_letter, key_text
 from everlog.console.console import Context, Model, Page
 from everlog.console.sampling import series
 from everlog.console.why import Reason, explain_job, explain_queue
@@ -19,7 +19,7 @@ from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Attempt, DeadLetter, Flag, Row
 
-MAX_PEEKED = MAX_AT_ONCE
+MAX_PEEKED = 1000
 SHOWN = 50
 SHOWN_WAITING = 25
 _NAMES = {int(one): one.name.lower().replace("_", "-") for one in Priority}
@@ -47,10 +47,9 @@ async def _queue(context: Context, queue: Queue) -> Model:
     stats = await queue.stats()
     due = cast(DueAnswer, await queue.store.execute(queue.name, AskDue(1)))
     waiting = await queue.peek(MAX_PEEKED)
-    letters = [
-        one for one in await queue.dead(MAX_PEEKED) if matches(one.cause, one.reason, key_text(one.key), context.given)
-    ]
-    wanted = [one for one in waiting if is_wanted(key_text(one.key), one.priority, context.given)]
+    dead = await queue.dead(MAX_PEEKED)
+    letters = [one for one in dead if is_wanted_letter(one, context.given)]
+    wanted = [one for one in waiting if is_wanted_job(one, context.given)]
     why = explain_queue(stats, due, declaration.options.settings, context.now_ms)
     key = context.text("key")
     return {
@@ -61,11 +60,13 @@ async def _queue(context: Context, queue: Queue) -> Model:
         "why": why,
         "priorities": _priorities(waiting),
         "counted": len(waiting),
+        "waiting_more": len(waiting) == MAX_PEEKED,
         "waiting": [_job(one) for one in wanted[:SHOWN_WAITING]],
         "waiting_matching": len(wanted),
         "leases": [_job(one) for one in await queue.leases(SHOWN)],
         "dead": [_dead(one) for one in letters[:SHOWN]],
         "dead_matching": len(letters),
+        "dead_more": len(dead) == MAX_PEEKED,
         "flags": [_flag(one) for one in await queue.flags()],
         "key": key or None,
         "why_key": await _why(context, queue, declaration, key, waiting, why) if key else [],
