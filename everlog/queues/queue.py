@@ -10,7 +10,7 @@ for job in await queue.claim(10):
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -297,8 +297,8 @@ class Queue:
         await self.declaration()
         return await self.store.wait(self.name, listener, seconds)
 
-    async def _do(self, operation: Operation) -> Any:
-        return await self.store.execute(self.name, operation)
+    def _do(self, operation: Operation) -> Awaitable[Any]:
+        return self.store.execute(self.name, operation)
 
 
 def _given(options: QueueOptions) -> dict[str, Any]:

@@ -40,6 +40,11 @@ class Table(Protocol):
     def save(self, row: Row, before: Row | None) -> None:
         """Write a row; `before` is what it was, None for a new one."""
 
+    def save_all(self, changes: Sequence[tuple[Row, Row | None]]) -> None:
+        """Write rows of different entries, each with what it was before."""
+        for row, before in changes:
+            self.save(row, before)
+
     def refile(self, row: Row, before: Row) -> None:
         """The same, to the place where new rows go."""
 
@@ -51,6 +56,14 @@ class Table(Protocol):
         False: it is not there, or not so, or this table has no short way; nothing was done then.
         """
         return False
+
+    def end_all(self, handles: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        """The same for many, each an entry and a token: those that were removed."""
+        return {handle for handle in handles if self.end(*handle)}
+
+    def missing(self, hashes: Sequence[bytes]) -> set[bytes]:
+        """Some or all of the hashes of which there is no row: a table without a quick way to tell says none."""
+        return set()
 
     def priorities(self) -> Iterable[int]:
         """The priorities of waiting rows, each once, ascending. Lazy: nobody need look beyond what is used."""
