@@ -46,7 +46,7 @@ from everlog.queues.operations import (
 from everlog.queues.options import Settings
 from everlog.queues.rows import WAITING, Flag, Image, Packet, Reason, Row
 from everlog.queues.rules import Change
-from everlog.queues.table import Table
+from everlog.queues.table import Table, Write
 
 SWEEP = 500
 # A flag that is raised over and over counts once in so long.
@@ -94,34 +94,51 @@ class Engine(Looking):
         return answer
 
     def _put_all(self, operations: Sequence[Put], now: int) -> list[PutAnswer]:
-        """Keys that have no row yet need no look at any: their rows are written together."""
-        if self.settings.backlog:  # that is looked at after every single put
+        """With one look at all keys, new jobs and those that merge with a waiting one are written together."""
+        held = self._held_by([operation.packet.hash for operation in operations])
+        if held is None:
             return [self._put(operation, now) for operation in operations]
-        hashes = [operation.packet.hash for operation in operations]
-        new = self.table.missing(hashes) if self.settings.merge else set(hashes)
-        fresh: list[tuple[Row, None]] = []
+        pending: dict[int, Write] = {}
         answers: list[PutAnswer] = []
         for operation in operations:
-            packet = operation.packet
-            image, skewed = rules.arrive(packet, now, self.settings)
-            if packet.hash in new and not skewed:
-                row = Row(self.table.next_entry(), packet.key, packet.hash, image)
-                fresh.append((row, None))
-                answers.append(PutAnswer("CREATED", row.entry))
-            else:
-                self._create_all(fresh)
-                answers.append(self._put(operation, now))
-            if self.settings.merge:
-                new.discard(packet.hash)  # the next one of this key meets this one
-        self._create_all(fresh)
+            answer = self._put_simply(operation.packet, now, held, pending)
+            if answer is None:
+                self.table.save_all(list(pending.values()))
+                pending.clear()
+                answer = self._put(operation, now)
+                held[operation.packet.hash] = None  # changed, nobody knows how
+            answers.append(answer)
+        self.table.save_all(list(pending.values()))
         return answers
 
-    def _create_all(self, fresh: list[tuple[Row, None]]) -> None:
-        """Write what has gathered; it is empty afterwards."""
-        if fresh:
-            self.table.save_all(fresh)
-            self.counted["CREATED"] += len(fresh)
-            fresh.clear()
+    def _held_by(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[Row] | None] | None:
+        """The rows of keys, by hash; None if puts are better made one by one."""
+        if self.settings.backlog:
+            return None  # that is looked at after every single put
+        return self.table.find_all(hashes) if self.settings.merge else {}
+
+    def _put_simply(
+        self, packet: Packet, now: int, held: dict[bytes, Sequence[Row] | None], pending: dict[int, Write]
+    ) -> PutAnswer | None:
+        """The two most common cases of `_put`: a new key, and one that waits. None: it is another case."""
+        image, skewed = rules.arrive(packet, now, self.settings)
+        rows = held.get(packet.hash, ()) if self.settings.merge else ()
+        if skewed or rows is None or len(rows) > 1:
+            return None
+        if not rows:
+            row, before = Row(self.table.next_entry(), packet.key, packet.hash, image), None
+        else:
+            row = before = rows[0]
+            waits = row.status == WAITING and not rules.is_expired(row.image, now)
+            if row.key != packet.key or not waits or rules.is_late(row.image, image, self.settings):
+                return None
+            row = rules.merge_waiting(row, image, self.settings)
+        answer = PutAnswer("CREATED" if before is None else "MERGED", row.entry)
+        # Several puts of a key are one write: from what the table has to what the last one makes of it.
+        pending[row.entry] = (row, pending[row.entry][1] if row.entry in pending else before)
+        held[packet.hash] = (row,)
+        self.counted[answer.result] += 1
+        return answer
 
     def _check_backlog(self, rows: Sequence[Row], now: int) -> None:
         """A job that could have started so long ago: there are too few workers, or none."""

@@ -119,10 +119,10 @@ class Queue:
         REJECTED, and raises nothing. After an error some may have been put: putting them again merges them.
         """
         now = self.store.clock.now_ms()
-        packs = [packing(NewJob(*job), now) for job in jobs]
+        packs = [packing(job if isinstance(job, NewJob) else NewJob(*job), now) for job in jobs]
         declaration = await self.ensure()
         packets = [pack(declaration) for pack in packs]
-        return [Receipt(*answer) for answer in await self.store.put_all(self.name, packets)]
+        return list(map(Receipt._make, await self.store.put_all(self.name, packets)))
 
     def put_in(
         self,

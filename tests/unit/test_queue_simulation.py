@@ -99,7 +99,8 @@ def some_operations(source: random.Random, now: int, handles: list[Handle]) -> l
     for _ in range(source.randrange(1, 5)):
         kind, count = source.choice("PPDDCFR"), source.randrange(1, 30)
         if kind == "P":
-            keys = [encode_key(source.randrange(60)) for _ in range(count)]
+            most = source.choice([60, 60, 1_000_000])  # keys that meet, or new ones only
+            keys = [encode_key(source.randrange(most)) for _ in range(count)]
             dates = [now + source.choice([0, 0, 0, -500, 3_600_000]) for _ in keys]
             packets = [
                 Packet(key, hash_key(key), b"t%d" % at, source.choice([20, 128]), at, source.choice([None, at + 300]))

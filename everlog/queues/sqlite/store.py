@@ -32,6 +32,7 @@ from everlog.sqlite import Trace, transaction, translated
 log = logging.getLogger("everlog.queues")
 
 MAX_GROUP = 512
+_READS = frozenset(READS)
 POINTS = {kind: f"queue.{kind.__name__.lower()}" for kind in get_args(Operation)}
 
 Item = tuple[str, Sequence[Operation]]
@@ -119,7 +120,7 @@ class SqliteQueueStore(QueueStore):
         return sorted(self._reader.main.queues)
 
     async def execute(self, name: str, operation: Operation) -> Answer:
-        if isinstance(operation, READS):
+        if type(operation) in _READS:
             with translated(self._reader.main.path):
                 return self._read(name, operation)
         (answer,) = await self._committer.execute((name, (operation,)))

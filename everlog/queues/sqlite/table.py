@@ -12,7 +12,7 @@ from everlog.queues.operations import Place
 from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, Flag, Image, Row
 from everlog.queues.sqlite.catalog import SQL, Known
 from everlog.queues.sqlite.files import ITEM, Files, Opened
-from everlog.queues.table import Counts, Table, Times
+from everlog.queues.table import Counts, Table, Times, Write
 
 _pack = msgspec.msgpack.Encoder().encode
 _image = msgspec.msgpack.Decoder(Image).decode
@@ -23,7 +23,7 @@ _json = msgspec.json.Encoder().encode
 MAX_ENTRY = 2**63 - 1
 # So many keys are looked up with one statement, which is always the same one.
 LOOK_AT_ONCE = 100
-LOOK = ITEM["look"].replace("{hashes}", ", ".join("?" * LOOK_AT_ONCE))
+ITEM["find_all"] = ITEM["find_all"].replace("{hashes}", ", ".join("?" * LOOK_AT_ONCE))
 
 
 def row_from(found: tuple[Any, ...]) -> Row:
@@ -101,22 +101,20 @@ class SqliteTable(Table):
             return
         opened.write("update_all", (*_columns(row), row.entry))
 
-    def save_all(self, changes: Sequence[tuple[Row, Row | None]]) -> None:
-        """What is alike goes to SQLite in one go: new rows, and changes of the state alone."""
+    def save_all(self, writes: Sequence[Write]) -> None:
+        """What is alike goes to SQLite in one go."""
         if len(self._buckets) > 1:
-            return super().save_all(changes)
-        opened = self._buckets[0]
-        opened.write_all(
-            "insert",
-            [(row.entry, self._jid, row.hash, row.key, *_columns(row)) for row, before in changes if before is None],
-        )
-        states = []
-        for row, before in changes:
-            if before is not None and _only_state(row, before):
+            return super().save_all(writes)
+        inserts, states, others = [], [], []
+        for row, before in writes:
+            if before is None:
+                inserts.append((row.entry, self._jid, row.hash, row.key, *_columns(row)))
+            elif _only_state(row, before):
                 states.append((*_state(row), row.entry))
-            elif before is not None:
-                self.save(row, before)
-        opened.write_all("update_state", states)
+            else:
+                others.append((*_columns(row), row.entry))
+        for statement, rows in (("insert", inserts), ("update_state", states), ("update_all", others)):
+            self._buckets[0].write_all(statement, rows)
         return None
 
     def refile(self, row: Row, before: Row) -> None:
@@ -152,14 +150,15 @@ class SqliteTable(Table):
             ended.update((entry, token) for (entry,) in rows.fetchall())
         return ended
 
-    def missing(self, hashes: Sequence[bytes]) -> set[bytes]:
-        found: set[bytes] = set()
+    def find_all(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[Row] | None] | None:
+        if len(self._buckets) > 1:
+            return None  # what merges also moves to the newest
+        found: dict[bytes, Sequence[Row] | None] = {}
         for first in range(0, len(hashes), LOOK_AT_ONCE):
             some = hashes[first : first + LOOK_AT_ONCE]
-            padded = (self._jid, *some, *[some[0]] * (LOOK_AT_ONCE - len(some)))
-            for opened in self._buckets:
-                found.update(kh for (kh,) in opened.connection.execute(LOOK, padded))
-        return set(hashes) - found
+            for row in self._select("find_all", (self._jid, *some, *[some[0]] * (LOOK_AT_ONCE - len(some)))):
+                found[row.hash] = (*(found.get(row.hash) or ()), row)
+        return found
 
     def priorities(self) -> Iterator[int]:
         """A loose scan: one seek per priority that occurs, however many rows it has."""
