@@ -93,6 +93,14 @@ async def test_the_simulation_finds_what_it_is_for(name, monkeypatch):
             await simulate(VARIANTS["impatient"], seed, 1000)
 
 
+def some_packet(source: random.Random, number: int, now: int) -> Packet:
+    """Some come late or from a clock that is ahead, some expire soon; a third of the smaller keys share a hash."""
+    at = now + source.choice([0, 0, 0, -500, 3_600_000])
+    process_ms, expires_s = source.choice([None, at + 300]), source.choice([0, 0, now // 1000 + 1])
+    key, alike = encode_key(number), encode_key(number % 40 if number < 60 else number)
+    return Packet(key, hash_key(alike), b"t%d" % at, source.choice([20, 128]), at, process_ms, expires_s)
+
+
 def some_operations(source: random.Random, now: int, handles: list[Handle]) -> list:
     """Runs of the same kind, as they come from many tasks at once; some handles are old, some come twice."""
     found: list = []
@@ -100,13 +108,7 @@ def some_operations(source: random.Random, now: int, handles: list[Handle]) -> l
         kind, count = source.choice("PPDDCFR"), source.randrange(1, 30)
         if kind == "P":
             most = source.choice([60, 60, 1_000_000])  # keys that meet, or new ones only
-            keys = [encode_key(source.randrange(most)) for _ in range(count)]
-            dates = [now + source.choice([0, 0, 0, -500, 3_600_000]) for _ in keys]
-            packets = [
-                Packet(key, hash_key(key), b"t%d" % at, source.choice([20, 128]), at, source.choice([None, at + 300]))
-                for key, at in zip(keys, dates, strict=True)
-            ]
-            found += map(Put, packets)
+            found += [Put(some_packet(source, source.randrange(most), now)) for _ in range(count)]
         elif kind == "C":
             found.append(Claim("w", count))
         else:
