@@ -26,8 +26,6 @@ class Receipt(NamedTuple):
 class JobInfo:
     """A job as one sees it from outside."""
 
-    __slots__ = ("_declaration", "row")
-
     def __init__(self, row: Row, declaration: Declaration) -> None:
         self.row = row
         self._declaration = declaration
@@ -75,8 +73,6 @@ class JobInfo:
 
 class Job(JobInfo):
     """A job that this worker has, until its lease ends. (entry, token) never repeats: fence your own writes with it."""
-
-    __slots__ = ("__weakref__", "deadline_ms", "handle", "queue", "stopping")
 
     def __init__(self, queue: Queue, lease: Lease, declaration: Declaration) -> None:
         super().__init__(lease.row, declaration)
