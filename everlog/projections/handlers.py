@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from everlog.errors import HandlerFailed, HandlerTimeout, InvalidProjection
@@ -181,6 +181,8 @@ class Calls:
         self._state: Any = None
         self._loaded = False
         self._process: Callable[..., Any] | None = None
+        # The most common handler, a coroutine function of the envelope alone, is called without any detour.
+        self._direct: Callable[[Any], Awaitable[Any]] | None = None
         self._threaded = False
         self._stuck = False  # a call in a thread took too long: this handler is not called any more
 
@@ -200,6 +202,8 @@ class Calls:
         self._process = process
         call = process if inspect.isroutine(process) else process.__call__
         self._threaded = not inspect.iscoroutinefunction(call)
+        if not (self._threaded or self._shape.stateful or self._shape.takes_view):
+            self._direct = process
         await _maybe(getattr(self._handler, "start", None))
         if self._shape.stateful:
             await self._load()
@@ -216,36 +220,41 @@ class Calls:
 
     async def call(self, envelope: Any, view: View | None = None) -> None:
         """Handle an envelope, or a list of them; an error, or no answer in time, is raised."""
+        watchdog = self._watchdog
+        watched = None if watchdog is None else watchdog.begin()
         try:
-            if self._watchdog is None:
-                await self._call(envelope, view)
-            else:
-                await self._watchdog.watch(self._call, envelope, view)
+            found = await (self._call(envelope, view) if self._direct is None else self._direct(envelope))
+            if found is not None:
+                raise HandlerFailed(f"the handler returned {found!r:.100}: it must return nothing")
         except HandlerTimeout:
-            self._stuck = self._threaded
-            if self._shape.actor:
-                self._slot.drop_actor()
+            self._give_up()
             raise
         except asyncio.CancelledError as error:
+            if watchdog is not None and watched is not None and watchdog.cancelled(watched):
+                self._give_up()
+                raise HandlerTimeout(f"the handler did not come back within {watchdog.seconds:g} s") from error
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             raise HandlerFailed("the handler ended with CancelledError: what it waited for was cancelled") from error
+        finally:
+            if watchdog is not None and watched is not None:
+                watchdog.end(watched)
 
-    async def _call(self, envelope: Any, view: View | None) -> None:
+    def _give_up(self) -> None:
+        """The call may go on, where nobody can end it: whatever comes of it is not waited for."""
+        self._stuck = self._threaded
+        if self._shape.actor:
+            self._slot.drop_actor()
+
+    async def _call(self, envelope: Any, view: View | None) -> Any:
         if self._shape.actor:
             return await self._slot.ask(self._shape.make, envelope)
         if self._shape.stateful:
             return await self._call_stateful(envelope, view)
         assert self._process is not None
         arguments = (envelope, view or self._view) if self._shape.takes_view else (envelope,)
-        if self._threaded:
-            found = await self._in_thread(arguments)
-        else:
-            found = await self._process(*arguments)
-        if found is not None:
-            raise HandlerFailed(f"the handler returned {found!r:.100}: it must return nothing")
-        return None
+        return await (self._in_thread(arguments) if self._threaded else self._process(*arguments))
 
     async def _in_thread(self, arguments: tuple[Any, ...]) -> Any:
         """A plain function may block, so it has a thread; nobody can end that, only wait."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from everlog.errors import InvalidProjection
 from everlog.journal.values import java_hash
 
@@ -46,6 +48,7 @@ class ProjectionId:
         return hash(str(self))
 
 
+@lru_cache(maxsize=10_000)
 def partition_of_key(key: str) -> int:
     """|javaHash(key) mod 5|; Java's remainder keeps the sign, so its absolute value is the remainder of |hash|."""
     return abs(java_hash(key)) % PARTITIONS

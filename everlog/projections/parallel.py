@@ -92,7 +92,8 @@ class Lanes:
     async def _ended(self, number: int) -> None:
         async with self._saves:  # in order: what is released later is also saved later
             for delivery, envelopes in self._prefix.end(number):
-                await self._saver.done(delivery, envelopes=envelopes)
+                if self._saver.done(delivery, envelopes=envelopes):
+                    await self._saver.save()
 
     def _check(self) -> None:
         if self._error is not None:

@@ -58,8 +58,8 @@ class Saver:
         if self._task.done():
             self._task.result()
 
-    async def done(self, delivery: Delivery, *, envelopes: int) -> None:
-        """An envelope is done, or was filtered (`envelopes=0`)."""
+    def done(self, delivery: Delivery, *, envelopes: int) -> bool:
+        """An envelope is done, or was filtered (`envelopes=0`); whether to `save` now."""
         self._check()
         due = self.window.add(
             delivery.offset,
@@ -69,10 +69,9 @@ class Saver:
             positions=delivery.positions,
         )
         self._stream.reached(delivery)
-        if due:
-            await self.save()
-        elif not self._filled.is_set():
+        if not due and not self._filled.is_set():
             self._filled.set()
+        return due
 
     async def save(self) -> None:
         async with self._saving:
@@ -101,9 +100,11 @@ async def run_at_least_once(stream: Stream, strategy: AtLeastOnce) -> None:
                     return
                 if await stream.accepts(delivery):
                     await stream.handle([delivery])
-                    await saver.done(delivery, envelopes=1)
-                elif delivery.passed:
-                    await saver.done(delivery, envelopes=0)
+                    due = saver.done(delivery, envelopes=1)
+                else:
+                    due = delivery.passed and saver.done(delivery, envelopes=0)
+                if due:
+                    await saver.save()
 
 
 async def run_at_most_once(stream: Stream, strategy: AtMostOnce) -> None:
@@ -181,8 +182,8 @@ async def run_flow(stream: Stream, strategy: Flow) -> None:
                     numbers[item] = count
                     count += 1
                     yield item
-                elif delivery.passed and not numbers:
-                    await saver.done(delivery, envelopes=0)
+                elif delivery.passed and not numbers and saver.done(delivery, envelopes=0):
+                    await saver.save()
 
     async with Saver(stream, SaveWindow(strategy.save_every, strategy.within)) as saver:
         flow = stream.projection.handler(items(saver))
@@ -197,7 +198,8 @@ async def run_flow(stream: Stream, strategy: Flow) -> None:
                     del numbers[skipped]  # it was filtered out; a later one marks it done
                 stream.observers.after_process(stream.id, item.envelope)
                 stream.counts.handled += 1
-                await saver.done(item.delivery, envelopes=1)
+                if saver.done(item.delivery, envelopes=1):
+                    await saver.save()
         finally:
             await flow.aclose()
 

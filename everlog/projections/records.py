@@ -26,7 +26,7 @@ from everlog.projections.source import Delivery, Feed, Lag, Source
 TOPIC_SECONDS = 0.05
 
 
-class LoggedRecord(msgspec.Struct, frozen=True):
+class LoggedRecord(msgspec.Struct, frozen=True, gc=False):
     """A record of the log. `key` is the journal's id; None if it is no text."""
 
     topic: str
@@ -127,7 +127,7 @@ class RecordsFeed(Feed):
                 )
             places[partition] = max(place + 1, start)
         async for page in self._reader.read(topic, places):
-            yield [self._deliver(record) for record in page]
+            yield self._deliver(page)
 
     async def _wait_for_topic(self) -> LogTopic:
         """A topic is made by its first append, which may be in another process."""
@@ -137,24 +137,16 @@ class RecordsFeed(Feed):
                 return topic
             await asyncio.sleep(TOPIC_SECONDS)
 
-    def _deliver(self, record: Record) -> Delivery:
-        found = LoggedRecord(
-            self._source.topic,
-            record.partition,
-            record.offset,
-            record.timestamp,
-            _text(record.key),
-            record.action,
-            record.value,
-            record.headers,
-        )
-        return Delivery(
-            {self._entry(record.partition): record.offset},
-            found,
-            record.timestamp,
-            found.key,
-            {(self._source.topic, record.partition): record.offset},
-        )
+    def _deliver(self, page: Sequence[Record]) -> list[Delivery]:
+        """The records of a page, all of one partition."""
+        topic, partition = self._source.topic, page[0].partition
+        entry, place = self._entry(partition), (topic, partition)
+        found: list[Delivery] = []
+        for record in page:
+            offset, timestamp, key = record.offset, record.timestamp, _text(record.key)
+            logged = LoggedRecord(topic, partition, offset, timestamp, key, record.action, record.value, record.headers)
+            found.append(Delivery({entry: offset}, logged, timestamp, key, {place: offset}))
+        return found
 
     async def lag(self, key: str, stored: Offset | None) -> Lag | None:
         topic = await self._log.topic(self._name)

@@ -102,6 +102,7 @@ class Stream:
         self.prefetch = prefetch
         self.skip = skip
         self.now = asyncio.get_running_loop().time
+        self._verifies = type(feed).verify is not Feed.verify
         # Until when the lease holds for sure; the owner moves it on. None: nobody else can take it.
         self.owned_until: float | None = None
         self._hub = hub
@@ -123,11 +124,11 @@ class Stream:
 
     async def accepts(self, delivery: Delivery) -> bool:
         """Whether there is something to handle: not filtered, and its offset verified."""
-        return not delivery.passed and await self.feed.verify(self.id.key, delivery)
+        return not delivery.passed and (not self._verifies or await self.feed.verify(self.id.key, delivery))
 
     async def handle(self, deliveries: Sequence[Delivery], *, group: bool = False) -> bool:
         """Call the handler, again as often as the recovery says; True if handled, False if skipped."""
-        recovery, attempts = self.projection.recovery, 0
+        attempts = 0
         if self.skip is not None and self.skip == offset_text(deliveries[0]).text:
             await self._skip_by_hand(deliveries)
             return False
@@ -139,6 +140,7 @@ class Stream:
             except OwnershipLost:
                 raise  # no failure of the envelope's: somebody else will handle it
             except Exception as error:
+                recovery = self.projection.recovery
                 self.note_error(deliveries, attempts, error)
                 if attempts < recovery.attempts:
                     if await self.signal.wait(recovery.delay):
@@ -153,14 +155,14 @@ class Stream:
     async def attempt(self, deliveries: Sequence[Delivery], *, group: bool = False, view: View | None = None) -> None:
         """One call of the handler."""
         self.check_owned()
-        if not self.observers:
-            await self.calls.call([one.envelope for one in deliveries] if group else deliveries[0].envelope, view)
-        else:
+        observers = self.observers
+        if observers:
             for one in deliveries:
-                self.observers.before_process(self.id, one.envelope, one.created_ms)
-            await self.calls.call([one.envelope for one in deliveries] if group else deliveries[0].envelope, view)
+                observers.before_process(self.id, one.envelope, one.created_ms)
+        await self.calls.call([one.envelope for one in deliveries] if group else deliveries[0].envelope, view)
+        if observers:
             for one in deliveries:
-                self.observers.after_process(self.id, one.envelope)
+                observers.after_process(self.id, one.envelope)
         self.counts.handled += len(deliveries)
         if self.failing.offset is not None:
             self.failing.clear()

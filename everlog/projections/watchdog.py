@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
-
-from everlog.errors import HandlerTimeout
 
 
 class Watchdog:
     """Ends calls that take too long. They all have the same limit, so the oldest one is always the first to end."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+        self.seconds = seconds
         self._open: dict[asyncio.Task[Any], float] = {}
         self._late: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
-    async def watch(self, call: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Run a call in this task; HandlerTimeout if it does not come back in time."""
-        task = asyncio.current_task()
+    def begin(self) -> asyncio.Task[Any]:
+        """A call begins, in this task: it is cancelled if `end` does not come in time."""
+        task = asyncio.current_task(self._loop)
         assert task is not None
-        self._open[task] = deadline = self._loop.time() + self._seconds
+        self._open[task] = deadline = self._loop.time() + self.seconds
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._look)
-        try:
-            await call(*arguments)
-        except asyncio.CancelledError as error:
-            if task in self._late and task.uncancel() == 0:
-                raise HandlerTimeout(f"the handler did not come back within {self._seconds:g} s") from error
-            raise
-        finally:
-            del self._open[task]
+        return task
+
+    def cancelled(self, task: asyncio.Task[Any]) -> bool:
+        """Whether the call was cancelled because it took too long, and for no other reason. Asked before `end`."""
+        return task in self._late and task.uncancel() == 0
+
+    def end(self, task: asyncio.Task[Any]) -> None:
+        del self._open[task]
+        if self._late:
             self._late.discard(task)
 
     def _look(self) -> None:

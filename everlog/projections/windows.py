@@ -60,7 +60,10 @@ class SaveWindow:
     ) -> bool:
         """Something is done; whether a save is due now. `envelopes=0`: the source passed what nobody handles."""
         if offset is not None:
-            self._offset = merge(self._offset, offset)
+            if type(offset) is dict and type(self._offset) is dict:
+                self._offset.update(offset)  # as `merge`, but the map is the window's own: it made the first one
+            else:
+                self._offset = merge(self._offset, offset)
         if positions:
             self._positions.update(positions)
         if envelopes:
@@ -68,7 +71,7 @@ class SaveWindow:
             self._envelopes += envelopes
         if self._deadline is None:
             self._deadline = now + self.seconds
-        return self.due(now)
+        return self._envelopes >= self.count or now >= self._deadline
 
     def due(self, now: float) -> bool:
         return self._envelopes >= self.count or (self._deadline is not None and now >= self._deadline)

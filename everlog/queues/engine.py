@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 from msgspec.structs import replace
@@ -45,7 +46,7 @@ from everlog.queues.operations import (
 from everlog.queues.options import Settings
 from everlog.queues.rows import WAITING, Flag, Image, Packet, Reason, Row
 from everlog.queues.rules import Change
-from everlog.queues.table import Table
+from everlog.queues.table import Table, Write
 
 SWEEP = 500
 # A flag that is raised over and over counts once in so long.
@@ -70,6 +71,17 @@ class Engine(Looking):
         answer: Answer = _ACTIONS[type(operation)](self, operation, now)
         return answer
 
+    def apply_all(self, operations: Sequence[Operation], now: int) -> list[Answer]:
+        """Do them one after the other, or so that nobody can tell the difference: what is alike, together."""
+        answers: list[Answer] = []
+        for kind, found in groupby(operations, type):
+            together, alike = _TOGETHER.get(kind), list(found)
+            if together is None or len(alike) == 1:
+                answers += [self.apply(operation, now) for operation in alike]
+            else:
+                answers += together(self, alike, now)
+        return answers
+
     def _put(self, operation: Put, now: int) -> PutAnswer:
         packet = operation.packet
         image, skewed = rules.arrive(packet, now, self.settings)
@@ -79,6 +91,53 @@ class Engine(Looking):
         self.counted[answer.result] += 1
         if self.settings.backlog:
             self._check_backlog(self._first(1, now, fast_only=False), now)
+        return answer
+
+    def _put_all(self, operations: Sequence[Put], now: int) -> list[PutAnswer]:
+        """With one look at all keys, new jobs and those that merge with a waiting one are written together."""
+        held = self._held_by([operation.packet.hash for operation in operations])
+        if held is None:
+            return [self._put(operation, now) for operation in operations]
+        pending: dict[int, Write] = {}
+        answers: list[PutAnswer] = []
+        for operation in operations:
+            answer = self._put_simply(operation.packet, now, held, pending)
+            if answer is None:
+                self.table.save_all(list(pending.values()))
+                pending.clear()
+                answer = self._put(operation, now)
+                held[operation.packet.hash] = None  # changed, nobody knows how
+            answers.append(answer)
+        self.table.save_all(list(pending.values()))
+        return answers
+
+    def _held_by(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[Row] | None] | None:
+        """The rows of keys, by hash; None if puts are better made one by one."""
+        if self.settings.backlog:
+            return None  # that is looked at after every single put
+        return self.table.find_all(hashes) if self.settings.merge else {}
+
+    def _put_simply(
+        self, packet: Packet, now: int, held: dict[bytes, Sequence[Row] | None], pending: dict[int, Write]
+    ) -> PutAnswer | None:
+        """The two most common cases of `_put`: a new key, and one that waits. None: it is another case."""
+        image, skewed = rules.arrive(packet, now, self.settings)
+        rows = held.get(packet.hash, ()) if self.settings.merge else ()
+        if skewed or rows is None or len(rows) > 1:
+            return None
+        if not rows:
+            row, before = Row(self.table.next_entry(), packet.key, packet.hash, image), None
+        else:
+            row = before = rows[0]
+            waits = row.status == WAITING and not rules.is_expired(row.image, now)
+            if row.key != packet.key or not waits or rules.is_late(row.image, image, self.settings):
+                return None
+            row = rules.merge_waiting(row, image, self.settings)
+        answer = PutAnswer("CREATED" if before is None else "MERGED", row.entry)
+        # Several puts of a key are one write: from what the table has to what the last one makes of it.
+        pending[row.entry] = (row, pending[row.entry][1] if row.entry in pending else before)
+        held[packet.hash] = (row,)
+        self.counted[answer.result] += 1
         return answer
 
     def _check_backlog(self, rows: Sequence[Row], now: int) -> None:
@@ -138,14 +197,12 @@ class Engine(Looking):
         lease_ms = operation.lease_ms or self.settings.processing_timeout
         lease_ms = min(lease_ms, self.settings.max_processing_timeout)
         room = min(operation.limit, self._room(now))
-        leases = []
         first = self._first(room, now, operation.fast_only)
         if self.settings.backlog:
             self._check_backlog(first, now)
-        for row in first:
-            taken = rules.claim(row, operation.owner, now, lease_ms)
-            self.table.save(taken, row)
-            leases.append(Lease(taken, taken.deadline_ms))
+        taken = [(rules.claim(row, operation.owner, now, lease_ms), row) for row in first]
+        self.table.save_all(taken)
+        leases = [Lease(row, row.deadline_ms) for row, _ in taken]
         if leases and self.settings.rate_limit is not None:
             self.table.add_starts(now, len(leases), now - self.settings.rate_limit.window_ms)
         self.counted["CLAIMED"] += len(leases)
@@ -169,6 +226,19 @@ class Engine(Looking):
         self._change(row, rules.done(row, now), now)
         self.counted["DONE"] += 1
         return "OK"
+
+    def _done_all(self, operations: Sequence[Done], now: int) -> list[str]:
+        """The short way for all that go it, the long one for the rest; a handle that comes twice ends once."""
+        ended = self.table.end_all([operation.handle for operation in operations])
+        self.counted["DONE"] += len(ended)
+        answers: list[str] = []
+        for operation in operations:
+            if operation.handle in ended:
+                ended.discard(operation.handle)
+                answers.append("OK")
+            else:
+                answers.append(self._done(operation, now))
+        return answers
 
     def _fail(self, operation: Fail, now: int) -> str:
         row = self._held(operation.handle)
@@ -319,3 +389,6 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     AskDue: Engine._due,
     AskHead: Engine._head,
 }
+
+# Of some there are often many at once.
+_TOGETHER: dict[type[Any], Callable[[Engine, Any, int], list[Any]]] = {Put: Engine._put_all, Done: Engine._done_all}

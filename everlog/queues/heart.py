@@ -35,7 +35,8 @@ class Heart:
         self._open_store = open_store
         self._clock = clock
         self._watched: dict[tuple[str, Handle], _Watched] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # taken for every job: a condition's own `with` would take longer
+        self._changed = threading.Condition(self._lock)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="everlog-heart", daemon=True)
         self._started = False
@@ -45,7 +46,7 @@ class Heart:
         """Beat for a job from now on."""
         interval = lease_ms / 1000 / BEATS
         next_beat = self._clock.monotonic() + interval
-        with self._changed:
+        with self._lock:
             assert not self._closed
             self._watched[queue, handle] = _Watched(queue, interval, next_beat, told)
             if not self._started:
@@ -55,7 +56,7 @@ class Heart:
                 self._changed.notify()
 
     def forget(self, queue: str, handle: Handle) -> None:
-        with self._changed:
+        with self._lock:
             self._watched.pop((queue, handle), None)
 
     def close(self) -> None:

@@ -27,10 +27,12 @@ def encode_key(key: object) -> bytes:
     >>> decode_key(encode_key(("page", 7)))
     ('page', 7)
     """
-    values = key if isinstance(key, tuple) else (key,)
-    if not values:
+    if not isinstance(key, tuple):
+        encoded = encode_value(key)
+    elif key:
+        encoded = b"".join(map(encode_value, key))
+    else:
         raise InvalidKey("a key has at least one value")
-    encoded = b"".join(encode_value(value) for value in values)
     if len(encoded) > MAX_KEY_BYTES:
         raise InvalidKey(f"this key is {len(encoded):,} bytes, the limit is {MAX_KEY_BYTES:,}: use a shorter one")
     return encoded

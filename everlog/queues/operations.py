@@ -21,7 +21,7 @@ class Handle(NamedTuple):
     token: int
 
 
-class Put(msgspec.Struct, frozen=True, tag=True):
+class Put(msgspec.Struct, frozen=True, tag=True, gc=False):
     packet: Packet
 
 
@@ -36,7 +36,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     handle: Handle
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
+class Done(msgspec.Struct, frozen=True, tag=True, gc=False):
     handle: Handle
 
 

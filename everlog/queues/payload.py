@@ -12,6 +12,8 @@ from everlog.queues.columns import decode_columns, encode_columns
 from everlog.queues.declaration import Declaration, find_data
 
 _TEXT, _BYTES, _JSON, _NOTHING, _COLUMNS = b"t", b"b", b"j", b"n", b"c"
+_BINARY = (bytes, bytearray, memoryview)
+_encode = msgspec.json.Encoder().encode
 
 
 def encode_data(data: Any, declaration: Declaration) -> bytes:
@@ -29,12 +31,12 @@ def encode_data(data: Any, declaration: Declaration) -> bytes:
             encoded = _TEXT + data.encode()
         except UnicodeEncodeError as error:
             raise InvalidInput(f"this text cannot be stored: {error.reason}") from error
-    elif isinstance(data, bytes | bytearray | memoryview):
+    elif isinstance(data, _BINARY):
         encoded = _BYTES + bytes(data)
     else:
         value = data.value if isinstance(data, Json) else data
         try:
-            encoded = _JSON + msgspec.json.encode(value)
+            encoded = _JSON + _encode(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInput(f"this data cannot be written as JSON: {error}") from error
     limit = declaration.options.max_payload

@@ -10,7 +10,7 @@ for job in await queue.claim(10):
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -119,10 +119,10 @@ class Queue:
         REJECTED, and raises nothing. After an error some may have been put: putting them again merges them.
         """
         now = self.store.clock.now_ms()
-        packs = [packing(NewJob(*job), now) for job in jobs]
+        packs = [packing(job if isinstance(job, NewJob) else NewJob(*job), now) for job in jobs]
         declaration = await self.ensure()
         packets = [pack(declaration) for pack in packs]
-        return [Receipt(*answer) for answer in await self.store.put_all(self.name, packets)]
+        return list(map(Receipt._make, await self.store.put_all(self.name, packets)))
 
     def put_in(
         self,
@@ -297,8 +297,8 @@ class Queue:
         await self.declaration()
         return await self.store.wait(self.name, listener, seconds)
 
-    async def _do(self, operation: Operation) -> Any:
-        return await self.store.execute(self.name, operation)
+    def _do(self, operation: Operation) -> Awaitable[Any]:
+        return self.store.execute(self.name, operation)
 
 
 def _given(options: QueueOptions) -> dict[str, Any]:

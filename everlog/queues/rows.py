@@ -1,4 +1,7 @@
-"""What a queue is made of: images, rows, attempts, dead letters, flags. Plain values; `rules` says how they change."""
+"""What a queue is made of: images, rows, attempts, dead letters, flags. Plain values; `rules` says how they change.
+
+Nothing in them can refer back to them, so Python's collector need not look at them (`gc=False`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Cause = Literal["max_timeouts", "failed", "cancelled"]
 Reason = Literal["max_timeouts", "failed", "lifetime_timeouts", "clock_skew", "bucket_overdue", "owner_flap", "backlog"]
 
 
-class Packet(msgspec.Struct, frozen=True):
+class Packet(msgspec.Struct, frozen=True, gc=False):
     """A job as a client sends it."""
 
     key: bytes
@@ -28,7 +31,7 @@ class Packet(msgspec.Struct, frozen=True):
     schema: int = 1
 
 
-class Image(msgspec.Struct, frozen=True):
+class Image(msgspec.Struct, frozen=True, gc=False):
     """What is to be done, and when: the part of a row that comes from clients."""
 
     priority: int
@@ -40,7 +43,7 @@ class Image(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """A run that did not end in done."""
 
     started_ms: int
@@ -50,7 +53,7 @@ class Attempt(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """One job: waiting (W), or being processed (P) under a lease.
 
     (entry, token) names one claim and never repeats: entry ids are never reused, and a token only grows. `slot` is
@@ -85,7 +88,7 @@ class Row(msgspec.Struct, frozen=True):
         return (self.image.priority, self.image.process_ms, self.hash, self.entry)
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     """A job that will not run again by itself, with all that is known about it."""
 
     entry: int
@@ -100,7 +103,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
 
 
-class Flag(msgspec.Struct, frozen=True):
+class Flag(msgspec.Struct, frozen=True, gc=False):
     """Something that an administrator should see. One is open per reason; repeats raise its count."""
 
     reason: Reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from everlog.queues.operations import Place
 from everlog.queues.rows import DeadLetter, Flag, Row
@@ -26,6 +26,10 @@ class Counts(NamedTuple):
     oldest_due_ms: int | None
 
 
+Write: TypeAlias = tuple[Row, Row | None]
+"""A row, and what it was before; None for a new one."""
+
+
 class Table(Protocol):
     """The rows of one queue shard. All calls of one operation see and make one state: a store commits them together."""
 
@@ -40,6 +44,11 @@ class Table(Protocol):
     def save(self, row: Row, before: Row | None) -> None:
         """Write a row; `before` is what it was, None for a new one."""
 
+    def save_all(self, writes: Sequence[Write]) -> None:
+        """Write rows of different entries."""
+        for row, before in writes:
+            self.save(row, before)
+
     def refile(self, row: Row, before: Row) -> None:
         """The same, to the place where new rows go."""
 
@@ -51,6 +60,17 @@ class Table(Protocol):
         False: it is not there, or not so, or this table has no short way; nothing was done then.
         """
         return False
+
+    def end_all(self, handles: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        """The same for many, each an entry and a token: those that were removed."""
+        return {handle for handle in handles if self.end(*handle)}
+
+    def find_all(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[Row] | None] | None:
+        """All rows with these hashes; None if this table has no quick way to tell.
+
+        Whoever asks may put a None in, for rows that are to be looked up again.
+        """
+        return None
 
     def priorities(self) -> Iterable[int]:
         """The priorities of waiting rows, each once, ascending. Lazy: nobody need look beyond what is used."""

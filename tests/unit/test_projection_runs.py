@@ -595,6 +595,21 @@ async def test_a_handler_that_hangs_is_a_failure(store, kind):
     assert await store.load(ID) == 6
 
 
+@virtually
+async def test_a_silent_source_is_no_call_that_hangs(store):
+    """The limit is on calls: between two of them any time may pass."""
+
+    class Silent(Six):
+        async def source(self, read_offset):
+            for envelope in ENVELOPES:
+                yield envelope
+                await asyncio.sleep(20.0)
+
+    joined, diary = Joined(), Diary()
+    await run_to_end(declare(joined, Silent(), timeout=5.0, observers=[diary]), store)
+    assert (joined.result, diary.count("started"), diary.count("error")) == (ALL, 1, 0)
+
+
 @pytest.mark.parametrize("parallelism", [1, 3])
 @virtually
 async def test_the_time_of_each_call_counts_by_itself(store, parallelism):

@@ -188,6 +188,16 @@ def test_a_window_folds_maps_to_the_last_place_per_entry():
     assert window.take().offset == {"t-0": 2, "t-1": 7, "t-2": 3}
 
 
+def test_a_window_changes_nothing_that_it_was_given_or_gave_away():
+    window, given = SaveWindow(100, 0.5), [{"t-0": 1}, {"t-1": 7}, {"t-0": 2}]
+    for offset in given[:2]:
+        window.add(offset, now=0.0)
+    taken = window.take()
+    window.add(given[2], now=0.0)
+    assert given == [{"t-0": 1}, {"t-1": 7}, {"t-0": 2}]
+    assert taken.offset == {"t-0": 1, "t-1": 7}
+
+
 def test_what_was_filtered_moves_the_window_but_is_not_counted():
     window = SaveWindow(2, 0.5)
     assert not window.add(5, now=0.0, envelopes=0, positions={("orders", 0): 5})

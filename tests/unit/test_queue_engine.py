@@ -211,3 +211,11 @@ def test_a_backlog_raises_a_flag():
     engine.apply(Claim("w", 1), NOW + 90_000)
     assert engine.apply(ListFlags(), NOW + 90_000)[0].count == 2
     assert len(engine.raised) == 1  # it was open already
+
+
+def test_a_backlog_is_seen_among_puts_that_come_together():
+    engine = Engine(MemoryTable(), Settings(backlog=10_000, merge=False))
+    put(engine, "a", NOW)
+    keys = [encode_key(name) for name in "bcd"]
+    engine.apply_all([Put(Packet(key, hash_key(key), b"n", 128, NOW)) for key in keys], NOW + 10_001)
+    assert [one.reason for one in engine.raised] == ["backlog"]

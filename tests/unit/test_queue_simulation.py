@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from everlog.queues import engine, rules
+from everlog.queues.declaration import Declaration
+from everlog.queues.keys import encode_key, hash_key
+from everlog.queues.operations import AskStats, Claim, Done, Fail, Handle, ListFlags, Peek, Put, Release
 from everlog.queues.options import QueueOptions, make_options
+from everlog.queues.rows import Packet
 from everlog.queues.sqlite.store import SqliteQueueStore
 from everlog.queues.store import MemoryStore
 from everlog.testing.queue_desk import VirtualClock
@@ -46,8 +51,6 @@ async def test_in_memory(name):
 @pytest.mark.parametrize("name", ["defaults", "impatient", "limits", "parallel"])
 async def test_in_files(name, bucket, tmp_path):
     """The same in SQLite files, which are closed and opened again all the time; with many buckets, too."""
-    import msgspec
-
     clock = VirtualClock()
     options = msgspec.structs.replace(VARIANTS[name], bucket=bucket)
 
@@ -88,3 +91,56 @@ async def test_the_simulation_finds_what_it_is_for(name, monkeypatch):
     with pytest.raises(AssertionError):  # noqa: PT012
         for seed in range(20):
             await simulate(VARIANTS["impatient"], seed, 1000)
+
+
+def some_packet(source: random.Random, number: int, now: int) -> Packet:
+    """Some come late or from a clock that is ahead, some expire soon; a third of the smaller keys share a hash."""
+    at = now + source.choice([0, 0, 0, -500, 3_600_000])
+    process_ms, expires_s = source.choice([None, at + 300]), source.choice([0, 0, now // 1000 + 1])
+    key, alike = encode_key(number), encode_key(number % 40 if number < 60 else number)
+    return Packet(key, hash_key(alike), b"t%d" % at, source.choice([20, 128]), at, process_ms, expires_s)
+
+
+def some_operations(source: random.Random, now: int, handles: list[Handle]) -> list:
+    """Runs of the same kind, as they come from many tasks at once; some handles are old, some come twice."""
+    found: list = []
+    for _ in range(source.randrange(1, 5)):
+        kind, count = source.choice("PPDDCFR"), source.randrange(1, 30)
+        if kind == "P":
+            most = source.choice([60, 60, 1_000_000])  # keys that meet, or new ones only
+            found += [Put(some_packet(source, source.randrange(most), now)) for _ in range(count)]
+        elif kind == "C":
+            found.append(Claim("w", count))
+        else:
+            make = {"D": Done, "F": Fail, "R": Release}[kind]
+            found += [make(source.choice(handles[-40:])) for _ in range(count if kind == "D" else 1)]
+    return found
+
+
+@pytest.mark.parametrize("bucket", ["none", "hour"])
+@pytest.mark.parametrize("name", ["defaults", "no_merge", "parallel", "reject", "late", "limits", "backlog"])
+async def test_what_comes_together_is_done_as_if_one_by_one(name, bucket, tmp_path):
+    """Operations that share a transaction, some of them written in one go, against a store that knows no groups."""
+    source, clock = random.Random(f"{name} {bucket}"), VirtualClock()
+    options = make_options(**FAST, backlog="1s") if name == "backlog" else VARIANTS[name]
+    declaration = Declaration("jobs", msgspec.structs.replace(options, bucket=bucket))
+    alone = MemoryStore(clock)
+    together = SqliteQueueStore(tmp_path, synchronous="OFF", clock=clock)
+    files = together._open_files(patient=True)  # one thread's, as entry ids come from its block
+    try:
+        for store in (alone, together):
+            await store.declare(declaration)
+        handles = [Handle(1, 1)]
+        for _ in range(40):
+            clock.now += source.choice([0, 1, 400, 900, 1_500, 1_900_000])
+            operations = some_operations(source, clock.now, handles)
+            expected = [await alone.execute("jobs", operation) for operation in operations]
+            assert together._work(files, "jobs", operations) == expected
+            leases = [lease for answer in expected if isinstance(answer, list) for lease in answer]
+            handles += [Handle(lease.row.entry, lease.row.token) for lease in leases]
+            for look in (Peek(1000), AskStats(), ListFlags()):
+                assert await together.execute("jobs", look) == await alone.execute("jobs", look)
+        assert together.counted("jobs") == alone.counted("jobs")
+    finally:
+        files.close()
+        await together.close()

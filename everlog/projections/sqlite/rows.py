@@ -80,11 +80,14 @@ def write_offset(
 def _write_entries(
     connection: sqlite3.Connection, name: str, key: str, epoch: int, offset: Offset, now_ms: int
 ) -> None:
-    mergeable = is_mergeable(offset)
-    for entry, (text, manifest) in entries(key, offset).items():
-        connection.execute(SQL["save"], (name, entry, key, epoch, text, manifest, mergeable, now_ms))
-        place = (name, partition_of_key(entry), entry)
-        connection.execute(SQL["mirror"], (*place, text, manifest, now_ms, mergeable))
+    mergeable, rows = is_mergeable(offset), entries(key, offset)
+    connection.executemany(
+        SQL["save"], [(name, entry, key, epoch, *encoded, mergeable, now_ms) for entry, encoded in rows.items()]
+    )
+    connection.executemany(
+        SQL["mirror"],
+        [(name, partition_of_key(entry), entry, *encoded, now_ms, mergeable) for entry, encoded in rows.items()],
+    )
 
 
 def bury(connection: sqlite3.Connection, letters: Sequence[DeadLetter]) -> None:

@@ -50,6 +50,11 @@ class Opened:
         self.changed = True
         return self.connection.execute(ITEM[statement], values)
 
+    def write_all(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        if rows:
+            self.changed = True
+            self.connection.executemany(ITEM[statement], rows)
+
 
 class Files:
     """Connections of one thread. `patient`: whether to wait for another process that writes, or to fail at once."""

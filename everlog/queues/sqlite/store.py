@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from everlog.clock import Clock
 from everlog.config import prepare_folder
@@ -26,12 +26,14 @@ from everlog.queues.sqlite.catalog import SQL, Known
 from everlog.queues.sqlite.files import ITEM, Files, Opened
 from everlog.queues.sqlite.table import SqliteTable
 from everlog.queues.sqlite.upkeep import tend
-from everlog.queues.store import LOOK_SECONDS, QueueStore
+from everlog.queues.store import LOOK_SECONDS, PUT_AT_ONCE, QueueStore
 from everlog.sqlite import Trace, transaction, translated
 
 log = logging.getLogger("everlog.queues")
 
 MAX_GROUP = 512
+_READS = frozenset(READS)
+POINTS = {kind: f"queue.{kind.__name__.lower()}" for kind in get_args(Operation)}
 
 Item = tuple[str, Sequence[Operation]]
 """Operations of one queue that came together."""
@@ -118,7 +120,7 @@ class SqliteQueueStore(QueueStore):
         return sorted(self._reader.main.queues)
 
     async def execute(self, name: str, operation: Operation) -> Answer:
-        if isinstance(operation, READS):
+        if type(operation) in _READS:
             with translated(self._reader.main.path):
                 return self._read(name, operation)
         (answer,) = await self._committer.execute((name, (operation,)))
@@ -127,8 +129,8 @@ class SqliteQueueStore(QueueStore):
 
     async def put_all(self, name: str, packets: Sequence[Packet]) -> list[PutAnswer]:
         answers: list[Any] = []
-        for first in range(0, len(packets), MAX_GROUP):
-            puts = tuple(map(Put, packets[first : first + MAX_GROUP]))
+        for first in range(0, len(packets), PUT_AT_ONCE):
+            puts = tuple(map(Put, packets[first : first + PUT_AT_ONCE]))
             answers += await self._committer.execute((name, puts))
             self.ring(name)
         return answers
@@ -160,10 +162,9 @@ class SqliteQueueStore(QueueStore):
         with files.transaction(name, self.clock.now_ms()) as (known, buckets):
             now = self.clock.now_ms()  # under the locks: who comes later must not be earlier
             engine = self._engine(SqliteTable(files, known, buckets), known)
-            answers = []
+            answers = engine.apply_all(operations, now)
             for operation in operations:
-                answers.append(engine.apply(operation, now))
-                failpoint(f"queue.{type(operation).__name__.lower()}")
+                failpoint(POINTS[type(operation)])
         self._count(name, engine)
         self.announce(name, engine.raised)
         return answers

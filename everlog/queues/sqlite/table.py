@@ -12,18 +12,24 @@ from everlog.queues.operations import Place
 from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, Flag, Image, Row
 from everlog.queues.sqlite.catalog import SQL, Known
 from everlog.queues.sqlite.files import ITEM, Files, Opened
-from everlog.queues.table import Counts, Table, Times
+from everlog.queues.table import Counts, Table, Times, Write
 
 _pack = msgspec.msgpack.Encoder().encode
 _image = msgspec.msgpack.Decoder(Image).decode
 _attempts = msgspec.msgpack.Decoder(tuple[Attempt, ...]).decode
 _letter = msgspec.msgpack.Decoder(DeadLetter).decode
 _flag = msgspec.msgpack.Decoder(Flag).decode
+_json = msgspec.json.Encoder().encode
 MAX_ENTRY = 2**63 - 1
+# So many keys are looked up with one statement, which is always the same one.
+LOOK_AT_ONCE = 100
+ITEM["find_all"] = ITEM["find_all"].replace("{hashes}", ", ".join("?" * LOOK_AT_ONCE))
 
 
 def row_from(found: tuple[Any, ...]) -> Row:
-    """A row from the columns of a query."""
+    """A row from the columns of a query: they stand in the order of the fields."""
+    if found[17] is None and found[20] is None:  # neither a successor nor failed attempts, as most rows
+        return Row(found[0], found[1], found[2], Image(*found[3:10]), *found[10:20])
     (entry, key, key_hash, priority, process_ms, inserted_ms, expires_s, data_date, schema, data, *state) = found[:21]
     status, start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts = state
     return Row(
@@ -90,10 +96,26 @@ class SqliteTable(Table):
             self._insert(self._buckets[-1], row)
             return
         opened = self._home_of(row)
-        if row.image is before.image and row.slot is before.slot and row.attempts is before.attempts:
+        if _only_state(row, before):
             opened.write("update_state", (*_state(row), row.entry))
             return
         opened.write("update_all", (*_columns(row), row.entry))
+
+    def save_all(self, writes: Sequence[Write]) -> None:
+        """What is alike goes to SQLite in one go."""
+        if len(self._buckets) > 1:
+            return super().save_all(writes)
+        inserts, states, others = [], [], []
+        for row, before in writes:
+            if before is None:
+                inserts.append((row.entry, self._jid, row.hash, row.key, *_columns(row)))
+            elif _only_state(row, before):
+                states.append((*_state(row), row.entry))
+            else:
+                others.append((*_columns(row), row.entry))
+        for statement, rows in (("insert", inserts), ("update_state", states), ("update_all", others)):
+            self._buckets[0].write_all(statement, rows)
+        return None
 
     def refile(self, row: Row, before: Row) -> None:
         """A row of an older bucket moves to the open one, which notes it: see `Files`."""
@@ -116,6 +138,27 @@ class SqliteTable(Table):
         if len(self._buckets) > 1:
             return False  # which of them has it, is to be looked up first
         return self._buckets[0].write("end", (entry, self._jid, token)).rowcount > 0
+
+    def end_all(self, handles: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        """One statement for each token that occurs: nearly all jobs end under their first."""
+        if len(self._buckets) > 1:
+            return set()
+        ended: set[tuple[int, int]] = set()
+        for token in {token for _, token in handles}:
+            entries = _json([entry for entry, other in handles if other == token])
+            rows = self._buckets[0].write("end_all", (entries, self._jid, token))
+            ended.update((entry, token) for (entry,) in rows.fetchall())
+        return ended
+
+    def find_all(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[Row] | None] | None:
+        if len(self._buckets) > 1:
+            return None  # what merges also moves to the newest
+        found: dict[bytes, Sequence[Row] | None] = {}
+        for first in range(0, len(hashes), LOOK_AT_ONCE):
+            some = hashes[first : first + LOOK_AT_ONCE]
+            for row in self._select("find_all", (self._jid, *some, *[some[0]] * (LOOK_AT_ONCE - len(some)))):
+                found[row.hash] = (*(found.get(row.hash) or ()), row)
+        return found
 
     def priorities(self) -> Iterator[int]:
         """A loose scan: one seek per priority that occurs, however many rows it has."""
@@ -230,6 +273,10 @@ class SqliteTable(Table):
     def pause(self, paused: bool) -> None:
         self._paused = paused
         self._files.begin_main().execute(SQL["pause"], (int(paused), self._jid))
+
+
+def _only_state(row: Row, before: Row) -> bool:
+    return row.image is before.image and row.slot is before.slot and row.attempts is before.attempts
 
 
 def _state(row: Row) -> tuple[Any, ...]:

@@ -24,6 +24,13 @@ DELETE FROM everlog_queue_item WHERE id = ?
 -- name: end
 DELETE FROM everlog_queue_item WHERE id = ? AND jid = ? AND token = ? AND status = 'P' AND slot IS NULL
 
+-- name: end_all
+DELETE FROM everlog_queue_item NOT INDEXED
+WHERE id IN (SELECT value FROM json_each(?)) AND jid = ? AND token = ? AND status = 'P' AND slot IS NULL RETURNING id
+
+-- name: find_all
+SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_key WHERE jid = ? AND kh IN ({hashes})
+
 -- name: next_priority
 SELECT min(priority) FROM everlog_queue_item INDEXED BY everlog_queue_ready
 WHERE jid = ? AND status = 'W' AND priority > ?
