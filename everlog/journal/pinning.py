@@ -12,7 +12,7 @@ from everlog.journal.head import Topic
 from everlog.log.base import Log, LogTopic
 from everlog.store.base import Store
 
-# When to look again for a topic that is pinned: brokers learn of a new one at different times.
+# When to look again for a topic that must be there: brokers learn of a new one at different times.
 LOOKS = (0.0, 0.1, 0.4)
 
 
@@ -41,7 +41,7 @@ async def find_topic(log: Log, store: Store, name: str, short: str) -> LogTopic 
 
 
 async def look_again(log: Log, name: str) -> LogTopic | None:
-    """A topic that is pinned; None if it is gone.
+    """A topic that somebody has seen, in the log or pinned; None if it is gone.
 
     A topic is made first and pinned then. So that it was not in the log says nothing if somebody looked there before
     it was seen to be pinned: its first user may have made and pinned it in between.

@@ -55,4 +55,4 @@ async def test_a_worker_dies_in_the_middle_of_a_batch(backend: ClusterBackend, t
     with standalone(tmp_path / "spark", [None, "apply.rows:2"]) as cluster:
         await replicate_on(cluster, backend, tmp_path / "run")
         assert cluster.workers[0].poll() is None
-        assert cluster.workers[1].wait(10) == -signal.SIGKILL
+        assert cluster.workers[1].wait(60) == -signal.SIGKILL

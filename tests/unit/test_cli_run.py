@@ -28,6 +28,7 @@ from everlog.cli import run
 from everlog.cli.main import main
 from everlog.cli.settings import Settings
 from everlog.client import connect
+from everlog.cluster.state import _free_ports
 from everlog.config import Config
 from everlog.errors import MissingExtra, ReplicationFailed
 from everlog.log.sqlite import SqliteLog
@@ -266,9 +267,9 @@ asyncio.run(main())
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Not one of those that the system hands out to whoever connects next."""
+    (found,) = _free_ports(1, 1)
+    return found
 
 
 def asking(monkeypatch, seen: list[str], url: str, path: str = "/health/live", until: str = "") -> None:
@@ -276,7 +277,7 @@ def asking(monkeypatch, seen: list[str], url: str, path: str = "/health/live", u
     start = StandIn.start
 
     def ask(self: StandIn) -> None:
-        while until not in (found := httpx.get(url + path).text):
+        while until not in (found := httpx.get(url + path, timeout=60).text):
             time.sleep(0.02)
         seen.append(found)
         start(self)

@@ -238,7 +238,7 @@ def test_run_runs_until_it_is_told_to_end(cli, tmp_path):
     cli.run("projections", "pause", "counting", "--wait", "10")
     assert cli.json("projections", "show", "counting")["state"] == "paused"
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=30) == ("", "")
+    assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 0
     assert cli.json("projections", "show", "counting")["owner"] is None
 
