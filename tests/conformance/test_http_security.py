@@ -515,7 +515,7 @@ async def test_slow_loris(open_http):
         await send(open_http, "GET", "/health/live")
         await asyncio.sleep(0.05)
     trickled, nothing, half, slow_body, kept = await asyncio.wait_for(
-        asyncio.gather(*attackers, return_exceptions=True), 20
+        asyncio.gather(*attackers, return_exceptions=True), 60
     )
     assert trickled is None
     assert isinstance(nothing, ConnectionError) or nothing == b""

@@ -144,7 +144,7 @@ def config(tmp_path, monkeypatch):
         small_config(tmp_path / "data"),
         tags=TagsConfig(poll_interval=0.005),
         pipeline=PipelineConfig(retry_first=0.01, retry_most=0.01),
-        projections=ProjectionsConfig(lease=0.6, poll=0.02),
+        projections=ProjectionsConfig(lease=1.5, poll=0.02),
     )
 
 

@@ -217,7 +217,7 @@ async def stores():
     """Three processes; the first owns what it declares."""
     tables = Tables()
     names = ("one", "two", "three")
-    found = [ModelQueueStore(tables, name, host=HOST, beat_seconds=0.2, takeover_seconds=1.5) for name in names]
+    found = [ModelQueueStore(tables, name, host=HOST, beat_seconds=0.2, takeover_seconds=6.0) for name in names]
     yield found
     for store in found:
         await store.close()

@@ -241,7 +241,7 @@ async def test_what_cannot_finish_is_released(store):
     queue = Queue("jobs", store)
     await queue.put("short")
     await queue.put("long")
-    async with working(store, work, grace=0.2) as worker:
+    async with working(store, work, grace=1.0) as worker:
         await until(lambda: worker.running == 2)
     assert ended == ["short"]
     (info,) = await queue.peek()
