@@ -21,8 +21,8 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    # Both are to have a part in it: nothing begins before both are there, and no task waits for the worker that read its
-    # partition before.
+    # Both are to have a part in it: nothing begins before both are there, and no task waits for the worker that read
+    # its partition before.
     "spark.cores.max": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
