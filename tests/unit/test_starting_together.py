@@ -16,7 +16,7 @@ import pytest
 import everlog
 from everlog import Event
 from everlog.cli.sample import load_sample
-from everlog.errors import PortTaken
+from everlog.errors import DocumentConflict, PortTaken
 from everlog.http.server import listen, serving
 from everlog.journal.journal import Journal
 from everlog.pipeline.starting import find_start
@@ -72,6 +72,15 @@ async def test_of_two_who_load_the_sample_one_does(tmp_path) -> None:
             journal = first.journal(topic)
             ends = [await journal.pointer(f"{topic[:-1]}-{number}") for number in range(1, count + 1)]
             assert {end for end in ends if end is not None} == {10}
+
+
+async def test_two_who_define_the_same_view_both_get_it(tmp_path) -> None:
+    """As programs do when they start; only another view of that name is refused."""
+    async with everlog.connect(tmp_path / "data") as first, everlog.connect(tmp_path / "data") as second:
+        found = await asyncio.gather(*(log.documents.put_view("all~", "orders/{*}") for log in (first, second)))
+        assert {view[:3] for view in found} == {("all~", "orders/{*}", None)}
+        with pytest.raises(DocumentConflict, match="another view"):
+            await second.documents.put_view("all~", "carts/{*}")
 
 
 def test_two_servers_do_not_share_a_port() -> None:
