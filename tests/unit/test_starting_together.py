@@ -132,7 +132,7 @@ def in_process(work: Callable[[Path, int], Awaitable[None]], folder: Path, numbe
     """What went wrong is left beside the folder."""
     begin.wait(60)
     try:
-        asyncio.run(work(folder, number))  # type: ignore[arg-type]
+        asyncio.run(work(folder, number))
     except BaseException:
         folder.with_name(f"{folder.name}-{number}").write_text(traceback.format_exc())
 
