@@ -31,7 +31,7 @@ async def edit(log: everlog.Everlog, chance: random.Random) -> dict[str, int]:
         page = chance.choice(PAGES)
         last[page] = number
         priority = Priority.NEW_PAGE if page == "news" else Priority.UPDATES
-        await log.queue("pages").put(page, {"edit": number}, delay="100ms", priority=priority)
+        await log.queue("pages").put(page, {"edit": number}, delay="500ms", priority=priority)
     return last
 
 

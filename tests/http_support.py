@@ -24,7 +24,7 @@ async def server(config: Config, **options: Any) -> AsyncIterator[tuple[Everlog,
     async with (
         connect(config) as log,
         serving(log, host="127.0.0.1", port=0, **options) as address,
-        httpx.AsyncClient(base_url=address, timeout=20) as client,
+        httpx.AsyncClient(base_url=address, timeout=60) as client,
     ):
         yield log, client
 
@@ -52,7 +52,7 @@ async def frames(
 ) -> list[dict[str, str]]:
     """The first so many frames of a stream: all, checkpoints included, or only those of one kind."""
     found: list[dict[str, str]] = []
-    async with asyncio.timeout(20), http.stream("GET", path, **options) as answer:
+    async with asyncio.timeout(60), http.stream("GET", path, **options) as answer:
         assert answer.status_code == 200, await answer.aread()
         assert answer.headers["content-type"].startswith("text/event-stream")
         frame: dict[str, str] = {}
@@ -121,7 +121,7 @@ def server_in_thread(config: Config, **options: Any) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(60)
     try:
         yield found["address"]
     finally:

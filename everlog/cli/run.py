@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,11 +87,20 @@ async def up(
     if embedded:
         services.append(Retention(log.parts))
     async with AsyncExitStack() as stack:
+        # Before anything begins that must be ended: a server that others know of leaves in order.
+        stop = stack.enter_context(stopping(settings))
         if not once and not no_server:
             await start_server(log, settings, stack, ServerOptions(**server))
         if light := [one for one in found if one not in heavy]:
             await stack.enter_async_context(log.projections.run(*light))
-        await run_pipeline(log, settings, services, once=once, patience=patience, accept_loss=False, projections=heavy)
+        await run_pipeline(
+            log, settings, services, stop, once=once, patience=patience, accept_loss=False, projections=heavy
+        )
+
+
+def stopping(settings: Settings) -> AbstractContextManager[asyncio.Event]:
+    """What Ctrl-C and SIGTERM set."""
+    return stop_signals("" if settings.as_json else "stopping … (once more: at once)")
 
 
 async def start_server(log: Everlog, settings: Settings, stack: AsyncExitStack, options: ServerOptions) -> None:
@@ -123,33 +132,36 @@ async def replicate(
     if app is not None and once:
         raise click.UsageError("--projections runs until Ctrl-C: it does not go with --once")
     found = [] if app is None else load_app(app)
-    await run_pipeline(log, settings, [], once=once, patience=patience, accept_loss=accept_loss, projections=found)
+    with stopping(settings) as stop:
+        await run_pipeline(
+            log, settings, [], stop, once=once, patience=patience, accept_loss=accept_loss, projections=found
+        )
 
 
 async def run_pipeline(
     log: Everlog,
     settings: Settings,
     services: list[Service],
+    stop: asyncio.Event,
     *,
     once: bool,
     patience: float | None,
     accept_loss: bool,
     projections: Sequence[Projection] = (),
 ) -> None:
-    """Run until Ctrl-C, or with `once` until all that is in the log now is in the tables."""
+    """Run until `stop` is set, or with `once` until all that is in the log now is in the tables."""
     if patience is not None and not once:
         raise click.UsageError("--timeout goes with --once")
     done = False
-    with stop_signals("" if settings.as_json else "stopping … (once more: at once)") as stop:
-        async with (
-            running(log, settings, services, stop, accept_loss=accept_loss) as pipeline,
-            _on_spark(log, pipeline, projections),
-        ):
-            if once:
-                done = await _wait(log, pipeline, settings, stop, patience)
-            else:
-                await watch_status(log, settings, stop)
-            interrupted = stop.is_set()
+    async with (
+        running(log, settings, services, stop, accept_loss=accept_loss) as pipeline,
+        _on_spark(log, pipeline, projections),
+    ):
+        if once:
+            done = await _wait(log, pipeline, settings, stop, patience)
+        else:
+            await watch_status(log, settings, stop)
+        interrupted = stop.is_set()
     if pipeline.failure is not None:
         raise pipeline.failure
     if once:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from everlog.client import Everlog
+from everlog.errors import Conflict
 from everlog.journal.events import Event
 from everlog.journal.journal import Journal
 
@@ -60,11 +61,11 @@ def balance(events: list[Any]) -> int:
 async def _fill(
     journal: Journal, name: str, count: int, story: Callable[[int], Iterator[Event]], **options: Any
 ) -> int:
-    """Journals name-1 to name-count; appends of different journals share commits."""
+    """Journals name-1 to name-count, each to the end of its story; appends of different journals share commits."""
 
     async def tell(number: int) -> int:
         events = list(story(number))
-        for event in events:
+        for event in events[await journal.pointer(f"{name}-{number}") or 0 :]:
             await journal.append(f"{name}-{number}", event, **options)
         return len(events)
 
@@ -78,10 +79,14 @@ async def holds_sample(log: Everlog) -> bool:
 
 
 async def load_sample(log: Everlog) -> Sample | None:
-    """Fill a new log; None, and nothing done, if it holds anything already."""
+    """Fill a new log; None, and nothing done, if it holds anything already, or somebody else is just filling it."""
     if await log.topics():
         return None
     orders, carts, accounts = log.journal("orders"), log.journal("carts"), log.journal("accounts")
+    try:  # of those who come together, one wins the first event, and tells the rest
+        await orders.append("order-1", next(_order(1)), expected=0)
+    except Conflict:
+        return None
     events = sum(
         await asyncio.gather(
             _fill(orders, "order", 10, _order),

@@ -14,7 +14,6 @@ from everlog.cli.output import show
 from everlog.cli.settings import Settings, with_log
 from everlog.cli.status import stop_signals
 from everlog.client import Everlog
-from everlog.errors import PortTaken
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,16 +45,14 @@ class ServerOptions:
     @asynccontextmanager
     async def serving(self, log: Everlog, *, any_port: bool = False) -> AsyncIterator[str]:
         """The server at work. `any_port`: if the usual port is taken and none was asked for, another one will do."""
-        from everlog.http.server import listen, serving
+        from everlog.http.server import serving
 
         config = log.config.server
         host, port = self.host or config.host, config.port if self.port is None else self.port
-        if any_port and self.port is None:
-            try:
-                listen(host, port).close()
-            except PortTaken:
-                port = 0
-        async with serving(log, host=host, port=port, writable=self.writable, anonymous=self.anonymous) as url:
+        any_port = any_port and self.port is None
+        async with serving(
+            log, host=host, port=port, any_port=any_port, writable=self.writable, anonymous=self.anonymous
+        ) as url:
             yield url
 
 

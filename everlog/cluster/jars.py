@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from everlog.cluster.processes import java_environment
 from everlog.config import prepare_folder
@@ -71,10 +72,22 @@ def cache_folder() -> Path:
 
 @contextmanager
 def exclusively(path: Path) -> Iterator[None]:
-    """One process at a time; the file stays, because removing it would let two in."""
-    with path.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    """One process at a time. Its holder may remove the file: whoever waited for that one waits for the next."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if _is_there(lock, path):
+                yield
+                return
+
+
+def _is_there(file: IO[str], path: Path) -> bool:
+    """Whether an open file is still the one at its path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _place(profile: str, digests: dict[str, str]) -> Path:

@@ -91,19 +91,26 @@ class Definitions(ABC):
         compile_template(template)
         view = View(uri, template, None if parse_filter(condition or "") is None else condition)
         parts = await self.open()
-        for known in await parts.store.views():
-            if known.shows_as(view):
-                return known
+        known = await self._known_alike(view)
+        if known is not None:
+            return known
         head, _ = await parts.store.load(Place(uri))
         if head is not None and not head.deleted and not head.view:
             raise DocumentConflict("collection_view_conflict", f"{uri} is a collection already")
         if not await parts.store.put_view(view):
-            raise DocumentConflict("already-exists", f"{uri} is another view already: delete it first")
+            known = await self._known_alike(view)  # somebody may have made the same one since we looked
+            if known is None:
+                raise DocumentConflict("already-exists", f"{uri} is another view already: delete it first")
+            return known
         with contextlib.suppress(DocumentConflict):  # it is there since an earlier, unfinished call
             await self._apply(Command("put", Place(uri), internal=True, makes_view=True))
         parts.followers.forget()
         parts.completer.kick_indexes(self._config.index_step)
         return view
+
+    async def _known_alike(self, view: View) -> View | None:
+        found = await (await self.open()).store.views()
+        return next((known for known in found if known.shows_as(view)), None)
 
     async def view(self, path: str) -> View:
         """One view."""

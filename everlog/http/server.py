@@ -22,6 +22,7 @@ except ImportError as error:
     raise MissingExtra("server") from error
 
 SHUTDOWN_SECONDS = 3
+BACKLOG = 2048
 
 
 class _Server(uvicorn.Server):
@@ -41,18 +42,29 @@ def check_address(host: str, security: Security, *, anonymous: bool) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at the address, or an error that says why not."""
+    """A socket that listens at the address, or an error that says why not."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP: asyncio turns Nagle's algorithm off only then, which would cost 40 ms per answer.
     made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
+        # At once: Linux lets two sockets have an address until one of them listens, and nobody else would say so.
+        made.listen(BACKLOG)
     except OSError as error:
         made.close()
         reason = error.strerror or str(error)
         raise PortTaken("the server", f"{host}:{port}", f"{reason}: choose another one with --port") from error
     return made
+
+
+def _listen(host: str, port: int, *, any_port: bool) -> socket.socket:
+    try:
+        return listen(host, port)
+    except PortTaken:
+        if not any_port:
+            raise
+        return listen(host, 0)
 
 
 def _settings(config: Config, app: Application) -> uvicorn.Config:
@@ -83,14 +95,17 @@ def _settings(config: Config, app: Application) -> uvicorn.Config:
 
 @asynccontextmanager
 async def serving(
-    log: Everlog, *, host: str, port: int, writable: bool = False, anonymous: bool = False
+    log: Everlog, *, host: str, port: int, any_port: bool = False, writable: bool = False, anonymous: bool = False
 ) -> AsyncIterator[str]:
-    """The server at work; gives its address. Port 0: any free one. The rest is as `[server]` says, or more open."""
+    """The server at work; gives its address. Port 0: any free one; `any_port`: also if the port is taken.
+
+    The rest is as `[server]` says, or more open.
+    """
     security = Security.of(log.config, log.parts.clock, local=is_loopback(host), writable=writable)
     check_address(host, security, anonymous=anonymous or log.config.server.anonymous)
     app = make_app(log, security=security)
     config = _settings(log.config, app)
-    bound = listen(host, port)
+    bound = _listen(host, port, any_port=any_port)
     server = _Server(config)
     task = asyncio.create_task(server._serve(sockets=[bound]))
     try:

@@ -15,7 +15,7 @@ from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageF
 from everlog.journal.actions import Delete, Mark, Purge
 from everlog.journal.events import Event, EventRecord
 from everlog.journal.head import Head, exists
-from everlog.journal.pinning import check_never_used, pin_topic
+from everlog.journal.pinning import find_topic, pin_topic
 from everlog.journal.pointers import ANSWER_SECONDS, LOOK_SECONDS
 from everlog.journal.reading import Reader, Ref, Span
 from everlog.journal.remains import Remains, parts_over
@@ -23,7 +23,7 @@ from everlog.journal.retiring import is_retired
 from everlog.journal.snapshots import Recovered, Snapshots
 from everlog.journal.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
 from everlog.journal.writing import Draft, Origin, Writer
-from everlog.log.base import Log
+from everlog.log.base import Log, LogTopic
 from everlog.store.base import Store
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,200}")
@@ -260,9 +260,11 @@ class Journal:
         self._looked = self.parts.clock.monotonic()
         if await is_retired(store, self.log_name):
             return await self._open_remains()
-        found = await log.create_topic(self.log_name) if create else await log.topic(self.log_name)
+        if create:
+            found: LogTopic | None = await log.create_topic(self.log_name)
+        else:
+            found = await find_topic(log, store, self.log_name, self.topic)
         if found is None:
-            await check_never_used(store, self.log_name, self.topic)
             return None
         topic = await pin_topic(store, found, self.parts.config, self.parts.clock)
         self._opened = Ref(found, topic, "", b"", self.topic)

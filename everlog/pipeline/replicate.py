@@ -26,7 +26,7 @@ from everlog.config import Config
 from everlog.errors import EverlogError, ReplicationFailed, TopicReplaced, TopicRetired
 from everlog.failpoints import failpoint
 from everlog.journal.head import Topic
-from everlog.journal.pinning import pin_topic
+from everlog.journal.pinning import look_again, pin_topic
 from everlog.journal.retiring import retired_topics
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.backoff import Backoff
@@ -241,7 +241,7 @@ class Replicator:
         return dict(zip(names, topics, strict=True))
 
     async def _pin(self, name: str) -> Topic:
-        found = await self._log.topic(name)
+        found = await look_again(self._log, name)
         if found is None:
             raise TopicReplaced(f"the topic {name} was deleted while it was being replicated")
         return await pin_topic(self._store, found, self._config, self._clock)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,7 +12,7 @@ from everlog.config import Config
 from everlog.errors import LogTruncated, TopicReplaced
 from everlog.errors.storage import rescue
 from everlog.journal.head import Topic
-from everlog.journal.pinning import pin_topic
+from everlog.journal.pinning import look_again, pin_topic
 from everlog.journal.reading import check_truncation
 from everlog.journal.retiring import retired_topics
 from everlog.log.base import Log, LogTopic
@@ -39,6 +40,13 @@ async def find_start(log: Log, store: Store, config: Config, clock: Clock, *, ac
     """Begin right after pointer2; a topic that was truncated, replaced or deleted is left out with its reason."""
     start = Start(retired=await retired_topics(store))
     present = {topic.name: topic for topic in await log.topics() if config.journal.includes(topic.name)}
+    pinned = [topic.name for topic in await store.pinned() if config.journal.includes(topic.name)]
+    missing = [name for name in pinned if name not in present.keys() | start.retired]
+    for name, late in zip(missing, await asyncio.gather(*(look_again(log, name) for name in missing)), strict=True):
+        if late is None:
+            start.left_out[name] = f"it is not in the log any more: {rescue(config.journal.short(name))}"
+        else:  # somebody made and pinned it since we looked
+            present[name] = late
     for name, found in present.items():
         if name in start.retired:
             continue
@@ -48,10 +56,6 @@ async def find_start(log: Log, store: Store, config: Config, clock: Clock, *, ac
             start.topics[name] = topic
         except (LogTruncated, TopicReplaced) as error:
             start.left_out[name] = str(error)
-    for topic in await store.pinned():
-        if config.journal.includes(topic.name) and topic.name not in present.keys() | start.retired:
-            name = config.journal.short(topic.name)
-            start.left_out[topic.name] = f"it is not in the log any more: {rescue(name)}"
     return start
 
 

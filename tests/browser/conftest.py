@@ -12,6 +12,8 @@ import pytest
 from tests.browser.world import World, fill, fill_projections, fill_view
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright's Python package is not installed")
+# Milliseconds until something is given up that should be on a page: machines that run tests do other things, too.
+PATIENCE = 30_000
 CHROMIUM = os.environ.get("EVERLOG_CHROMIUM") or "/usr/bin/chromium"
 
 
@@ -23,7 +25,8 @@ def browser() -> Iterator[Any]:
             pytest.fail(reason)
         pytest.skip(reason)
     with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        sync_api.expect.set_options(timeout=PATIENCE)
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=4 * PATIENCE)
         yield found
         found.close()
 
@@ -79,7 +82,7 @@ def visit(browser: Any, world: World) -> Iterator[Callable[..., Watched]]:
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", **more
         )
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(PATIENCE)
         found = Watched(context.new_page(), world)
         found.expected += expected
         opened.append((context, found))

@@ -22,12 +22,11 @@ import everlog.sync
 from everlog.cluster.local import LocalCluster
 from everlog.console.rendering import NAV, url
 from everlog.journal.events import Event
+from tests.browser.conftest import PATIENCE
 from tests.cluster.servers import running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
 
-# A look takes at most 3 s, and a live page looks every 2 s; the rest is for a machine that does other things, too.
-SECONDS = 20_000
 PAGES = [
     *(url(name) for name, _ in NAV),
     "/console/journal?topic=orders&id=o-1",
@@ -81,12 +80,10 @@ def server(local: LocalCluster) -> Iterator[str]:
 def page(browser: Any, server: str) -> Iterator[Any]:
     """The first page, on which everything keeps up."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(SECONDS)
-    expect.set_options(timeout=SECONDS)
+    context.set_default_timeout(PATIENCE)
     found = context.new_page()
     found.goto(server)
     yield found
-    expect.set_options(timeout=5000)
     context.close()
 
 
@@ -110,13 +107,13 @@ def pages_answer(page: Any, server: str, paths: list[str] = PAGES) -> dict[str, 
     other = page.context.new_page()
     answers = {}
     for path in paths:
-        answer = other.goto(server + path, timeout=12_000)
+        answer = other.goto(server + path, timeout=PATIENCE)
         answers[path] = answer.status
         assert answer.status in (200, 503), (path, answer.status, answer.text())
         if answer.status == 503:
             expect(other.locator(".wrong")).to_contain_text("The Flow page says which part does not answer")
         expect(other.locator("#chip")).to_contain_text("problem")
-    twin = other.request.get(server + path, headers={"accept": "application/json"}, timeout=12_000)
+    twin = other.request.get(server + path, headers={"accept": "application/json"}, timeout=PATIENCE)
     assert (twin.status, "error" in twin.json()) == (answer.status, answer.status == 503)
     other.close()
     return answers

@@ -102,7 +102,7 @@ class World:
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
+        self._thread.join(60)
         self._loop.close()
 
     async def _run(self) -> None:

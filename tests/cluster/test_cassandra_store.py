@@ -28,6 +28,7 @@ from everlog.testing import StoreConformance
 from tests.cluster.keyspaces import contents, opened, own_keyspace
 from tests.cluster.proxy import Proxy
 from tests.support import START_MS, append_record, broken_record, delete_record, mark_record, purge_record
+from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
 
@@ -399,7 +400,7 @@ async def test_an_outage_ends_the_task_and_a_short_one_does_not(config) -> None:
     """A node that is away for a moment is waited for; one that stays away is an error that says so and can be retried,
     about all journals of the batch."""
     async with own_keyspace(config), Proxy.to(config) as proxy:
-        there = msgspec.structs.replace(config, contact_points=[proxy.address], request_timeout=0.5, retries=6)
+        there = msgspec.structs.replace(config, contact_points=[proxy.address], request_timeout=0.5, retries=8)
         async with opened(there) as store:
             topic = await pinned(store)
             await apply_all(store, topic, append_record(0, 1))
@@ -411,5 +412,13 @@ async def test_an_outage_ends_the_task_and_a_short_one_does_not(config) -> None:
                 await apply_all(store, topic, *(append_record(n, n, key=f"k{n}".encode()) for n in range(2, 300)))
             assert raised.value.retriable
             proxy.join()
-            await apply_all(store, topic, append_record(2, 3))
+
+            async def is_back() -> bool:
+                try:
+                    await apply_all(store, topic, append_record(2, 3))
+                except Unreachable:  # the longer it was away, the longer are the driver's pauses
+                    return False
+                return True
+
+            await until(is_back)
             assert (await store.head(topic.name, "k")).seq_nr == 3

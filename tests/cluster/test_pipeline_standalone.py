@@ -21,7 +21,11 @@ CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    # Both are to have a part in it: no task waits for the worker that read its partition before.
+    # Both are to have a part in it: nothing begins before both are there, and no task waits for the worker that read
+    # its partition before.
+    "spark.cores.max": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     "spark.locality.wait": "0s",
 }
 
@@ -55,4 +59,4 @@ async def test_a_worker_dies_in_the_middle_of_a_batch(backend: ClusterBackend, t
     with standalone(tmp_path / "spark", [None, "apply.rows:2"]) as cluster:
         await replicate_on(cluster, backend, tmp_path / "run")
         assert cluster.workers[0].poll() is None
-        assert cluster.workers[1].wait(10) == -signal.SIGKILL
+        assert cluster.workers[1].wait(60) == -signal.SIGKILL

@@ -17,12 +17,26 @@ import pytest
 from everlog.queues.cassandra.store import CassandraQueueStore
 from everlog.queues.operations import Claim
 from everlog.queues.queue import Queue
+from tests.waiting import blocking_until
 
 pytestmark = pytest.mark.cluster
 
 
+def done(path: Path) -> int:
+    """How many jobs a process had done."""
+    return path.read_bytes().count(b'["done"')
+
+
+def done_by(folder: Path) -> list[int]:
+    return [done(path) for path in folder.glob("p[0-9]*")]
+
+
 def torment(config, folder, rounds: int, host: str = "-", count: int = 2) -> list[list]:
-    """Some processes at a time; each round one of them is killed, or stopped for longer than a takeover takes."""
+    """Some processes at a time; each round one of them is killed, or stopped for longer than a takeover takes.
+
+    Not before some work was done since the last time, by the victim if it can reach the owner: how long processes take
+    to start, and queues to be taken over, nobody knows.
+    """
     chance = random.Random(rounds)
     text = msgspec.json.encode(config).decode()
     said = []
@@ -33,10 +47,15 @@ def torment(config, folder, rounds: int, host: str = "-", count: int = 2) -> lis
             command = [sys.executable, "-m", "tests.cluster.queue_owner", text, name, host]
             return subprocess.Popen(command, stdout=output), path
 
+    def work_goes_on(victim: Path) -> None:
+        wanted = sum(done_by(folder)) + 5
+        blocking_until(lambda: sum(done_by(folder)) >= wanted and (host == "-" or done(victim)), seconds=120)
+
     living = [start(f"p{number}") for number in range(count)]
     try:
         for number in range(count, rounds + count):
-            time.sleep(1.5 + chance.random())
+            work_goes_on(living[0][1])
+            time.sleep(0.5 + chance.random())
             process, path = living.pop(0)
             if number % 2:
                 process.send_signal(signal.SIGSTOP)
@@ -94,7 +113,7 @@ async def run(config, folder, rounds: int, **options) -> None:
 
 def at_work(folder) -> int:
     """How many processes had a job done."""
-    return sum(b'["done"' in path.read_bytes() for path in folder.iterdir() if path.is_file())
+    return sum(map(bool, done_by(folder)))
 
 
 @pytest.mark.case("journal-tables", 46)

@@ -30,7 +30,7 @@ def keyspace(cluster_config):
 async def stores(keyspace):
     """Three processes' stores, as far as the network is concerned; the first owns what it declares."""
     found = [
-        CassandraQueueStore(keyspace, name=name, host=HOST, beat_seconds=0.2, takeover_seconds=1.5, segment_records=100)
+        CassandraQueueStore(keyspace, name=name, host=HOST, beat_seconds=0.2, takeover_seconds=15, segment_records=100)
         for name in ("one", "two", "three")
     ]
     yield found
@@ -80,8 +80,8 @@ def test_other_machines_need_a_token(keyspace):
 
 
 async def test_a_wrong_token_reaches_nobody(keyspace):
-    one = CassandraQueueStore(keyspace, name="one", host=HOST, token="right" * 5, takeover_seconds=0.5)
-    two = CassandraQueueStore(keyspace, name="two", host=HOST, token="wrong" * 5, takeover_seconds=0.5)
+    one = CassandraQueueStore(keyspace, name="one", host=HOST, token="right" * 5, takeover_seconds=2.0)
+    two = CassandraQueueStore(keyspace, name="two", host=HOST, token="wrong" * 5, takeover_seconds=2.0)
     one.beat_seconds = 0.1
     await Queue("jobs", one).put("k")
     with pytest.raises(OwnedElsewhere, match="401"):
@@ -107,7 +107,7 @@ async def test_limits_are_exact_over_processes(keyspace):
     try:
         for peer in peers:
             assert await asyncio.to_thread(peer.stdout.readline) == b'["ready"]\n'
-        outputs = await asyncio.gather(*(asyncio.to_thread(peer.communicate, b"\n", 60) for peer in peers))
+        outputs = await asyncio.gather(*(asyncio.to_thread(peer.communicate, b"\n", 120) for peer in peers))
     finally:
         for peer in peers:
             peer.kill()

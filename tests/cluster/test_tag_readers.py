@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults.tag_readers import write_and_read
 
-pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.spark]
+pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.mark.case("tags-and-projections", 45)

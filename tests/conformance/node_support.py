@@ -29,7 +29,8 @@ QUICK = DocumentsConfig(
     hot_recovery=120.0,
     hot_recovery_retry=0.3,
     stale_recovery=240.0,
-    request_timeout=15.0,
+    # Tests hold tasks while they start another server, which takes as long as the machine makes it.
+    request_timeout=60.0,
     transaction_days=1.5,
 )
 
@@ -70,9 +71,9 @@ class Server:
 class Fleet:
     """Servers on one configuration. `pause` holds tasks of a key as long as the block lasts."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
+    def __init__(self, config: Config, folder: Path, **documents: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.config = msgspec.structs.replace(config, documents=QUICK)
+        self.config = msgspec.structs.replace(config, documents=msgspec.structs.replace(QUICK, **documents))
         self._file = write_config(self.config, folder / "server.json")
         self._paused = folder / "paused"
         self._held = folder / "paused.held"
@@ -113,8 +114,9 @@ class Fleet:
 
 
 @contextmanager
-def fleet(config: Config, folder: Path) -> Iterator[Fleet]:
-    made = Fleet(config, folder)
+def fleet(config: Config, folder: Path, **documents: Any) -> Iterator[Fleet]:
+    """`documents`: other settings of theirs."""
+    made = Fleet(config, folder, **documents)
     try:
         yield made
     finally:

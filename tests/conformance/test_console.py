@@ -53,7 +53,10 @@ async def log(tmp_path) -> AsyncIterator[Everlog]:
 @pytest.fixture
 async def http(log) -> AsyncIterator[httpx.AsyncClient]:
     """A server that may act."""
-    async with serving(log, host="127.0.0.1", port=0) as address, httpx.AsyncClient(base_url=address) as client:
+    async with (
+        serving(log, host="127.0.0.1", port=0) as address,
+        httpx.AsyncClient(base_url=address, timeout=60) as client,
+    ):
         yield client
 
 
@@ -113,7 +116,7 @@ async def test_streams_are_bounded_and_end(http, monkeypatch):
         assert "retry-after" in refused.headers
 
     # A stream whose reader left makes room for the next one.
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             async with http.stream("GET", "/index.live") as again:
                 if again.status_code == 200:
@@ -124,7 +127,7 @@ async def test_streams_are_bounded_and_end(http, monkeypatch):
 async def secret(http: httpx.AsyncClient, log: Everlog) -> str:
     """What the forms of a page send back; they show up with the queue, at the next look."""
     await log.queue("q").declare()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             page = await http.get("/console/queues", headers=HTML)
             if found := page.text.partition('name="csrf_token" value="')[2].partition('"')[0]:
@@ -255,7 +258,7 @@ async def test_without_the_right_to_act_there_are_no_forms_and_no_actions(tmp_pa
     async with (
         connect(small_config(tmp_path / "data")) as log,
         serving(log, host="127.0.0.1", port=0) as address,
-        httpx.AsyncClient(base_url=address) as client,
+        httpx.AsyncClient(base_url=address, timeout=60) as client,
     ):
         await log.queue("q").declare()
         page = await client.get("/console/queues?name=q", headers=HTML)
@@ -418,7 +421,7 @@ async def test_the_pipeline_page_says_where_the_time_goes(http, log):
     said = PipelineStatus("running", 1, "h", now, batches=1, rows={"journal": 5}, recent=[batch], slowest=[slow])
     await save_pipeline_status(store, said, now)
     page = ""
-    async with asyncio.timeout(10):  # a look at everything is shared for a second
+    async with asyncio.timeout(60):  # a look at everything is shared for a second
         while "Where the time goes" not in page:
             page = (await http.get("/console/pipeline", headers=HTML)).text
     for part in ("in the last batch", "Rows written", "topic=orders&amp;id=o+%3C1%3E", "1.5 ms"):

@@ -47,7 +47,7 @@ def docs(log: Everlog) -> Documents:
 
 
 async def ready(docs: Documents, path: str, index_id: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await docs.index(path, index_id)).status is not IndexStatus.READY:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -193,7 +193,7 @@ async def test_the_past_and_the_feed(docs: Documents) -> None:
     await docs.put("c~/x", {"n": 1}, wait=True)
     assert await docs.at("c~", 1) == [{"n": 1, "id": "x"}]
     seen: list[Any] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for item in docs.feed("d", after=0):
             seen.append(item.revision if isinstance(item, DocumentEvent) else f"checkpoint {item}")
             if len(seen) == 3:

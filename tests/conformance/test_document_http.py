@@ -29,7 +29,7 @@ async def http(tmp_path) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         connect(config) as log,
         serving(log, host="127.0.0.1", port=0) as address,
-        httpx.AsyncClient(base_url=address, timeout=20) as client,
+        httpx.AsyncClient(base_url=address, timeout=60) as client,
     ):
         yield client
 
@@ -431,7 +431,7 @@ async def test_the_past(http):
 async def read_feed(http: httpx.AsyncClient, path: str, count: int, **options: Any) -> list[dict[str, str]]:
     """The first so many messages of a feed, checkpoints included."""
     found: list[dict[str, str]] = []
-    async with asyncio.timeout(10), http.stream("GET", C + path, **options) as answer:
+    async with asyncio.timeout(60), http.stream("GET", C + path, **options) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         message: dict[str, str] = {}
@@ -463,11 +463,11 @@ async def test_a_feed_is_resumable(http):
 
 
 async def test_a_feed_ends_when_the_server_stops(tmp_path):
-    async with connect(small_config(tmp_path / "data")) as log, httpx.AsyncClient() as client:
+    async with connect(small_config(tmp_path / "data")) as log, httpx.AsyncClient(timeout=60) as client:
         async with serving(log, host="127.0.0.1", port=0) as address:
             reading = asyncio.create_task(client.get(f"{address}{C}d?feed"))
             await client.put(f"{address}{C}d", content="1")
-        answer = await asyncio.wait_for(reading, 10)
+        answer = await asyncio.wait_for(reading, 60)
     assert answer.status_code == 200
     assert answer.text.endswith("\n\n")  # the last message is whole
 
@@ -539,7 +539,7 @@ async def test_a_body_that_never_ends_and_a_slow_one(http):
             yield b"x" * 10_000
 
     try:
-        async with httpx.AsyncClient(base_url=http.base_url, timeout=20) as other:
+        async with httpx.AsyncClient(base_url=http.base_url, timeout=60) as other:
             answer = await other.put(C + "d", content=endless())
             assert answer.status_code == 413
     except httpx.TransportError:
@@ -548,8 +548,8 @@ async def test_a_body_that_never_ends_and_a_slow_one(http):
     writer.write(b"PUT /hyper-storage/content/d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n[1")
     await writer.drain()
     await send(http, "PUT", C + "other", 1, 201)
-    assert (await asyncio.wait_for(reader.read(100), 20)).startswith(b"HTTP/1.1 408")
+    assert (await asyncio.wait_for(reader.read(100), 60)).startswith(b"HTTP/1.1 408")
     writer.close()
     # Not over the old connection: the server may be closing it, as it has been idle for so long.
-    async with httpx.AsyncClient(base_url=http.base_url, timeout=20) as fresh:
+    async with httpx.AsyncClient(base_url=http.base_url, timeout=60) as fresh:
         await refused(fresh, "GET", C + "d", status=404, code="not_found")

@@ -585,7 +585,7 @@ async def test_the_past_of_elements_and_collections(docs: Documents) -> None:
 
 async def take(feed: AsyncIterator[DocumentEvent | int], count: int) -> list[int]:
     found: list[int] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for item in feed:
             if isinstance(item, DocumentEvent):
                 found.append(item.revision)

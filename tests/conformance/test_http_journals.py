@@ -289,12 +289,12 @@ async def test_a_live_tag_is_resumable(log, http):
 
 
 async def test_streams_end_with_the_server(tmp_path):
-    async with httpx.AsyncClient(timeout=20) as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         async with server(small_config(tmp_path / "data")) as (_, http):
             url = f"{http.base_url}/tags/eu?live=true"
             reading = asyncio.create_task(client.get(url))
             await frames(http, "/tags/eu?live=true", 1)
-        answer = await asyncio.wait_for(reading, 10)
+        answer = await asyncio.wait_for(reading, 60)
     assert answer.text.endswith("\n\n")
 
 
@@ -306,7 +306,7 @@ async def test_projections(log, http):
         seen.append(event)
 
     async with log.projections.run(handler):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not await log.projections.list("seen"):  # noqa: ASYNC110 - it is known once it has begun
                 await asyncio.sleep(0.01)
         position = (await append(http, 1, 2)).headers["journal-position"]

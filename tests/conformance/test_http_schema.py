@@ -86,7 +86,7 @@ def served(tmp_path_factory) -> Iterator[Served]:
     names = asyncio.run(fill(config))
     headers = {"Authorization": f"Bearer {new_token(config, 'admin')}"}
     with server_in_thread(config) as address:
-        document = httpx.get(f"{address}/openapi/openapi.json", headers=headers).json()
+        document = httpx.get(f"{address}/openapi/openapi.json", headers=headers, timeout=60).json()
         yield Served(address, headers, document, IN | names)
 
 
@@ -104,7 +104,7 @@ async def fill(config: Config) -> dict[str, dict[str, Any]]:
         async def handler(event: Any, view: Any) -> None:
             raise ValueError("no such cart")
 
-        async with log.projections.run(handler), asyncio.timeout(20):
+        async with log.projections.run(handler), asyncio.timeout(60):
             while not await log.projections.list("seen"):  # noqa: ASYNC110 - it is known once it has begun
                 await asyncio.sleep(0.01)
         pages = log.queue("pages")
@@ -225,7 +225,7 @@ def test_every_operation_has_examples_and_they_fit(served: Served) -> None:
 
 def test_every_example_of_a_body_is_understood(served: Served) -> None:
     """It may come at the wrong time, but never in the wrong form."""
-    with httpx.Client(base_url=served.address, headers=served.headers, timeout=20) as http:
+    with httpx.Client(base_url=served.address, headers=served.headers, timeout=60) as http:
         for path, method, operation in all_operations(served.document):
             for media, content in (operation.get("requestBody") or {}).get("content", {}).items():
                 (example,) = content["examples"].values()

@@ -373,7 +373,7 @@ async def raw(http: httpx.AsyncClient, request: bytes) -> bytes:
     writer.write(request)
     await writer.drain()
     try:
-        return await asyncio.wait_for(reader.read(-1), 20)
+        return await asyncio.wait_for(reader.read(-1), 60)
     finally:
         writer.close()
 
@@ -480,7 +480,7 @@ async def test_limits(open_http):
             yield b"x" * 10_000
 
     try:
-        async with httpx.AsyncClient(base_url=open_http.base_url, timeout=20) as other:
+        async with httpx.AsyncClient(base_url=open_http.base_url, timeout=60) as other:
             assert (await other.post(J, content=endless())).status_code == 413
     except httpx.TransportError:
         pass  # the connection was closed under it, which is as good
@@ -516,7 +516,7 @@ async def test_slow_loris(open_http):
         await send(open_http, "GET", "/health/live")
         await asyncio.sleep(0.05)
     trickled, nothing, half, slow_body, kept = await asyncio.wait_for(
-        asyncio.gather(*attackers, return_exceptions=True), 20
+        asyncio.gather(*attackers, return_exceptions=True), 60
     )
     assert trickled is None
     assert isinstance(nothing, ConnectionError) or nothing == b""
@@ -549,7 +549,7 @@ async def test_a_route_that_lets_the_framework_read_its_body(config):
         headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
         scope = {"type": "http", "method": "POST", "path": "/echo", "raw_path": b"/echo", "query_string": b""}
         scope |= {"headers": headers, "client": None, "server": ("localhost", 80), "scheme": "http", "root_path": ""}
-        await asyncio.wait_for(app({**scope, "http_version": "1.1"}, receive, remember), 20)
+        await asyncio.wait_for(app({**scope, "http_version": "1.1"}, receive, remember), 60)
         return statuses[0]
 
     slow = msgspec.structs.replace(config, documents=DocumentsConfig(request_timeout=0.5))
@@ -575,7 +575,7 @@ async def test_a_reader_that_reads_nothing_is_cut(config, open_http):
     async def cut() -> bool:
         return "everlog_http_connections_cut_total 0" not in (await open_http.get("/metrics")).text
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await cut():  # noqa: ASYNC110  # it is the server that knows
             await asyncio.sleep(0.05)
     made.close()
@@ -605,7 +605,7 @@ async def test_servers_know_each_other(config, tmp_path):
             log = await stack.enter_async_context(connect(both))
             addresses.append(await stack.enter_async_context(serving(log, host="127.0.0.1", port=0)))
         trusted = ssl.create_default_context(cafile=str(cert))
-        http = await stack.enter_async_context(httpx.AsyncClient(verify=trusted, headers=bearer(token)))
+        http = await stack.enter_async_context(httpx.AsyncClient(verify=trusted, headers=bearer(token), timeout=60))
         nodes = f"{addresses[0]}/hyper-storage/nodes"
         assert (await http.get(nodes, headers=bearer("0123456789abcdef"))).status_code == 200
         assert (await http.get(nodes, headers=bearer("0123456789abcdeg"))).status_code == 401
@@ -632,7 +632,7 @@ async def test_tls(config, tmp_path):
     async with connect(secure) as log, serving(log, host="127.0.0.1", port=0) as address:
         assert address.startswith("https://")
         trusted = ssl.create_default_context(cafile=str(cert))
-        async with httpx.AsyncClient(base_url=address, verify=trusted) as client:
+        async with httpx.AsyncClient(base_url=address, verify=trusted, timeout=60) as client:
             answer = await client.post("/login", json={"token": token})
             assert answer.headers["set-cookie"].startswith("__Host-everlog_session=")
             assert "Secure" in answer.headers["set-cookie"]

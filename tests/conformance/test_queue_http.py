@@ -27,7 +27,7 @@ async def log(tmp_path):
 async def http(log) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         serving(log, host="127.0.0.1", port=0, writable=True) as address,
-        httpx.AsyncClient(base_url=address, timeout=20) as client,
+        httpx.AsyncClient(base_url=address, timeout=60) as client,
     ):
         yield client
 
@@ -128,17 +128,17 @@ async def test_a_claim_waits_for_work(http):
     """A long poll ends with the first job; without one, after its time; a second client is not woken for the same."""
     await send(http, "PUT", "/jobs", 200, json={})
     assert await claim(http, wait=0.05) == []
-    waiting = [asyncio.create_task(claim(http, wait=10, owner="same")) for _ in range(2)]
+    waiting = [asyncio.create_task(claim(http, wait=30, owner="same")) for _ in range(2)]
     await asyncio.sleep(0.1)
     assert not any(one.done() for one in waiting)
     for key in "ab":
         await post(http, "/jobs/jobs", {"key": key}, 201)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(25):
         found = await asyncio.gather(*waiting)
     assert sorted(job["key"] for jobs in found for job in jobs) == ["a", "b"]
-    delayed = asyncio.create_task(claim(http, wait=10))
+    delayed = asyncio.create_task(claim(http, wait=30))
     await post(http, "/jobs/jobs", {"key": "c", "delay": "200ms"}, 201)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(25):
         assert [job["key"] for job in await delayed] == ["c"]
 
 
@@ -149,8 +149,8 @@ async def listeners(log, count):
 
 async def test_a_client_that_hangs_up_takes_nothing(http, log):
     await send(http, "PUT", "/jobs", 200, json={})
-    gone = asyncio.create_task(claim(http, wait=10))
-    async with asyncio.timeout(5):
+    gone = asyncio.create_task(claim(http, wait=30))
+    async with asyncio.timeout(60):
         await listeners(log, 1)
         gone.cancel()
         await listeners(log, 0)

@@ -15,7 +15,7 @@ WRITERS = 10
 READERS = 20
 EVENTS = 5_000
 EVENTS_PER_APPEND = 10
-PATIENCE = 240
+PATIENCE = 600
 
 
 async def write_and_read(config: Config) -> None:

@@ -58,7 +58,8 @@ async def test_writes_while_the_broker_is_down(local: LocalCluster, tmp_path: Pa
     One of the two servers dies meanwhile. When the broker is back the other one completes all of it: nothing is
     left, and the events are those of the accepted writes, in the order of the revisions.
     """
-    with fleet(quick(load_config(local.config_file)), tmp_path / "fleet") as nodes:
+    config = quick(load_config(local.config_file))
+    with fleet(config, tmp_path / "fleet", request_timeout=15.0) as nodes:  # one write waits until it is over
         async with httpx.AsyncClient(timeout=60) as http:
             await _outage(local, nodes, http)
 

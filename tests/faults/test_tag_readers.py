@@ -7,7 +7,7 @@ import pytest
 from tests.faults.tag_readers import write_and_read
 from tests.support import small_config
 
-pytestmark = [pytest.mark.faults, pytest.mark.spark]
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.mark.case("tags-and-projections", 45)

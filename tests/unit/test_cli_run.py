@@ -12,10 +12,12 @@ import re
 import shlex
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -26,6 +28,7 @@ from everlog.cli import run
 from everlog.cli.main import main
 from everlog.cli.settings import Settings
 from everlog.client import connect
+from everlog.cluster.state import _free_ports
 from everlog.config import Config
 from everlog.errors import MissingExtra, ReplicationFailed
 from everlog.log.sqlite import SqliteLog
@@ -264,9 +267,9 @@ asyncio.run(main())
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Not one of those that the system hands out to whoever connects next."""
+    (found,) = _free_ports(1, 1)
+    return found
 
 
 def asking(monkeypatch, seen: list[str], url: str, path: str = "/health/live", until: str = "") -> None:
@@ -274,7 +277,7 @@ def asking(monkeypatch, seen: list[str], url: str, path: str = "/health/live", u
     start = StandIn.start
 
     def ask(self: StandIn) -> None:
-        while until not in (found := httpx.get(url + path).text):
+        while until not in (found := httpx.get(url + path, timeout=60).text):
             time.sleep(0.02)
         seen.append(found)
         start(self)
@@ -290,6 +293,22 @@ def test_up_serves_beside_the_pipeline(cli, pipelines, monkeypatch):
     assert f"serves {url}" in cli.run("up", "--no-sample", "--port", url.rpartition(":")[2]).stdout
     assert seen == ['{"status":"ok","reason":null}']
     assert pipelines[0].calls == ["start", "stop"]
+
+
+def test_a_signal_that_comes_before_the_pipeline_lets_the_server_leave_in_order(cli, pipelines, monkeypatch):
+    """As soon as it says where it serves, somebody may want to stop it."""
+    start_server = run.start_server
+
+    async def start_and_stop(*arguments) -> None:
+        await start_server(*arguments)
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # else this test would die of it
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(run, "start_server", start_and_stop)
+    assert "serves" in cli.run("up", "--no-sample", "--port", "0").stdout
+    assert pipelines[0].calls == ["start", "stop"]
+    with closing(sqlite3.connect(cli.folder / "nodes.db")) as nodes:
+        assert nodes.execute("SELECT * FROM node").fetchall() == []
 
 
 VIEWS = """

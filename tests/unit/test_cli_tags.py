@@ -85,7 +85,7 @@ def test_follow(filled) -> None:
         fill(filled, 1)
         assert json.loads(process.stdout.readline())["payload"]["n"] == 0
         os.kill(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
         watchdog.cancel()
     assert (process.returncode, errors) == (0, "")
 

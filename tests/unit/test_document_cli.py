@@ -86,14 +86,14 @@ def test_serve_answers_until_it_is_told_to_stop(tmp_path):
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
         path = f"{url}/hyper-storage/content/d"
-        assert httpx.put(path, content="1").status_code == 201
+        assert httpx.put(path, content="1", timeout=60).status_code == 201
         cli = Cli(tmp_path / "data")
         (node,) = cli.json("status")["nodes"]
         assert (node["address"], node["state"]) == (url, "active")
         assert f"node      {url} active" in cli.out("status")
-        assert httpx.get(path).json() == 1
+        assert httpx.get(path, timeout=60).json() == 1
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

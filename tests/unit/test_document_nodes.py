@@ -246,7 +246,7 @@ async def test_one_worker_per_key_and_so_many_in_all() -> None:
         done.append((key, number))
         workers.end(key)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*[task(key, number) for number in (1, 2) for key in ("a", "b")])
     assert {done[0], done[1]} == {("a", 1), ("b", 1)}
     assert [number for key, number in done if key == "a"] == [1, 2]

@@ -221,7 +221,7 @@ async def test_closing_finishes_what_was_accepted():
     with pytest.raises(StorageFailed, match="closed"):
         await committer.execute("late")
     shelf.held = False
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await closing
     assert (first.done(), second.done()) == (True, True)
     assert (await first, await second) == ("done held", "done gathered")

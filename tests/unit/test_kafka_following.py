@@ -179,10 +179,10 @@ async def test_silence_is_not_waited_for_endlessly():
 
 
 async def test_progress_is_not_silence():
-    reader = Reader(FakePartition(timeout=0.1))
+    reader = Reader(FakePartition(timeout=1.0))
     waiting = reader.reach(20)
-    for offset in range(20):
-        await asyncio.sleep(0.02)
+    for offset in range(20):  # all of them take longer
+        await asyncio.sleep(0.06)
         reader.following.take(records(offset), offset + 1)
     assert await waiting == 20
     reader.following.stop()

@@ -7,12 +7,13 @@ import os
 import signal
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from everlog.cluster import jars, java
-from everlog.cluster.jars import cache_folder, expected_jars, find_jars
+from everlog.cluster.jars import cache_folder, exclusively, expected_jars, find_jars
 from everlog.cluster.java import find_java
 from everlog.cluster.kafka import write_properties
 from everlog.cluster.local import LocalCluster
@@ -80,6 +81,37 @@ def test_two_at_once_bring_the_jars_once(maven):
     for thread in threads:
         thread.join(60)
     assert (maven / "runs").read_text().split() == ["run"]
+
+
+def test_a_wipe_does_not_let_two_in(tmp_path):
+    """Whoever waited for the file that is removed waits for the next one like everybody else."""
+    path = tmp_path / "lock"
+    inside, most, waiting = 0, 0, [threading.Event() for _ in range(4)]
+    counting = threading.Lock()
+
+    def work(ready: threading.Event) -> None:
+        nonlocal inside, most
+        ready.set()
+        with exclusively(path):
+            with counting:
+                inside += 1
+                most = max(most, inside)
+            time.sleep(0.05)
+            with counting:
+                inside -= 1
+
+    threads = [threading.Thread(target=work, args=(ready,)) for ready in waiting]
+    with exclusively(path):
+        for thread in threads[:2]:
+            thread.start()
+        assert all(ready.wait(60) for ready in waiting[:2])
+        time.sleep(0.1)  # they wait for this very file
+        path.unlink()
+    for thread in threads[2:]:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (most, inside) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -291,10 +291,10 @@ def test_run_runs_until_it_is_told_to_end(cli, tmp_path):
     assert json.loads(process.stdout.readline()) == {"running": ["counting"]}
     token = cli.json("journal", "append", "orders", "a", "--payload", "x")["token"]
     cli.run("projections", "wait", "counting", token)
-    cli.run("projections", "pause", "counting", "--wait", "10")
+    cli.run("projections", "pause", "counting", "--wait", "60")
     assert cli.json("projections", "show", "counting")["state"] == "paused"
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=30) == ("", "")
+    assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 0
     assert cli.json("projections", "show", "counting")["owner"] is None
 

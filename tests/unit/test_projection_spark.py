@@ -144,7 +144,7 @@ def config(tmp_path, monkeypatch):
         small_config(tmp_path / "data"),
         tags=TagsConfig(poll_interval=0.005),
         pipeline=PipelineConfig(retry_first=0.01, retry_most=0.01),
-        projections=ProjectionsConfig(lease=0.6, poll=0.02),
+        projections=ProjectionsConfig(lease=1.5, poll=0.02),
     )
 
 
@@ -280,7 +280,7 @@ async def test_a_batch_that_may_be_half_stored_is_taken_up_as_it_was(config, mon
         _, token = await sell(log, 4)
         seen, fail = [], ["cut off"] * 3
         with Running(config, sales(fail=fail, seen=seen, max_events=100)):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(seen) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             _, token = await sell(log, 5)
@@ -291,7 +291,7 @@ async def test_a_batch_that_may_be_half_stored_is_taken_up_as_it_was(config, mon
         await sell(log, 2)
         fail = ["cut off"] * 100
         with Running(config, sales(fail=fail, max_events=100)):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(fail) == 100:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         await log.projections.clear("sales")

@@ -86,7 +86,7 @@ async def test_a_dead_letter_comes_back_as_it_was(tmp_path: Path) -> None:
         assert letter.payload is not None
         async with log.projections.run(collecting(seen, everlog.tag("eu"))):
             await log.projections.replay("seen")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while await log.projections.dead_letters("seen"):  # noqa: ASYNC110 - another task answers the letter
                     await asyncio.sleep(0.01)
         assert seen == [("good", 1), ("bad", 1)]

@@ -210,5 +210,5 @@ def test_a_server_instead_of_a_folder(cli, tmp_path):
         assert remote.lines("queue", "stats", "jobs")[0]["ready"] == 0
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(20)
+        server.wait(60)
         server.stdout.close()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -143,6 +144,7 @@ def one_kill(folder, seed, chance, point=None):
     with processes(folder, "churn", [seed, seed + 1], environment=environment) as started:
         go(started)
         if point is None:
+            select.select([process.stdout for process in started], [], [], 60)  # one of them is at work
             time.sleep(chance.random() * 0.3)
             for process in started:
                 process.send_signal(signal.SIGKILL)

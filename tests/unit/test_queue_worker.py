@@ -95,7 +95,7 @@ async def test_no_more_than_so_many_at_a_time(store):
 
 async def test_plain_functions_run_in_threads(store):
     threads = set()
-    barrier = threading.Barrier(4, timeout=20)
+    barrier = threading.Barrier(4, timeout=60)
 
     @everlog.job("jobs")
     def work(job):
@@ -186,7 +186,7 @@ async def test_a_lost_lease_cancels_the_job(store):
         (info,) = await queue.get("k")
         # As if the machine had slept: the row is taken from the worker behind its back.
         await queue.store.execute("jobs", everlog.queues.operations.Fail(Handle(info.entry, info.row.token)))
-        await asyncio.wait_for(stopped.wait(), 20)
+        await asyncio.wait_for(stopped.wait(), 60)
         await until_empty(queue)
     assert worker.counted == {"lost": 1, "done": 1}
 
@@ -241,7 +241,7 @@ async def test_what_cannot_finish_is_released(store):
     queue = Queue("jobs", store)
     await queue.put("short")
     await queue.put("long")
-    async with working(store, work, grace=0.2) as worker:
+    async with working(store, work, grace=1.0) as worker:
         await until(lambda: worker.running == 2)
     assert ended == ["short"]
     (info,) = await queue.peek()
@@ -381,7 +381,7 @@ def test_a_heart_beats_three_times_per_lease_and_tells_once():
     store = Scripted()
     heart = Heart(lambda: store, store.clock)
     heart.watch("jobs", Handle(1, 1), 30, tell)
-    assert ended.wait(20)
+    assert ended.wait(60)
     heart.close()
     assert beats == [Handle(1, 1)] * 3
     assert told == [BeatAnswer("LEASE_LOST")]

@@ -149,7 +149,7 @@ async def test_a_log_that_is_closed_wakes_its_readers(tmp_path) -> None:
     await asyncio.sleep(0.05)
     await log.close()
     with pytest.raises(StorageFailed, match="closed"):
-        await asyncio.wait_for(reading, 10)
+        await asyncio.wait_for(reading, 60)
 
 
 def test_the_blocking_twin(tmp_path) -> None:
