@@ -27,11 +27,16 @@ class SeqNr(int):
     __slots__ = ()
 
     def __new__(cls, value: int) -> Self:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidSeqNr(f"a seqNr is a whole number, not {value!r}")
-        if not 1 <= value <= MAX_SEQ_NR:
-            raise InvalidSeqNr(f"a seqNr is between 1 and {MAX_SEQ_NR}, not {value}")
-        return super().__new__(cls, value)
+        return super().__new__(cls, check_seq_nr(value))
+
+
+def check_seq_nr(value: int) -> int:
+    """The number itself, for those who keep plain ones, or an error that says what is wrong with it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidSeqNr(f"a seqNr is a whole number, not {value!r}")
+    if not 1 <= value <= MAX_SEQ_NR:
+        raise InvalidSeqNr(f"a seqNr is between 1 and {MAX_SEQ_NR}, not {value}")
+    return int(value)
 
 
 class _Range(NamedTuple):
@@ -51,7 +56,12 @@ class SeqRange(_Range):
     def __new__(cls, first: int, last: int) -> Self:
         if first > last:
             raise InvalidRange(f"the range {first}..{last} ends before it begins")
-        return super().__new__(cls, int(SeqNr(first)), int(SeqNr(last)))
+        return cls.trusted(check_seq_nr(first), check_seq_nr(last))
+
+    @classmethod
+    def trusted(cls, first: int, last: int) -> Self:
+        """A range whose ends were checked before."""
+        return tuple.__new__(cls, (first, last))
 
 
 class _Place(NamedTuple):
@@ -74,7 +84,7 @@ class Position(_Place):
     def __new__(cls, topic: str, partition: int, offset: int) -> Self:
         if partition < 0 or offset < 0:
             raise InvalidPosition(f"partition {partition} and offset {offset} must not be negative")
-        return super().__new__(cls, topic, partition, offset)
+        return tuple.__new__(cls, (topic, partition, offset))
 
     @classmethod
     def parse(cls, text: str) -> Position:
