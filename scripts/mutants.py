@@ -88,8 +88,8 @@ MUTANTS = (
     Mutant(
         "guard",
         FOLD,
-        "if entry.record.offset > folding.offset:",
-        "if entry.record.offset >= folding.offset:",
+        "if offset > self.offset:",
+        "if offset >= self.offset:",
         "records at or below the head's offset are skipped",
     ),
     Mutant(
