@@ -42,7 +42,7 @@ class PayloadMetadata(NamedTuple):
 NO_METADATA = PayloadMetadata()
 
 
-class AppendValue(NamedTuple):
+class AppendValue(msgspec.Struct, frozen=True, gc=False):
     """A decoded value."""
 
     events: tuple[EventData, ...]

@@ -54,7 +54,7 @@ class Token(Position):
     range: SeqRange
 
     def __new__(cls, topic: str, partition: int, offset: int, *, range: SeqRange) -> Token:  # noqa: A002
-        token = super().__new__(cls, topic, partition, offset)
+        token = Position.__new__(cls, topic, partition, offset)
         token.range = range
         return token
 

@@ -7,6 +7,7 @@ than a thread switch, so reads run where they are called.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,8 @@ class SqliteLog(Log):
         """The topic's number in the tables."""
         return self._numbers[topic.name]
 
-    async def append(self, topic: LogTopic, record: NewRecord) -> Ack:
-        return await self._committer.execute((self._numbers[topic.name], record))
+    def append(self, topic: LogTopic, record: NewRecord) -> Coroutine[Any, Any, Ack]:
+        return self._committer.execute((self._numbers[topic.name], record))
 
     async def bounds(self, topic: LogTopic, partition: int) -> Bounds:
         with translated(self.path):
