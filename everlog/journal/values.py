@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple, Self
 
@@ -120,11 +121,15 @@ def segment_of(seq_nr: int, segment_size: int) -> int:
 
 def java_hash(text: str) -> int:
     """Java's String.hashCode: over UTF-16 units, in signed 32 bits."""
-    units = text.encode("utf-16-le", "surrogatepass")
     result = 0
-    for low, high in zip(units[::2], units[1::2], strict=True):
-        result = (31 * result + (high << 8 | low)) & 0xFFFFFFFF
+    for unit in map(ord, text) if text.isascii() else _utf16_units(text):
+        result = (31 * result + unit) & 0xFFFFFFFF
     return result - 0x1_0000_0000 if result >= 0x8000_0000 else result
+
+
+def _utf16_units(text: str) -> Iterable[int]:
+    units = text.encode("utf-16-le", "surrogatepass")
+    return [high << 8 | low for low, high in zip(units[::2], units[1::2], strict=True)]
 
 
 @lru_cache(maxsize=100_000)
