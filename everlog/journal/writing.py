@@ -280,12 +280,12 @@ class Writer:
         self, draft: Draft, first: int, expected: Expected | None, append_id: str
     ) -> tuple[Append, AppendValue, bytes, Headers]:
         """An append as it goes into the log: what it says, and the bytes of its value and headers."""
-        events = tuple(
-            [
-                EventData(event.seq_nr or first + at, tuple(sorted(event.tags)), *encode_payload(event.payload))
-                for at, event in enumerate(draft.events)
-            ]
-        )
+        encoded = []
+        for event in draft.events:
+            kind, data = encode_payload(event.payload)
+            encoded.append(EventData(event.seq_nr or first, tuple(sorted(event.tags)), kind, data))
+            first += 1
+        events = tuple(encoded)
         metadata = NO_METADATA
         if draft.expire_after is not None or draft.metadata is not None:
             after = None if draft.expire_after is None else ExpireAfter.of(draft.expire_after)
