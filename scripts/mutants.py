@@ -41,6 +41,7 @@ VIEWS = "everlog/store/sqlite/tags.py"
 TAGS = "../conformance/test_tags.py"
 JOURNALS = "../conformance/test_journal.py"
 LOGS = "../conformance/test_log.py"
+RETENTION = "../conformance/test_retention.py"
 QUEUE_RULES = "everlog/queues/rules.py"
 QUEUE_ENGINE = "everlog/queues/engine.py"
 QUEUE_LOOKING = "everlog/queues/looking.py"
@@ -59,7 +60,7 @@ TESTS = {
     READING: ("test_reading.py", "test_state_machine.py"),
     WRITING: ("test_emptied_log.py", "models/test_found.py", JOURNALS),
     JOURNAL: ("test_retiring.py",),
-    APPENDING: (LOGS, "test_group_commit.py"),
+    APPENDING: (LOGS, "test_group_commit.py", RETENTION),
     COPYING: ("test_copying.py",),
     REMAINS: ("test_copying.py", "test_retiring.py"),
     APPLY: ("test_apply.py", "test_small_scopes.py", TAGS),
@@ -113,13 +114,6 @@ MUTANTS = (
         "if previous is None or previous > known.upto:",
         "if previous is None:",
         "an append is judged alone only if nothing of its journal lies in between",
-    ),
-    Mutant(
-        "verdict-lost",
-        WRITING,
-        "if lost is not None or head is None or head.halted_at",
-        "if head is None or head.halted_at",
-        "an append that lost is not acknowledged as a winner",
     ),
     Mutant(
         "growth",
