@@ -66,26 +66,6 @@ def judge(head: Head | None, entry: Entry, topic: Topic) -> tuple[Head | None, R
 class _Folding:
     """A fold under way."""
 
-    __slots__ = (
-        "before",
-        "built_in",
-        "deletions",
-        "head",
-        "index",
-        "names",
-        "numbers",
-        "offset",
-        "position",
-        "purged_at",
-        "quarantined",
-        "rejected",
-        "rowless",
-        "rows",
-        "tagged",
-        "topic",
-        "waiting",
-    )
-
     def __init__(
         self,
         head: Head | None,

@@ -13,6 +13,7 @@ from everlog.clock import Clock
 from everlog.config import Config
 from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageFailed, TopicRetired
 from everlog.journal.actions import Delete, Mark, Purge
+from everlog.journal.drafts import Draft
 from everlog.journal.events import Event, EventRecord
 from everlog.journal.head import Head, exists
 from everlog.journal.pinning import check_never_used, pin_topic
@@ -22,7 +23,7 @@ from everlog.journal.remains import Remains, parts_over
 from everlog.journal.retiring import is_retired
 from everlog.journal.snapshots import Recovered, Snapshots
 from everlog.journal.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
-from everlog.journal.writing import Draft, Origin, Writer
+from everlog.journal.writing import Origin, Writer
 from everlog.log.base import Log
 from everlog.store.base import Store
 
