@@ -19,6 +19,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from everlog.errors import EverlogError, StorageFailed, Unacknowledged
 from everlog.sqlite import error_name, explain, is_busy
 
@@ -45,7 +47,7 @@ class Committed(NamedTuple, Generic[Answer]):
     seconds: float
 
 
-class Request(NamedTuple, Generic[Item, Answer]):
+class Request(msgspec.Struct, Generic[Item, Answer]):
     """An item on its way, and who waits for it."""
 
     item: Item

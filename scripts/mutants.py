@@ -26,6 +26,9 @@ TIMEOUT_SECONDS = 300
 FOLD = "everlog/journal/fold.py"
 REDUCE = "everlog/journal/reduce.py"
 READING = "everlog/journal/reading.py"
+WRITING = "everlog/journal/writing.py"
+JOURNAL = "everlog/journal/journal.py"
+APPENDING = "everlog/log/appending.py"
 COPYING = "everlog/journal/copying.py"
 REMAINS = "everlog/journal/remains.py"
 APPLY = "everlog/pipeline/apply.py"
@@ -36,6 +39,9 @@ ORDERING = "everlog/pipeline/ordering.py"
 MERGE = "everlog/tags/reading.py"
 VIEWS = "everlog/store/sqlite/tags.py"
 TAGS = "../conformance/test_tags.py"
+JOURNALS = "../conformance/test_journal.py"
+LOGS = "../conformance/test_log.py"
+RETENTION = "../conformance/test_retention.py"
 QUEUE_RULES = "everlog/queues/rules.py"
 QUEUE_ENGINE = "everlog/queues/engine.py"
 QUEUE_LOOKING = "everlog/queues/looking.py"
@@ -52,6 +58,9 @@ TESTS = {
     FOLD: ("test_fold.py", "test_fold_tags.py", "test_halt.py", "test_small_scopes.py", "test_copying.py"),
     REDUCE: ("test_reduce.py", "test_copying.py"),
     READING: ("test_reading.py", "test_state_machine.py"),
+    WRITING: ("test_emptied_log.py", "models/test_found.py", JOURNALS),
+    JOURNAL: ("test_retiring.py",),
+    APPENDING: (LOGS, "test_group_commit.py", RETENTION),
     COPYING: ("test_copying.py",),
     REMAINS: ("test_copying.py", "test_retiring.py"),
     APPLY: ("test_apply.py", "test_small_scopes.py", TAGS),
@@ -88,9 +97,51 @@ MUTANTS = (
     Mutant(
         "guard",
         FOLD,
-        "if entry.record.offset > folding.offset:",
-        "if entry.record.offset >= folding.offset:",
+        "if offset > self.offset:",
+        "if offset >= self.offset:",
         "records at or below the head's offset are skipped",
+    ),
+    Mutant(
+        "judge-tags",
+        FOLD,
+        "return folding.new_head(), folding",
+        "return folding.head, folding",
+        "a writer's verdict gives the head that the fold gives",
+    ),
+    Mutant(
+        "verdict-between",
+        WRITING,
+        "if previous is None or previous > known.upto:",
+        "if previous is None:",
+        "an append is judged alone only if nothing of its journal lies in between",
+    ),
+    Mutant(
+        "growth",
+        WRITING,
+        "    if ack.offset <= before:\n",
+        "    if ack.offset < 0:\n",
+        "an append below what was there already does not count",
+    ),
+    Mutant(
+        "retired-at-hand",
+        JOURNAL,
+        "ref = None if self._retired else self._at_hand(journal_id)",
+        "ref = self._at_hand(journal_id)",
+        "nothing is appended to a retired topic",
+    ),
+    Mutant(
+        "previous-in-group",
+        APPENDING,
+        "            last[topic, partition, key] = offset\n",
+        "            last.setdefault((topic, partition, key), offset)\n",
+        "an acknowledgement names the key's record before it, also of the same group",
+    ),
+    Mutant(
+        "previous-trimmed",
+        APPENDING,
+        "return self._starts[topic, partition] - 1 if",
+        "return -1 if",
+        "what was trimmed may have been this key's",
     ),
     Mutant(
         "fork",

@@ -15,6 +15,7 @@ from everlog.errors import Conflict, JournalNotFound, OutcomeUnknown, StorageFai
 from everlog.http.events import EventBody, SnapshotBody, record_of, snapshot_of
 from everlog.http.requests import segment
 from everlog.http.wire import Wire
+from everlog.journal.drafts import Draft, check_draft
 from everlog.journal.duration import ExpireAfter
 from everlog.journal.events import Event, EventRecord, encode_payload
 from everlog.journal.head import Head
@@ -23,7 +24,6 @@ from everlog.journal.reading import Ref
 from everlog.journal.snapshots import ANY, Criteria, Snapshots
 from everlog.journal.turns import Turns
 from everlog.journal.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
-from everlog.journal.writing import Draft, check_draft
 from everlog.store.base import Snapshot
 
 PAGE = 500

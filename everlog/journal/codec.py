@@ -42,7 +42,7 @@ class PayloadMetadata(NamedTuple):
 NO_METADATA = PayloadMetadata()
 
 
-class AppendValue(NamedTuple):
+class AppendValue(msgspec.Struct, frozen=True, gc=False):
     """A decoded value."""
 
     events: tuple[EventData, ...]
@@ -61,6 +61,20 @@ class _WireValue(msgspec.Struct, gc=False):
     metadata: Any = None
 
 
+class _SentEvent(msgspec.Struct, gc=False, rename="camel"):
+    """An event as writers send it: `tags` always, what is unset not at all."""
+
+    seq_nr: int
+    tags: tuple[str, ...]
+    payload_type: str | msgspec.UnsetType = msgspec.UNSET
+    payload: msgspec.Raw | str | msgspec.UnsetType = msgspec.UNSET
+
+
+class _SentValue(msgspec.Struct, gc=False):
+    events: list[_SentEvent]
+    metadata: dict[str, Any]
+
+
 _encode_json = msgspec.json.Encoder().encode
 _decode_value = msgspec.json.Decoder(_WireValue).decode
 _decode_text = msgspec.json.Decoder(str).decode
@@ -74,10 +88,12 @@ def encode_value(
     events: Sequence[EventData], metadata: PayloadMetadata = NO_METADATA
 ) -> tuple[Literal["json", "binary"], bytes]:
     """The payload type for the header, and the value."""
-    if any(event.payload_type == "binary" for event in events):
-        return "binary", _encode_binary(events, metadata)
-    value = {"events": [_wire_event(event) for event in events], "metadata": metadata.wire()}
-    return "json", _encode_json(value)
+    sent = []
+    for event in events:
+        if event.payload_type == "binary":
+            return "binary", _encode_binary(events, metadata)
+        sent.append(_sent_event(event))
+    return "json", _encode_json(_SentValue(sent, {} if metadata == NO_METADATA else metadata.wire()))
 
 
 def decode_value(payload_type: str, value: bytes) -> AppendValue:
@@ -93,15 +109,11 @@ def decode_value(payload_type: str, value: bytes) -> AppendValue:
     return found
 
 
-def _wire_event(event: EventData) -> dict[str, Any]:
-    wire: dict[str, Any] = {"seqNr": event.seq_nr, "tags": event.tags}
-    if event.payload_type is not None:
-        wire["payloadType"] = event.payload_type
-        data = event.data or ""
-        wire["payload"] = (
-            msgspec.Raw(data.encode() if isinstance(data, str) else data) if (event.payload_type == "json") else data
-        )
-    return wire
+def _sent_event(event: EventData) -> _SentEvent:
+    kind, data = event.payload_type, event.data or ""
+    if kind is None:
+        return _SentEvent(event.seq_nr, event.tags)
+    return _SentEvent(event.seq_nr, event.tags, kind, msgspec.Raw(data) if kind == "json" else data)  # type: ignore[arg-type]
 
 
 def _decode_json(value: bytes) -> AppendValue:

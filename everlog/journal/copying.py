@@ -66,10 +66,10 @@ class Original:
         """The topic by its short name, broken, retired or sound; `damage`: what is known to be broken."""
         pinned = await pinned_topic(parts, topic)
         remains = await Remains.look(parts.log, parts.store, pinned, topic, damage)
-        return cls(parts_over(parts, remains), Ref(remains.log_topic, pinned, "", b"", topic), remains)
+        return cls(parts_over(parts, remains), Ref.of(remains.log_topic, pinned, "", b"", topic), remains)
 
     def ref(self, journal_id: str) -> Ref:
-        return msgspec.structs.replace(self._opened, id=journal_id, key=check_id(journal_id))
+        return self._opened.sibling(journal_id)
 
     async def ids(self) -> AsyncGenerator[list[str], None]:
         """Pages of the ids of all journals, each once: stored ones, then those only in the tail."""

@@ -10,9 +10,11 @@ import msgspec
 
 from everlog.errors import InvalidInput
 from everlog.journal.tag_names import check_tag
-from everlog.journal.values import SeqNr
+from everlog.journal.values import check_seq_nr
 
 PayloadType = Literal["json", "text", "binary"]
+_BINARY = (bytes, bytearray, memoryview)
+_NO_TAGS: frozenset[str] = frozenset()
 _to_json = msgspec.json.Encoder().encode
 _from_json = msgspec.json.Decoder().decode
 
@@ -52,8 +54,8 @@ class Event:
         if isinstance(tags, str):
             raise InvalidInput(f"tags are a set of strings: write {{{tags!r}}}, not {tags!r}")
         self.payload = payload
-        self.tags = frozenset(tags)
-        self.seq_nr = None if seq_nr is None else int(SeqNr(seq_nr))
+        self.tags = frozenset(tags) if tags else _NO_TAGS
+        self.seq_nr = None if seq_nr is None else check_seq_nr(seq_nr)
         for tag in self.tags:
             check_tag(tag)
 
@@ -67,7 +69,7 @@ def encode_payload(payload: Any) -> tuple[PayloadType | None, str | bytes | None
         return None, None
     if isinstance(payload, str):
         return "text", payload
-    if isinstance(payload, bytes | bytearray | memoryview):
+    if isinstance(payload, _BINARY):
         return "binary", bytes(payload)
     value = payload.value if isinstance(payload, Json) else payload
     try:

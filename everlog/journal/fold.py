@@ -49,14 +49,22 @@ def fold(
     """
     folding = _Folding(head, topic, quarantined, rowless, built_in)
     for entry in entries:
-        if entry.record.offset > folding.offset:
-            folding.position, folding.index = entry.record.offset, -1
-            folding.take(entry)
+        folding.take_next(entry)
     return folding.change()
 
 
+def judge(head: Head | None, entry: Entry, topic: Topic) -> tuple[Head | None, Rejected | None]:
+    """The fold of one append that follows its head, for its writer alone: the new head, and the append if it lost.
+
+    What `fold` does with it, without the rows and lists that only tables and readers need.
+    """
+    folding = _Folding(head, topic, (), (entry.record.offset,), None)
+    folding.take_next(entry)
+    return folding.new_head(), folding.rejected[0] if folding.rejected else None
+
+
 class _Folding:
-    """A fold under way: the head's columns as attributes."""
+    """A fold under way."""
 
     def __init__(
         self,
@@ -69,7 +77,7 @@ class _Folding:
         self.before = head
         self.head = head
         self.topic = topic
-        self.waiting = [found for found in quarantined if _waits(head, found)]
+        self.waiting = [found for found in quarantined if _waits(head, found)] if quarantined else []
         self.rowless = rowless
         self.built_in = built_in
         self.position = self.index = -1
@@ -83,13 +91,16 @@ class _Folding:
         self.purged_at: int | None = None
         self.offset = -1 if head is None else head.offset
 
-    def change(self) -> Change:
+    def new_head(self) -> Head | None:
         head = self.head
         tag_seq = self.numbers or (None if self.before is None else self.before.tag_seq)
         if head is not None and head.tag_seq is not tag_seq:  # it outlives purges
-            head = msgspec.structs.replace(head, tag_seq=tag_seq)
+            return msgspec.structs.replace(head, tag_seq=tag_seq)
+        return head
+
+    def change(self) -> Change:
         return Change(
-            head=head,
+            head=self.new_head(),
             changed=self.head is not self.before,
             rows=self.rows,
             tagged=self.tagged,
@@ -99,6 +110,13 @@ class _Folding:
             waiting=self.waiting,
             purged_at=self.purged_at,
         )
+
+    def take_next(self, entry: Entry) -> None:
+        """The guard: what is at or below the head was applied before."""
+        offset = entry.record.offset
+        if offset > self.offset:
+            self.position, self.index = offset, -1
+            self.take(entry)
 
     def take(self, entry: Entry) -> None:
         action = entry.action
@@ -189,14 +207,17 @@ class _Folding:
 
     def _add_rows(self, record: Record, action: Append, value: AppendValue, record_id: str | None) -> None:
         kept = record.offset not in self.rowless
-        metadata = record_metadata(action.header_data, value.metadata)
-        headers = encode_headers(record.headers) if record.headers else ""
+        metadata: str | None = None  # made for the first row: often there is none
+        headers = ""
         index, built_in = self.index, self.built_in
         for event in value.events:
             index += 1
             numbers = self._number(event.tags) if event.tags or built_in else ()
             if not kept and not numbers:
                 continue
+            if metadata is None:
+                metadata = record_metadata(action.header_data, value.metadata)
+                headers = encode_headers(record.headers) if record.headers else ""
             row = EventRecord(
                 event.seq_nr,
                 record.timestamp,

@@ -13,6 +13,7 @@ from everlog.clock import Clock
 from everlog.config import Config
 from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageFailed, TopicRetired
 from everlog.journal.actions import Delete, Mark, Purge
+from everlog.journal.drafts import Draft
 from everlog.journal.events import Event, EventRecord
 from everlog.journal.head import Head, exists
 from everlog.journal.pinning import find_topic, pin_topic
@@ -22,7 +23,7 @@ from everlog.journal.remains import Remains, parts_over
 from everlog.journal.retiring import is_retired
 from everlog.journal.snapshots import Recovered, Snapshots
 from everlog.journal.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
-from everlog.journal.writing import Draft, Origin, Writer
+from everlog.journal.writing import Origin, Writer
 from everlog.log.base import Log, LogTopic
 from everlog.store.base import Store
 
@@ -54,7 +55,7 @@ class Token(Position):
     range: SeqRange
 
     def __new__(cls, topic: str, partition: int, offset: int, *, range: SeqRange) -> Token:  # noqa: A002
-        token = super().__new__(cls, topic, partition, offset)
+        token = Position.__new__(cls, topic, partition, offset)
         token.range = range
         return token
 
@@ -107,7 +108,9 @@ class Journal:
             header_metadata=header_metadata,
             headers=headers,
         )
-        ref = await self._ref_to_write(journal_id)
+        ref = None if self._retired else self._at_hand(journal_id)
+        if ref is None:
+            ref = await self._ref_to_write(journal_id)
         appended = await self.parts.writer.append(ref, draft, verdict=verdict, append_id=append_id)
         return Token(self.topic, ref.partition, appended.offset, range=appended.range)
 
@@ -238,11 +241,19 @@ class Journal:
 
     async def ref(self, journal_id: str, *, create: bool = False) -> Ref | None:
         """The journal's place, or None while its topic does not exist."""
-        key = check_id(journal_id)
+        ref = self._at_hand(journal_id)
+        if ref is not None:
+            return ref
+        opened = await self._open(create=create)
+        return None if opened is None else opened.sibling(journal_id)
+
+    def _at_hand(self, journal_id: str) -> Ref | None:
+        """The journal's place, if its topic was looked at a moment ago."""
         opened = self._opened
         if opened is None or self.parts.clock.monotonic() - self._looked > LOOK_SECONDS:
-            opened = await self._open(create=create)
-        return None if opened is None else Ref(opened.log_topic, opened.topic, journal_id, key, self.topic)
+            check_id(journal_id)  # before a topic is made for it
+            return None
+        return opened.sibling(journal_id)
 
     async def _ref_to_write(self, journal_id: str) -> Ref:
         """The journal's place; its topic is created if need be, unless it is retired."""
@@ -267,7 +278,7 @@ class Journal:
         if found is None:
             return None
         topic = await pin_topic(store, found, self.parts.config, self.parts.clock)
-        self._opened = Ref(found, topic, "", b"", self.topic)
+        self._opened = Ref.of(found, topic, "", b"", self.topic)
         return self._opened
 
     async def _open_remains(self) -> Ref:
@@ -277,7 +288,7 @@ class Journal:
         remains = await Remains.look(self.parts.log, store, topic, self.topic)
         self.parts = parts_over(self.parts, remains)
         self._retired = True
-        self._opened = Ref(remains.log_topic, topic, "", b"", self.topic)
+        self._opened = Ref.of(remains.log_topic, topic, "", b"", self.topic)
         return self._opened
 
     async def _retired_meanwhile(self) -> bool:

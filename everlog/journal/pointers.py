@@ -24,6 +24,11 @@ class Pointers:
         self._clock = clock
         self._known: dict[tuple[str, int], tuple[float, int]] = {}
 
+    def seen(self, topic: str, partition: int) -> int | None:
+        """What the pointer is at least, if somebody has looked lately; -1 if the store did not say."""
+        looked, pointer = self._known.get((topic, partition), (None, -1))
+        return None if looked is None or self._clock.monotonic() - looked > LOOK_SECONDS else pointer
+
     async def at_least(self, topic: str, partition: int) -> int:
         """What the pointer is at least; -1 if nobody said yet. A store that does not answer holds nobody up."""
         looked, pointer = self._known.get((topic, partition), (None, -1))

@@ -22,7 +22,7 @@ from everlog.journal.entries import Entry, decode
 from everlog.journal.events import EventRecord
 from everlog.journal.fold import fold
 from everlog.journal.head import Head, Topic, exists
-from everlog.journal.values import MAX_SEQ_NR, Position, partition_of
+from everlog.journal.values import MAX_SEQ_NR, Position, check_id, partition_of
 from everlog.log.base import Bounds, Log, LogTopic, Trimmed
 from everlog.store.base import RowCursor, Store
 
@@ -32,20 +32,27 @@ MAX_TRIES = 10
 
 
 class Ref(msgspec.Struct, frozen=True, gc=False):
-    """One journal, and where it lives. `name` is the topic's short name, for people."""
+    """One journal, and where it lives. `text` names it for people, with the topic's short name."""
 
     log_topic: LogTopic
     topic: Topic
     id: str
     key: bytes
-    name: str = ""
+    name: str
+    partition: int
+    text: str
 
-    @property
-    def partition(self) -> int:
-        return partition_of(self.key, self.topic.partitions)
+    @classmethod
+    def of(cls, log_topic: LogTopic, topic: Topic, journal_id: str, key: bytes, name: str = "") -> Ref:
+        partition = partition_of(key, topic.partitions)
+        return cls(log_topic, topic, journal_id, key, name, partition, f"{name or topic.name}:{journal_id}")
+
+    def sibling(self, journal_id: str) -> Ref:
+        """Another journal of the same topic."""
+        return Ref.of(self.log_topic, self.topic, journal_id, check_id(journal_id), self.name)
 
     def __str__(self) -> str:
-        return f"{self.name or self.topic.name}:{self.id}"
+        return self.text
 
 
 @dataclass(slots=True)

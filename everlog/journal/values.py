@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple, Self
 
@@ -27,11 +28,16 @@ class SeqNr(int):
     __slots__ = ()
 
     def __new__(cls, value: int) -> Self:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidSeqNr(f"a seqNr is a whole number, not {value!r}")
-        if not 1 <= value <= MAX_SEQ_NR:
-            raise InvalidSeqNr(f"a seqNr is between 1 and {MAX_SEQ_NR}, not {value}")
-        return super().__new__(cls, value)
+        return super().__new__(cls, check_seq_nr(value))
+
+
+def check_seq_nr(value: int) -> int:
+    """The number itself, for those who keep plain ones, or an error that says what is wrong with it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidSeqNr(f"a seqNr is a whole number, not {value!r}")
+    if not 1 <= value <= MAX_SEQ_NR:
+        raise InvalidSeqNr(f"a seqNr is between 1 and {MAX_SEQ_NR}, not {value}")
+    return int(value)
 
 
 class _Range(NamedTuple):
@@ -51,7 +57,12 @@ class SeqRange(_Range):
     def __new__(cls, first: int, last: int) -> Self:
         if first > last:
             raise InvalidRange(f"the range {first}..{last} ends before it begins")
-        return super().__new__(cls, int(SeqNr(first)), int(SeqNr(last)))
+        return cls.trusted(check_seq_nr(first), check_seq_nr(last))
+
+    @classmethod
+    def trusted(cls, first: int, last: int) -> Self:
+        """A range whose ends were checked before."""
+        return tuple.__new__(cls, (first, last))
 
 
 class _Place(NamedTuple):
@@ -74,7 +85,7 @@ class Position(_Place):
     def __new__(cls, topic: str, partition: int, offset: int) -> Self:
         if partition < 0 or offset < 0:
             raise InvalidPosition(f"partition {partition} and offset {offset} must not be negative")
-        return super().__new__(cls, topic, partition, offset)
+        return tuple.__new__(cls, (topic, partition, offset))
 
     @classmethod
     def parse(cls, text: str) -> Position:
@@ -110,11 +121,15 @@ def segment_of(seq_nr: int, segment_size: int) -> int:
 
 def java_hash(text: str) -> int:
     """Java's String.hashCode: over UTF-16 units, in signed 32 bits."""
-    units = text.encode("utf-16-le", "surrogatepass")
     result = 0
-    for low, high in zip(units[::2], units[1::2], strict=True):
-        result = (31 * result + (high << 8 | low)) & 0xFFFFFFFF
+    for unit in map(ord, text) if text.isascii() else _utf16_units(text):
+        result = (31 * result + unit) & 0xFFFFFFFF
     return result - 0x1_0000_0000 if result >= 0x8000_0000 else result
+
+
+def _utf16_units(text: str) -> Iterable[int]:
+    units = text.encode("utf-16-le", "surrogatepass")
+    return [high << 8 | low for low, high in zip(units[::2], units[1::2], strict=True)]
 
 
 @lru_cache(maxsize=100_000)

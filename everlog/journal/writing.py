@@ -9,9 +9,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from itertools import pairwise
+from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,7 +18,6 @@ from everlog.clock import Clock
 from everlog.errors import (
     AppendTooLarge,
     Conflict,
-    EmptyAppend,
     EverlogError,
     InvalidInput,
     InvalidRange,
@@ -33,11 +30,12 @@ from everlog.errors import (
 from everlog.errors.storage import rescue
 from everlog.journal.actions import Action, Append, Expected, Range, encode_action
 from everlog.journal.changes import Change, Quarantined, Rejected
-from everlog.journal.codec import AppendValue, EventData, PayloadMetadata, check_json_metadata, encode_value
+from everlog.journal.codec import NO_METADATA, AppendValue, EventData, PayloadMetadata, encode_value
+from everlog.journal.drafts import Draft, check_draft
 from everlog.journal.duration import ExpireAfter
 from everlog.journal.entries import Entry, decode
-from everlog.journal.events import Event, encode_payload
-from everlog.journal.fold import fold
+from everlog.journal.events import encode_payload
+from everlog.journal.fold import fold, judge
 from everlog.journal.head import Head, seq_nr_of
 from everlog.journal.pointers import Pointers
 from everlog.journal.reading import Reader, Ref, Span
@@ -55,41 +53,21 @@ class Origin(NamedTuple):
     version: str
 
 
-class Known(NamedTuple):
+class Known(msgspec.Struct, frozen=True, gc=False):
     """A journal's state, folded up to and including `upto`."""
 
     head: Head | None
     upto: int
 
 
-class Draft(msgspec.Struct, frozen=True):
-    """What the user wants appended."""
-
-    events: Sequence[Event]
-    expected: int | None = None
-    expire_after: timedelta | None = None
-    metadata: Any = None
-    header_metadata: Any = None
-    headers: Mapping[str, str] | None = None
-
-    @property
-    def numbered(self) -> bool:
-        return self.events[0].seq_nr is not None
-
-    @property
-    def anywhere(self) -> bool:
-        """Whether the events may go wherever the journal ends."""
-        return self.expected is None and not self.numbered
-
-
-class Appended(NamedTuple):
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """Where an append went."""
 
     offset: int
     range: SeqRange
 
 
-class Sent(NamedTuple):
+class Sent(msgspec.Struct, frozen=True, gc=False):
     """An append that the log has acknowledged, and what it says."""
 
     ack: Ack
@@ -135,17 +113,29 @@ class Writer:
             raise OutcomeUnknown(str(ref), append_id, str(error)) from error
         return ack, Record(new.partition, ack.offset, new.timestamp, new.key, new.action, new.value, new.headers)
 
-    async def append(self, ref: Ref, draft: Draft, *, verdict: bool, append_id: str | None) -> Appended:
+    def append(self, ref: Ref, draft: Draft, *, verdict: bool, append_id: str | None) -> Coroutine[Any, Any, Appended]:
         """Append and wait for the verdict."""
         check_draft(draft)
-        if not verdict and draft.numbered and draft.expected is None:
+        if draft.anywhere:
+            return self._append_anywhere(ref, draft, append_id, verdict)
+        if draft.expected is None and not verdict:
+            return self._append_unseen(ref, draft)
+        return self._append_once(ref, draft, append_id, verdict)
+
+    async def _append_unseen(self, ref: Ref, draft: Draft) -> Appended:
+        """Numbered events without a verdict: what the journal holds makes no difference."""
+        before = self._pointers.seen(ref.topic.name, ref.partition)
+        if before is None:
             before = await self._pointers.at_least(ref.topic.name, ref.partition)
-            sent = await self._send(ref, draft, 0, None, self._new_append_id(draft.events[0].seq_nr or 1))
-            _check_growth(ref, sent, before)
-            return Appended(sent.ack.offset, sent.range)
-        if not draft.anywhere:
-            return await self._append_once(ref, draft, append_id, verdict)
-        await self._turns.take(str(ref))
+        append_id = self._new_append_id(draft.events[0].seq_nr or 1)
+        action, value, encoded, headers = self._compose(draft, 0, None, append_id)
+        ack, _ = await self.produce(ref, action, encoded, headers, append_id)
+        _check_growth(ref, ack, before)
+        return Appended(ack.offset, _span(value))
+
+    async def _append_anywhere(self, ref: Ref, draft: Draft, append_id: str | None, verdict: bool) -> Appended:
+        """Wherever the journal ends. Those who do so take turns, rather than lose to one another."""
+        await self._turns.take(ref.text)
         try:
             for _ in range(MAX_RETRIES):
                 try:
@@ -154,10 +144,10 @@ class Writer:
                     append_id = None
             return await self._append_once(ref, draft, append_id, verdict)
         finally:
-            self._turns.end(str(ref))
+            self._turns.end(ref.text)
 
     async def _append_once(self, ref: Ref, draft: Draft, append_id: str | None, verdict: bool) -> Appended:
-        known = self._known.get(str(ref))
+        known = self._known.get(ref.text)
         if known is not None and known.upto + 1 < self._log.floor(ref.log_topic, ref.partition):
             known = None  # looking at the journal again costs less than reading the log from there
         fresh = known is None
@@ -177,21 +167,37 @@ class Writer:
             objection = self._objection(ref, draft, known)
         if objection is not None:
             raise objection
-        first = seq_nr_of(known.head) + 1 if not draft.numbered else draft.events[0].seq_nr or 1
+        given = draft.events[0].seq_nr
+        first = seq_nr_of(known.head) + 1 if given is None else given
         if append_id is None or first_of(append_id) != first:
             append_id = self._new_append_id(first)
-        expected = None if draft.expected is None and draft.numbered else _expectation(known)
-        sent = await self._send(ref, draft, first, expected, append_id)
-        _check_growth(ref, sent, known.upto)
+        expected = None if draft.expected is None and given is not None else _expectation(known)
+        action, value, encoded, headers = self._compose(draft, first, expected, append_id)
+        ack, record = await self.produce(ref, action, encoded, headers, append_id)
+        _check_growth(ref, ack, known.upto)
+        sent = Sent(ack, Entry(record, action, value), _span(value))
         if not verdict:
             self.forget(ref)
-            return Appended(sent.ack.offset, sent.range)
+            return Appended(ack.offset, sent.range)
+        if self._surely_won(ref, known, sent):
+            return Appended(ack.offset, sent.range)
         try:
             return await self._settle(ref, known, sent, append_id)
         except StorageFailed as error:
             # It is in the log; what became of it cannot be read now.
             self.forget(ref)
             raise OutcomeUnknown(str(ref), append_id, f"it cannot be read back: {error}") from error
+
+    def _surely_won(self, ref: Ref, known: Known, sent: Sent) -> bool:
+        """The verdict on nearly all appends: nothing of the journal lies between what was known and the own record."""
+        previous = sent.ack.previous
+        if previous is None or previous > known.upto:
+            return False
+        head, lost = judge(known.head, sent.entry, ref.topic)
+        if lost is not None or head is None or head.halted_at is not None:
+            return False
+        self._remember(ref, Known(head, sent.ack.offset))
+        return True
 
     async def _settle(self, ref: Ref, known: Known, sent: Sent, append_id: str) -> Appended:
         """What became of an append that is in the log."""
@@ -217,12 +223,11 @@ class Writer:
 
     def forget(self, ref: Ref) -> None:
         """What was known is surely outdated: the next append looks again, rather than lose first."""
-        self._known.pop(str(ref), None)
+        self._known.pop(ref.text, None)
 
     def _remember(self, ref: Ref, known: Known) -> Known:
-        name = str(ref)
-        self._known[name] = known
-        self._known.move_to_end(name)
+        self._known[ref.text] = known
+        self._known.move_to_end(ref.text)
         if len(self._known) > self._known_journals:
             self._known.popitem(last=False)
         return known
@@ -242,19 +247,23 @@ class Writer:
             return InvalidRange(f"{ref}: no seqNr is left after {seq_nr}")
         return None
 
-    async def _send(self, ref: Ref, draft: Draft, first: int, expected: Expected | None, append_id: str) -> Sent:
-        events = tuple(
-            [
-                EventData(event.seq_nr or first + at, tuple(sorted(event.tags)), *encode_payload(event.payload))
-                for at, event in enumerate(draft.events)
-            ]
-        )
-        after = None if draft.expire_after is None else ExpireAfter.of(draft.expire_after)
-        metadata = PayloadMetadata(after, draft.metadata)
+    def _compose(
+        self, draft: Draft, first: int, expected: Expected | None, append_id: str
+    ) -> tuple[Append, AppendValue, bytes, Headers]:
+        """An append as it goes into the log: what it says, and the bytes of its value and headers."""
+        encoded = []
+        for event in draft.events:
+            kind, data = encode_payload(event.payload)
+            encoded.append(EventData(event.seq_nr or first, tuple(sorted(event.tags)), kind, data))
+            first += 1
+        events = tuple(encoded)
+        metadata = NO_METADATA
+        if draft.expire_after is not None or draft.metadata is not None:
+            after = None if draft.expire_after is None else ExpireAfter.of(draft.expire_after)
+            metadata = PayloadMetadata(after, draft.metadata)
         payload_type, value = encode_value(events, metadata)
-        span = SeqRange._make((events[0].seq_nr, events[-1].seq_nr))
         action = Append(
-            range=Range(*span),
+            range=Range(events[0].seq_nr, events[-1].seq_nr),
             origin=self._origin.host,
             version=self._origin.version,
             payload_type=payload_type,
@@ -269,8 +278,7 @@ class Writer:
             size += sum(len(name) + len(text) for name, text in headers)
         if size > self._max_append_bytes:
             raise AppendTooLarge(size, self._max_append_bytes)
-        ack, record = await self.produce(ref, action, value, headers, append_id)
-        return Sent(ack, Entry(record, action, AppendValue(events, metadata)), span)
+        return action, AppendValue(events, metadata), value, headers
 
     async def _verdict(self, ref: Ref, known: Known, sent: Sent, append_id: str) -> Rejected | None:
         """Fold up to the own record onto what was known before; None means that it won."""
@@ -284,7 +292,7 @@ class Writer:
 
     async def _fold_up_to(self, ref: Ref, known: Known, sent: Sent) -> Change:
         """The fold of what came after `known`, up to the record that was sent."""
-        head, after, (offset, previous) = known.head, known.upto, sent.ack
+        head, after, offset, previous = known.head, known.upto, sent.ack.offset, sent.ack.previous
         if previous is not None and previous <= after:
             return fold(head, [sent.entry], ref.topic, rowless=(offset,))
         # A journal that was not halted before has nothing in quarantine but what these pages set aside.
@@ -306,7 +314,7 @@ class Writer:
         An append that won is in the journal. One that is not there has lost, if this is still the same life and
         nothing was deleted at its place; otherwise nobody can say.
         """
-        self._known.pop(str(ref), None)
+        self.forget(ref)
         try:
             found = await self._find(ref, append_id)
         except JournalHalted as halted:
@@ -333,13 +341,17 @@ class Writer:
         return Appended(offset, SeqRange(first, last)) if last else None
 
 
-def _check_growth(ref: Ref, sent: Sent, before: int) -> None:
+def _span(value: AppendValue) -> SeqRange:
+    return SeqRange.trusted(value.events[0].seq_nr, value.events[-1].seq_nr)
+
+
+def _check_growth(ref: Ref, ack: Ack, before: int) -> None:
     """A record lies above all that was there before it, or the log is not what it was: nobody will read it."""
-    if sent.ack.offset <= before:
+    if ack.offset <= before:
         raise LogTruncated(
             ref.topic.name,
             ref.partition,
-            f"an append went to offset {sent.ack.offset}, but {before} was there already: the log was replaced by an "
+            f"an append went to offset {ack.offset}, but {before} was there already: the log was replaced by an "
             f"older or emptier one, and what is appended to it does not count; {rescue(ref.name or ref.topic.name)}",
         )
 
@@ -349,30 +361,6 @@ def _expectation(known: Known) -> Expected:
     if head is None or head.purged:
         return Expected(0)
     return Expected(head.seq_nr, head.record_id)
-
-
-def check_draft(draft: Draft) -> None:
-    """Everything that can be wrong with an append before anything is sent."""
-    if not draft.events:
-        raise EmptyAppend("an append needs at least one event")
-    given = [event.seq_nr for event in draft.events if event.seq_nr is not None]
-    if given and len(given) < len(draft.events):
-        raise InvalidInput("give every event of an append a seq_nr, or none of them")
-    if len(given) > 1 and any(a >= b for a, b in pairwise(given)):
-        raise InvalidRange(f"the seqNrs of an append must ascend: {given[:10]}")
-    if draft.expected is not None and (isinstance(draft.expected, bool) or not 0 <= draft.expected <= MAX_SEQ_NR):
-        raise InvalidInput(f"expected is the seqNr that the journal has now, 0 if it is absent; not {draft.expected!r}")
-    if draft.expected is not None and given and given[0] <= draft.expected:
-        raise InvalidRange(f"the first seqNr {given[0]} must be above expected={draft.expected}")
-    if draft.expire_after is not None and draft.expire_after <= timedelta(0):
-        raise InvalidInput("expire_after must be positive")
-    if draft.metadata is not None:
-        check_json_metadata("metadata", draft.metadata)
-    if draft.header_metadata is not None:
-        check_json_metadata("header metadata", draft.header_metadata)
-    for name, text in draft.headers.items() if draft.headers else ():
-        if not isinstance(name, str) or not isinstance(text, str) or name.startswith("journal."):
-            raise InvalidInput(f"headers map text to text and their names do not start with 'journal.': {name!r}")
 
 
 def first_of(append_id: str) -> int:

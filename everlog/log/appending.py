@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from everlog.group_commit import Committed
-from everlog.log.base import Ack, Bounds, Headers, NewRecord
+from everlog.log.base import Ack, Headers, NewRecord
 from everlog.sqlite import Connection, load_statements
 
 logger = logging.getLogger("everlog.log")
@@ -27,7 +27,8 @@ class Appender:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._version = -1
-        self._bounds: dict[tuple[int, int], Bounds] = {}
+        self._starts: dict[tuple[int, int], int] = {}
+        self._ends: dict[tuple[int, int], int] = {}
         self._last: dict[tuple[int, int, bytes | None], int] = {}
 
     def commit(self, group: Sequence[tuple[int, NewRecord]]) -> Committed[Ack]:
@@ -55,35 +56,44 @@ class Appender:
 
     def _store(self, group: Sequence[tuple[int, NewRecord]]) -> list[Ack]:
         self._notice_others()
-        rows = [self._place(topic, record) for topic, record in group]
-        self._connection.executemany(SQL["append"], [row for row, _ in rows])
-        return [ack for _, ack in rows]
+        ends, last = self._ends, self._last
+        rows: list[tuple[object, ...]] = []
+        acks: list[Ack] = []
+        for topic, record in group:
+            partition, key = record.partition, record.key
+            offset = ends.get((topic, partition))
+            if offset is None:
+                offset = self._look_for_end(topic, partition)
+            ends[topic, partition] = offset + 1
+            previous = last.get((topic, partition, key))
+            if previous is None:
+                previous = self._look_for_previous(topic, partition, key)
+            last[topic, partition, key] = offset
+            headers = pack_headers(record.headers)
+            rows.append((topic, partition, offset, record.timestamp, key, record.action, record.value, headers))
+            acks.append(Ack(offset, previous))
+        self._connection.executemany(SQL["append"], rows)
+        return acks
 
     def _notice_others(self) -> None:
         """SQLite's data version changes when another connection has written."""
         (version,) = self._connection.execute("PRAGMA data_version").fetchone()
         if version != self._version or len(self._last) > MAX_KEYS:
             self._version = version
-            self._bounds.clear()
+            self._starts.clear()
+            self._ends.clear()
             self._last.clear()
 
-    def _place(self, topic: int, record: NewRecord) -> tuple[tuple[object, ...], Ack]:
-        place = (topic, record.partition)
-        found = self._bounds.get(place)
-        if found is None:
-            found = Bounds(*self._connection.execute(SQL["bounds"], place).fetchone())
-        start, offset = found
-        self._bounds[place] = Bounds(start, offset + 1)
-        key = (topic, record.partition, record.key)
-        previous = self._last.get(key)
-        if previous is None:
-            (previous,) = self._connection.execute(SQL["previous"], key).fetchone()
-            if previous is None:
-                previous = start - 1  # what was trimmed may have been this key's
-        self._last[key] = offset
-        headers = pack_headers(record.headers)
-        row = (topic, record.partition, offset, record.timestamp, record.key, record.action, record.value, headers)
-        return row, Ack(offset, previous)
+    def _look_for_end(self, topic: int, partition: int) -> int:
+        start, end = self._connection.execute(SQL["bounds"], (topic, partition)).fetchone()
+        self._starts[topic, partition] = start
+        return int(end)
+
+    def _look_for_previous(self, topic: int, partition: int, key: bytes | None) -> int:
+        """The key's last record, not counting this group's: those are remembered."""
+        (previous,) = self._connection.execute(SQL["previous"], (topic, partition, key)).fetchone()
+        # What was trimmed may have been this key's.
+        return self._starts[topic, partition] - 1 if previous is None else int(previous)
 
 
 def pack_headers(headers: Headers) -> bytes | None:

@@ -52,7 +52,7 @@ class Bounds(NamedTuple):
     end: int
 
 
-class Ack(NamedTuple):
+class Ack(msgspec.Struct, frozen=True, gc=False):
     """Where a record went.
 
     `previous` is the offset of the same key's record before it, at least -1, if the log can tell: then nothing of

@@ -7,6 +7,7 @@ than a thread switch, so reads run where they are called.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,8 @@ class SqliteLog(Log):
         """The topic's number in the tables."""
         return self._numbers[topic.name]
 
-    async def append(self, topic: LogTopic, record: NewRecord) -> Ack:
-        return await self._committer.execute((self._numbers[topic.name], record))
+    def append(self, topic: LogTopic, record: NewRecord) -> Coroutine[Any, Any, Ack]:
+        return self._committer.execute((self._numbers[topic.name], record))
 
     async def bounds(self, topic: LogTopic, partition: int) -> Bounds:
         with translated(self.path):
@@ -110,21 +111,21 @@ class SqliteLog(Log):
         parameters = (self._numbers[topic.name], partition, key, after, before, limit)
         with translated(self.path):
             rows = self._reader.execute(SQL["tail"], parameters).fetchall()
-        await self._check_start(topic, partition, after)
+            self._check_start(topic, partition, after)
         return [record_from(row) for row in rows]
 
     async def tail_keys(self, topic: LogTopic, partition: int, *, after: int, before: int) -> list[bytes]:
         parameters = (self._numbers[topic.name], partition, after, before)
         with translated(self.path):
             rows = self._reader.execute(SQL["tail_keys"], parameters).fetchall()
-        await self._check_start(topic, partition, after)
+            self._check_start(topic, partition, after)
         return [key for (key,) in rows]
 
-    async def _check_start(self, topic: LogTopic, partition: int, after: int) -> None:
+    def _check_start(self, topic: LogTopic, partition: int, after: int) -> None:
         """To be called when the records are read: nothing was removed before the start moved."""
-        start = (await self.bounds(topic, partition)).start
-        if start > after + 1:
-            raise Trimmed(start)
+        row = self._reader.execute(SQL["start"], (self._numbers[topic.name], partition)).fetchone()
+        if row is not None and row[0] > after + 1:
+            raise Trimmed(row[0])
 
     async def timestamp_at(self, topic: LogTopic, partition: int, offset: int) -> int | None:
         parameters = (self._numbers[topic.name], partition, offset)

@@ -15,6 +15,9 @@ SELECT p.start_offset, max(p.end_offset, coalesce((
     SELECT max(r.offset) + 1 FROM record r WHERE r.topic = p.topic AND r.partition = p.partition), 0))
 FROM partition p WHERE p.topic = ? AND p.partition = ?
 
+-- name: start
+SELECT start_offset FROM partition WHERE topic = ? AND partition = ?
+
 -- name: all_bounds
 SELECT t.name, p.partition, p.start_offset, max(p.end_offset, coalesce((
     SELECT max(r.offset) + 1 FROM record r WHERE r.topic = p.topic AND r.partition = p.partition), 0))

@@ -183,8 +183,8 @@ async def test_two_writers_at_once_agree_on_the_order(config, name):
             assert await offsets(one, topic, key, -1, end) == await offsets(two, topic, key, -1, end) == expected
         promised = [(key, ack) for key, ack in acked if ack.previous is not None]
         assert promised
-        for key, (offset, previous) in promised:
-            assert not [other for other in by_key[key] if previous < other < offset]
+        for key, ack in promised:
+            assert not [other for other in by_key[key] if ack.previous < other < ack.offset]
 
 
 async def test_a_state_known_long_ago_is_not_brought_up_to_date_from_the_log(config, name):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from datetime import date
+from itertools import product
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from everlog.journal.changes import Change
 from everlog.journal.codec import EventData
 from everlog.journal.duration import ExpireAfter
-from everlog.journal.fold import fold
+from everlog.journal.fold import fold, judge
 from everlog.journal.head import Deletion, Head, exists, seq_nr_of
 from everlog.journal.values import MAX_SEQ_NR
 from everlog.log.base import Record
@@ -49,6 +50,34 @@ def numbers(head: Head | None) -> tuple[int, int, int]:
 
 
 # Appends
+
+
+HEADS = {
+    "absent": None,
+    "living": head_of(3, 1, 5, tag_seq={"eu": 7}, expire_after=ExpireAfter.parse("1 day"), expire_on=date(2030, 1, 1)),
+    "purged": Head(partition=0, offset=5, segment_size=3, purged=True, tag_seq={"eu": 7}),
+    "deleted, of unknown life": head_of(3, 3, 5, record_id=None),
+    "halted": head_of(3, 0, 5, halted_at=4),
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_a_writer_judges_its_append_as_the_fold_does(head) -> None:
+    """For every append that could follow: the same head, and the same loser or none."""
+    lives = (None, TOPIC.life(0, 0), TOPIC.life(0, 1))
+    outcomes = set()
+    for offset, first, expected, life, tags, expire_after in product(
+        (5, 6), (1, 3, 4, 9), (None, 0, 2, 3), lives, ((), ("eu", "us")), (None, "2 days")
+    ):
+        events = [EventData(seq_nr, tags, "text", "e") for seq_nr in (first, first + 1)]
+        record = append_record(
+            offset, first, first + 1, expected=expected, record_id=life, events=events, expire_after=expire_after
+        )
+        (entry,) = entries(record)
+        change = fold(head, [entry], TOPIC)
+        assert judge(head, entry, TOPIC) == (change.head, next(iter(change.rejected), None))
+        outcomes.add((change.changed, bool(change.rejected)))
+    assert len(outcomes) > 1, "some change the head and some do not"
 
 
 @pytest.mark.case("kafka-journal", 10)

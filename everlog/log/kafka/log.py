@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Coroutine
+from typing import Any
 
 from everlog.clock import Clock
 from everlog.config import Config
@@ -78,8 +80,8 @@ class KafkaLog(Log):
     async def topics(self) -> list[LogTopic]:
         return await self._topics.all()
 
-    async def append(self, topic: LogTopic, record: NewRecord) -> Ack:
-        return await self._producing.append(self._tail(topic, record.partition), record)
+    def append(self, topic: LogTopic, record: NewRecord) -> Coroutine[Any, Any, Ack]:
+        return self._producing.append(self._tail(topic, record.partition), record)
 
     async def bounds(self, topic: LogTopic, partition: int) -> Bounds:
         return await self._tail(topic, partition).bounds()

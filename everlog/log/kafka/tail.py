@@ -147,8 +147,9 @@ class Tail:
         record = Record(sent.partition, offset, timestamp, sent.key, sent.action, sent.value, sent.headers)
         before = index.add(record)
         self._grown = self._loop.time()
-        if self._following is not None:
-            self._following.advance(index.upper)
+        following = self._following
+        if following is not None and not following.stopped:
+            following.advance(index.upper)
         return before
 
     def floor(self) -> int:

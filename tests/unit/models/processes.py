@@ -6,9 +6,10 @@ from datetime import timedelta
 
 from everlog.errors import Conflict, JournalHalted, OutcomeUnknown, Overtaken
 from everlog.journal.actions import Action, encode_action
+from everlog.journal.drafts import Draft
 from everlog.journal.events import Event
 from everlog.journal.reading import Reader, Ref, Span
-from everlog.journal.writing import Appended, Draft, Origin, Writer
+from everlog.journal.writing import Appended, Origin, Writer
 from everlog.log.base import Ack, Headers, NewRecord, Record
 from everlog.pipeline.apply import Grouped, apply
 from everlog.pipeline.known import KnownHeads

@@ -10,9 +10,10 @@ import pytest
 
 from everlog.errors import Conflict, JournalHalted, OutcomeUnknown
 from everlog.journal.actions import Delete, Purge, Resume
+from everlog.journal.drafts import Draft
 from everlog.journal.events import Event
 from everlog.journal.reading import Reader, Span
-from everlog.journal.writing import Appended, Draft
+from everlog.journal.writing import Appended
 from tests.unit.models.oracle import facts_of
 from tests.unit.models.processes import ModelWriter, Pipeline
 from tests.unit.models.scheduler import Process, run_alone

@@ -31,7 +31,7 @@ def life(offset: int) -> str:
 
 
 def ref_of(journal_id: str) -> Ref:
-    return Ref(LOG_TOPIC, TOPIC, journal_id, journal_id.encode())
+    return Ref.of(LOG_TOPIC, TOPIC, journal_id, journal_id.encode())
 
 
 class ModelLog(LogDouble):
