@@ -1,4 +1,4 @@
-"""Heads that a worker process has written itself: the batch that follows need not load them again.
+"""Heads that a worker process has written itself, or the one before it: the batch that follows need not load them.
 
 A known head is the exact fold of the log up to where the last batch ended. It is of use only to the batch that starts
 right there, and only in a store where a late write changes nothing: somebody else may be further on by now.
@@ -7,10 +7,12 @@ right there, and only in a store where a late write changes nothing: somebody el
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
 from everlog.journal.head import Head
+from everlog.pipeline.handover import HandOver, HeadsFile
 from everlog.store.base import KeyChange
 
 # Bounds for one worker process.
@@ -19,22 +21,27 @@ MAX_HEADS = 10_000
 
 
 class KnownHeads:
-    """The heads of one log partition."""
+    """The heads of one log partition. With a `handover`, those of a batch are left for whoever does the next one."""
 
-    def __init__(self, most: int = MAX_HEADS) -> None:
+    def __init__(self, most: int = MAX_HEADS, handover: HandOver | None = None) -> None:
         self._most = most
+        self._handover = handover
         self._end: int | None = None
         self._heads: dict[str, Head] = {}
+        self._learned: dict[str, Head] = {}
 
     def begin(self, start: int) -> None:
         """A batch starts at this offset. Until it is done the heads belong to nobody else: an error drops them."""
         if self._end != start:
-            self._heads.clear()
+            self._heads = {} if self._handover is None else self._handover.take(start)
+        self._learned = {}
         self._end = None
 
     def finish(self, end: int) -> None:
         """All writes of the batch, which ended before this offset, are durable."""
         self._end = end
+        if self._handover is not None:
+            self._handover.leave(end, self._learned)
 
     def find(self, ids: Sequence[str]) -> dict[str, Head]:
         """Those of the heads that are known."""
@@ -43,13 +50,15 @@ class KnownHeads:
 
     def learn(self, changes: Iterable[KeyChange]) -> None:
         """These were written, with all that their garbage says: so there is none left."""
-        heads = self._heads
         for key in changes:
-            heads.pop(key.id, None)
+            self._heads.pop(key.id, None)
+            self._learned.pop(key.id, None)
             if key.change.head is not None:
-                heads[key.id] = msgspec.structs.replace(key.change.head, garbage=())
-        while len(heads) > self._most:
-            del heads[next(iter(heads))]  # the one that was used longest ago
+                head = msgspec.structs.replace(key.change.head, garbage=())
+                self._heads[key.id] = self._learned[key.id] = head
+        for heads in (self._heads, self._learned):
+            while len(heads) > self._most:
+                del heads[next(iter(heads))]  # the one that was used longest ago
 
 
 class Partitions:
@@ -59,10 +68,10 @@ class Partitions:
         self._most = most
         self._known: dict[tuple[bytes, str, int], KnownHeads] = {}
 
-    def begin(self, store: bytes, topic_id: str, partition: int, start: int) -> KnownHeads:
-        """What is known as a batch starts at this offset."""
+    def begin(self, store: bytes, topic_id: str, partition: int, start: int, folder: Path) -> KnownHeads:
+        """What is known as a batch starts at this offset. The processes of an executor share the folder."""
         place = (store, topic_id, partition)
-        known = self._known.pop(place) if place in self._known else KnownHeads()
+        known = self._known.pop(place, None) or KnownHeads(handover=HeadsFile(folder, *place))
         self._known[place] = known
         while len(self._known) > self._most:
             del self._known[next(iter(self._known))]

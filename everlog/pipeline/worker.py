@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -98,8 +99,11 @@ class Job:
         """What this process knows of the partition; nothing where a transaction must see the heads itself."""
         if self.config.embedded:
             return None
+        from pyspark import SparkFiles
+
         start = self.ranges[place_name(topic, partition)].start
-        return _known.begin(msgspec.json.encode(self.config), self.topics[topic].id, partition, start)
+        folder = Path(SparkFiles.getRootDirectory())
+        return _known.begin(msgspec.json.encode(self.config), self.topics[topic].id, partition, start, folder)
 
     def _apply_gathered(self, parts: Collection[_Partition], watch: Watch) -> None:
         """What was gathered, all partitions at once. The rest of the time is the store's, which is opened once."""

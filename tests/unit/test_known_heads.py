@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import date
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import fields
+
+from everlog.config import CassandraConfig, Config, KafkaConfig
+from everlog.journal.duration import ExpireAfter
 from everlog.journal.fold import fold
-from everlog.journal.head import Deletion
+from everlog.journal.head import Deletion, Head
+from everlog.pipeline.handover import HeadsFile
 from everlog.pipeline.known import KnownHeads, Partitions
+from everlog.pipeline.places import place_name
+from everlog.pipeline.worker import Job, Range
 from everlog.store.base import KeyChange
 from tests.support import append_record, entries, pinned_topic, purge_record
 
@@ -51,15 +63,97 @@ def test_what_was_carried_out_is_not_carried_out_again() -> None:
     assert known.find(["a"])["a"].garbage == ()
 
 
-def test_both_bounds_hold() -> None:
+def test_both_bounds_hold(tmp_path: Path) -> None:
     """The heads and the partitions that were used longest ago go first."""
     known = learned(learned(KnownHeads(most=2), 0, 1, "a", "b"), 1, 2, "a", "c")
     known.begin(2)
     assert set(known.find(["a", "b", "c"])) == {"a", "c"}
     places = Partitions(most=2)
     for partition in (0, 1, 0, 2):
-        learned(places.begin(b"store", "id", partition, 0), 0, 5, "a")
-    found = {partition: places.begin(b"store", "id", partition, 5).find(["a"]) for partition in (0, 2)}
+        learned(places.begin(b"store", "id", partition, 0, tmp_path), 0, 5, "a")
+    for file in tmp_path.iterdir():
+        file.unlink()
+    found = {partition: places.begin(b"store", "id", partition, 5, tmp_path).find(["a"]) for partition in (0, 2)}
     assert all(found.values())
-    assert not places.begin(b"store", "id", 1, 5).find(["a"])
-    assert not places.begin(b"other", "id", 0, 5).find(["a"])
+    assert not places.begin(b"store", "id", 1, 5, tmp_path).find(["a"])
+
+
+def test_another_process_goes_on_with_the_heads_of_the_batch_before(tmp_path: Path) -> None:
+    """Once, at just that offset, and only of the same store, topic and partition."""
+
+    def begin(start: int = 9, store: bytes = b"store", topic: str = "id", partition: int = 0) -> dict[str, Head]:
+        return Partitions().begin(store, topic, partition, start, tmp_path).find(["a", "b", "c"])
+
+    first = Partitions()
+    learned(first.begin(b"store", "id", 0, 0, tmp_path), 0, 5, "a", "b")
+    known = learned(first.begin(b"store", "id", 0, 5, tmp_path), 5, 9, "b", "c")
+    known.begin(9)
+    assert known.find(["a", "b", "c"]).keys() == {"a", "b", "c"}
+    assert not begin(store=b"other")
+    assert not begin(topic="other")
+    assert not begin(partition=1)
+    found = begin()
+    assert {name: head.offset for name, head in found.items()} == {"b": 5, "c": 5}
+    assert found == known.find(["b", "c"])
+    assert not begin(), "it belongs to the one that took it"
+
+
+@pytest.mark.parametrize("start", [0, 8, 10])
+def test_heads_of_another_offset_are_not_taken(tmp_path: Path, start: int) -> None:
+    learned(Partitions().begin(b"store", "id", 0, 0, tmp_path), 0, 9, "a")
+    assert Partitions().begin(b"store", "id", 0, start, tmp_path).find(["a"]) == {}
+
+
+def test_a_batch_that_failed_leaves_nothing_to_others(tmp_path: Path) -> None:
+    known = learned(Partitions().begin(b"store", "id", 0, 0, tmp_path), 0, 5, "a")
+    known.begin(5)
+    known.learn([change("a", append_record(5, 2))])
+    for start in (6, 9):
+        assert Partitions().begin(b"store", "id", 0, start, tmp_path).find(["a"]) == {}
+
+
+def test_a_task_leaves_its_heads_in_the_folder_of_its_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.SparkFiles._is_running_on_worker", True)
+    monkeypatch.setattr("pyspark.SparkFiles._root_directory", str(tmp_path))
+    config = Config(kafka=KafkaConfig(), cassandra=CassandraConfig())
+    job = Job(config, {TOPIC.name: TOPIC}, lambda _: iter(()), {place_name(TOPIC.name, 0): Range(5, 9)})
+    known = job._begin(TOPIC.name, 0)
+    assert known is not None
+    learned(known, 5, 9, "a")
+    assert HeadsFile(tmp_path, msgspec.json.encode(config), TOPIC.id, 0).take(9).keys() == {"a"}
+
+
+def test_every_field_of_a_head_is_handed_over(tmp_path: Path) -> None:
+    full = Head(
+        partition=1,
+        offset=2,
+        segment_size=100,
+        seq_nr=7,
+        delete_to=3,
+        created=4,
+        updated=5,
+        expire_after=ExpireAfter(3),
+        expire_on=date(2026, 1, 2),
+        record_id="life",
+        origin="here",
+        purged=True,
+        halted_at=6,
+        legacy_segment=True,
+        tag_seq={"tag": 8},
+    )
+    assert all(getattr(full, field.name) != field.default for field in fields(Head) if field.name != "garbage")
+    file = HeadsFile(tmp_path, b"store", "id", 0)
+    file.leave(3, {"a": full})
+    assert file.take(3) == {"a": full}
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 7, (3).to_bytes(8, "big"), (3).to_bytes(8, "big") + b"\xff"])
+def test_a_file_that_is_broken_or_cannot_be_written_is_as_good_as_none(tmp_path: Path, content: bytes) -> None:
+    file = HeadsFile(tmp_path, b"store", "id", 0)
+    file.leave(3, {})
+    (found,) = tmp_path.iterdir()
+    found.write_bytes(content)
+    assert file.take(3) == {}
+    away = HeadsFile(tmp_path / "gone", b"store", "id", 0)
+    away.leave(3, {})
+    assert away.take(3) == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from everlog.journal.head import Head
 from everlog.journal.reading import Reader, View
 from everlog.log.base import Record
+from everlog.pipeline.handover import HandOver
 from everlog.pipeline.known import KnownHeads
 from everlog.store.base import KeyChange
 from tests.unit.models.doubles import Statement, StoreDouble, TaskDouble
@@ -130,13 +131,55 @@ class CachedHeads(Pipeline):
             worker.busy = False
         await self.publish(last)
 
+    def handover(self) -> HandOver | None:
+        """Where the workers of an executor leave heads for each other."""
+        return None
+
     def free_worker(self) -> Worker:
         random, workers = self.world.random, self.world.workers
         free = [worker for worker in workers if not worker.busy]
         if not free or random.random() < 0.1:
-            workers.append(Worker(self.known(random.choice([1, 2, 100]))))
+            workers.append(Worker(self.known(random.choice([1, 2, 100]), self.handover())))
             return workers[-1]
         return random.choice(free)
+
+
+class Left:
+    """The file of a log partition, as a list of at most one entry."""
+
+    def __init__(self, place: list[tuple[int, dict[str, Head]]]) -> None:
+        self._place = place
+
+    def leave(self, end: int, heads: Mapping[str, Head]) -> None:
+        self._place[:] = [(end, dict(heads))]
+
+    def take(self, start: int) -> dict[str, Head]:
+        if not self._place:
+            return {}
+        end, heads = self._place.pop()
+        return heads if end == start else {}
+
+
+class LeftForAnybody(Left):
+    """Gives its heads to whoever comes."""
+
+    def take(self, start: int) -> dict[str, Head]:
+        return self._place.pop()[1] if self._place else {}
+
+
+class HeadsHandedOver(CachedHeads):
+    """The same, and a worker that did not do the batch before goes on with what was left by the one that did."""
+
+    place: type[Left] = Left
+
+    def handover(self) -> HandOver:
+        return self.place(self.world.left)
+
+
+class HeadsHandedToAnybody(HeadsHandedOver):
+    """Heads are taken whatever offset they were left at."""
+
+    place = LeftForAnybody
 
 
 class NeverDropped(KnownHeads):

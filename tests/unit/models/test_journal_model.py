@@ -16,6 +16,8 @@ from tests.unit.models.switches import (
     GarbageOnlyWithChanges,
     GarbageWithRows,
     HeadsBeforeRows,
+    HeadsHandedOver,
+    HeadsHandedToAnybody,
     NoGarbage,
     NoMarkers,
     NoRecheck,
@@ -77,9 +79,10 @@ def test_nothing_is_found_in_many_more_runs(setup) -> None:
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys())
-def test_workers_may_keep_heads_for_the_very_next_batch(setup) -> None:
-    """Nothing changes for anybody if a worker goes on from the heads that it wrote itself."""
-    find_nothing(replace(setup, pipeline=CachedHeads), range(SEEDS_WITH_CACHE))
+@pytest.mark.parametrize("pipeline", [CachedHeads, HeadsHandedOver])
+def test_workers_may_keep_heads_for_the_very_next_batch(setup, pipeline) -> None:
+    """Nothing changes for anybody if a worker goes on from the heads that it wrote itself, or the one before it."""
+    find_nothing(replace(setup, pipeline=pipeline), range(SEEDS_WITH_CACHE))
 
 
 # What is left out, how, and which harm comes of it. (Facts of a head that has gone are no harm by themselves.)
@@ -92,6 +95,7 @@ SWITCHES = {
     "garbage is deleted though nothing changed": (Setup(store=store_with(GarbageOnlyWithChanges)), {"rows"}),
     "a read looks at the head again": (Setup(reader=NoRecheck), {"read"}),
     "known heads are for the next batch": (Setup(pipeline=CachedHeadsKept), {"head", "rows", "read", "verdict"}),
+    "heads are left for the next batch": (Setup(pipeline=HeadsHandedToAnybody), {"head", "rows", "read", "verdict"}),
     "known heads allow no filter": (Setup(pipeline=CachedHeadsFiltered), {"head", "rows", "read", "verdict"}),
     "the pointer comes last": (Setup(pipeline=PublishFirst), {"read"}),
 }

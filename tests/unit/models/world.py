@@ -61,6 +61,7 @@ class World:
     trace: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     workers: list[Any] = field(default_factory=list)
+    left: list[Any] = field(default_factory=list)
     overtaken: int = 0
     now_ms: int = START_MS
 
