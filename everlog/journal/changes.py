@@ -44,6 +44,13 @@ class Quarantined(msgspec.Struct, frozen=True, gc=False):
             record = msgspec.structs.replace(record, value=record.value[:KEPT_BYTES])
         return cls(record, reason)
 
+    def waits_for(self, head: Head | None) -> bool:
+        """Whether the head knows that this record waits.
+
+        The two are read apart: the table may hold records that the head has not seen yet, or has already released.
+        """
+        return head is not None and head.halted_at is not None and head.halted_at <= self.record.offset <= head.offset
+
 
 class Tagged(msgspec.Struct, frozen=True, gc=False):
     """An event for the views of its tags: the number that it has in each of them, and what decides its place.

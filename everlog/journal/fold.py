@@ -77,7 +77,7 @@ class _Folding:
         self.before = head
         self.head = head
         self.topic = topic
-        self.waiting = [found for found in quarantined if _waits(head, found)] if quarantined else []
+        self.waiting = [found for found in quarantined if found.waits_for(head)] if quarantined else []
         self.rowless = rowless
         self.built_in = built_in
         self.position = self.index = -1
@@ -397,11 +397,3 @@ class _Folding:
         self.waiting = [found for found in self.waiting if found.record.offset > up_to]
         self.quarantined = [found for found in self.quarantined if found.record.offset > up_to]
         self.deletions.append(Deletion(offset=offset, quarantine=up_to))
-
-
-def _waits(head: Head | None, found: Quarantined) -> bool:
-    """Whether the head knows that this record waits.
-
-    The two are read apart: the table may hold records that the head has not seen yet, or has already released.
-    """
-    return head is not None and head.halted_at is not None and head.halted_at <= found.record.offset <= head.offset

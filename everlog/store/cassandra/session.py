@@ -154,16 +154,7 @@ class Session:
     async def batch_if(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> bool | None:
         """A conditional batch on one partition: applied as a whole or not at all; None if that is unknown."""
         bound = [(await self.prepare(cql)).bind(list(values)) for cql, values in statements]
-        cql = statements[0][0]
-        try:
-            async with self._turns:
-                result = await self._once(make_batch(bound), cql)
-        except driver.CassException as error:
-            if isinstance(error, _TRANSIENT):
-                log.info("a conditional batch has no known outcome (%s): it is read again", error)
-                return None
-            raise explain(error, self.config, cql) from error
-        return bool(rows_of(result)[0][0])
+        return await self.attempt_if(make_batch(bound), statements[0][0])
 
     async def change_schema(self, cql: str) -> None:
         """A statement that changes tables: not prepared, and given time."""
