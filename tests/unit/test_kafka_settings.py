@@ -124,6 +124,7 @@ def test_a_new_topic_gets_what_the_configuration_says():
         (KafkaError.INVALID_TIMESTAMP, Refused, "clock"),
         (KafkaError._ALL_BROKERS_DOWN, Unreachable, SERVERS),
         (KafkaError._TIMED_OUT, Unreachable, SERVERS),
+        (KafkaError._DESTROY_BROKER, Unreachable, SERVERS),
         (KafkaError.UNKNOWN, StorageFailed, SERVERS),
     ],
 )
@@ -140,6 +141,7 @@ def test_errors_are_named_and_say_what_to_do(code, kind, remedy):
         KafkaError._MSG_TIMED_OUT,
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
+        KafkaError._DESTROY_BROKER,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         KafkaError._PURGE_INFLIGHT,

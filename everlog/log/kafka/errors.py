@@ -60,7 +60,10 @@ _SILENCE = {
     KafkaError._MSG_TIMED_OUT,
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._DESTROY_BROKER,  # it is not among the brokers any more: while it starts, or for good
+    KafkaError._UNKNOWN_BROKER,
     KafkaError._RESOLVE,
+    KafkaError._RETRY,
     KafkaError._WAIT_CACHE,
     KafkaError._WAIT_COORD,
     KafkaError.REQUEST_TIMED_OUT,
@@ -78,7 +81,13 @@ _SILENCE = {
 # With these a broker has surely not stored the record. All others leave it open.
 _NOT_STORED = _RIGHTS | _SIZE | _REPLICAS | _MISSING | _REFUSED | {KafkaError._PURGE_QUEUE, KafkaError._QUEUE_FULL}
 # Errors at which a connection was lost: what was under way then may have arrived.
-LOST = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError.NETWORK_EXCEPTION}
+LOST = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._DESTROY_BROKER,
+    KafkaError._TIMED_OUT,
+    KafkaError.NETWORK_EXCEPTION,
+}
 
 
 class Place(NamedTuple):
