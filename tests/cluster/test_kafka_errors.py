@@ -35,7 +35,7 @@ from everlog.errors import (
 from everlog.log.base import LogTopic
 from everlog.log.kafka.log import KafkaLog
 from everlog.log.kafka.topics import Topics
-from tests.cluster.kafka_support import make_topic, new_record, opened, put_foreign, remove_topic, with_kafka
+from tests.cluster.kafka_support import Traced, make_topic, new_record, opened, put_foreign, remove_topic, with_kafka
 from tests.cluster.servers import require_servers
 
 pytestmark = pytest.mark.cluster
@@ -124,6 +124,19 @@ async def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(config
     async with opened(config) as log:
         assert (await log.create_topic(name)).name == name
     assert asked == [name, name]
+
+
+async def test_those_who_make_a_topic_at_once_share_one_answer(config, name):
+    """Whoever gives up does not end it for the others."""
+    trace = Traced()
+    async with opened(config, trace) as log:
+        first, *others = [asyncio.create_task(log.create_topic(name)) for _ in range(500)]
+        await asyncio.sleep(0)
+        first.cancel()
+        assert len(set(await asyncio.gather(*others))) == 1
+        assert first.cancelled()
+    assert trace.lines.count(f"create {name}") == 1
+    assert trace.lines.count(f"describe {name}") < 50
 
 
 async def test_what_may_lose_records_one_day_is_said(config, name):

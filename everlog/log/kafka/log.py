@@ -133,3 +133,4 @@ class KafkaLog(Log):
         await self._producing.close()
         await self._fetchers.close()
         await self._offsets.close()
+        await self._topics.close()

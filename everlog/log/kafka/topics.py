@@ -8,6 +8,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -54,6 +55,7 @@ class Topics:
             AdminClient, {**admin_settings(config.kafka), "error_cb": self._notice, "socket.timeout.ms": 10_000}
         )
         self._checked: set[LogTopic] = set()
+        self._making: dict[str, asyncio.Task[LogTopic]] = {}
         self._brokers = 0
         self._concerns: dict[str, list[str]] = {}
         self._judged_until = 0.0
@@ -150,7 +152,29 @@ class Topics:
             self._trace(what, time.perf_counter() - started)
 
     async def create(self, name: str) -> LogTopic:
-        """The topic, made if it does not exist; it is there for all, and fit to be a journal's, when this returns."""
+        """The topic, made if it does not exist; it is there for all, and fit to be a journal's, when this returns.
+
+        Those who ask at the same time share one answer: thousands of first appends would be thousands of questions.
+        """
+        making = self._making.get(name)
+        if making is None:
+            making = self._making[name] = asyncio.create_task(self._create(name))
+            making.add_done_callback(partial(self._made, name))
+        return await asyncio.shield(making)
+
+    def _made(self, name: str, making: asyncio.Task[LogTopic]) -> None:
+        del self._making[name]
+        if not making.cancelled():
+            making.exception()  # those who wait get it; if nobody waits any more, nobody misses it
+
+    async def close(self) -> None:
+        """Give up what nobody waits for any more."""
+        making = list(self._making.values())
+        for one in making:
+            one.cancel()
+        await asyncio.gather(*making, return_exceptions=True)
+
+    async def _create(self, name: str) -> LogTopic:
         deadline = time.monotonic() + self._timeout
         made = False
         while True:
