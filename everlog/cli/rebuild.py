@@ -14,8 +14,7 @@ from everlog.cli.output import moment, plain, show
 from everlog.cli.projections import app_option, declared, name_argument
 from everlog.cli.settings import Settings, with_log
 from everlog.client import Everlog
-from everlog.errors import UnknownProjection
-from everlog.projections.copies import Copies, Difference, Request, is_copy
+from everlog.projections.copies import Copies, Difference, Request
 
 
 @click.command(
@@ -71,15 +70,9 @@ async def rebuild(
 @with_log()
 async def copies(log: Everlog, settings: Settings, /, name: str) -> None:
     """Say which copies of a view there are, and how far a rebuild or verification is that was asked for."""
-    await check_known(log, name)
+    await log.projections.check_view(name)
     found = await log.projections.copies(name)
     show(settings.as_json, document(name, found), "\n".join(_lines(name, found)))
-
-
-async def check_known(log: Everlog, name: str) -> None:
-    """Of what never ran, and of a copy, the store knows no copies: that it has none would be no answer."""
-    if is_copy(name) or not await log.projections.list(name):
-        raise UnknownProjection(name)
 
 
 def asked(name: str, what: str) -> str:
@@ -138,9 +131,7 @@ async def abort(log: Everlog, settings: Settings, /, name: str) -> None:
 
 def document(name: str, copies: Copies) -> dict[str, Any]:
     """Copies as JSON."""
-    found = {field: getattr(copies, field) for field in ("current", "building", "filled", "previous")}
-    requests = {"rebuild": copies.rebuild, "verify": copies.verify}
-    return {"name": name, **found, **{kind: one and one.shown() for kind, one in requests.items()}}
+    return {"name": name, **copies.shown()}
 
 
 def add_to(group: click.Group) -> None:

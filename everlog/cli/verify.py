@@ -8,7 +8,7 @@ from everlog.cli.commands import Command, Group
 from everlog.cli.exits import FAILED
 from everlog.cli.output import plain, show
 from everlog.cli.projections import app_option, declared, name_argument
-from everlog.cli.rebuild import asked, check_known, difference_line, document
+from everlog.cli.rebuild import asked, difference_line, document
 from everlog.cli.settings import Settings, with_log
 from everlog.client import Everlog
 
@@ -59,7 +59,7 @@ async def projection(
 
 async def _ask(log: Everlog, settings: Settings, name: str, cancel: bool) -> None:
     if cancel:
-        await check_known(log, name)
+        await log.projections.check_view(name)
         copies = await log.projections.cancel_verify(name)
         show(settings.as_json, document(name, copies), f"{plain(name)}: no verification is asked for any more")
     else:

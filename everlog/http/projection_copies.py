@@ -13,7 +13,6 @@ import msgspec
 from litestar import Response, post
 from litestar.params import PathParameter
 
-from everlog.errors import UnknownProjection
 from everlog.http.answers import json_answer
 from everlog.http.audit import note
 from everlog.http.errors import also
@@ -21,7 +20,7 @@ from everlog.http.journal_requests import json_of, log_of
 from everlog.http.openapi import Shape, shown
 from everlog.http.requests import AnyRequest, decode
 from everlog.http.security import begin_operation
-from everlog.projections.copies import Copies, Difference, Request, is_copy
+from everlog.projections.copies import Copies, Difference, Request
 from everlog.projections.management import Projections
 
 NamePart = Annotated[str, PathParameter(description="The projection, percent-encoded")]
@@ -92,18 +91,7 @@ COPIES_EXAMPLE: dict[str, Any] = {
 
 
 def copies_body(copies: Copies) -> CopiesBody:
-    return CopiesBody(
-        current=copies.current,
-        building=copies.building,
-        filled=copies.filled,
-        previous=copies.previous,
-        rebuild=_request_body(copies.rebuild),
-        verify=_request_body(copies.verify),
-    )
-
-
-def _request_body(request: Request | None) -> RequestBody | None:
-    return None if request is None else msgspec.convert(request.shown(), RequestBody)
+    return msgspec.convert(copies.shown(), CopiesBody)
 
 
 def copies_of(body: CopiesBody) -> Copies:
@@ -168,6 +156,5 @@ async def command_view(request: AnyRequest, name: NamePart) -> Response[Any]:
     await begin_operation(request, f"{body.command.replace('-', '_')}_projection")
     note(request, reason=body.reason)
     projections, known = log_of(request).projections, decode(name)
-    if is_copy(known) or not await projections.list(known):
-        raise UnknownProjection(known)
+    await projections.check_view(known)
     return json_answer(copies_body(await _COMMANDS[body.command](projections, known)))

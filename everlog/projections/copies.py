@@ -91,6 +91,12 @@ class Copies(msgspec.Struct, frozen=True):
     verify: Request | None = None
     standing: tuple[str, ...] = ()
 
+    def shown(self) -> dict[str, Any]:
+        """What those who read the view want to know; the rest is for runners."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in ("current", "building", "filled", "previous")}
+        requests = {"rebuild": self.rebuild, "verify": self.verify}
+        return found | {kind: one and one.shown() for kind, one in requests.items()}
+
     def is_for(self, version: str) -> bool:
         """Whether a runner of this version may write to the current copy: it is its own, or nobody's."""
         built_by = self.versions.get(self.current)

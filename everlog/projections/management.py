@@ -300,10 +300,15 @@ class Projections:
         """Let whoever runs the projection count its view again; `copies` says how far it is, and what was found."""
         return await self._ask(name, "verify")
 
-    async def _ask(self, name: str, kind: Kind) -> Copies:
+    async def check_view(self, name: str) -> Sequence[Known]:
+        """The instances of a projection, which may have copies; of what never ran, and of a copy, nobody knows any."""
         known = await (await self.store()).known(await self._current(name))
         if is_copy(name) or not known:
             raise UnknownProjection(name)
+        return known
+
+    async def _ask(self, name: str, kind: Kind) -> Copies:
+        known = await self.check_view(name)
         if any(one.report.batch is not None for one in known):
             raise InvalidProjection(f"{name} runs on Spark: there is no copy of its view to fill or to compare")
         return await ask(await self.store(), name, kind, self._parts.clock.now_ms())

@@ -71,7 +71,7 @@ class SaveWindow:
             self._envelopes += envelopes
         if self._deadline is None:
             self._deadline = now + self.seconds
-        return self._envelopes >= self.count or now >= self._deadline
+        return self.due(now)
 
     def due(self, now: float) -> bool:
         return self._envelopes >= self.count or (self._deadline is not None and now >= self._deadline)
