@@ -13,9 +13,9 @@ from bench.payloads import Payload
 from bench.peer import timed
 from bench.rounds import Round
 from everlog.documents.ids import TransactionId
-from everlog.documents.model import Change
-from everlog.documents.sqlite.store import FILE, SQL, SqliteDocuments
-from everlog.sqlite import connect, transaction
+from everlog.documents.model import DocumentChange
+from everlog.documents.sqlite.document_store import FILE, SQL, SqliteDocuments
+from everlog.sqlite.connection import connect, transaction
 
 
 class Straight:
@@ -73,7 +73,7 @@ class Straight:
             raise RuntimeError(f"the page has {len(rows)} elements, not {PAGE}")
 
 
-def write(connection: sqlite3.Connection, change: Change) -> None:
+def write(connection: sqlite3.Connection, change: DocumentChange) -> None:
     """What the store writes for one PUT."""
     head, row, one = change.head, change.row, change.transaction
     assert row is not None

@@ -14,8 +14,8 @@ from bench.report import Line, Target, line_of
 from bench.rounds import Contender, Round, alternate
 from bench.settings import Settings
 from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
-from everlog.documents.sqlite.store import FILE, SQL
-from everlog.sqlite import connect, transaction
+from everlog.documents.sqlite.document_store import FILE, SQL
+from everlog.sqlite.connection import connect, transaction
 
 SIZE = 50
 FIELD = "rank"

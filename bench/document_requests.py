@@ -15,8 +15,8 @@ from bench.payloads import Payload
 from bench.rounds import Round
 from bench.serving import Client
 from everlog.documents.documents import Documents
-from everlog.documents.model import Change, Command, Head, Row, Settings, decide
-from everlog.documents.paths import Place
+from everlog.documents.model import DocumentChange, DocumentCommand, DocumentHead, DocumentRow, WriteSettings, decide
+from everlog.documents.paths import DocumentPlace
 
 Kind = Literal["PUT", "GET", "PATCH", "list"]
 KINDS: tuple[Kind, ...] = ("PUT", "GET", "PATCH", "list")
@@ -165,19 +165,19 @@ class Changes:
 
     def __init__(self, documents: int, payloads: Sequence[Payload]) -> None:
         self._payloads = payloads
-        self._states: list[tuple[Head | None, Row | None]] = [(None, None)] * documents
+        self._states: list[tuple[DocumentHead | None, DocumentRow | None]] = [(None, None)] * documents
 
-    def make(self, count: int) -> list[Change]:
+    def make(self, count: int) -> list[DocumentChange]:
         """The next writes, over all documents in turns."""
         return [self._next(number % len(self._states), number) for number in range(count)]
 
-    def _next(self, at: int, number: int) -> Change:
+    def _next(self, at: int, number: int) -> DocumentChange:
         head, row = self._states[at]
         now_ms, entropy = time.time_ns() // 1_000_000, uuid.uuid4().int
         name = str(entropy)
         body = self._payloads[number % len(self._payloads)]
-        command = Command("put", Place(document(at)), body, message_id=name, correlation_id=name)
-        made = decide(head, row, command, now_ms=now_ms, entropy=entropy, settings=Settings())
-        assert isinstance(made, Change)
+        command = DocumentCommand("put", DocumentPlace(document(at)), body, message_id=name, correlation_id=name)
+        made = decide(head, row, command, now_ms=now_ms, entropy=entropy, settings=WriteSettings())
+        assert isinstance(made, DocumentChange)
         self._states[at] = (made.head, made.row)
         return made

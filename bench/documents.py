@@ -21,7 +21,7 @@ from bench.rounds import Contender, Round, alternate
 from bench.serving import serving
 from bench.settings import Settings
 from everlog.config import load_config
-from everlog.documents.sqlite.store import FILE
+from everlog.documents.sqlite.document_store import FILE
 
 UNIT = "requests/s"
 WRITES: tuple[Kind, ...] = ("PUT", "PATCH")

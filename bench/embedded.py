@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import everlog
 from bench.payloads import Payload
 from bench.rounds import Round
-from everlog.sqlite import connect
+from everlog.sqlite.connection import connect
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from bench.payloads import Payload
 from bench.records import Records
 from everlog.client import Everlog
-from everlog.journal.reading import Ref
-from everlog.log.appending import SQL
-from everlog.log.sqlite import SqliteLog
-from everlog.sqlite import connect, transaction
+from everlog.journal.reader import Ref
+from everlog.log.sqlite.appender import SQL
+from everlog.log.sqlite.log import SqliteLog
+from everlog.sqlite.connection import connect, transaction
 
 PER_TRANSACTION = 10_000
 HOW = f"in bulk, one event per append and per record, {PER_TRANSACTION:,} records per transaction"

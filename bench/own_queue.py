@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import everlog
 from bench.rounds import Laps, Round
 from everlog.queues.jobs import Job
-from everlog.queues.packing import NewJob
+from everlog.queues.new_job import NewJob
 from everlog.queues.queue import Queue
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from everlog.journal.journal import Token
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from everlog.pipeline.replicate import Replicator
+    from everlog.pipeline.replicator import Replicator
 
 UNIT = "events/s"
 POLL_SECONDS = 0.01
@@ -102,7 +102,7 @@ def rate_of(batches: list[Progress]) -> float:
 @contextmanager
 def spark_session(config: Config) -> Iterator[SparkSession]:
     """A session of its own; whoever measures warms it up."""
-    from everlog.pipeline.session import open_session
+    from everlog.spark.session import open_session
 
     session = open_session(config)
     try:
@@ -114,7 +114,7 @@ def spark_session(config: Config) -> Iterator[SparkSession]:
 @contextmanager
 def running(config: Config, session: SparkSession) -> Iterator[Replicator]:
     """A pipeline, for as long as this lasts."""
-    from everlog.pipeline.replicate import Replicator
+    from everlog.pipeline.replicator import Replicator
 
     replicator = Replicator(config, session=session)
     replicator.start()

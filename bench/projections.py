@@ -24,7 +24,7 @@ from bench.rounds import Contender, Laps, Round, alternate
 from bench.servers import postgres
 from bench.settings import Settings
 from everlog import Projection, at_least_once, at_most_once, exactly_once, flow, grouped, records, tag
-from everlog.projections.records import LoggedRecord
+from everlog.projections.record_source import LoggedRecord
 from everlog.testing.replication import replicate
 
 UNIT = "events/s"

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bench.payloads import Payload
-from everlog.journal.actions import Append, Expected, Range, encode_action
-from everlog.journal.codec import EventData, encode_value
-from everlog.journal.events import PayloadType, encode_payload
-from everlog.journal.head import Topic
-from everlog.journal.values import partition_of
-from everlog.log.base import Record
+from everlog.core.actions import ActionRange, Append, Expected, encode_action
+from everlog.core.codec import EventData, encode_value
+from everlog.core.events import PayloadType, encode_payload
+from everlog.core.head import Topic
+from everlog.core.values import partition_of
+from everlog.log.port import Record
 from everlog.version import __version__
 
 ORIGIN = "bench"
@@ -91,7 +91,7 @@ class Records:
         ]
         payload_type, value = encode_value(tuple(events))
         action = Append(
-            range=Range(first, last),
+            range=ActionRange(first, last),
             origin=ORIGIN,
             version=__version__,
             payload_type=payload_type,

@@ -2,8 +2,11 @@
 
 from everlog import sync
 from everlog.client import Everlog, connect
-from everlog.clock import Clock, SystemClock
 from everlog.config import Config, load_config
+from everlog.config.queue_options import QueueOptions
+from everlog.core.events import Event, EventRecord, Json
+from everlog.core.timeuuid import TimeUuid
+from everlog.core.values import Position, SeqNr, SeqRange
 from everlog.errors import (
     AnswerLost,
     Conflict,
@@ -27,33 +30,30 @@ from everlog.errors import (
     UnknownProjection,
     WriteUnfinished,
 )
-from everlog.journal.events import Event, EventRecord, Json
+from everlog.journal.expiry import ExpireReport
 from everlog.journal.journal import Journal, Token
 from everlog.journal.quarantine import WaitingItem
 from everlog.journal.snapshots import Criteria, Recovered
-from everlog.journal.values import Position, SeqNr, SeqRange
-from everlog.order.timeuuid import TimeUuid
-from everlog.pipeline.expire import ExpireReport
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 from everlog.projections.handlers import ActorHandler, Handler, Mailbox, StatefulHandler
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
 from everlog.projections.projection import Projection, projection
-from everlog.projections.records import records
+from everlog.projections.record_source import records
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
 from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, flow, grouped, on_spark
-from everlog.projections.tagged import slices, tag
+from everlog.projections.tag_source import slices, tag
 from everlog.queues.job import GiveUp, JobFunction, Retry, job
 from everlog.queues.jobs import DeadJob, Job, JobInfo, Receipt
+from everlog.queues.new_job import NewJob
 from everlog.queues.operations import Stats as QueueStats
-from everlog.queues.options import QueueOptions
-from everlog.queues.packing import NewJob
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
-from everlog.store.base import Snapshot
+from everlog.runtime.clock import Clock, SystemClock
+from everlog.store.port import Snapshot
 from everlog.tags.tag import Tag, TaggedEvent, TagInfo
 from everlog.version import __version__
 

@@ -12,33 +12,33 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from everlog.backends import open_parts
-from everlog.clock import Clock, SystemClock
 from everlog.config import Config, load_config
+from everlog.core.events import EventRecord
+from everlog.core.tag_names import SLICES
+from everlog.core.values import MAX_SEQ_NR, Position
 from everlog.documents.node_status import read_nodes
 from everlog.errors import InvalidConfig, InvalidPosition
-from everlog.journal.events import EventRecord
+from everlog.journal.expiry import ExpireReport, expire
 from everlog.journal.journal import Journal, Parts
-from everlog.journal.making import make_reader_and_writer
+from everlog.journal.live_events import check_range, current_events, live_events, live_ids
+from everlog.journal.parts import make_reader_and_writer
 from everlog.journal.quarantine import Quarantine
-from everlog.journal.retiring import Retired, retire, retired_topics
-from everlog.journal.tag_names import SLICES
-from everlog.journal.values import MAX_SEQ_NR, Position
-from everlog.journal.writing import Origin
-from everlog.log.base import Log
-from everlog.log.retention import trim
-from everlog.pipeline.expire import ExpireReport, expire
+from everlog.journal.retired_topics import Retired, retire, retired_topics
+from everlog.journal.writer import Origin
+from everlog.log.port import Log
+from everlog.log.sqlite.trimmer import trim
+from everlog.pekko.reader import ForeignReader, open_reader
 from everlog.pipeline.status import Status, read_status
-from everlog.projections.management import Projections
-from everlog.queues.backends import open_queues
+from everlog.projections.projections import Projections
+from everlog.queues.factory import open_queues
 from everlog.queues.job import JobFunction
+from everlog.queues.port import QueueStore
 from everlog.queues.queue import Queue
-from everlog.queues.store import QueueStore
 from everlog.queues.worker import Worker
-from everlog.sqlite import Trace
-from everlog.store.base import Store
-from everlog.tags.by_journal import check_range, current_events, live_events, live_ids
-from everlog.tags.delay.reader import ForeignReader, open_reader
+from everlog.runtime.clock import Clock, SystemClock
+from everlog.sqlite.connection import Trace
+from everlog.store.factory import open_parts
+from everlog.store.port import Store
 from everlog.tags.tag import Tag, TagInfo, Tags
 from everlog.version import __version__
 
@@ -205,7 +205,7 @@ class Everlog:
     def documents(self) -> Documents:
         """JSON documents and collections; their changes are events of the topic `documents`."""
         if self._documents is None:
-            from everlog.documents.opening import make_documents
+            from everlog.documents.factory import make_documents
 
             self._documents = make_documents(self.parts, trace=self._trace)
         return self._documents
@@ -294,7 +294,7 @@ def connect(
     >>> log = connect("everlog-data")
     """
     if isinstance(target, str) and target.startswith(("http://", "https://")):
-        from everlog.http.client import RemoteEverlog
+        from everlog.remote.everlog import RemoteEverlog
 
         return RemoteEverlog(target, token=token, clock=clock)
     if token is not None:

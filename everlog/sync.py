@@ -19,33 +19,33 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from everlog import client
-from everlog.clock import Clock
 from everlog.config import Config
+from everlog.core.events import EventRecord
+from everlog.core.tag_names import SLICES
+from everlog.core.values import Position
 from everlog.journal import journal as asynchronous
 from everlog.journal import quarantine, snapshots
-from everlog.journal.events import EventRecord
-from everlog.journal.tag_names import SLICES
-from everlog.journal.values import Position
-from everlog.pipeline.portal import Portal
-from everlog.projections import management
+from everlog.pekko import reader
+from everlog.projections import projections
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.queues import queue as queues
 from everlog.queues import worker as workers
 from everlog.queues.job import JobFunction
 from everlog.queues.jobs import Receipt
-from everlog.sqlite import Trace
-from everlog.store.base import Snapshot
+from everlog.runtime.clock import Clock
+from everlog.runtime.portal import Portal
+from everlog.runtime.twin import FETCH, Twin, blocking, flattening, items_of, iterating
+from everlog.sqlite.connection import Trace
+from everlog.store.port import Snapshot
 from everlog.tags import tag
-from everlog.tags.delay import reader
-from everlog.twin import FETCH, Twin, blocking, flattening, items_of, iterating
 
 if TYPE_CHECKING:
-    from everlog.documents.blocking import BlockingDocuments
+    from everlog.documents.sync import BlockingDocuments
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class SyncRecovered:
     """As `everlog.Recovered`, with plain events."""
 
     seq_nr: int
@@ -53,7 +53,7 @@ class Recovered:
     events: Iterator[EventRecord]
 
 
-class Snapshots(Twin[snapshots.Snapshots]):
+class SyncSnapshots(Twin[snapshots.Snapshots]):
     """The snapshots of one topic's journals."""
 
     save = blocking(snapshots.Snapshots.save)
@@ -62,7 +62,7 @@ class Snapshots(Twin[snapshots.Snapshots]):
     delete = blocking(snapshots.Snapshots.delete)
 
 
-class Quarantine(Twin[quarantine.Quarantine]):
+class SyncQuarantine(Twin[quarantine.Quarantine]):
     """All quarantined records."""
 
     list = iterating(quarantine.Quarantine.list)
@@ -71,7 +71,7 @@ class Quarantine(Twin[quarantine.Quarantine]):
     skip = blocking(quarantine.Quarantine.skip)
 
 
-class Journal(Twin[asynchronous.Journal]):
+class SyncJournal(Twin[asynchronous.Journal]):
     """The journals of one topic, by id."""
 
     append = blocking(asynchronous.Journal.append)
@@ -89,16 +89,16 @@ class Journal(Twin[asynchronous.Journal]):
         return self._inner.topic
 
     @property
-    def snapshots(self) -> Snapshots:
-        return Snapshots(self._inner.snapshots, self._portal)
+    def snapshots(self) -> SyncSnapshots:
+        return SyncSnapshots(self._inner.snapshots, self._portal)
 
-    def recover(self, journal_id: str) -> Recovered:
+    def recover(self, journal_id: str) -> SyncRecovered:
         """The newest snapshot, the events after it, and the seqNr that they lead to (0: no journal)."""
         found = self._portal.call(self._inner.recover(journal_id))
-        return Recovered(found.seq_nr, found.snapshot, items_of(self._portal, found.events, FETCH))
+        return SyncRecovered(found.seq_nr, found.snapshot, items_of(self._portal, found.events, FETCH))
 
 
-class Tag(Twin[tag.Tag]):
+class SyncTag(Twin[tag.Tag]):
     """The events of a tag, over all journals."""
 
     current = flattening(tag.Tag.current_pages)
@@ -109,7 +109,7 @@ class Tag(Twin[tag.Tag]):
     drop = blocking(tag.Tag.drop)
 
 
-class ForeignTag(Twin[reader.ForeignTag]):
+class SyncForeignTag(Twin[reader.ForeignTag]):
     """The events of a tag, in a view that others write."""
 
     current = iterating(reader.ForeignTag.current, 1)
@@ -123,12 +123,12 @@ class Foreign(Twin[reader.ForeignReader]):
     persistence_ids = iterating(reader.ForeignReader.persistence_ids, 1)
     highest_seq_nr = blocking(reader.ForeignReader.highest_seq_nr)
 
-    def tag(self, name: str) -> ForeignTag:
+    def tag(self, name: str) -> SyncForeignTag:
         """The events that carry a tag."""
-        return ForeignTag(self._inner.tag(name), self._portal)
+        return SyncForeignTag(self._inner.tag(name), self._portal)
 
 
-class Queue(Twin[queues.Queue]):
+class SyncQueue(Twin[queues.Queue]):
     """A work queue."""
 
     declare = blocking(queues.Queue.declare)
@@ -169,7 +169,7 @@ class Queue(Twin[queues.Queue]):
             self._portal.call(store.close())
 
 
-class Worker(Twin[workers.Worker]):
+class SyncWorker(Twin[workers.Worker]):
     """Runs jobs: `run` blocks until another thread says `stop`."""
 
     run = blocking(workers.Worker.run)
@@ -188,26 +188,26 @@ class Worker(Twin[workers.Worker]):
         self._portal.call(_stop(self._inner))
 
 
-class Projections(Twin[management.Projections]):
+class SyncProjections(Twin[projections.Projections]):
     """The projections of a log. Handlers run in the twin's own thread."""
 
-    list = blocking(management.Projections.list)
-    get = blocking(management.Projections.get)
-    offset = blocking(management.Projections.offset)
-    set = blocking(management.Projections.set)
-    clear = blocking(management.Projections.clear)
-    pause = blocking(management.Projections.pause)
-    resume = blocking(management.Projections.resume)
-    skip = blocking(management.Projections.skip)
-    dead_letters = blocking(management.Projections.dead_letters)
-    replay = blocking(management.Projections.replay)
-    forget = blocking(management.Projections.forget)
-    wait = blocking(management.Projections.wait)
-    verify = blocking(management.Projections.verify)
-    copies = blocking(management.Projections.copies)
-    rebuild = blocking(management.Projections.rebuild)
-    switch = blocking(management.Projections.switch)
-    abort = blocking(management.Projections.abort)
+    list = blocking(projections.Projections.list)
+    get = blocking(projections.Projections.get)
+    offset = blocking(projections.Projections.offset)
+    set = blocking(projections.Projections.set)
+    clear = blocking(projections.Projections.clear)
+    pause = blocking(projections.Projections.pause)
+    resume = blocking(projections.Projections.resume)
+    skip = blocking(projections.Projections.skip)
+    dead_letters = blocking(projections.Projections.dead_letters)
+    replay = blocking(projections.Projections.replay)
+    forget = blocking(projections.Projections.forget)
+    wait = blocking(projections.Projections.wait)
+    verify = blocking(projections.Projections.verify)
+    copies = blocking(projections.Projections.copies)
+    rebuild = blocking(projections.Projections.rebuild)
+    switch = blocking(projections.Projections.switch)
+    abort = blocking(projections.Projections.abort)
 
     @contextmanager
     def run(self, *projections: Projection) -> Iterator[Runner]:
@@ -232,7 +232,7 @@ async def _started(runner: Runner) -> None:
     runner.start()
 
 
-class Everlog(Twin[client.Everlog]):
+class SyncEverlog(Twin[client.Everlog]):
     """An open event log. Made by `everlog.sync.connect`; used as `with`."""
 
     tags = blocking(client.Everlog.tags)
@@ -279,34 +279,34 @@ class Everlog(Twin[client.Everlog]):
             finally:
                 portal.close()
 
-    def journal(self, topic: str) -> Journal:
+    def journal(self, topic: str) -> SyncJournal:
         """The journals of a topic; the topic is created by the first append."""
-        return Journal(self._inner.journal(topic), self._portal)
+        return SyncJournal(self._inner.journal(topic), self._portal)
 
-    def tag(self, name: str) -> Tag:
+    def tag(self, name: str) -> SyncTag:
         """The events that carry a tag, over all journals."""
-        return Tag(self._inner.tag(name), self._portal)
+        return SyncTag(self._inner.tag(name), self._portal)
 
-    def slices(self, first: int = 0, last: int = SLICES - 1) -> Tag:
+    def slices(self, first: int = 0, last: int = SLICES - 1) -> SyncTag:
         """The events of all journals whose slice is in this range, of topics with `slices = true`."""
-        return Tag(self._inner.slices(first, last), self._portal)
+        return SyncTag(self._inner.slices(first, last), self._portal)
 
     def foreign(self) -> Foreign:
         """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[foreign]` says."""
         return Foreign(self._portal.call(self._inner.foreign()), self._portal)
 
-    def queue(self, name: str) -> Queue:
+    def queue(self, name: str) -> SyncQueue:
         """A work queue; it is made by the first put."""
-        return Queue(self._portal.call(_queue(self._inner, name)), self._portal)
+        return SyncQueue(self._portal.call(_queue(self._inner, name)), self._portal)
 
-    def worker(self, jobs: Sequence[JobFunction] | JobFunction, *, concurrency: int | None = None) -> Worker:
+    def worker(self, jobs: Sequence[JobFunction] | JobFunction, *, concurrency: int | None = None) -> SyncWorker:
         """A worker that runs these functions; each is made by `everlog.job`."""
-        return Worker(self._portal.call(_worker(self._inner, jobs, concurrency)), self._portal)
+        return SyncWorker(self._portal.call(_worker(self._inner, jobs, concurrency)), self._portal)
 
     @property
     def documents(self) -> BlockingDocuments:
         """JSON documents and collections."""
-        from everlog.documents.blocking import BlockingDocuments
+        from everlog.documents.sync import BlockingDocuments
 
         return BlockingDocuments(self._inner.documents, self._portal)
 
@@ -315,14 +315,14 @@ class Everlog(Twin[client.Everlog]):
         return self._inner.config
 
     @property
-    def quarantine(self) -> Quarantine:
+    def quarantine(self) -> SyncQuarantine:
         """Records that could not be applied, and how their journals go on."""
-        return Quarantine(self._inner.quarantine, self._portal)
+        return SyncQuarantine(self._inner.quarantine, self._portal)
 
     @property
-    def projections(self) -> Projections:
+    def projections(self) -> SyncProjections:
         """Views that handlers make of events."""
-        return Projections(self._inner.projections, self._portal)
+        return SyncProjections(self._inner.projections, self._portal)
 
 
 async def _queue(inner: client.Everlog, name: str) -> queues.Queue:
@@ -346,9 +346,9 @@ def connect(
     clock: Clock | None = None,
     trace: Trace | None = None,
     token: str | None = None,
-) -> Everlog:
+) -> SyncEverlog:
     """Open a folder (embedded), what a TOML file says, or a server (`http://…`; its token, or EVERLOG_TOKEN).
 
     >>> log = connect("everlog-data")
     """
-    return Everlog(client.connect(target, clock=clock, trace=trace, token=token))
+    return SyncEverlog(client.connect(target, clock=clock, trace=trace, token=token))

@@ -34,8 +34,8 @@ def app(events: DataFrame, view: Any) -> None:
 
 
 def main(folder: str) -> None:
-    from everlog.pipeline.projections import SparkProjections
-    from everlog.pipeline.replicate import Replicator
+    from everlog.pipeline.replicator import Replicator
+    from everlog.projections.spark.runner import SparkProjections
 
     with everlog.sync.connect(folder) as log:
         log.projections.execute("sales", TABLE)

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from everlog.cli.main import main
 from everlog.client import Everlog, connect
-from everlog.journal.values import partition_of
+from everlog.core.values import partition_of
 from tests.support import broken_record, produce_raw
 
 

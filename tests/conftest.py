@@ -46,7 +46,7 @@ async def small_log(tmp_path, clock) -> AsyncIterator[Everlog]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One Spark session for the whole run, as it costs several seconds; with the connector to Kafka where that is."""
-    from everlog.pipeline.session import open_session
+    from everlog.spark.session import open_session
 
     try:
         jars = (str(find_jars("spark")),)
@@ -60,7 +60,7 @@ def spark() -> Iterator[Any]:
 @pytest.fixture
 def pipeline(spark: Any) -> Pipeline:
     """`with pipeline(config) as running:` a pipeline on the shared session."""
-    from everlog.pipeline.replicate import Replicator
+    from everlog.pipeline.replicator import Replicator
 
     @contextmanager
     def run(config: Config, **options: Any) -> Iterator[Replicator]:

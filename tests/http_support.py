@@ -13,9 +13,9 @@ import httpx
 
 from everlog.client import Everlog, connect
 from everlog.config import Config
-from everlog.http.journal_client import RemoteJournal
-from everlog.http.server import serving
-from everlog.http.tokens import TokenFile, make_token, tokens_path
+from everlog.remote.journal import RemoteJournal
+from everlog.server.security.tokens import TokenFile, make_token, tokens_path
+from everlog.server.server import serving
 
 
 @asynccontextmanager

@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from everlog.clock import Watch
 from everlog.pipeline.phases import PHASES
+from everlog.runtime.clock import Stopwatch
 
 POINT_OF = {phase.name: phase.point for phase in PHASES}
 
@@ -15,7 +15,7 @@ POINT_OF = {phase.name: phase.point for phase in PHASES}
 def note_laps(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:
     """What this module goes through from now on: `=rows` ends a phase, `apply.rows` is a labelled point."""
     noted: list[str] = []
-    lap, split, failpoint = Watch.lap, Watch.split, vars(module)["failpoint"]
+    lap, split, failpoint = Stopwatch.lap, Stopwatch.split, vars(module)["failpoint"]
 
     def noted_lap(self, phase):
         noted.append(f"={phase}")
@@ -29,8 +29,8 @@ def note_laps(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:
         noted.append(name)
         failpoint(name)
 
-    monkeypatch.setattr(Watch, "lap", noted_lap)
-    monkeypatch.setattr(Watch, "split", noted_split)
+    monkeypatch.setattr(Stopwatch, "lap", noted_lap)
+    monkeypatch.setattr(Stopwatch, "split", noted_split)
     monkeypatch.setattr(module, "failpoint", noted_point)
     return noted
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from everlog.client import Everlog
 from everlog.config import Config, JournalConfig, LogConfig, StoreConfig
-from everlog.journal.actions import Append, Delete, Expected, Mark, Purge, Range, Resume, encode_action
-from everlog.journal.changes import Change
-from everlog.journal.codec import EventData, PayloadMetadata, encode_value
-from everlog.journal.duration import ExpireAfter
-from everlog.journal.entries import Entry, decode
-from everlog.journal.head import Topic
-from everlog.log.base import NewRecord, Record
+from everlog.core.actions import ActionRange, Append, Delete, Expected, Mark, Purge, Resume, encode_action
+from everlog.core.change import Change
+from everlog.core.codec import EventData, PayloadMetadata, encode_value
+from everlog.core.duration import ExpireAfter
+from everlog.core.entry import Entry, decode
+from everlog.core.head import Topic
+from everlog.log.port import NewRecord, Record
 
 START_MS = 1_700_000_000_000  # 14 November 2023, 22:13:20 UTC
 KEY = b"k"
@@ -89,7 +89,7 @@ def append_record(
     after = None if expire_after is None else ExpireAfter.parse(expire_after)
     payload_type, value = encode_value(found, PayloadMetadata(after, metadata))
     action = Append(
-        range=Range(first, last),
+        range=ActionRange(first, last),
         origin=origin,
         payload_type=payload_type,
         metadata={},

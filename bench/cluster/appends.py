@@ -25,9 +25,9 @@ from bench.records import Records
 from bench.report import Line, Target, line_of
 from bench.rounds import Contender, Round, alternate
 from everlog.config import Config
-from everlog.journal.actions import ACTION_HEADER
-from everlog.log.base import Record
+from everlog.core.actions import ACTION_HEADER
 from everlog.log.kafka.settings import producer_settings
+from everlog.log.port import Record
 
 UNIT = "appends/s"
 FLUSH_SECONDS = 60.0

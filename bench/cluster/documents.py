@@ -19,11 +19,11 @@ from bench.payloads import Payload, make_payloads
 from bench.report import Line, line_of
 from bench.rounds import Contender, Round, alternate
 from bench.serving import serving
+from everlog.cassandra.session import Session, connect, make_batch
 from everlog.config import CassandraConfig
+from everlog.documents.cassandra.document_store import CassandraDocuments
 from everlog.documents.cassandra.schema import statements
-from everlog.documents.cassandra.store import CassandraDocuments
-from everlog.documents.model import Change
-from everlog.store.cassandra.session import Session, connect, make_batch
+from everlog.documents.model import DocumentChange
 
 UNIT = "requests/s"
 WRITES: tuple[Kind, ...] = ("PUT", "PATCH")
@@ -122,7 +122,7 @@ class Straight(Requester):
         self._cassandra = cassandra
         self._cql = statements(cassandra.keyspace)
         self._changes = Changes(documents, payloads)
-        self._ready: dict[str, deque[Change]] = {}
+        self._ready: dict[str, deque[DocumentChange]] = {}
         self._pending: dict[str, str] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._session: Session | None = None
@@ -165,7 +165,7 @@ class Straight(Requester):
     async def _fetch(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
         return await self.session.fetch(self._cql[name], *values)
 
-    async def _write(self, change: Change) -> None:
+    async def _write(self, change: DocumentChange) -> None:
         head, row, one = change.head, change.row, change.transaction
         assert row is not None
         pending = msgspec.json.encode({one.revision: one.uuid}).decode()

@@ -11,8 +11,8 @@ from bench.cluster.servers import TOPIC
 from bench.payloads import Payload
 from bench.records import Records
 from everlog.client import Everlog
-from everlog.journal.actions import ACTION_HEADER
-from everlog.journal.reading import Ref
+from everlog.core.actions import ACTION_HEADER
+from everlog.journal.reader import Ref
 from everlog.log.kafka.settings import producer_settings
 
 HOW = "in bulk, journals in turns, produced without waiting for each"

@@ -14,7 +14,7 @@ from bench.payloads import make_payloads
 from bench.pipeline import STALLED_SECONDS, check_clean, running, spark_session
 from bench.report import Line, Target, milliseconds
 from everlog.config import Config
-from everlog.store.base import Store
+from everlog.store.port import Store
 
 POLL_SECONDS = 0.01
 

@@ -23,14 +23,14 @@ from bench.cluster.settings import Settings
 from bench.payloads import make_payloads
 from bench.records import Records
 from bench.rounds import Round
+from everlog.cassandra.session import connect, make_batch
 from everlog.config import CassandraConfig, Config
-from everlog.journal.entries import Entry, decode
-from everlog.journal.events import EventRecord
-from everlog.journal.fold import fold
-from everlog.journal.head import Topic
-from everlog.log.base import LogTopic
+from everlog.core.entry import Entry, decode
+from everlog.core.events import EventRecord
+from everlog.core.fold import fold
+from everlog.core.head import Topic
+from everlog.log.port import LogTopic
 from everlog.store.cassandra.rows import NO_METADATA, timestamp
-from everlog.store.cassandra.session import connect, make_batch
 from everlog.store.cassandra.store import CassandraStore
 
 START_SECONDS = 120.0

@@ -17,14 +17,14 @@ from bench.payloads import make_payloads
 from bench.pipeline import STALLED_SECONDS, Progress, check_clean, rate_of, running, spark_session
 from bench.report import Line, Target, line_of
 from bench.rounds import Contender, Round, alternate
+from everlog.cassandra.session import connect
 from everlog.config import Config
-from everlog.store.base import Store
-from everlog.store.cassandra.session import connect
+from everlog.store.port import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from everlog.pipeline.replicate import Replicator
+    from everlog.pipeline.replicator import Replicator
 
 POLL_SECONDS = 0.02
 # What is promised, by events per append.

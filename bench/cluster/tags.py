@@ -12,9 +12,9 @@ from bench.payloads import make_payloads
 from bench.pipeline import check_clean, running, spark_session
 from bench.report import Line, Target, line_of, milliseconds
 from bench.rounds import Contender, Round, alternate
+from everlog.cassandra.schema import quoted
+from everlog.cassandra.session import connect
 from everlog.config import Config
-from everlog.store.cassandra.schema import quoted
-from everlog.store.cassandra.session import connect
 
 UNIT = "events/s"
 TAG = "eu"

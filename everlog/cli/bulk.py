@@ -22,10 +22,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from everlog.cli.exits import LineFailed
 from everlog.cli.payload import parse_expiry
+from everlog.core.events import Event, Json
+from everlog.core.values import check_id
 from everlog.errors import EverlogError, InvalidInput
-from everlog.journal.events import Event, Json
 from everlog.journal.journal import Journal, Token
-from everlog.journal.values import check_id
 
 LANES = 64
 WAITING_PER_LANE = 16
@@ -95,7 +95,7 @@ class Summary:
             self.failures.append(failure)
 
 
-class Draft(NamedTuple):
+class BulkDraft(NamedTuple):
     """A line that has been understood."""
 
     number: int
@@ -104,7 +104,7 @@ class Draft(NamedTuple):
     options: dict[str, Any]
 
 
-def understand(number: int, text: bytes) -> Draft:
+def understand(number: int, text: bytes) -> BulkDraft:
     """All that can be wrong with a line by itself is found here, before anything is sent."""
     try:
         line = _decode(text)
@@ -116,7 +116,7 @@ def understand(number: int, text: bytes) -> Draft:
             "header_metadata": line.header_metadata,
             "headers": line.headers,
         }
-        return Draft(number, line.id, line.event(), options)
+        return BulkDraft(number, line.id, line.event(), options)
     except EverlogError as error:
         raise LineFailed(number, error) from error
     except click.UsageError as error:
@@ -135,7 +135,7 @@ class BulkAppend:
     def __init__(self, journal: Journal, *, keep_going: bool) -> None:
         self._journal = journal
         self._keep_going = keep_going
-        self._lanes: list[asyncio.Queue[Draft | None]] = [asyncio.Queue(WAITING_PER_LANE) for _ in range(LANES)]
+        self._lanes: list[asyncio.Queue[BulkDraft | None]] = [asyncio.Queue(WAITING_PER_LANE) for _ in range(LANES)]
         self._stop_at: int | None = None
         self.summary = Summary()
 
@@ -173,7 +173,7 @@ class BulkAppend:
         if not self._keep_going:
             self._stop_at = failure.line if self._stop_at is None else min(self._stop_at, failure.line)
 
-    async def _work(self, lane: asyncio.Queue[Draft | None]) -> None:
+    async def _work(self, lane: asyncio.Queue[BulkDraft | None]) -> None:
         while (draft := await lane.get()) is not None:
             if self._stop_at is not None and draft.number > self._stop_at:
                 continue

@@ -12,11 +12,11 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from everlog.cli.commands import Command, Group
+from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exits import NotFound
-from everlog.cli.output import Rows, encode, show
+from everlog.cli.output import TableRows, encode, show
 from everlog.cli.run import program
-from everlog.cli.settings import Settings
+from everlog.cli.settings import CliSettings
 
 if TYPE_CHECKING:
     from everlog.cluster.local import LocalCluster, ServerStatus
@@ -42,7 +42,7 @@ def cluster() -> None:
 
 
 @cluster.command(
-    cls=Command,
+    cls=CliCommand,
     examples=[
         "everlog cluster up",
         f"everlog up --config {DEFAULT_FOLDER}/everlog.toml",
@@ -53,7 +53,7 @@ def cluster() -> None:
 @click.option("--nodes", type=int, metavar="N", help="So many brokers and so many Cassandra nodes.  [1]")
 @click.option("--secure", is_flag=True, default=None, help="TLS, users, passwords and rights.")
 @click.pass_obj
-def up(settings: Settings, /, folder: Path, nodes: int | None, secure: bool | None) -> None:
+def up(settings: CliSettings, /, folder: Path, nodes: int | None, secure: bool | None) -> None:
     """Start the servers, wait until they serve, write everlog.toml.
 
     What runs already is left alone; what died is started again with its data. Size, ports and passwords are those of
@@ -78,11 +78,11 @@ def up(settings: Settings, /, folder: Path, nodes: int | None, secure: bool | No
     click.echo(f"  {program()} up --config {folder / local.config_file.name}")
 
 
-@cluster.command(cls=Command, examples=["everlog cluster down", "everlog cluster down --wipe"])
+@cluster.command(cls=CliCommand, examples=["everlog cluster down", "everlog cluster down --wipe"])
 @folder_option
 @click.option("--wipe", is_flag=True, help="Remove the data too. It does not ask.")
 @click.pass_obj
-def down(settings: Settings, /, folder: Path, wipe: bool) -> None:
+def down(settings: CliSettings, /, folder: Path, wipe: bool) -> None:
     """Stop the servers. Their data stays, unless --wipe is given."""
     stopped = _existing(folder).down(wipe=wipe)
     text = f"stopped {stopped} server{'' if stopped == 1 else 's'}" + (
@@ -91,10 +91,10 @@ def down(settings: Settings, /, folder: Path, wipe: bool) -> None:
     show(settings.as_json, {"stopped": stopped, "wiped": wipe}, text)
 
 
-@cluster.command(cls=Command)
+@cluster.command(cls=CliCommand)
 @folder_option
 @click.pass_obj
-def status(settings: Settings, /, folder: Path) -> None:
+def status(settings: CliSettings, /, folder: Path) -> None:
     """Show each server: its address, its process, its memory."""
     servers = _existing(folder).status()
     if settings.as_json:
@@ -105,14 +105,14 @@ def status(settings: Settings, /, folder: Path) -> None:
 
 
 @cluster.command(
-    cls=Command, examples=["everlog cluster logs cassandra-1 --lines 100", "everlog cluster logs --follow"]
+    cls=CliCommand, examples=["everlog cluster logs cassandra-1 --lines 100", "everlog cluster logs --follow"]
 )
 @click.argument("name", required=False)
 @folder_option
 @click.option("--lines", type=click.IntRange(min=0), default=20, metavar="N", help="So many of each.  [20]")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what they write, until Ctrl-C.")
 @click.pass_obj
-def logs(settings: Settings, /, name: str | None, folder: Path, lines: int, follow: bool) -> None:
+def logs(settings: CliSettings, /, name: str | None, folder: Path, lines: int, follow: bool) -> None:
     """Show what the servers wrote last: one of them, or all."""
     from everlog.cluster.logs import follow as follow_files
 
@@ -140,7 +140,7 @@ def _existing(folder: Path) -> LocalCluster:
     return local
 
 
-def _speaker(settings: Settings, *, alone: bool) -> Callable[[str, str], None]:
+def _speaker(settings: CliSettings, *, alone: bool) -> Callable[[str, str], None]:
     """How a line is printed; who wrote it is said unless there is only one."""
 
     def say(name: str, line: str) -> None:
@@ -156,7 +156,7 @@ def _document(server: ServerStatus) -> dict[str, Any]:
 
 
 def _print_table(servers: list[ServerStatus]) -> None:
-    Rows("server", "address", "state", "pid", "memory").add(
+    TableRows("server", "address", "state", "pid", "memory").add(
         [
             [
                 one.name,
@@ -171,7 +171,7 @@ def _print_table(servers: list[ServerStatus]) -> None:
 
 
 @contextmanager
-def _watched(settings: Settings) -> Iterator[Callable[[str, int, int], None]]:
+def _watched(settings: CliSettings) -> Iterator[Callable[[str, int, int], None]]:
     """A bar for each thing that takes long; where nobody looks, a line when it begins."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

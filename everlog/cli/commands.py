@@ -12,7 +12,7 @@ import click
 
 from everlog.cli.exits import EXIT_CODES, FAILED, INTERRUPTED, OK, exit_code, report
 from everlog.cli.logs import start_logging
-from everlog.cli.settings import Settings, global_options
+from everlog.cli.settings import CliSettings, global_options
 
 log = logging.getLogger("everlog.cli")
 
@@ -37,7 +37,7 @@ class _WithGlobalOptions(click.Command):
             formatter.write_dl([one.get_help_record(ctx) or ("", "") for one in self.everywhere])
 
 
-class Command(_WithGlobalOptions):
+class CliCommand(_WithGlobalOptions):
     """A command that does something."""
 
     def __init__(self, *arguments: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
@@ -46,7 +46,7 @@ class Command(_WithGlobalOptions):
         self.examples = examples
 
     def invoke(self, ctx: click.Context) -> Any:
-        settings = ctx.ensure_object(Settings)
+        settings = ctx.ensure_object(CliSettings)
         start_logging(settings.log_level, settings.log_format)
         return super().invoke(ctx)
 
@@ -58,7 +58,7 @@ class Command(_WithGlobalOptions):
 class Group(_WithGlobalOptions, click.Group):
     """Commands around one noun."""
 
-    command_class = Command
+    command_class = CliCommand
 
     def __init__(self, *arguments: Any, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)

@@ -11,9 +11,9 @@ from typing import Any
 import click
 import msgspec
 
-from everlog.cli.commands import Command, Group
-from everlog.cli.output import Rows, encode, moment, plain, show
-from everlog.cli.settings import Settings, run_with_log, with_log
+from everlog.cli.commands import CliCommand, Group
+from everlog.cli.output import TableRows, encode, moment, plain, show
+from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.cli.status import stop_signals
 from everlog.client import Everlog
 
@@ -48,7 +48,7 @@ def docs() -> None:
     """
 
 
-def _show_written(settings: Settings, written: Any) -> None:
+def _show_written(settings: CliSettings, written: Any) -> None:
     document = {
         "transactionId": written.transaction_id,
         "path": written.path,
@@ -60,11 +60,11 @@ def _show_written(settings: Settings, written: Any) -> None:
     show(settings.as_json, document, f"{plain(written.path)} is at revision {written.revision}")
 
 
-@docs.command(cls=Command, examples=["everlog docs get shop/settings", "everlog docs get shop/orders~/1 --at 3"])
+@docs.command(cls=CliCommand, examples=["everlog docs get shop/settings", "everlog docs get shop/orders~/1 --at 3"])
 @path_argument
 @click.option("--at", type=int, metavar="N", help="The body at this revision.")
 @with_log()
-async def get(log: Everlog, settings: Settings, /, path: str, at: int | None) -> None:
+async def get(log: Everlog, settings: CliSettings, /, path: str, at: int | None) -> None:
     """Print a document or an element: its body, or with --json all about it."""
     from everlog.documents.bodies import encode_body
 
@@ -80,7 +80,7 @@ async def get(log: Everlog, settings: Settings, /, path: str, at: int | None) ->
 
 
 @docs.command(
-    cls=Command,
+    cls=CliCommand,
     examples=[
         'everlog docs put shop/settings \'{"currency": "EUR"}\'',
         "everlog docs put shop/orders~/1 '{\"total\": 12}' --wait",
@@ -90,43 +90,43 @@ async def get(log: Everlog, settings: Settings, /, path: str, at: int | None) ->
 @body_argument
 @_write_options
 @with_log(create=True)
-async def put(log: Everlog, settings: Settings, /, path: str, body: str | None, **options: Any) -> None:
+async def put(log: Everlog, settings: CliSettings, /, path: str, body: str | None, **options: Any) -> None:
     """Store a document or an element. Without a body, or with '-', it comes from standard input."""
     _show_written(settings, await log.documents.write("put", path, _parse(body), **options))
 
 
-@docs.command(cls=Command, examples=["everlog docs post shop/orders~ '{\"total\": 12}'"])
+@docs.command(cls=CliCommand, examples=["everlog docs post shop/orders~ '{\"total\": 12}'"])
 @path_argument
 @body_argument
 @_write_options
 @with_log(create=True)
-async def post(log: Everlog, settings: Settings, /, path: str, body: str | None, **options: Any) -> None:
+async def post(log: Everlog, settings: CliSettings, /, path: str, body: str | None, **options: Any) -> None:
     """Add an element to a collection under a new id."""
     _show_written(settings, await log.documents.write("post", path, _parse(body), **options))
 
 
-@docs.command(cls=Command, examples=["everlog docs patch shop/settings '{\"currency\": null}'"])
+@docs.command(cls=CliCommand, examples=["everlog docs patch shop/settings '{\"currency\": null}'"])
 @path_argument
 @body_argument
 @_write_options
 @with_log()
-async def patch(log: Everlog, settings: Settings, /, path: str, body: str | None, **options: Any) -> None:
+async def patch(log: Everlog, settings: CliSettings, /, path: str, body: str | None, **options: Any) -> None:
     """Merge into a document or an element; null removes a field."""
     _show_written(settings, await log.documents.write("patch", path, _parse(body), **options))
 
 
-@docs.command(cls=Command)
+@docs.command(cls=CliCommand)
 @path_argument
 @_write_options
 @with_log()
-async def delete(log: Everlog, settings: Settings, /, path: str, **options: Any) -> None:
+async def delete(log: Everlog, settings: CliSettings, /, path: str, **options: Any) -> None:
     """Delete a document, an element, or a collection with all its elements and indexes."""
     _show_written(settings, await log.documents.delete(path, **options))
 
 
 @docs.command(
     "list",
-    cls=Command,
+    cls=CliCommand,
     examples=["everlog docs list shop/orders~ --filter 'total>10' --sort=-total --size 20"],
 )
 @path_argument
@@ -136,7 +136,9 @@ async def delete(log: Everlog, settings: Settings, /, path: str, **options: Any)
 @click.option("--after", metavar="TOKEN", help="The next page, as the last one said.")
 @click.option("--explain", is_flag=True, help="Say which index was used and how much was read.")
 @with_log()
-async def list_(log: Everlog, settings: Settings, /, path: str, condition: str, explain: bool, **options: Any) -> None:
+async def list_(
+    log: Everlog, settings: CliSettings, /, path: str, condition: str, explain: bool, **options: Any
+) -> None:
     """List the elements of a collection, one per line."""
     page = await log.documents.list(path, filter=condition, explain=explain, **options)
     for element in msgspec.json.decode(page.json, type=list[msgspec.Raw]):
@@ -148,17 +150,17 @@ async def list_(log: Everlog, settings: Settings, /, path: str, condition: str, 
         click.echo(f"there may be more: {hint}", err=True)
 
 
-@docs.command(cls=Command)
+@docs.command(cls=CliCommand)
 @path_argument
 @click.option("--after", type=int, default=0, metavar="N", help="Only above this revision.")
 @click.option("--reverse", is_flag=True, help="The newest first.")
 @click.option("--limit", type=int, default=100, metavar="N", help="At most so many.  [100]")
 @with_log()
-async def history(log: Everlog, settings: Settings, /, path: str, after: int, reverse: bool, limit: int) -> None:
+async def history(log: Everlog, settings: CliSettings, /, path: str, after: int, reverse: bool, limit: int) -> None:
     """List the changes of a document, an element or a collection."""
     from everlog.documents.bodies import encode_body
 
-    rows = Rows("revision", "time (UTC)", "change", "body")
+    rows = TableRows("revision", "time (UTC)", "change", "body")
     async for event in log.documents.history(path, after=after, reverse=reverse, limit=limit):
         body = encode_body(event.body)
         if settings.as_json:
@@ -168,12 +170,12 @@ async def history(log: Everlog, settings: Settings, /, path: str, after: int, re
             rows.add([[str(event.revision), moment(event.time_ms), f"{event.method} {event.path}", plain(body)]])
 
 
-@docs.command(cls=Command, examples=["everlog docs feed shop/orders~ --after 0 --json"])
+@docs.command(cls=CliCommand, examples=["everlog docs feed shop/orders~ --after 0 --json"])
 @path_argument
 @click.option("--after", type=int, metavar="N", help="Begin behind this revision.  [now]")
 @click.option("--once", is_flag=True, help="End when all that is there now was printed.")
 @with_log()
-async def feed(log: Everlog, settings: Settings, /, path: str, after: int | None, once: bool) -> None:
+async def feed(log: Everlog, settings: CliSettings, /, path: str, after: int | None, once: bool) -> None:
     """Print changes as they come, until Ctrl-C."""
     if once:
         await log.documents.settle(path)
@@ -206,7 +208,7 @@ async def _print_feed(log: Everlog, path: str, after: int | None, *, once: bool,
                 click.echo(f"{item.revision}  {item.method}  {plain(item.path)}  {plain(body)}")
 
 
-@docs.command(cls=Command, examples=["everlog docs recover", "everlog docs recover --spark"])
+@docs.command(cls=CliCommand, examples=["everlog docs recover", "everlog docs recover --spark"])
 @spark_option
 @click.pass_context
 def recover(context: click.Context, spark: bool) -> None:
@@ -215,9 +217,9 @@ def recover(context: click.Context, spark: bool) -> None:
     Servers do this by themselves, for the last day. With --spark, a job looks through all that is older than the hot
     window, from where the last pass ended: for an outbox that nobody has looked after for long.
     """
-    settings = context.ensure_object(Settings)
+    settings = context.ensure_object(CliSettings)
     if spark:
-        import everlog.pipeline.session  # noqa: F401 - says what to install, if anything
+        import everlog.spark.session  # noqa: F401 - says what to install, if anything
         from everlog.documents.spark.recovery import recover as run
 
         _show_recovered(settings, run(settings.open().config))
@@ -225,12 +227,12 @@ def recover(context: click.Context, spark: bool) -> None:
         run_with_log(_recover)
 
 
-async def _recover(log: Everlog, settings: Settings) -> None:
+async def _recover(log: Everlog, settings: CliSettings) -> None:
     recovery = (await log.documents.open()).recovery
     _show_recovered(settings, await recovery.everything() + await recovery.stale())
 
 
-def _show_recovered(settings: Settings, found: Any) -> None:
+def _show_recovered(settings: CliSettings, found: Any) -> None:
     show(settings.as_json, msgspec.to_builtins(found), str(found))
 
 
@@ -239,14 +241,14 @@ def index() -> None:
     """Define, look at, build and delete the indexes of a collection."""
 
 
-@index.command(cls=Command, examples=["everlog docs index create shop/orders~ --sort=-total --filter 'total>0'"])
+@index.command(cls=CliCommand, examples=["everlog docs index create shop/orders~ --sort=-total --filter 'total>0'"])
 @path_argument
 @click.option("--id", "index_id", metavar="ID", help="Its name.  [a new one]")
 @click.option("--sort", default="", metavar="FIELDS", help="Its order: '-total,name'.  [by id]")
 @click.option("--filter", "condition", metavar="FILTER", help="Which elements it holds.  [all]")
 @with_log(create=True)
 async def create(
-    log: Everlog, settings: Settings, /, path: str, index_id: str | None, sort: str, condition: str | None
+    log: Everlog, settings: CliSettings, /, path: str, index_id: str | None, sort: str, condition: str | None
 ) -> None:
     """Define an index and build it."""
     from everlog.documents.indexes import IndexNew, IndexSortItem
@@ -261,7 +263,7 @@ async def create(
     show(settings.as_json, {"indexId": made.index_id, "path": path}, f"{plain(path)} has the index {made.index_id}")
 
 
-@index.command(cls=Command, examples=["everlog docs index build", "everlog docs index build shop/orders~ --spark"])
+@index.command(cls=CliCommand, examples=["everlog docs index build", "everlog docs index build shop/orders~ --spark"])
 @click.argument("path", required=False)
 @spark_option
 @click.pass_context
@@ -271,13 +273,13 @@ def build(context: click.Context, path: str | None, spark: bool) -> None:
     With --spark, a job divides each collection over its tasks: for collections of millions, or those above
     [documents] index_spark_above, which servers leave to it.
     """
-    settings = context.ensure_object(Settings)
+    settings = context.ensure_object(CliSettings)
     if not spark:
         if path is not None:
             raise click.UsageError("PATH goes with --spark: without it, all are built")
         run_with_log(_build)
         return
-    import everlog.pipeline.session  # noqa: F401 - says what to install, if anything
+    import everlog.spark.session  # noqa: F401 - says what to install, if anything
     from everlog.documents.spark.indexes import build_indexes
 
     done = build_indexes(settings.open().config, path=path)
@@ -285,22 +287,22 @@ def build(context: click.Context, path: str | None, spark: bool) -> None:
     show(settings.as_json, {"ready": done.ready, "failed": done.failed, "tasks": done.tasks}, text)
 
 
-async def _build(log: Everlog, settings: Settings) -> None:
+async def _build(log: Everlog, settings: CliSettings) -> None:
     count = await log.documents.build_indexes()
     show(settings.as_json, {"indexes": count}, f"built or dropped {count:,} indexes")
 
 
-@index.command("list", cls=Command)
+@index.command("list", cls=CliCommand)
 @path_argument
 @with_log()
-async def list_indexes(log: Everlog, settings: Settings, /, path: str) -> None:
+async def list_indexes(log: Everlog, settings: CliSettings, /, path: str) -> None:
     """List the indexes of a collection."""
     found = await log.documents.indexes(path)
     if settings.as_json:
         for one in found:
             click.echo(encode({**msgspec.to_builtins(one), "status": one.status.name.lower()}))
         return
-    Rows("index", "status", "elements", "order", "filter").add(
+    TableRows("index", "status", "elements", "order", "filter").add(
         [
             [
                 one.index_id,
@@ -314,11 +316,11 @@ async def list_indexes(log: Everlog, settings: Settings, /, path: str) -> None:
     )
 
 
-@index.command("delete", cls=Command)
+@index.command("delete", cls=CliCommand)
 @path_argument
 @click.argument("index_id", metavar="ID")
 @with_log()
-async def delete_index(log: Everlog, settings: Settings, /, path: str, index_id: str) -> None:
+async def delete_index(log: Everlog, settings: CliSettings, /, path: str, index_id: str) -> None:
     """Delete an index."""
     await log.documents.delete_index(path, index_id)
     await log.documents.build_indexes()

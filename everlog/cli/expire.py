@@ -8,20 +8,20 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
-from everlog.cli.commands import Command
+from everlog.cli.commands import CliCommand
 from everlog.cli.exits import FAILED
 from everlog.cli.output import show
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.settings import CliSettings, with_log
 from everlog.client import Everlog
 
 
-@click.command(cls=Command, examples=["everlog expire", "everlog expire --day 2030-01-31 --topic carts"])
+@click.command(cls=CliCommand, examples=["everlog expire", "everlog expire --day 2030-01-31 --topic carts"])
 @click.option(
     "--day", type=click.DateTime(["%Y-%m-%d"]), metavar="YYYY-MM-DD", help="As if it were this day.  [today, UTC]"
 )
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
 @with_log()
-async def expire(log: Everlog, settings: Settings, /, day: datetime | None, topics: tuple[str, ...]) -> None:
+async def expire(log: Everlog, settings: CliSettings, /, day: datetime | None, topics: tuple[str, ...]) -> None:
     """Purge the journals whose day has come.
 
     A journal expires when its last append said so (--expire-after). 'everlog up' does this by itself every hour.

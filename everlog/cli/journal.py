@@ -9,17 +9,17 @@ from typing import Any
 import click
 
 from everlog.cli.bulk import Summary, append_lines
-from everlog.cli.commands import Command, Group
+from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exits import FAILED, exit_code
-from everlog.cli.output import Rows, encode, event_document, moment, payload_text, plain, show
+from everlog.cli.output import TableRows, encode, event_document, moment, payload_text, plain, show
 from everlog.cli.payload import PayloadOptions, parse_expiry, parse_headers, parse_json, payload_options
-from everlog.cli.settings import Settings, run_with_log, with_log
+from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.client import Everlog
+from everlog.core.events import Event, EventRecord
+from everlog.core.head import exists
+from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import JournalNotFound
-from everlog.journal.events import Event, EventRecord
-from everlog.journal.head import exists
 from everlog.journal.journal import Journal
-from everlog.journal.values import MAX_SEQ_NR
 
 topic_argument = click.argument("topic")
 id_argument = click.argument("journal_id", metavar="ID")
@@ -45,7 +45,7 @@ async def missing(log: Everlog, topic: str, journal_id: str) -> JournalNotFound:
 
 
 @journal.command(
-    cls=Command,
+    cls=CliCommand,
     examples=[
         "everlog journal append orders order-1 --payload 'hello' --tag eu",
         "everlog journal append orders order-1 --json-payload '{\"total\": 12}' --expected 1",
@@ -89,7 +89,7 @@ def append(
     options["metadata"] = parse_json("--metadata", options["metadata"])
     options["headers"] = parse_headers(options["headers"])
 
-    async def work(log: Everlog, settings: Settings) -> None:
+    async def work(log: Everlog, settings: CliSettings) -> None:
         token = await log.journal(topic).append(journal_id, event, **options)
         document = {"topic": topic, "id": journal_id, "seq_nr": token.range.last, "token": str(token)}
         show(settings.as_json, document, f"{plain(journal_id)} is at seqNr {token.range.last}, token {token}")
@@ -101,13 +101,13 @@ def _append_lines(topic: str, lines: str, *, keep_going: bool) -> None:
     if lines != "-" and not Path(lines).exists():
         raise click.UsageError(f"--lines: there is no file {lines!r}")
 
-    async def work(log: Everlog, settings: Settings) -> None:
+    async def work(log: Everlog, settings: CliSettings) -> None:
         show_summary(settings, topic, await append_lines(log.journal(topic), lines, keep_going=keep_going))
 
     run_with_log(work, create=True)
 
 
-def show_summary(settings: Settings, topic: str, summary: Summary) -> None:
+def show_summary(settings: CliSettings, topic: str, summary: Summary) -> None:
     """What a bulk append did; it fails if a line did."""
     if summary.failures and not settings.as_json:
         for failure in summary.failures[:20]:
@@ -132,7 +132,7 @@ def show_summary(settings: Settings, topic: str, summary: Summary) -> None:
 
 
 @journal.command(
-    cls=Command,
+    cls=CliCommand,
     examples=[
         "everlog journal read orders order-1",
         "everlog journal read orders order-1 --reverse --limit 1 --json",
@@ -147,12 +147,12 @@ def show_summary(settings: Settings, topic: str, summary: Summary) -> None:
 @click.option("--reverse", is_flag=True, help="The newest first.")
 @after_option
 @with_log()
-async def read(log: Everlog, settings: Settings, /, topic: str, journal_id: str, **options: Any) -> None:
+async def read(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str, **options: Any) -> None:
     """Print a journal's events, replicated or not.
 
     They are printed as they are read; binary payloads as base64.
     """
-    table, found = Rows("seqNr", "time (UTC)", "tags", "payload"), False
+    table, found = TableRows("seqNr", "time (UTC)", "tags", "payload"), False
     async for page in log.journal(topic).read_pages(journal_id, **options):
         found = True
         if settings.as_json:
@@ -181,12 +181,12 @@ def _row(event: EventRecord) -> list[str]:
     ]
 
 
-@journal.command(cls=Command)
+@journal.command(cls=CliCommand)
 @topic_argument
 @id_argument
 @after_option
 @with_log()
-async def pointer(log: Everlog, settings: Settings, /, topic: str, journal_id: str, after: str | None) -> None:
+async def pointer(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str, after: str | None) -> None:
     """Print a journal's highest seqNr."""
     seq_nr = await log.journal(topic).pointer(journal_id, after=after)
     if seq_nr is None:
@@ -194,12 +194,12 @@ async def pointer(log: Everlog, settings: Settings, /, topic: str, journal_id: s
     show(settings.as_json, {"topic": topic, "id": journal_id, "seq_nr": seq_nr}, str(seq_nr))
 
 
-@journal.command(cls=Command, examples=["everlog journal delete orders order-1 --to 3"])
+@journal.command(cls=CliCommand, examples=["everlog journal delete orders order-1 --to 3"])
 @topic_argument
 @id_argument
 @click.option("--to", type=int, metavar="N", help="The last seqNr to delete.  [all]")
 @with_log()
-async def delete(log: Everlog, settings: Settings, /, topic: str, journal_id: str, to: int | None) -> None:
+async def delete(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str, to: int | None) -> None:
     """Delete a journal's events up to a seqNr.
 
     The journal stays and goes on counting where it was; to end it, purge it.
@@ -210,11 +210,11 @@ async def delete(log: Everlog, settings: Settings, /, topic: str, journal_id: st
     _show_token(settings, topic, journal_id, token, "all events" if to is None else f"events up to {to}")
 
 
-@journal.command(cls=Command)
+@journal.command(cls=CliCommand)
 @topic_argument
 @id_argument
 @with_log()
-async def purge(log: Everlog, settings: Settings, /, topic: str, journal_id: str) -> None:
+async def purge(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str) -> None:
     """Remove a journal, its events and its snapshots.
 
     A later append begins a new one at seqNr 1.
@@ -226,26 +226,26 @@ async def purge(log: Everlog, settings: Settings, /, topic: str, journal_id: str
     _show_token(settings, topic, journal_id, await found.purge(journal_id), "purged")
 
 
-@journal.command(cls=Command)
+@journal.command(cls=CliCommand)
 @topic_argument
 @id_argument
 @click.argument("mark_id", required=False, metavar="[MARK]")
 @with_log(create=True)
-async def mark(log: Everlog, settings: Settings, /, topic: str, journal_id: str, mark_id: str | None) -> None:
+async def mark(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str, mark_id: str | None) -> None:
     """Write a record that changes nothing, for those who watch the log."""
     _show_token(settings, topic, journal_id, await log.journal(topic).mark(journal_id, mark_id), "marked")
 
 
-def _show_token(settings: Settings, topic: str, journal_id: str, token: object, what: str) -> None:
+def _show_token(settings: CliSettings, topic: str, journal_id: str, token: object, what: str) -> None:
     document = {"topic": topic, "id": journal_id, "token": str(token)}
     verb = what if what in ("purged", "marked") else f"deleted {what} of"
     show(settings.as_json, document, f"{verb} {plain(journal_id)}, token {token}")
 
 
-@journal.command(cls=Command)
+@journal.command(cls=CliCommand)
 @topic_argument
 @with_log()
-async def keys(log: Everlog, settings: Settings, /, topic: str) -> None:
+async def keys(log: Everlog, settings: CliSettings, /, topic: str) -> None:
     """Print the ids of all journals of a topic, one per line."""
     if topic not in (topics := await log.topics()):
         raise JournalNotFound(f"there is no topic {topic!r}; there are: {', '.join(sorted(topics)) or 'none yet'}")

@@ -12,9 +12,9 @@ from typing import Any
 import click
 import msgspec
 
-from everlog.journal.events import EventRecord
-from everlog.journal.values import Position
-from everlog.store.base import Snapshot
+from everlog.core.events import EventRecord
+from everlog.core.values import Position
+from everlog.store.port import Snapshot
 
 
 def encode(value: Any) -> str:
@@ -88,7 +88,7 @@ def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-class Rows:
+class TableRows:
     """A table that is printed as it comes: the widths are those of the first page, the last column is free."""
 
     def __init__(self, *titles: str) -> None:

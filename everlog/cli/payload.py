@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from everlog.core.duration import ExpireAfter
+from everlog.core.events import Json
 from everlog.errors import MalformedRecord
-from everlog.journal.duration import ExpireAfter
-from everlog.journal.events import Json
 
 F = TypeVar("F", bound=Callable[..., Any])
 

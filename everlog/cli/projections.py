@@ -9,17 +9,17 @@ from typing import Any
 
 import click
 
-from everlog.cli.commands import Command, Group
-from everlog.cli.output import Rows, encode, moment, plain, show
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.commands import CliCommand, Group
+from everlog.cli.output import TableRows, encode, moment, plain, show
+from everlog.cli.settings import CliSettings, with_log
 from everlog.cli.status import stop_signals
 from everlog.client import Everlog
 from everlog.errors import InvalidOffset, InvalidProjection
-from everlog.projections.management import ProjectionStatus
 from everlog.projections.offsets import Offset, parse
 from everlog.projections.offsets import show as show_offset
+from everlog.projections.port import ANYTHING, Anything, ProjectionDeadLetter
 from everlog.projections.projection import Projection
-from everlog.projections.store import ANYTHING, Anything, DeadLetter
+from everlog.projections.projections import ProjectionStatus
 
 TYPES = {"text": "STR", "int": "INT", "long": "LNG", "sequence": "SEQ", "uuid": "TBU"}
 
@@ -73,10 +73,10 @@ def declared(log: Everlog, name: str, app: str | None) -> Projection:
     return found[0]
 
 
-@projections.command(cls=Command, examples=["everlog projections run shop.views:app"])
+@projections.command(cls=CliCommand, examples=["everlog projections run shop.views:app"])
 @click.argument("app", required=False)
 @with_log(create=True)
-async def run(log: Everlog, settings: Settings, /, app: str | None) -> None:
+async def run(log: Everlog, settings: CliSettings, /, app: str | None) -> None:
     """Run the projections of APP (module:attribute) until Ctrl-C. Start it several times to share the work.
 
     Without APP, those that [projections] app names.
@@ -105,17 +105,17 @@ def _offset_text(offset: Offset | None) -> str:
     return plain(encode(found) if isinstance(found, dict) else str(found))
 
 
-@projections.command("list", cls=Command)
+@projections.command("list", cls=CliCommand)
 @click.argument("name", required=False)
 @with_log()
-async def list_(log: Everlog, settings: Settings, /, name: str | None) -> None:
+async def list_(log: Everlog, settings: CliSettings, /, name: str | None) -> None:
     """List all instances, or those of one projection."""
     found = await log.projections.list(name)
     if settings.as_json:
         for status in found:
             click.echo(encode(_document(status)))
         return
-    table = Rows("name", "key", "state", "events behind", "seconds behind", "dead letters", "offset")
+    table = TableRows("name", "key", "state", "events behind", "seconds behind", "dead letters", "offset")
     rows = []
     for status in found:
         lag = ("?", "?") if status.lag is None else (str(status.lag.events), f"{status.lag.seconds:.1f}")
@@ -126,11 +126,11 @@ async def list_(log: Everlog, settings: Settings, /, name: str | None) -> None:
         click.echo("no projection ever ran here")
 
 
-@projections.command("show", cls=Command)
+@projections.command("show", cls=CliCommand)
 @name_argument
 @key_option
 @with_log()
-async def show_(log: Everlog, settings: Settings, /, name: str, key: str | None) -> None:
+async def show_(log: Everlog, settings: CliSettings, /, name: str, key: str | None) -> None:
     """Print all that is known about one instance."""
     document = _document(await log.projections.get(name, key))
     lines = [f"{field.replace('_', ' '):<14}{_plain(value)}" for field, value in document.items()]
@@ -156,7 +156,7 @@ def read_offset(text: str, kind: str) -> Offset:
     return found
 
 
-@projections.command(cls=Command, examples=["everlog projections set carts 17 --expected 42"])
+@projections.command(cls=CliCommand, examples=["everlog projections set carts 17 --expected 42"])
 @name_argument
 @click.argument("offset")
 @key_option
@@ -164,7 +164,7 @@ def read_offset(text: str, kind: str) -> Offset:
 @click.option("--expected", metavar="OFFSET", help="Only if the offset is this one now ('none': if there is none).")
 @with_log()
 async def set(  # noqa: A001
-    log: Everlog, settings: Settings, /, name: str, offset: str, key: str | None, kind: str, expected: str | None
+    log: Everlog, settings: CliSettings, /, name: str, offset: str, key: str | None, kind: str, expected: str | None
 ) -> None:
     """Go on after an offset."""
     before: Offset | Anything | None = ANYTHING
@@ -174,99 +174,99 @@ async def set(  # noqa: A001
     _done(settings, name, key, f"goes on after {offset}", offset=offset)
 
 
-@projections.command(cls=Command)
+@projections.command(cls=CliCommand)
 @name_argument
 @key_option
 @with_log()
-async def clear(log: Everlog, settings: Settings, /, name: str, key: str | None) -> None:
+async def clear(log: Everlog, settings: CliSettings, /, name: str, key: str | None) -> None:
     """Forget the offset: begin at the beginning of the source."""
     await log.projections.clear(name, key)
     _done(settings, name, key, "begins at the beginning")
 
 
-@projections.command(cls=Command)
+@projections.command(cls=CliCommand)
 @name_argument
 @key_option
 @wait_option
 @with_log()
-async def pause(log: Everlog, settings: Settings, /, name: str, key: str | None, wait: float | None) -> None:
+async def pause(log: Everlog, settings: CliSettings, /, name: str, key: str | None, wait: float | None) -> None:
     """Handle nothing until 'resume'; also after a restart."""
     await log.projections.pause(name, key, wait=wait)
     _done(settings, name, key, "paused")
 
 
-@projections.command(cls=Command)
+@projections.command(cls=CliCommand)
 @name_argument
 @key_option
 @wait_option
 @with_log()
-async def resume(log: Everlog, settings: Settings, /, name: str, key: str | None, wait: float | None) -> None:
+async def resume(log: Everlog, settings: CliSettings, /, name: str, key: str | None, wait: float | None) -> None:
     """Go on after a pause, or after it gave up."""
     await log.projections.resume(name, key, wait=wait)
     _done(settings, name, key, "resumed")
 
 
-@projections.command(cls=Command)
+@projections.command(cls=CliCommand)
 @name_argument
 @key_option
 @offset_option
 @with_log()
-async def skip(log: Everlog, settings: Settings, /, name: str, key: str | None, offset: str | None) -> None:
+async def skip(log: Everlog, settings: CliSettings, /, name: str, key: str | None, offset: str | None) -> None:
     """Leave out the envelope that is failing now. It becomes a dead letter."""
     skipped = await log.projections.skip(name, key, offset=offset)
     _done(settings, name, key, f"leaves out {skipped}", offset=skipped)
 
 
-@projections.command("dead-letters", cls=Command)
+@projections.command("dead-letters", cls=CliCommand)
 @name_argument
 @key_option
 @with_log()
-async def dead_letters(log: Everlog, settings: Settings, /, name: str, key: str | None) -> None:
+async def dead_letters(log: Everlog, settings: CliSettings, /, name: str, key: str | None) -> None:
     """List the envelopes that were given up, with the cause."""
     found = await log.projections.dead_letters(name, key)
     if settings.as_json:
         for letter in found:
-            click.echo(encode({field: getattr(letter, field) for field in DeadLetter.__struct_fields__}))
+            click.echo(encode({field: getattr(letter, field) for field in ProjectionDeadLetter.__struct_fields__}))
         return
-    table = Rows("key", "offset", "time (UTC)", "attempts", "cause")
+    table = TableRows("key", "offset", "time (UTC)", "attempts", "cause")
     table.add([[one.key, one.offset, moment(one.created_ms), str(one.attempts), plain(one.cause)] for one in found])
     if not found:
         click.echo("no dead letters")
 
 
-@projections.command(cls=Command)
+@projections.command(cls=CliCommand)
 @name_argument
 @key_option
 @offset_option
 @with_log()
-async def replay(log: Everlog, settings: Settings, /, name: str, key: str | None, offset: str | None) -> None:
+async def replay(log: Everlog, settings: CliSettings, /, name: str, key: str | None, offset: str | None) -> None:
     """Let the projection handle its dead letters again. Those that fail again stay."""
     count = await log.projections.replay(name, key, offset=offset)
     _done(settings, name, key, f"will handle {count} dead letters again", count=count)
 
 
-@projections.command(cls=Command)
+@projections.command(cls=CliCommand)
 @name_argument
 @key_option
 @offset_option
 @with_log()
-async def forget(log: Everlog, settings: Settings, /, name: str, key: str | None, offset: str | None) -> None:
+async def forget(log: Everlog, settings: CliSettings, /, name: str, key: str | None, offset: str | None) -> None:
     """Drop dead letters for good."""
     count = await log.projections.forget(name, key, offset=offset)
     _done(settings, name, key, f"{count} dead letters dropped", count=count)
 
 
-@projections.command(cls=Command, examples=["everlog projections wait carts orders:3:42"])
+@projections.command(cls=CliCommand, examples=["everlog projections wait carts orders:3:42"])
 @name_argument
 @click.argument("token")
 @click.option("--timeout", type=float, default=30.0, metavar="SECONDS", help="Give up after so long.  [30]")
 @with_log()
-async def wait(log: Everlog, settings: Settings, /, name: str, token: str, timeout: float) -> None:  # noqa: ASYNC109
+async def wait(log: Everlog, settings: CliSettings, /, name: str, token: str, timeout: float) -> None:  # noqa: ASYNC109
     """Wait until the view has what a token stands for."""
     await log.projections.wait(name, token, seconds=timeout)
     _done(settings, name, None, f"has {token}", token=token)
 
 
-def _done(settings: Settings, name: str, key: str | None, what: str, **facts: Any) -> None:
+def _done(settings: CliSettings, name: str, key: str | None, what: str, **facts: Any) -> None:
     document = {"name": name, "key": key, **facts}
     show(settings.as_json, document, f"{plain(name)}{'' if key is None else ' ' + plain(key)}: {what}")

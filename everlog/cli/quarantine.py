@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from everlog.cli.commands import Command, Group
+from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exits import NotFound
 from everlog.cli.journal import id_argument, topic_argument
-from everlog.cli.output import Rows, encode, moment, plain, show
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.output import TableRows, encode, moment, plain, show
+from everlog.cli.settings import CliSettings, with_log
 from everlog.client import Everlog
 from everlog.errors import InvalidInput
 from everlog.journal.quarantine import WaitingItem
@@ -47,12 +47,12 @@ def _document(item: WaitingItem, *, raw: bool) -> dict[str, Any]:
     return found
 
 
-@quarantine.command("list", cls=Command)
+@quarantine.command("list", cls=CliCommand)
 @click.argument("topic", required=False)
 @with_log()
-async def list_(log: Everlog, settings: Settings, /, topic: str | None) -> None:
+async def list_(log: Everlog, settings: CliSettings, /, topic: str | None) -> None:
     """List what waits, of one topic or of all."""
-    table = Rows("topic", "partition", "offset", "time (UTC)", "kind", "id", "reason")
+    table = TableRows("topic", "partition", "offset", "time (UTC)", "kind", "id", "reason")
     rows: list[list[str]] = []
     count = 0
     async for item in log.quarantine.list(topic):
@@ -71,12 +71,12 @@ async def list_(log: Everlog, settings: Settings, /, topic: str | None) -> None:
         click.echo("nothing is in quarantine")
 
 
-@quarantine.command("show", cls=Command, examples=["everlog quarantine show orders 0 17"])
+@quarantine.command("show", cls=CliCommand, examples=["everlog quarantine show orders 0 17"])
 @topic_argument
 @click.argument("partition", type=int)
 @click.argument("offset", type=int)
 @with_log()
-async def show_(log: Everlog, settings: Settings, /, topic: str, partition: int, offset: int) -> None:
+async def show_(log: Everlog, settings: CliSettings, /, topic: str, partition: int, offset: int) -> None:
     """Print one record with its raw bytes (in JSON as base64)."""
     try:
         item = await log.quarantine.show(topic, partition, offset)
@@ -94,11 +94,11 @@ async def show_(log: Everlog, settings: Settings, /, topic: str, partition: int,
     click.echo("\n".join(lines))
 
 
-@quarantine.command(cls=Command)
+@quarantine.command(cls=CliCommand)
 @topic_argument
 @id_argument
 @with_log()
-async def retry(log: Everlog, settings: Settings, /, topic: str, journal_id: str) -> None:
+async def retry(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str) -> None:
     """Apply a journal's waiting records again, in order.
 
     Useful after an upgrade that can read them. One that still cannot be applied halts the journal again.
@@ -107,17 +107,17 @@ async def retry(log: Everlog, settings: Settings, /, topic: str, journal_id: str
     _show_token(settings, topic, journal_id, str(token), "trying again")
 
 
-@quarantine.command(cls=Command)
+@quarantine.command(cls=CliCommand)
 @topic_argument
 @id_argument
 @click.option("--offset", type=int, metavar="N", help="Leave out this record.  [the one that halted the journal]")
 @with_log()
-async def skip(log: Everlog, settings: Settings, /, topic: str, journal_id: str, offset: int | None) -> None:
+async def skip(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str, offset: int | None) -> None:
     """Let a journal go on without the record that halted it."""
     token = await log.quarantine.skip(topic, journal_id, offset)
     _show_token(settings, topic, journal_id, str(token), "going on without it")
 
 
-def _show_token(settings: Settings, topic: str, journal_id: str, token: str, what: str) -> None:
+def _show_token(settings: CliSettings, topic: str, journal_id: str, token: str, what: str) -> None:
     document = {"topic": topic, "id": journal_id, "token": token}
     show(settings.as_json, document, f"{plain(journal_id)}: {what}, token {token}")

@@ -10,17 +10,17 @@ from typing import Any
 
 import click
 
-from everlog.cli.commands import Command, Group
+from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exits import FAILED, NotFound
-from everlog.cli.output import Rows, encode, moment, plain, show
+from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.payload import PayloadOptions, payload_options
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.settings import CliSettings, with_log
 from everlog.client import Everlog
 from everlog.queues.declaration import plain_options
 from everlog.queues.jobs import DeadJob, Job, JobInfo
-from everlog.queues.keys import Key
+from everlog.queues.keys import JobKey
+from everlog.queues.new_job import When, parse_key
 from everlog.queues.operations import Handle
-from everlog.queues.packing import When, parse_key
 from everlog.queues.priority import DEFAULT_PRIORITY, parse_priority
 from everlog.queues.xml import read_declarations
 
@@ -38,7 +38,7 @@ def queue() -> None:
 
 
 @queue.command(
-    cls=Command,
+    cls=CliCommand,
     examples=[
         "everlog queue put pages page-7 --json-payload '{\"edit\": 3}' --delay 10s",
         "everlog queue put mails m-1 --payload hello --priority new-page --expires 1h",
@@ -54,7 +54,7 @@ def queue() -> None:
 @with_log(create=True)
 async def put(
     log: Everlog,
-    settings: Settings,
+    settings: CliSettings,
     /,
     name: str,
     key: str,
@@ -81,12 +81,12 @@ async def put(
     show(settings.as_json, document, f"{receipt.result.lower().replace('_', ' ')}: job {receipt.entry}")
 
 
-@queue.command(cls=Command)
+@queue.command(cls=CliCommand)
 @queue_argument
 @limit_option
 @click.option("--key", metavar="KEY", help="Only this key, waiting or running.")
 @with_log()
-async def peek(log: Everlog, settings: Settings, /, name: str, limit: int, key: str | None) -> None:
+async def peek(log: Everlog, settings: CliSettings, /, name: str, limit: int, key: str | None) -> None:
     """Show what waits in a queue, in the order in which it will run; nothing is claimed."""
     found = await (log.queue(name).peek(limit) if key is None else log.queue(name).get(await _parsed(log, name, key)))
     if settings.as_json:
@@ -97,16 +97,16 @@ async def peek(log: Everlog, settings: Settings, /, name: str, limit: int, key: 
         [str(info.entry), str(info.priority), _ms(info.due), info.row.status, plain(str(info.key)), _text(info.data)]
         for info in found
     ]
-    Rows("job", "priority", "due (UTC)", "status", "key", "data").add(rows)
+    TableRows("job", "priority", "due (UTC)", "status", "key", "data").add(rows)
 
 
-@queue.command(cls=Command, examples=["everlog queue claim pages --lease 10m --json"])
+@queue.command(cls=CliCommand, examples=["everlog queue claim pages --lease 10m --json"])
 @queue_argument
 @limit_option
 @click.option("--lease", metavar="DURATION", help="How long the jobs are yours.  [what the queue says]")
 @click.option("--owner", default="cli", metavar="NAME", help="Who takes them.  [cli]")
 @with_log()
-async def claim(log: Everlog, settings: Settings, /, name: str, limit: int, lease: str | None, owner: str) -> None:
+async def claim(log: Everlog, settings: CliSettings, /, name: str, limit: int, lease: str | None, owner: str) -> None:
     """Take jobs out by hand; 'everlog queue done' ends them.
 
     Prints a handle for each, ENTRY/TOKEN. Whoever does not end a job in time loses it, and it runs again.
@@ -120,16 +120,20 @@ async def claim(log: Everlog, settings: Settings, /, name: str, limit: int, leas
         [f"{job.entry}/{job.token}", str(job.attempt), moment(job.deadline_ms), plain(str(job.key)), _text(job.data)]
         for job in jobs
     ]
-    Rows("handle", "attempt", "yours until (UTC)", "key", "data").add(rows)
+    TableRows("handle", "attempt", "yours until (UTC)", "key", "data").add(rows)
 
 
-@queue.command(cls=Command, examples=["everlog queue done pages 17/1", "everlog queue done pages 17/1 --failed 'no'"])
+@queue.command(
+    cls=CliCommand, examples=["everlog queue done pages 17/1", "everlog queue done pages 17/1 --failed 'no'"]
+)
 @queue_argument
 @click.argument("handle", metavar="HANDLE")
 @click.option("--failed", metavar="REASON", help="It failed: run it again, or make it a dead letter after too many.")
 @click.option("--release", is_flag=True, help="Give it back, uncounted.")
 @with_log()
-async def done(log: Everlog, settings: Settings, /, name: str, handle: str, failed: str | None, release: bool) -> None:
+async def done(
+    log: Everlog, settings: CliSettings, /, name: str, handle: str, failed: str | None, release: bool
+) -> None:
     """End a job that was claimed by hand."""
     parsed = _handle(handle)
     if failed is not None and release:
@@ -144,10 +148,10 @@ async def done(log: Everlog, settings: Settings, /, name: str, handle: str, fail
     show(settings.as_json, {"queue": name, "handle": handle, "outcome": outcome}, f"{outcome}: job {parsed.entry}")
 
 
-@queue.command(cls=Command)
+@queue.command(cls=CliCommand)
 @click.argument("name", metavar="[QUEUE]", required=False)
 @with_log()
-async def stats(log: Everlog, settings: Settings, /, name: str | None) -> None:
+async def stats(log: Everlog, settings: CliSettings, /, name: str | None) -> None:
     """Count the jobs of a queue, or of all: ready, delayed, running, dead."""
     names = await log.queues.names() if name is None else [name]
     rows = []
@@ -162,14 +166,14 @@ async def stats(log: Everlog, settings: Settings, /, name: str | None) -> None:
         oldest = "-" if found.oldest_due_ms is None else moment(found.oldest_due_ms)
         rows.append([one, *counts, oldest, "paused" if found.paused else "open"])
     if not settings.as_json:
-        Rows("queue", "ready", "delayed", "running", "dead", "oldest due (UTC)", "state").add(rows)
+        TableRows("queue", "ready", "delayed", "running", "dead", "oldest due (UTC)", "state").add(rows)
 
 
-@queue.command(cls=Command)
+@queue.command(cls=CliCommand)
 @queue_argument
 @limit_option
 @with_log()
-async def dead(log: Everlog, settings: Settings, /, name: str, limit: int) -> None:
+async def dead(log: Everlog, settings: CliSettings, /, name: str, limit: int) -> None:
     """List dead letters, the newest first: jobs that will not run again by themselves."""
     letters = await log.queue(name).dead(limit)
     if settings.as_json:
@@ -180,15 +184,15 @@ async def dead(log: Everlog, settings: Settings, /, name: str, limit: int) -> No
         [str(letter.entry), _ms(letter.time), letter.cause, plain(str(letter.key)), plain(letter.reason or "-")]
         for letter in letters
     ]
-    Rows("job", "time (UTC)", "cause", "key", "reason").add(rows)
+    TableRows("job", "time (UTC)", "cause", "key", "reason").add(rows)
 
 
-@queue.command(cls=Command, examples=["everlog queue revive pages 17", "everlog queue revive pages --all"])
+@queue.command(cls=CliCommand, examples=["everlog queue revive pages 17", "everlog queue revive pages --all"])
 @queue_argument
 @click.argument("entry", type=int, required=False, metavar="[JOB]")
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @with_log()
-async def revive(log: Everlog, settings: Settings, /, name: str, entry: int | None, everything: bool) -> None:
+async def revive(log: Everlog, settings: CliSettings, /, name: str, entry: int | None, everything: bool) -> None:
     """Put dead letters back into their queue; they begin with no failures."""
     if (entry is None) != everything:
         raise click.UsageError("which one? Give a JOB of 'everlog queue dead', or --all")
@@ -205,11 +209,11 @@ async def revive(log: Everlog, settings: Settings, /, name: str, entry: int | No
     show(settings.as_json, {"queue": name, "revived": count}, f"revived {count} job{'' if count == 1 else 's'}")
 
 
-@queue.command(cls=Command)
+@queue.command(cls=CliCommand)
 @queue_argument
 @click.option("--ack", metavar="REASON", help="Close the flag with this reason.")
 @with_log()
-async def flags(log: Everlog, settings: Settings, /, name: str, ack: str | None) -> None:
+async def flags(log: Everlog, settings: CliSettings, /, name: str, ack: str | None) -> None:
     """Show what somebody should look at: dead letters, jobs that fail for ever, clocks that are wrong.
 
     Ends with exit code 1 if a flag is open, for scripts that watch.
@@ -226,35 +230,35 @@ async def flags(log: Everlog, settings: Settings, /, name: str, ack: str | None)
             click.echo(encode({**document, "last_ms": flag.last_ms, "owner": flag.owner, "dead": flag.dead_entry}))
     else:
         rows = [[flag.reason, str(flag.count), moment(flag.first_ms), moment(flag.last_ms)] for flag in found]
-        Rows("reason", "count", "first (UTC)", "last (UTC)").add(rows)
+        TableRows("reason", "count", "first (UTC)", "last (UTC)").add(rows)
     if found:
         sys.exit(FAILED)
 
 
-@queue.command(cls=Command)
+@queue.command(cls=CliCommand)
 @queue_argument
 @with_log()
-async def pause(log: Everlog, settings: Settings, /, name: str) -> None:
+async def pause(log: Everlog, settings: CliSettings, /, name: str) -> None:
     """Give out no more jobs of a queue; what runs goes on, what comes waits."""
     await log.queue(name).pause()
     show(settings.as_json, {"queue": name, "paused": True}, f"{name} is paused")
 
 
-@queue.command(cls=Command)
+@queue.command(cls=CliCommand)
 @queue_argument
 @with_log()
-async def resume(log: Everlog, settings: Settings, /, name: str) -> None:
+async def resume(log: Everlog, settings: CliSettings, /, name: str) -> None:
     """Give out the jobs of a queue again."""
     await log.queue(name).resume()
     show(settings.as_json, {"queue": name, "paused": False}, f"{name} is open")
 
 
-@queue.command(cls=Command)
+@queue.command(cls=CliCommand)
 @queue_argument
 @key_argument
 @click.option("--reason", metavar="TEXT", help="Kept with the dead letter.")
 @with_log()
-async def cancel(log: Everlog, settings: Settings, /, name: str, key: str, reason: str | None) -> None:
+async def cancel(log: Everlog, settings: CliSettings, /, name: str, key: str, reason: str | None) -> None:
     """Remove the job of a key; one that runs is told to stop, and is not run again."""
     count = await log.queue(name).cancel(await _parsed(log, name, key), reason)
     if not count:
@@ -262,10 +266,10 @@ async def cancel(log: Everlog, settings: Settings, /, name: str, key: str, reaso
     show(settings.as_json, {"queue": name, "key": key, "cancelled": count}, f"cancelled {plain(key)}")
 
 
-@queue.command(cls=Command, examples=["everlog queue declare queues.xml"])
+@queue.command(cls=CliCommand, examples=["everlog queue declare queues.xml"])
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @with_log(create=True)
-async def declare(log: Everlog, settings: Settings, /, file: Path) -> None:
+async def declare(log: Everlog, settings: CliSettings, /, file: Path) -> None:
     """Make the queues that an XML file declares, or change them to what it says."""
     for wanted in read_declarations(file):
         found = await log.queues.declare(wanted)
@@ -274,7 +278,7 @@ async def declare(log: Everlog, settings: Settings, /, file: Path) -> None:
         show(settings.as_json, document, f"{found.name}: version {found.version}, {columns} columns")
 
 
-async def _parsed(log: Everlog, name: str, key: str) -> Key:
+async def _parsed(log: Everlog, name: str, key: str) -> JobKey:
     return parse_key(await log.queue(name).declaration(), key)
 
 
@@ -306,7 +310,7 @@ def _json(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
-def _key(key: Key) -> Any:
+def _key(key: JobKey) -> Any:
     return [_json(part) for part in key] if isinstance(key, tuple) else _json(key)
 
 

@@ -9,16 +9,16 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from everlog.cli.commands import Command
+from everlog.cli.commands import CliCommand
 from everlog.cli.output import moment, plain, show
 from everlog.cli.projections import app_option, declared, name_argument
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.settings import CliSettings, with_log
 from everlog.client import Everlog
-from everlog.projections.copies import Copies, Difference, Request
+from everlog.projections.copies import Copies, CopyRequest, Difference
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples=["everlog projections rebuild owed --app shop.views:app", "everlog projections rebuild owed --request"],
 )
 @name_argument
@@ -32,7 +32,14 @@ from everlog.projections.copies import Copies, Difference, Request
 @click.option("--request", is_flag=True, help="Leave it to whoever runs the projection; it follows, too.")
 @with_log()
 async def rebuild(
-    log: Everlog, settings: Settings, /, name: str, app: str | None, schema: IO[str] | None, follow: bool, request: bool
+    log: Everlog,
+    settings: CliSettings,
+    /,
+    name: str,
+    app: str | None,
+    schema: IO[str] | None,
+    follow: bool,
+    request: bool,
 ) -> None:
     """Fill a second copy of a view from the beginning, beside the running one.
 
@@ -65,10 +72,10 @@ async def rebuild(
     show(settings.as_json, filled, f"{plain(name)}: {text}")
 
 
-@click.command(cls=Command, examples=["everlog projections copies owed --json"])
+@click.command(cls=CliCommand, examples=["everlog projections copies owed --json"])
 @name_argument
 @with_log()
-async def copies(log: Everlog, settings: Settings, /, name: str) -> None:
+async def copies(log: Everlog, settings: CliSettings, /, name: str) -> None:
     """Say which copies of a view there are, and how far a rebuild or verification is that was asked for."""
     await log.projections.check_view(name)
     found = await log.projections.copies(name)
@@ -101,7 +108,7 @@ def _lines(name: str, found: Copies) -> Iterator[str]:
             yield from (f"  {difference_line(one)}" for one in request.differences)
 
 
-def _progress(request: Request) -> str:
+def _progress(request: CopyRequest) -> str:
     if request.state == "waiting":
         return f"asked for at {moment(request.asked_ms)}; it begins when a process with the projection runs"
     if request.state == "running":
@@ -110,20 +117,20 @@ def _progress(request: Request) -> str:
     return f"done at {ended}" if request.error is None else f"failed at {ended}: {plain(request.error)}"
 
 
-@click.command(cls=Command, examples=["everlog projections switch owed", "everlog projections switch owed --back"])
+@click.command(cls=CliCommand, examples=["everlog projections switch owed", "everlog projections switch owed --back"])
 @name_argument
 @click.option("--back", is_flag=True, help="Go back to the copy that was read before.")
 @with_log()
-async def switch(log: Everlog, settings: Settings, /, name: str, back: bool) -> None:
+async def switch(log: Everlog, settings: CliSettings, /, name: str, back: bool) -> None:
     """Let readers and runners go to the copy that was filled. The old one stays for a way back."""
     copies = await log.projections.switch(name, back=back)
     show(settings.as_json, document(name, copies), f"{plain(name)}: copy {copies.current} is read from now on")
 
 
-@click.command(cls=Command)
+@click.command(cls=CliCommand)
 @name_argument
 @with_log()
-async def abort(log: Everlog, settings: Settings, /, name: str) -> None:
+async def abort(log: Everlog, settings: CliSettings, /, name: str) -> None:
     """Drop the copy that is being built."""
     copies = await log.projections.abort(name)
     show(settings.as_json, document(name, copies), f"{plain(name)}: the copy is dropped, copy {copies.current} stays")

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everlog.cli.commands import Command
+from everlog.cli.commands import CliCommand
 from everlog.cli.exits import FAILED, INTERRUPTED
 from everlog.cli.output import encode, show
 from everlog.cli.projections import load_app
 from everlog.cli.sample import holds_sample, load_sample
 from everlog.cli.serve import ServerOptions, server_options
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.settings import CliSettings, with_log
 from everlog.cli.status import document, plain_line, stop_signals, watch_status
 from everlog.client import Everlog
 from everlog.errors import MissingExtra, ReplicationFailed
 from everlog.projections.projection import Projection
 from everlog.projections.strategies import OnSpark
-from everlog.service import Service
+from everlog.runtime.service import Service
 
 if TYPE_CHECKING:
-    from everlog.pipeline.replicate import Replicator
+    from everlog.pipeline.replicator import Replicator
 
 once_option = click.option("--once", is_flag=True, help="End when all that is in the log now is replicated.")
 timeout_option = click.option(
@@ -39,7 +39,7 @@ loss_option = click.option(
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples=[
         "everlog up",
         "everlog up --projections shop.views:app",
@@ -55,7 +55,7 @@ loss_option = click.option(
 @with_log(create=True)
 async def up(
     log: Everlog,
-    settings: Settings,
+    settings: CliSettings,
     /,
     once: bool,
     patience: float | None,
@@ -68,8 +68,8 @@ async def up(
 
     Makes the folder if needed, and loads a small sample into a new one. Ctrl-C ends it.
     """
-    from everlog.log.retention import Retention
-    from everlog.pipeline.expire import Expiry
+    from everlog.journal.expiry import Expiry
+    from everlog.log.sqlite.trimmer import Retention
 
     if app is not None and once:
         raise click.UsageError("--projections runs until Ctrl-C: it does not go with --once")
@@ -98,12 +98,12 @@ async def up(
         )
 
 
-def stopping(settings: Settings) -> AbstractContextManager[asyncio.Event]:
+def stopping(settings: CliSettings) -> AbstractContextManager[asyncio.Event]:
     """What Ctrl-C and SIGTERM set."""
     return stop_signals("" if settings.as_json else "stopping … (once more: at once)")
 
 
-async def start_server(log: Everlog, settings: Settings, stack: AsyncExitStack, options: ServerOptions) -> None:
+async def start_server(log: Everlog, settings: CliSettings, stack: AsyncExitStack, options: ServerOptions) -> None:
     """Serve as long as the stack lasts. An installation without the server's part works without it."""
     try:
         url = await stack.enter_async_context(options.serving(log, any_port=True))
@@ -113,7 +113,7 @@ async def start_server(log: Everlog, settings: Settings, stack: AsyncExitStack, 
     show(settings.as_json, {"url": url}, f"serves {url}\n")
 
 
-@click.command(cls=Command, examples=["everlog replicate", "everlog replicate --projections shop.views:heavy"])
+@click.command(cls=CliCommand, examples=["everlog replicate", "everlog replicate --projections shop.views:heavy"])
 @once_option
 @timeout_option
 @loss_option
@@ -121,7 +121,7 @@ async def start_server(log: Everlog, settings: Settings, stack: AsyncExitStack, 
 @with_log(create=True)
 async def replicate(
     log: Everlog,
-    settings: Settings,
+    settings: CliSettings,
     /,
     once: bool,
     patience: float | None,
@@ -140,7 +140,7 @@ async def replicate(
 
 async def run_pipeline(
     log: Everlog,
-    settings: Settings,
+    settings: CliSettings,
     services: list[Service],
     stop: asyncio.Event,
     *,
@@ -170,10 +170,10 @@ async def run_pipeline(
 
 @asynccontextmanager
 async def running(
-    log: Everlog, settings: Settings, services: list[Service], stop: asyncio.Event, *, accept_loss: bool
+    log: Everlog, settings: CliSettings, services: list[Service], stop: asyncio.Event, *, accept_loss: bool
 ) -> AsyncIterator[Replicator]:
     """The pipeline and the services at work; stopped in the opposite order. If it ends by itself, it sets `stop`."""
-    from everlog.pipeline.replicate import Replicator
+    from everlog.pipeline.replicator import Replicator
 
     if not settings.as_json:
         click.echo("starting Spark …", err=True)
@@ -195,7 +195,7 @@ async def _on_spark(log: Everlog, pipeline: Replicator, projections: Sequence[Pr
     if not projections:
         yield
         return
-    from everlog.pipeline.projections import SparkProjections
+    from everlog.projections.spark.runner import SparkProjections
 
     heavy = SparkProjections(log.config, projections, session=pipeline.session)
     await asyncio.to_thread(heavy.start)
@@ -213,7 +213,7 @@ async def _end_with(pipeline: Replicator, stop: asyncio.Event) -> None:
 async def _wait(
     log: Everlog,
     pipeline: Replicator,
-    settings: Settings,
+    settings: CliSettings,
     stop: asyncio.Event,
     patience: float | None,
 ) -> bool:
@@ -235,7 +235,7 @@ async def _wait(
         await watching
 
 
-async def _watch_quietly(log: Everlog, settings: Settings, over: asyncio.Event) -> None:
+async def _watch_quietly(log: Everlog, settings: CliSettings, over: asyncio.Event) -> None:
     """With --json only the last document counts; people see what flows."""
     if settings.as_json:
         await over.wait()
@@ -245,7 +245,7 @@ async def _watch_quietly(log: Everlog, settings: Settings, over: asyncio.Event) 
 
 async def _conclude(
     log: Everlog,
-    settings: Settings,
+    settings: CliSettings,
     *,
     done: bool,
     interrupted: bool,
@@ -282,7 +282,7 @@ def program() -> str:
         return str(script.absolute())
 
 
-def show_hints(settings: Settings, *, sample: bool) -> None:
+def show_hints(settings: CliSettings, *, sample: bool) -> None:
     """Commands to try next, as they can be typed here."""
     everlog, where = program(), settings.arguments()
     topic, journal_id = ("orders", "order-1") if sample else ("my-topic", "my-journal")

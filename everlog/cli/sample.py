@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from everlog.client import Everlog
+from everlog.core.events import Event
 from everlog.errors import Conflict
-from everlog.journal.events import Event
 from everlog.journal.journal import Journal
 
 EVENTS_PER_JOURNAL = 10
@@ -17,7 +17,7 @@ REGIONS = ("eu", "us", "asia")
 GOODS = ("tea", "coffee", "cocoa", "honey", "bread")
 
 
-class Sample(NamedTuple):
+class SampleReport(NamedTuple):
     """What was loaded."""
 
     topics: int
@@ -78,7 +78,7 @@ async def holds_sample(log: Everlog) -> bool:
     return state is not None and await log.journal("orders").pointer("order-1") is not None
 
 
-async def load_sample(log: Everlog) -> Sample | None:
+async def load_sample(log: Everlog) -> SampleReport | None:
     """Fill a new log; None, and nothing done, if it holds anything already, or somebody else is just filling it."""
     if await log.topics():
         return None
@@ -98,4 +98,4 @@ async def load_sample(log: Everlog) -> Sample | None:
     await carts.purge("cart-6")
     state = balance([event.payload async for event in accounts.read("account-1", to_seq=8)])
     await accounts.snapshots.save("account-1", seq_nr=8, payload={"balance": state})
-    return Sample(3, 20, events)
+    return SampleReport(3, 20, events)

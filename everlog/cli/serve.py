@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from everlog.cli.commands import Command
+from everlog.cli.commands import CliCommand
 from everlog.cli.output import show
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.settings import CliSettings, with_log
 from everlog.cli.status import stop_signals
 from everlog.client import Everlog
 
@@ -45,7 +45,7 @@ class ServerOptions:
     @asynccontextmanager
     async def serving(self, log: Everlog, *, any_port: bool = False) -> AsyncIterator[str]:
         """The server at work. `any_port`: if the usual port is taken and none was asked for, another one will do."""
-        from everlog.http.server import serving
+        from everlog.server.server import serving
 
         config = log.config.server
         host, port = self.host or config.host, config.port if self.port is None else self.port
@@ -56,10 +56,10 @@ class ServerOptions:
             yield url
 
 
-@click.command(cls=Command, examples=["everlog serve", "everlog serve --port 9000 --data /var/lib/everlog"])
+@click.command(cls=CliCommand, examples=["everlog serve", "everlog serve --port 9000 --data /var/lib/everlog"])
 @server_options
 @with_log(create=True)
-async def serve(log: Everlog, settings: Settings, /, **options: Any) -> None:
+async def serve(log: Everlog, settings: CliSettings, /, **options: Any) -> None:
     """Serve journals, tags, projections, queues and documents over HTTP, until Ctrl-C."""
     with stop_signals("" if settings.as_json else "stopping … (once more: at once)") as stop:
         async with ServerOptions(**options).serving(log) as url:

@@ -19,7 +19,7 @@ from everlog.cli.logs import FORMATS, LEVELS
 from everlog.client import Everlog, connect
 from everlog.config import Config, load_config
 from everlog.errors import InvalidConfig
-from everlog.log.sqlite import FILE as LOG_FILE
+from everlog.log.sqlite.log import FILE as LOG_FILE
 
 DEFAULT_FOLDER = "everlog-data"
 
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 
 @dataclass
-class Settings:
+class CliSettings:
     """What the options of a call say."""
 
     data: str | None = None
@@ -76,7 +76,7 @@ class Settings:
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Keep what was said; what stands nearest to the end of the line counts."""
-    settings = context.ensure_object(Settings)
+    settings = context.ensure_object(CliSettings)
     name = parameter.name
     assert name is not None
     if context.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
@@ -100,9 +100,9 @@ def global_options(*, environment: bool) -> list[click.Option]:
     ]
 
 
-def run_with_log(work: Callable[[Everlog, Settings], Awaitable[None]], *, create: bool = False) -> None:
+def run_with_log(work: Callable[[Everlog, CliSettings], Awaitable[None]], *, create: bool = False) -> None:
     """Open the log that the options name, and work on it."""
-    settings = click.get_current_context().ensure_object(Settings)
+    settings = click.get_current_context().ensure_object(CliSettings)
 
     async def run() -> None:
         async with settings.open(create=create) as log:
@@ -113,10 +113,10 @@ def run_with_log(work: Callable[[Everlog, Settings], Awaitable[None]], *, create
 
 def with_log(
     *, create: bool = False
-) -> Callable[[Callable[Concatenate[Everlog, Settings, P], Awaitable[None]]], Callable[P, None]]:
+) -> Callable[[Callable[Concatenate[Everlog, CliSettings, P], Awaitable[None]]], Callable[P, None]]:
     """A command that works on an open log: `async def command(log, settings, **options)`."""
 
-    def decorate(work: Callable[Concatenate[Everlog, Settings, P], Awaitable[None]]) -> Callable[P, None]:
+    def decorate(work: Callable[Concatenate[Everlog, CliSettings, P], Awaitable[None]]) -> Callable[P, None]:
         @functools.wraps(work)
         def command(*arguments: P.args, **options: P.kwargs) -> None:
             run_with_log(lambda log, settings: work(log, settings, *arguments, **options), create=create)

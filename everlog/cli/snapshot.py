@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from everlog.cli.commands import Command, Group
+from everlog.cli.commands import CliCommand, Group
 from everlog.cli.journal import id_argument, missing, topic_argument
-from everlog.cli.output import Rows, encode, moment, payload_text, plain, show, snapshot_document
+from everlog.cli.output import TableRows, encode, moment, payload_text, plain, show, snapshot_document
 from everlog.cli.payload import PayloadOptions, parse_json, payload_options
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.settings import CliSettings, with_log
 from everlog.client import Everlog
+from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import JournalNotFound
 from everlog.journal.snapshots import Criteria
-from everlog.journal.values import MAX_SEQ_NR
 
 
 @click.group(cls=Group)
@@ -24,7 +24,7 @@ def snapshot() -> None:
 
 
 @snapshot.command(
-    cls=Command,
+    cls=CliCommand,
     examples=["everlog snapshot save accounts account-1 --seq-nr 10 --json-payload '{\"balance\": 70}'"],
 )
 @topic_argument
@@ -35,7 +35,7 @@ def snapshot() -> None:
 @with_log()
 async def save(
     log: Everlog,
-    settings: Settings,
+    settings: CliSettings,
     /,
     topic: str,
     journal_id: str,
@@ -53,12 +53,12 @@ async def save(
     show(settings.as_json, document, f"saved the state of {plain(journal_id)} at seqNr {seq_nr}")
 
 
-@snapshot.command(cls=Command, examples=["everlog snapshot load accounts account-1 > state.json"])
+@snapshot.command(cls=CliCommand, examples=["everlog snapshot load accounts account-1 > state.json"])
 @topic_argument
 @id_argument
 @click.option("--max-seq-nr", type=int, metavar="N", help="None newer than this.")
 @with_log()
-async def load(log: Everlog, settings: Settings, /, topic: str, journal_id: str, max_seq_nr: int | None) -> None:
+async def load(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str, max_seq_nr: int | None) -> None:
     """Print the newest state: its payload as it was saved, or with --json all about it."""
     criteria = Criteria(max_seq_nr=MAX_SEQ_NR if max_seq_nr is None else max_seq_nr)
     found = await log.journal(topic).snapshots.load(journal_id, criteria)
@@ -75,11 +75,11 @@ async def load(log: Everlog, settings: Settings, /, topic: str, journal_id: str,
         click.echo(found.data, nl=sys.stdout.isatty() or not found.data.endswith("\n"))
 
 
-@snapshot.command("list", cls=Command)
+@snapshot.command("list", cls=CliCommand)
 @topic_argument
 @id_argument
 @with_log()
-async def list_(log: Everlog, settings: Settings, /, topic: str, journal_id: str) -> None:
+async def list_(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str) -> None:
     """List a journal's states, the oldest first."""
     found = await log.journal(topic).snapshots.list(journal_id)
     if not found and await log.journal(topic).pointer(journal_id) is None:
@@ -89,17 +89,17 @@ async def list_(log: Everlog, settings: Settings, /, topic: str, journal_id: str
             click.echo(encode({"topic": topic, "id": journal_id, **snapshot_document(one)}))
         return
     rows = [[str(one.seq_nr), moment(one.timestamp), payload_text(one.payload_type, one.data)] for one in found]
-    Rows("seqNr", "time (UTC)", "state").add(rows)
+    TableRows("seqNr", "time (UTC)", "state").add(rows)
 
 
-@snapshot.command(cls=Command)
+@snapshot.command(cls=CliCommand)
 @topic_argument
 @id_argument
 @click.option("--seq-nr", type=int, metavar="N", help="The state at this seqNr.")
 @click.option("--max-seq-nr", type=int, metavar="N", help="All states up to this seqNr.")
 @click.option("--all", "everything", is_flag=True, help="All states.")
 @with_log()
-async def delete(log: Everlog, settings: Settings, /, topic: str, journal_id: str, **options: Any) -> None:
+async def delete(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str, **options: Any) -> None:
     """Delete states."""
     seq_nr, most, everything = options["seq_nr"], options["max_seq_nr"], options["everything"]
     if [seq_nr is not None, most is not None, everything].count(True) != 1:

@@ -17,10 +17,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from everlog.cli.commands import Command
+from everlog.cli.commands import CliCommand
 from everlog.cli.exits import INTERRUPTED
 from everlog.cli.output import encode, moment, plain
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.settings import CliSettings, with_log
 from everlog.client import Everlog
 from everlog.errors import StorageFailed
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
@@ -33,11 +33,11 @@ SHOWN_MS = 0.5
 SILENT_SECONDS = 10.0
 
 
-@click.command(cls=Command, examples=["everlog status --watch", "everlog status --json | jq .lag"])
+@click.command(cls=CliCommand, examples=["everlog status --watch", "everlog status --json | jq .lag"])
 @click.option("--watch", is_flag=True, help="Keep showing it until Ctrl-C.")
 @click.option("-v", "--verbose", is_flag=True, help="Every partition, not only every topic; the slowest journals.")
 @with_log()
-async def status(log: Everlog, settings: Settings, /, watch: bool, verbose: bool) -> None:
+async def status(log: Everlog, settings: CliSettings, /, watch: bool, verbose: bool) -> None:
     """Show how far the tables are behind the log.
 
     Lag is measured now, so it is right even while no pipeline runs; all else is what the pipeline said last.
@@ -49,7 +49,7 @@ async def status(log: Everlog, settings: Settings, /, watch: bool, verbose: bool
         await watch_status(log, settings, stop, verbose=verbose)
 
 
-def show_once(found: Status, settings: Settings, *, verbose: bool = False) -> None:
+def show_once(found: Status, settings: CliSettings, *, verbose: bool = False) -> None:
     """Print a status."""
     if settings.as_json:
         click.echo(encode(document(found)))
@@ -267,7 +267,7 @@ async def _statuses(log: Everlog, stop: asyncio.Event, every: float) -> AsyncIte
             continue
 
 
-async def watch_status(log: Everlog, settings: Settings, stop: asyncio.Event, *, verbose: bool = False) -> None:
+async def watch_status(log: Everlog, settings: CliSettings, stop: asyncio.Event, *, verbose: bool = False) -> None:
     """Show what flows until `stop`: live on a terminal, else a line whenever something changed."""
     console = Console()
     if settings.as_json:

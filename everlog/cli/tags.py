@@ -13,10 +13,10 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from everlog.cli.commands import Command, Group
+from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exits import FAILED
-from everlog.cli.output import Rows, encode, event_document, moment, payload_text, plain, show
-from everlog.cli.settings import Settings, run_with_log, with_log
+from everlog.cli.output import TableRows, encode, event_document, moment, payload_text, plain, show
+from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.client import Everlog
 from everlog.tags.tag import TaggedEvent
 
@@ -40,9 +40,9 @@ def tags() -> None:
     """
 
 
-@tags.command(name="list", cls=Command)
+@tags.command(name="list", cls=CliCommand)
 @with_log()
-async def list_tags(log: Everlog, settings: Settings, /) -> None:
+async def list_tags(log: Everlog, settings: CliSettings, /) -> None:
     """Print all tags, with the number of their events and journals and the last one's time."""
     found = await log.tags()
     if settings.as_json:
@@ -55,15 +55,15 @@ async def list_tags(log: Everlog, settings: Settings, /) -> None:
         [f"{info.events:,}", f"{info.journals:,}", moment(round(info.last_time.timestamp() * 1000)), plain(info.tag)]
         for info in found
     ]
-    Rows("events", "journals", "last event (UTC)", "tag").add(rows)
+    TableRows("events", "journals", "last event (UTC)", "tag").add(rows)
 
 
 class Printer:
     """Prints pages of events as they come."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CliSettings) -> None:
         self._as_json = settings.as_json
-        self._table = Rows("offset", "time (UTC)", "topic", "id", "seqNr", "payload")
+        self._table = TableRows("offset", "time (UTC)", "topic", "id", "seqNr", "payload")
 
     def add(self, page: list[TaggedEvent]) -> None:
         if self._as_json:
@@ -95,7 +95,7 @@ def _row(event: TaggedEvent) -> list[str]:
 
 
 @tags.command(
-    cls=Command,
+    cls=CliCommand,
     examples=["everlog tags read eu", "everlog tags read eu --since 2030-01-31 --limit 10 --json"],
 )
 @tag_argument
@@ -104,7 +104,7 @@ def _row(event: TaggedEvent) -> list[str]:
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many events.")
 @with_log()
 async def read(
-    log: Everlog, settings: Settings, /, tag: str, after: str | None, since: datetime | None, limit: int | None
+    log: Everlog, settings: CliSettings, /, tag: str, after: str | None, since: datetime | None, limit: int | None
 ) -> None:
     """Print the events of a tag that the view holds now."""
     printer, left = Printer(settings), limit
@@ -116,14 +116,14 @@ async def read(
                 return
 
 
-@tags.command(cls=Command, examples=["everlog tags follow eu", "everlog tags follow eu --json | jq .payload"])
+@tags.command(cls=CliCommand, examples=["everlog tags follow eu", "everlog tags follow eu --json | jq .payload"])
 @tag_argument
 @after_option
 @since_option
 def follow(tag: str, after: str | None, since: datetime | None) -> None:
     """Print the events of a tag, and go on as new ones come, until Ctrl-C."""
 
-    async def run(log: Everlog, settings: Settings) -> None:
+    async def run(log: Everlog, settings: CliSettings) -> None:
         printer = Printer(settings)
         async for page in log.tag(tag).live_pages(after=after, since=_utc(since)):
             printer.add(page)
@@ -132,7 +132,7 @@ def follow(tag: str, after: str | None, since: datetime | None) -> None:
         run_with_log(run)
 
 
-@tags.command(cls=Command, examples=["everlog tags rebuild", "everlog tags rebuild --tag eu --topic orders"])
+@tags.command(cls=CliCommand, examples=["everlog tags rebuild", "everlog tags rebuild --tag eu --topic orders"])
 @click.option("--tag", "names", multiple=True, metavar="TAG", help="Only this tag; may be repeated.  [all]")
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.  [all]")
 @click.pass_context
@@ -141,10 +141,10 @@ def rebuild(context: click.Context, names: tuple[str, ...], topics: tuple[str, .
 
     Safe while the pipeline runs, and to be repeated: what is there already stays as it is.
     """
-    import everlog.pipeline.session  # noqa: F401 - says what to install, if anything
-    from everlog.pipeline.rebuild import rebuild as run
+    import everlog.spark.session  # noqa: F401 - says what to install, if anything
+    from everlog.tags.spark.rebuild import rebuild as run
 
-    settings = context.ensure_object(Settings)
+    settings = context.ensure_object(CliSettings)
     console = Console(stderr=True)
     columns = (TextColumn("journals"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -159,10 +159,10 @@ def rebuild(context: click.Context, names: tuple[str, ...], topics: tuple[str, .
     show(settings.as_json, {"journals": done.journals, "rows": done.rows}, text)
 
 
-@tags.command(cls=Command)
+@tags.command(cls=CliCommand)
 @tag_argument
 @with_log()
-async def verify(log: Everlog, settings: Settings, /, tag: str) -> None:
+async def verify(log: Everlog, settings: CliSettings, /, tag: str) -> None:
     """Count a tag's events again in the journals, and print the first difference."""
     report = await log.tag(tag).verify()
     text = f"{report.events:,} events of {report.journals:,} journals are in the view as they should be"
@@ -171,12 +171,12 @@ async def verify(log: Everlog, settings: Settings, /, tag: str) -> None:
         sys.exit(FAILED)
 
 
-@tags.command(cls=Command, examples=["everlog tags drop eu", "everlog tags drop eu --topic orders --id order-1"])
+@tags.command(cls=CliCommand, examples=["everlog tags drop eu", "everlog tags drop eu --topic orders --id order-1"])
 @tag_argument
 @click.option("--topic", metavar="TOPIC", help="Only events of this topic.")
 @click.option("--id", "journal_id", metavar="ID", help="Only events of this journal.")
 @with_log()
-async def drop(log: Everlog, settings: Settings, /, tag: str, topic: str | None, journal_id: str | None) -> None:
+async def drop(log: Everlog, settings: CliSettings, /, tag: str, topic: str | None, journal_id: str | None) -> None:
     """Remove a view, or a journal's events from it.
 
     The events themselves stay in their journals; 'everlog tags rebuild' puts them back into the view.

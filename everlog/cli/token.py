@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from everlog.cli.commands import Command, Group
-from everlog.cli.output import Rows, encode, moment, plain, show
-from everlog.cli.settings import Settings
-from everlog.clock import SystemClock
+from everlog.cli.commands import CliCommand, Group
+from everlog.cli.output import TableRows, encode, moment, plain, show
+from everlog.cli.settings import CliSettings
 from everlog.config import Scope
+from everlog.runtime.clock import SystemClock
 
 SCOPES = ("read", "write", "admin")
 
@@ -21,12 +21,12 @@ def token() -> None:
     """
 
 
-def _settings() -> Settings:
-    return click.get_current_context().ensure_object(Settings)
+def _settings() -> CliSettings:
+    return click.get_current_context().ensure_object(CliSettings)
 
 
 @token.command(
-    cls=Command, examples=["everlog token new ci --scope read", "everlog token new app --scope read --scope write"]
+    cls=CliCommand, examples=["everlog token new ci --scope read", "everlog token new app --scope read --scope write"]
 )
 @click.argument("name")
 @click.option(
@@ -38,7 +38,7 @@ def new(name: str, scopes: tuple[Scope, ...], toml: bool) -> None:
 
     read: all that can be looked at. write: append, put, change. admin: all of it, and the actions of operators.
     """
-    from everlog.http.tokens import TokenFile, make_token, tokens_path
+    from everlog.server.security.tokens import TokenFile, make_token, tokens_path
 
     settings = _settings()
     config = settings.load()
@@ -61,10 +61,10 @@ def new(name: str, scopes: tuple[Scope, ...], toml: bool) -> None:
     show(settings.as_json, document, text)
 
 
-@token.command("list", cls=Command)
+@token.command("list", cls=CliCommand)
 def list_() -> None:
     """List the tokens of the file and of the configuration. None of them can be shown again."""
-    from everlog.http.tokens import TokenFile, tokens_path
+    from everlog.server.security.tokens import TokenFile, tokens_path
 
     settings = _settings()
     config = settings.load()
@@ -78,7 +78,7 @@ def list_() -> None:
                 )
             )
         return
-    table = Rows("id", "scopes", "made (UTC)", "in", "name")
+    table = TableRows("id", "scopes", "made (UTC)", "in", "name")
     table.add(
         [
             [one.id, " ".join(one.scopes), moment(one.created_ms) if one.created_ms else "-", where, plain(one.name)]
@@ -89,11 +89,11 @@ def list_() -> None:
         click.echo("no tokens: everybody on this machine may use the server, and nobody else")
 
 
-@token.command(cls=Command, examples=["everlog token revoke ci"])
+@token.command(cls=CliCommand, examples=["everlog token revoke ci"])
 @click.argument("which", metavar="ID_OR_NAME")
 def revoke(which: str) -> None:
     """Remove a token of the file, by its id or its name. Sessions that began with it end, too."""
-    from everlog.http.tokens import TokenFile, tokens_path
+    from everlog.server.security.tokens import TokenFile, tokens_path
 
     settings = _settings()
     gone = TokenFile(tokens_path(settings.load())).revoke(which)

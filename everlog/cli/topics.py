@@ -10,21 +10,21 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from everlog.cli.commands import Command
+from everlog.cli.commands import CliCommand
 from everlog.cli.exits import CONFLICT, FAILED, HALTED, RETRY
 from everlog.cli.output import moment, plain, show
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.settings import CliSettings, with_log
 from everlog.client import Everlog
 from everlog.errors import CopyRefused
 
 if TYPE_CHECKING:
-    from everlog.pipeline.copying import CopyReport
+    from everlog.journal.spark.copy_job import CopyReport
 
 SHOWN = 20
 
 
 @click.command(
-    cls=Command, examples=["everlog journal copy orders orders2 --dry-run", "everlog journal copy orders orders2"]
+    cls=CliCommand, examples=["everlog journal copy orders orders2 --dry-run", "everlog journal copy orders orders2"]
 )
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
@@ -37,10 +37,10 @@ def copy(context: click.Context, source: str, target: str, dry_run: bool) -> Non
     holds above them. Stop those who write to either topic first. To be repeated at any time: what is there already is
     compared, not doubled. A journal that somebody else writes to is left as it is, and named.
     """
-    import everlog.pipeline.session  # noqa: F401 - says what to install, if anything
-    from everlog.pipeline.copying import copy as run
+    import everlog.spark.session  # noqa: F401 - says what to install, if anything
+    from everlog.journal.spark.copy_job import copy as run
 
-    settings = context.ensure_object(Settings)
+    settings = context.ensure_object(CliSettings)
     if (settings.data or "").startswith(("http://", "https://")):
         raise click.UsageError("a copy needs the log and the store themselves, not a server: --data FOLDER or --config")
     console = Console(stderr=True)
@@ -55,7 +55,7 @@ def copy(context: click.Context, source: str, target: str, dry_run: bool) -> Non
     _conclude(settings, source, target, report, dry_run=dry_run)
 
 
-def _conclude(settings: Settings, source: str, target: str, report: CopyReport, *, dry_run: bool) -> None:
+def _conclude(settings: CliSettings, source: str, target: str, report: CopyReport, *, dry_run: bool) -> None:
     """Say what was done; the exit code says whether all of it was."""
     document: dict[str, Any] = {"from": source, "to": target, "dry_run": dry_run, **msgspec.to_builtins(report)}
     verb = "would copy" if dry_run else "copied"
@@ -87,11 +87,13 @@ def _complain(report: CopyReport) -> None:
         click.echo(f"and {report.failed - SHOWN:,} more", err=True)
 
 
-@click.command(cls=Command, examples=["everlog journal retire orders", "everlog journal retire orders --force --json"])
+@click.command(
+    cls=CliCommand, examples=["everlog journal retire orders", "everlog journal retire orders --force --json"]
+)
 @click.argument("topic")
 @click.option("--force", is_flag=True, help="Also a topic whose log is sound, if all of it is in the tables.")
 @with_log()
-async def retire(log: Everlog, settings: Settings, /, topic: str, force: bool) -> None:
+async def retire(log: Everlog, settings: CliSettings, /, topic: str, force: bool) -> None:
     """Retire a topic whose log is gone or another one, for good.
 
     The pipeline leaves it out, views by tag wait for it no longer, appends to it are refused. Its journals can still be

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from everlog.cli.commands import Command, Group
+from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exits import FAILED
 from everlog.cli.output import plain, show
 from everlog.cli.projections import app_option, declared, name_argument
 from everlog.cli.rebuild import asked, difference_line, document
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.settings import CliSettings, with_log
 from everlog.client import Everlog
 
 
@@ -19,7 +19,7 @@ def verify() -> None:
 
 
 @verify.command(
-    cls=Command,
+    cls=CliCommand,
     examples=[
         "everlog verify projection owed --app shop.views:app --table owed",
         "everlog verify projection owed --request",
@@ -33,7 +33,7 @@ def verify() -> None:
 @with_log()
 async def projection(
     log: Everlog,
-    settings: Settings,
+    settings: CliSettings,
     /,
     name: str,
     app: str | None,
@@ -57,7 +57,7 @@ async def projection(
         raise click.exceptions.Exit(FAILED)
 
 
-async def _ask(log: Everlog, settings: Settings, name: str, cancel: bool) -> None:
+async def _ask(log: Everlog, settings: CliSettings, name: str, cancel: bool) -> None:
     if cancel:
         await log.projections.check_view(name)
         copies = await log.projections.cancel_verify(name)

@@ -11,22 +11,22 @@ from typing import Any
 
 import click
 
-from everlog.cli.commands import Command
+from everlog.cli.commands import CliCommand
 from everlog.cli.output import show
-from everlog.cli.settings import Settings, with_log
+from everlog.cli.settings import CliSettings, with_log
 from everlog.client import Everlog
 from everlog.queues.job import JobFunction, find_jobs
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples=["everlog work shop.jobs", "everlog work shop.jobs:app --concurrency 50"],
 )
 @click.argument("target", metavar="MODULE[:NAME]")
 @click.option("--concurrency", type=click.IntRange(1, 1000), metavar="N", help="Jobs at a time, for each queue.")
 @click.option("--until-empty", is_flag=True, help="End when nothing is left to do now.")
 @with_log(create=True)
-async def work(log: Everlog, settings: Settings, /, target: str, concurrency: int | None, until_empty: bool) -> None:
+async def work(log: Everlog, settings: CliSettings, /, target: str, concurrency: int | None, until_empty: bool) -> None:
     """Run the functions that are marked with @everlog.job.
 
     MODULE is imported as Python does, also from this folder; NAME is one such function or a list of them; without

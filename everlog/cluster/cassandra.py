@@ -11,7 +11,7 @@ from everlog.cluster.cql import Cql, CqlError
 from everlog.cluster.jars import HERE, find_jars
 from everlog.cluster.java import Java, find_java
 from everlog.cluster.server import Server
-from everlog.cluster.state import Login, State, write_private
+from everlog.cluster.state import Login, ServerState, write_private
 
 VERSIONS = (17, 11)
 JAVA_VARIABLE = "EVERLOG_CASSANDRA_JAVA_HOME"
@@ -32,10 +32,10 @@ _OPENS = (
 )
 
 
-class Node(Server):
-    """`Node(folder, state, 1)`: the first of `state.nodes`, through which the others find each other."""
+class CassandraNode(Server):
+    """`CassandraNode(folder, state, 1)`: the first of `state.nodes`, through which the others find each other."""
 
-    def __init__(self, folder: Path, state: State, number: int) -> None:
+    def __init__(self, folder: Path, state: ServerState, number: int) -> None:
         super().__init__(f"cassandra-{number}", folder, f"127.0.0.{number}", [state.cassandra_port, state.storage_port])
         self._state = state
         self._number = number

@@ -18,7 +18,7 @@ from everlog.cluster.processes import java_environment
 from everlog.config import prepare_folder
 from everlog.errors import DownloadFailed, InvalidConfig, MissingProgram
 
-Progress = Callable[[str, int, int], None]
+DownloadProgress = Callable[[str, int, int], None]
 """What is being done, how much of it is done, how much there is: `progress("jars of kafka", 12, 46)`."""
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ _PATIENCE = (
 )
 
 
-def find_jars(profile: str, progress: Progress | None = None) -> Path:
+def find_jars(profile: str, progress: DownloadProgress | None = None) -> Path:
     """The folder with the jars of `kafka`, `cassandra` or `spark`; they are brought if they are not there yet.
 
     >>> find_jars("spark").name.split("-")[0]  # doctest: +SKIP
@@ -100,7 +100,7 @@ def _is_whole(folder: Path, digests: dict[str, str]) -> bool:
     return all((folder / name).is_file() for name in digests)
 
 
-def _bring(profile: str, digests: dict[str, str], folder: Path, progress: Progress) -> None:
+def _bring(profile: str, digests: dict[str, str], folder: Path, progress: DownloadProgress) -> None:
     """Bring the jars beside their place, check them, then move them there at once."""
     maven = _find_maven()
     with tempfile.TemporaryDirectory(prefix=f".{profile}-", dir=folder.parent) as scratch:
@@ -123,7 +123,7 @@ def _find_maven() -> str:
     return found
 
 
-def _run_maven(maven: str, profile: str, digests: dict[str, str], target: Path, progress: Progress) -> None:
+def _run_maven(maven: str, profile: str, digests: dict[str, str], target: Path, progress: DownloadProgress) -> None:
     """What Maven has already it copies at the end without a word; what it downloads it names."""
     done: set[str] = set()
     progress(_title(profile), 0, len(digests))

@@ -12,7 +12,7 @@ from everlog.cluster.jars import HERE, find_jars
 from everlog.cluster.java import Java, find_java
 from everlog.cluster.processes import run_to_end
 from everlog.cluster.server import Server
-from everlog.cluster.state import State, write_private
+from everlog.cluster.state import ServerState, write_private
 from everlog.errors import MissingExtra
 
 VERSIONS = range(17, 100)
@@ -25,7 +25,7 @@ MAX_RECORD_BYTES = 4 * 1024 * 1024 + 64 * 1024
 class Broker(Server):
     """`Broker(folder, state, 1)`: the first of `state.nodes`."""
 
-    def __init__(self, folder: Path, state: State, number: int) -> None:
+    def __init__(self, folder: Path, state: ServerState, number: int) -> None:
         ports = [state.kafka_ports[number - 1], state.controller_ports[number - 1]]
         super().__init__(f"kafka-{number}", folder, HOST, ports)
         self._state = state
@@ -106,7 +106,7 @@ def check_client() -> None:
         raise MissingExtra("kafka")
 
 
-def admin_client(state: State, servers: str, folder: Path) -> Any:
+def admin_client(state: ServerState, servers: str, folder: Path) -> Any:
     """An administrator's client. It stays silent about servers that are not there yet."""
     from confluent_kafka.admin import AdminClient
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 
 from everlog.cluster import rights
-from everlog.cluster.cassandra import Node, find_cassandra_java
-from everlog.cluster.jars import Progress, exclusively, find_jars, silent
+from everlog.cluster.cassandra import CassandraNode, find_cassandra_java
+from everlog.cluster.jars import DownloadProgress, exclusively, find_jars, silent
 from everlog.cluster.kafka import Broker, check_client, find_kafka_java
 from everlog.cluster.secure import KEYS, ca_file, make_keys
 from everlog.cluster.server import Server
-from everlog.cluster.state import State, check_nodes, load_state, new_state, save_state, write_private
+from everlog.cluster.state import ServerState, check_nodes, load_state, new_state, save_state, write_private
 from everlog.config import CONFIG_FILE, Config, load_config, prepare_folder
 from everlog.errors import InvalidConfig, MissingProgram
 
@@ -63,7 +63,7 @@ class LocalCluster:
         """The configuration that `up` writes."""
         return self.folder / CONFIG_FILE
 
-    def up(self, progress: Progress = silent) -> Config:
+    def up(self, progress: DownloadProgress = silent) -> Config:
         """Start what does not run, wait until all of it serves, and return the configuration to use it with.
 
         If a server does not start, those that this call started are stopped again.
@@ -126,7 +126,7 @@ class LocalCluster:
         if self.config_file.exists() and not self.exists:
             raise InvalidConfig(f"{self.config_file} is of something else: choose another folder for the cluster")
 
-    def _decide(self) -> State:
+    def _decide(self) -> ServerState:
         """What was decided for this folder; later calls may not change it."""
         state = load_state(self._state_file)
         if state is None:
@@ -151,13 +151,13 @@ class LocalCluster:
         with suppress(OSError):  # others have files here
             self.folder.rmdir()
 
-    def _brokers(self, state: State) -> list[Broker]:
+    def _brokers(self, state: ServerState) -> list[Broker]:
         return [Broker(self.folder, state, number + 1) for number in range(state.nodes)]
 
-    def _cassandra_nodes(self, state: State) -> list[Node]:
-        return [Node(self.folder, state, number + 1) for number in range(state.nodes)]
+    def _cassandra_nodes(self, state: ServerState) -> list[CassandraNode]:
+        return [CassandraNode(self.folder, state, number + 1) for number in range(state.nodes)]
 
-    def _write_config(self, state: State, brokers: list[Broker], nodes: list[Node]) -> None:
+    def _write_config(self, state: ServerState, brokers: list[Broker], nodes: list[CassandraNode]) -> None:
         """Written once: what its user adds to it stays."""
         login = state.logins.application if state.logins else None
         secured = (
@@ -201,7 +201,7 @@ def stop(servers: Sequence[Server]) -> None:
 
 
 def _bring_what_is_needed(
-    folder: Path, state: State, brokers: list[Broker], nodes: list[Node], progress: Progress
+    folder: Path, state: ServerState, brokers: list[Broker], nodes: list[CassandraNode], progress: DownloadProgress
 ) -> MissingProgram | None:
     """Jars, keys and Java for what does not run. What Cassandra lacks is returned: Kafka can start without it."""
     if state.logins is not None and not ca_file(folder).exists():
@@ -218,7 +218,7 @@ def _bring_what_is_needed(
     return None
 
 
-def _start(groups: Sequence[Sequence[Server]], progress: Progress) -> None:
+def _start(groups: Sequence[Sequence[Server]], progress: DownloadProgress) -> None:
     """Start what does not run, a group after the other; if one fails, stop those that were started here."""
     done, total = 0, sum(map(len, groups))
     started: list[Server] = []

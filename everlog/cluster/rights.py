@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everlog.cluster.cassandra import Node
+from everlog.cluster.cassandra import CassandraNode
 from everlog.cluster.cql import CqlError
 from everlog.cluster.kafka import Broker, admin_client
-from everlog.cluster.state import Logins, State
+from everlog.cluster.state import Logins, ServerState
 from everlog.errors import ClusterFailed
-from everlog.sqlite import load_statements
+from everlog.sqlite.connection import load_statements
 
 
-def grant(state: State, brokers: list[Broker], nodes: list[Node], folder: Path) -> None:
+def grant(state: ServerState, brokers: list[Broker], nodes: list[CassandraNode], folder: Path) -> None:
     """Let the application work with any topic and any keyspace; nothing to do on a cluster that is open to all."""
     if state.logins is not None:
         _grant_on_kafka(state, state.logins, brokers[0], folder)
         _grant_on_cassandra(state, state.logins, nodes[0])
 
 
-def _grant_on_kafka(state: State, logins: Logins, broker: Broker, folder: Path) -> None:
+def _grant_on_kafka(state: ServerState, logins: Logins, broker: Broker, folder: Path) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import (
         AclBinding,
@@ -49,7 +49,7 @@ def _grant_on_kafka(state: State, logins: Logins, broker: Broker, folder: Path) 
         raise ClusterFailed(f"{broker.name} did not take the application's rights: {error}: try again") from error
 
 
-def _grant_on_cassandra(state: State, logins: Logins, node: Node) -> None:
+def _grant_on_cassandra(state: ServerState, logins: Logins, node: CassandraNode) -> None:
     """The super user that every Cassandra begins with makes ours, which then shuts it out."""
     statements = load_statements("everlog.cluster", "rights.cql")
     replicas = min(3, state.nodes)

@@ -34,7 +34,7 @@ class Logins(msgspec.Struct, frozen=True):
     keystore: str  # the password of the servers' key
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """The file `cluster.json`."""
 
     nodes: int
@@ -50,11 +50,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         return self.logins is not None
 
 
-def new_state(nodes: int, *, secure: bool) -> State:
+def new_state(nodes: int, *, secure: bool) -> ServerState:
     """Decide on free ports, and on passwords."""
     check_nodes(nodes)
     ports = _free_ports(2 * nodes + 2, nodes)
-    return State(
+    return ServerState(
         nodes=nodes,
         kafka_id=_new_kafka_id(),
         kafka_ports=ports[:nodes],
@@ -71,17 +71,17 @@ def check_nodes(nodes: int) -> None:
         raise InvalidConfig(f"a local cluster has 1 to {MOST_NODES} nodes, not {nodes}")
 
 
-def load_state(path: Path) -> State | None:
+def load_state(path: Path) -> ServerState | None:
     """What the folder's cluster decided; None if there is none."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=State)
+        return msgspec.json.decode(path.read_bytes(), type=ServerState)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
         raise NewerVersion(f"{path} is not from this version of Everlog ({error}): choose another folder") from error
 
 
-def save_state(path: Path, state: State) -> None:
+def save_state(path: Path, state: ServerState) -> None:
     """Keep it, for this user's eyes only."""
     write_private(path, msgspec.json.format(msgspec.json.encode(state)))
 

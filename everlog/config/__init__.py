@@ -12,12 +12,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from everlog.config.foreign import ForeignConfig as ForeignConfig
 from everlog.config.numbers import Positive, Seconds
+from everlog.config.pekko import ForeignConfig as ForeignConfig
+from everlog.config.queue_options import QueueOptions
+from everlog.core.buckets import bucket_size
+from everlog.core.values import DEFAULT_SEGMENT_SIZE, MAX_VALUE_BYTES, MIN_SEGMENT_SIZE
 from everlog.errors import InvalidConfig, NotWritable
-from everlog.journal.values import DEFAULT_SEGMENT_SIZE, MAX_VALUE_BYTES, MIN_SEGMENT_SIZE
-from everlog.order.buckets import bucket_size
-from everlog.queues.options import QueueOptions
 
 CONFIG_FILE = "everlog.toml"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from everlog.http.requests import AnyRequest
-from everlog.http.security import principal_of
+from everlog.server.requests import AnyRequest
+from everlog.server.security.guard import principal_of
 
 
 class Visitor(NamedTuple):

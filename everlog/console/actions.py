@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 from everlog.client import Everlog
 from everlog.errors import InvalidInput
 from everlog.queues.jobs import DeadJob, JobInfo
+from everlog.queues.new_job import parse_key
 from everlog.queues.operations import Forget
-from everlog.queues.packing import parse_key
 from everlog.queues.queue import Queue
 
 PAGE = 500
@@ -23,7 +23,7 @@ T = TypeVar("T")
 Fields = Mapping[str, str]
 
 
-class Action(NamedTuple):
+class ConsoleAction(NamedTuple):
     """`fields` must be given, `optional` may be; `run` answers with what it did, for the operations log."""
 
     run: Callable[[Everlog, Fields], Awaitable[str]]
@@ -201,33 +201,33 @@ async def _skip_record(log: Everlog, given: Fields) -> str:
     return f"goes on without it from {await log.quarantine.skip(given['topic'], given['id'], offset)}"
 
 
-ACTIONS: dict[str, Action] = {
-    "projection.pause": Action(_pause_projection, ("name", "key")),
-    "projection.resume": Action(_resume_projection, ("name", "key")),
-    "projection.skip": Action(_skip_event, ("name", "key"), ("offset",), needs_reason=True),
-    "projection.replay": Action(_replay_letters, ("name", "key"), ("offset",)),
-    "projection.forget": Action(_forget_letters, ("name", "key"), ("offset",), needs_reason=True),
-    "projection.rebuild": Action(_rebuild, ("name",)),
-    "projection.verify": Action(_verify, ("name",)),
-    "projection.cancel-verify": Action(_cancel_verify, ("name",)),
-    "projection.switch": Action(_switch_copies, ("name",)),
-    "projection.switch-back": Action(_switch_back, ("name",), needs_reason=True),
-    "projection.abort": Action(_abort_rebuild, ("name",), needs_reason=True),
-    "queue.pause": Action(_pause_queue, ("name",)),
-    "queue.resume": Action(_resume_queue, ("name",)),
-    "queue.revive": Action(_revive_job, ("name", "entry")),
-    "queue.revive-all": Action(_revive_jobs, ("name",), ("cause", "text")),
-    "queue.forget-all": Action(_forget_jobs, ("name",), ("cause", "text"), needs_reason=True),
-    "queue.forget": Action(_forget_job, ("name", "entry"), needs_reason=True),
-    "queue.cancel": Action(_cancel_jobs, ("name", "key"), needs_reason=True),
-    "queue.cancel-all": Action(_cancel_matching, ("name",), ("find", "priority"), needs_reason=True),
-    "queue.acknowledge": Action(_acknowledge_flag, ("name", "flag")),
-    "quarantine.retry": Action(_retry_record, ("topic", "id")),
-    "quarantine.skip": Action(_skip_record, ("topic", "id"), ("offset",), needs_reason=True),
+ACTIONS: dict[str, ConsoleAction] = {
+    "projection.pause": ConsoleAction(_pause_projection, ("name", "key")),
+    "projection.resume": ConsoleAction(_resume_projection, ("name", "key")),
+    "projection.skip": ConsoleAction(_skip_event, ("name", "key"), ("offset",), needs_reason=True),
+    "projection.replay": ConsoleAction(_replay_letters, ("name", "key"), ("offset",)),
+    "projection.forget": ConsoleAction(_forget_letters, ("name", "key"), ("offset",), needs_reason=True),
+    "projection.rebuild": ConsoleAction(_rebuild, ("name",)),
+    "projection.verify": ConsoleAction(_verify, ("name",)),
+    "projection.cancel-verify": ConsoleAction(_cancel_verify, ("name",)),
+    "projection.switch": ConsoleAction(_switch_copies, ("name",)),
+    "projection.switch-back": ConsoleAction(_switch_back, ("name",), needs_reason=True),
+    "projection.abort": ConsoleAction(_abort_rebuild, ("name",), needs_reason=True),
+    "queue.pause": ConsoleAction(_pause_queue, ("name",)),
+    "queue.resume": ConsoleAction(_resume_queue, ("name",)),
+    "queue.revive": ConsoleAction(_revive_job, ("name", "entry")),
+    "queue.revive-all": ConsoleAction(_revive_jobs, ("name",), ("cause", "text")),
+    "queue.forget-all": ConsoleAction(_forget_jobs, ("name",), ("cause", "text"), needs_reason=True),
+    "queue.forget": ConsoleAction(_forget_job, ("name", "entry"), needs_reason=True),
+    "queue.cancel": ConsoleAction(_cancel_jobs, ("name", "key"), needs_reason=True),
+    "queue.cancel-all": ConsoleAction(_cancel_matching, ("name",), ("find", "priority"), needs_reason=True),
+    "queue.acknowledge": ConsoleAction(_acknowledge_flag, ("name", "flag")),
+    "quarantine.retry": ConsoleAction(_retry_record, ("topic", "id")),
+    "quarantine.skip": ConsoleAction(_skip_record, ("topic", "id"), ("offset",), needs_reason=True),
 }
 
 
-def check_fields(name: str, given: Fields) -> tuple[Action, dict[str, str], str]:
+def check_fields(name: str, given: Fields) -> tuple[ConsoleAction, dict[str, str], str]:
     """The action, its target and the reason; InvalidInput if something is missing."""
     action = ACTIONS.get(name)
     if action is None:

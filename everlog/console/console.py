@@ -10,9 +10,9 @@ from litestar import Litestar
 
 from everlog.client import Everlog
 from everlog.console.operations import Operations
-from everlog.console.sampling import Sampler
+from everlog.console.sampler import Sampler
 from everlog.errors import InvalidInput
-from everlog.http.audit import Audit
+from everlog.server.audit import Audit
 
 MAX_STREAMS = 100
 MAX_STATE = 8192
@@ -57,7 +57,7 @@ class Context(NamedTuple):
 Model = dict[str, Any]
 
 
-class Page(NamedTuple):
+class ConsolePage(NamedTuple):
     """A page: its model is what the template shows and what its JSON twin answers with."""
 
     name: str

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from everlog.client import Everlog
+from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import EverlogError, OutcomeUnknown, StorageFailed
-from everlog.http.audit import JOURNAL, TOPIC, Audit, Outcome
-from everlog.journal.values import MAX_SEQ_NR
+from everlog.server.audit import JOURNAL, TOPIC, Audit, AuditOutcome
 
 BETWEEN = 100
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
+class LoggedOperation(msgspec.Struct, frozen=True, kw_only=True):
     """One action. `target` is what it was done to; `detail` says what became of it."""
 
     id: str
@@ -25,7 +25,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     target: Mapping[str, str]
     by: str
     reason: str = ""
-    outcome: Outcome = "unknown"
+    outcome: AuditOutcome = "unknown"
     detail: str = ""
 
 
@@ -38,7 +38,7 @@ class Operations:
 
     async def perform(
         self, action: str, target: Mapping[str, str], work: Callable[[], Awaitable[str]], *, by: str, reason: str
-    ) -> Operation:
+    ) -> LoggedOperation:
         """Note it, do it, note what became of it. An error of the work is noted, too, and raised."""
         begun = await self._audit.begin(action, target, by=by, reason=reason)
         try:
@@ -48,7 +48,7 @@ class Operations:
             await self._audit.end(begun, "unknown" if unknown else "failed", str(error))
             raise
         await self._audit.end(begun, "done", detail)
-        return Operation(
+        return LoggedOperation(
             id=begun.id,
             seq_nr=begun.seq_nr,
             time_ms=self._log.parts.clock.now_ms(),
@@ -60,12 +60,12 @@ class Operations:
             detail=detail,
         )
 
-    async def list(self, *, before: int | None = None, limit: int = 50) -> list[Operation]:
+    async def list(self, *, before: int | None = None, limit: int = 50) -> list[LoggedOperation]:
         """Actions, the newest first; `before` is the seqNr where the last page ended."""
         if await self._log.parts.log.topic(self._log.config.journal.topic_prefix + TOPIC) is None:
             return []
-        outcomes: dict[str, tuple[Outcome, str]] = {}
-        found: list[Operation] = []
+        outcomes: dict[str, tuple[AuditOutcome, str]] = {}
+        found: list[LoggedOperation] = []
         # The outcome of an action on this page may lie beyond it: others that run at the same time stand between.
         last = MAX_SEQ_NR if before is None else max(1, before - 1 + BETWEEN)
         async for record in self._log.journal(TOPIC).read(JOURNAL, to_seq=last, reverse=True):
@@ -81,7 +81,7 @@ class Operations:
                     break
         return found
 
-    async def get(self, seq_nr: int) -> Operation | None:
+    async def get(self, seq_nr: int) -> LoggedOperation | None:
         """The action that begins at this seqNr."""
         found = await self.list(before=seq_nr + 1, limit=1)
         return found[0] if found and found[0].seq_nr == seq_nr else None
@@ -96,10 +96,12 @@ def _facts(detail: str) -> dict[str, str]:
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
-def _operation(seq_nr: int, time_ms: int, said: Mapping[str, Any], outcome: Outcome, detail: str) -> Operation:
+def _operation(
+    seq_nr: int, time_ms: int, said: Mapping[str, Any], outcome: AuditOutcome, detail: str
+) -> LoggedOperation:
     target, facts = said.get("target"), _facts(detail)
     reason = str(said.get("reason") or facts.pop("reason", ""))
-    return Operation(
+    return LoggedOperation(
         id=str(said["id"]),
         seq_nr=seq_nr,
         time_ms=time_ms,

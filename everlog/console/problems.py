@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from everlog.console.observing import Observation, QueueSummary, ViewSummary
+from everlog.console.observation import Observation, QueueSummary, ViewSummary
 from everlog.pipeline.status import PipelineStatus, Status
-from everlog.projections.management import ProjectionStatus
+from everlog.projections.projections import ProjectionStatus
 
 BEHIND_SECONDS = 30.0
 IDLE_SECONDS = 60.0

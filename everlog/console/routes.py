@@ -13,8 +13,8 @@ from litestar.response import Redirect
 
 from everlog.console.access import visitor_of
 from everlog.console.actions import check_fields
-from everlog.console.answering import THEME_COOKIE, THEMES, answer_page, remedy_for, status_for, view, wants_json
-from everlog.console.console import Console, Page
+from everlog.console.answer import THEME_COOKIE, THEMES, answer_page, remedy_for, status_for, view, wants_json
+from everlog.console.console import Console, ConsolePage
 from everlog.console.pages.documents import DOCUMENTS
 from everlog.console.pages.flow import FLOW
 from everlog.console.pages.journal import JOURNAL
@@ -24,15 +24,15 @@ from everlog.console.pages.projections import PROJECTIONS
 from everlog.console.pages.queues import QUEUES
 from everlog.console.pages.search import SEARCH
 from everlog.console.pages.tags import TAGS
-from everlog.console.rendering import HEADERS, STATIC, encode, render, static_file, url
+from everlog.console.render import HEADERS, STATIC, encode, render, static_file, url
 from everlog.errors import EverlogError
-from everlog.http.requests import AnyRequest, local_path, parameters
-from everlog.http.security import form_of
+from everlog.server.requests import AnyRequest, local_path, parameters
+from everlog.server.security.guard import form_of
 
 PAGES = [FLOW, JOURNAL, TAGS, PROJECTIONS, QUEUES, DOCUMENTS, PIPELINE, OPERATIONS, SEARCH]
 
 
-def _page_route(page: Page) -> HTTPRouteHandler:
+def _page_route(page: ConsolePage) -> HTTPRouteHandler:
     async def show(request: AnyRequest) -> Response[Any]:
         return await answer_page(page, request)
 

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from everlog.core.actions import Append, Delete, Mark, Purge, Resume
+from everlog.core.change import Change
+from everlog.core.entry import Entry, decode
+from everlog.core.events import EventRecord
+from everlog.core.fold import fold
+from everlog.core.head import Head, exists, seq_nr_of
+from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import JournalHalted
-from everlog.journal.actions import Append, Delete, Mark, Purge, Resume
-from everlog.journal.changes import Change
-from everlog.journal.entries import Entry, decode
-from everlog.journal.events import EventRecord
-from everlog.journal.fold import fold
-from everlog.journal.head import Head, exists, seq_nr_of
 from everlog.journal.journal import Journal
-from everlog.journal.reading import Ref, View
-from everlog.journal.values import MAX_SEQ_NR
-from everlog.log.base import Trimmed
-from everlog.store.base import Snapshot
+from everlog.journal.reader import JournalView, Ref
+from everlog.log.port import Trimmed
+from everlog.store.port import Snapshot
 
 PAGE = 50
 MAX_RECORDS = 1000
@@ -31,7 +31,7 @@ Item = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Page:
+class TimelinePage:
     """Some events, newest first, and the span of offsets that belongs to them."""
 
     events: list[EventRecord]
@@ -45,8 +45,8 @@ class Page:
 class Timeline:
     """A page of a journal's life."""
 
-    view: View
-    page: Page
+    view: JournalView
+    page: TimelinePage
     items: list[Item] = field(default_factory=list)
     whole: list[Entry] | None = None
     """All records of the journal, oldest first, if the log still holds them and they are not too many."""
@@ -66,7 +66,7 @@ async def read_timeline(journal: Journal, ref: Ref, *, before: int | None, upto:
     return timeline
 
 
-async def _events(journal: Journal, ref: Ref, view: View, before: int | None, upto: int | None) -> Page:
+async def _events(journal: Journal, ref: Ref, view: JournalView, before: int | None, upto: int | None) -> TimelinePage:
     found: list[EventRecord] = []
     halted = None
     last = MAX_SEQ_NR if before is None else before - 1
@@ -80,7 +80,7 @@ async def _events(journal: Journal, ref: Ref, view: View, before: int | None, up
     found = found[:PAGE]
     low = found[-1].offset if more else 0
     high = view.end if upto is None else min(upto, view.end)
-    return Page(found, more, low, high, halted)
+    return TimelinePage(found, more, low, high, halted)
 
 
 async def _records(journal: Journal, ref: Ref, low: int, high: int) -> list[Entry]:
@@ -94,7 +94,7 @@ async def _records(journal: Journal, ref: Ref, low: int, high: int) -> list[Entr
     return [decode(record) for record in found]
 
 
-async def _whole(journal: Journal, ref: Ref, view: View) -> list[Entry] | None:
+async def _whole(journal: Journal, ref: Ref, view: JournalView) -> list[Entry] | None:
     """All records up to the view's end; None if there are too many, or if they do not lead to what the view says."""
     entries: list[Entry] = []
     after = -1
@@ -126,11 +126,11 @@ async def _lost(journal: Journal, ref: Ref, whole: list[Entry] | None) -> dict[i
 
 
 def _items(
-    page: Page,
+    page: TimelinePage,
     records: Sequence[Entry],
     whole: Sequence[Entry] | None,
     lost: dict[int, str],
-    view: View,
+    view: JournalView,
     snapshots: Sequence[Snapshot],
 ) -> list[Item]:
     """Everything of the page, newest first."""
@@ -152,7 +152,7 @@ def _item(kind: str, title: str, offset: int, time_ms: int, source: str, **more:
     return {"kind": kind, "title": title, "offset": offset, "time_ms": time_ms, "source": source, **known, **more}
 
 
-def _event_item(event: EventRecord, view: View) -> Item:
+def _event_item(event: EventRecord, view: JournalView) -> Item:
     return _item(
         "event",
         f"#{event.seq_nr}",
@@ -181,12 +181,12 @@ def _snapshot_item(one: Snapshot, offset: int) -> Item:
     )
 
 
-def _source(offset: int, view: View) -> str:
+def _source(offset: int, view: JournalView) -> str:
     """Where a read takes an event from: above the pointer the tables are not asked."""
     return "store" if offset <= view.pointer else "tail"
 
 
-def _record_item(entry: Entry, lost: dict[int, str], view: View, purged: int) -> Item:
+def _record_item(entry: Entry, lost: dict[int, str], view: JournalView, purged: int) -> Item:
     """A record that is no event of today: it removed something, changed nothing, or is gone itself."""
     record, action = entry.record, entry.action
     place: dict[str, Any] = {
@@ -212,7 +212,7 @@ def _record_item(entry: Entry, lost: dict[int, str], view: View, purged: int) ->
     return _item("foreign", "record of somebody else", **place)
 
 
-def _fate(action: Append, offset: int, view: View, purged: int) -> str:
+def _fate(action: Append, offset: int, view: JournalView, purged: int) -> str:
     """What became of an append whose events cannot be read now."""
     if offset < purged:
         return "purged since"

@@ -11,7 +11,7 @@ from everlog.errors import InvalidDocument
 _TAG = re.compile(r'\s*(W/)?("[\x21\x23-\x7e\x80-\xff]*")\s*(?:,|$)')
 
 
-class Tags(msgspec.Struct, frozen=True):
+class EntityTags(msgspec.Struct, frozen=True):
     """A list of entity tags, or `*`."""
 
     any: bool = False
@@ -19,7 +19,7 @@ class Tags(msgspec.Struct, frozen=True):
     weak: frozenset[str] = frozenset()
 
     @classmethod
-    def parse(cls, header: str, text: str) -> Tags:
+    def parse(cls, header: str, text: str) -> EntityTags:
         """What a header says; InvalidDocument if it is no list of tags."""
         if text.strip() == "*":
             return cls(any=True)
@@ -51,14 +51,14 @@ class Tags(msgspec.Struct, frozen=True):
 class Preconditions(msgspec.Struct, frozen=True):
     """What must hold for a request to be carried out."""
 
-    if_match: Tags | None = None
-    if_none_match: Tags | None = None
+    if_match: EntityTags | None = None
+    if_none_match: EntityTags | None = None
 
     @classmethod
     def of(cls, if_match: str | None, if_none_match: str | None) -> Preconditions:
         return cls(
-            None if if_match is None else Tags.parse("If-Match", if_match),
-            None if if_none_match is None else Tags.parse("If-None-Match", if_none_match),
+            None if if_match is None else EntityTags.parse("If-Match", if_match),
+            None if if_none_match is None else EntityTags.parse("If-None-Match", if_none_match),
         )
 
     def hold(self, tag: str | None) -> bool:

@@ -10,30 +10,30 @@ from uuid import UUID
 
 import msgspec
 
-from everlog.clock import Clock
 from everlog.config import DocumentsConfig
-from everlog.documents.completing import Completer
-from everlog.documents.filters.parsing import parse_filter
+from everlog.documents.completer import Completer
+from everlog.documents.filters.parser import parse_filter
 from everlog.documents.history import History
 from everlog.documents.ids import next_id
 from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
-from everlog.documents.model import Command, Written
-from everlog.documents.paths import Place, parse_collection
-from everlog.documents.recovery import Recovery
-from everlog.documents.store import DocumentStore, TemplateIndex, View
+from everlog.documents.model import DocumentCommand, WrittenDocument
+from everlog.documents.paths import DocumentPlace, parse_collection
+from everlog.documents.port import DocumentStore, DocumentView, TemplateIndex
+from everlog.documents.recovery import OutboxRecovery
 from everlog.documents.templates import compile_template
 from everlog.documents.views import Followers
 from everlog.errors import DocumentConflict, DocumentNotFound
+from everlog.runtime.clock import Clock
 
 
-class Opened(NamedTuple):
+class OpenDocuments(NamedTuple):
     """What works once the store is open."""
 
     store: DocumentStore
     completer: Completer
     history: History
     followers: Followers
-    recovery: Recovery
+    recovery: OutboxRecovery
 
 
 class Definitions(ABC):
@@ -43,11 +43,11 @@ class Definitions(ABC):
     _config: DocumentsConfig
 
     @abstractmethod
-    async def open(self) -> Opened:
+    async def open(self) -> OpenDocuments:
         """The parts; the store is opened by the first call."""
 
     @abstractmethod
-    async def _apply(self, command: Command) -> Written:
+    async def _apply(self, command: DocumentCommand) -> WrittenDocument:
         """Carry out a write."""
 
     def _entropy(self) -> int:
@@ -59,7 +59,7 @@ class Definitions(ABC):
         checked = check_index(new)
         parts = await self.open()
         index_id = checked.index_id or next_id(self._clock.now_ms(), self._entropy())
-        head, _ = await parts.store.load(Place(uri))
+        head, _ = await parts.store.load(DocumentPlace(uri))
         index = parts.followers.new_index(checked, index_id, 0 if head is None else head.revision)
         if not await parts.store.create_index(uri, index):
             raise DocumentConflict("already-exists", f"{uri} has an index {index_id!r} already")
@@ -85,16 +85,16 @@ class Definitions(ABC):
             raise DocumentNotFound("index-not-found", f"{path} has no index {index_id!r}")
         (await self.open()).completer.kick_indexes(self._config.index_step)
 
-    async def put_view(self, path: str, template: str, condition: str | None = None) -> View:
+    async def put_view(self, path: str, template: str, condition: str | None = None) -> DocumentView:
         """Make a read-only collection of everything that matches a template; what is there already follows soon."""
         uri = parse_collection(path)
         compile_template(template)
-        view = View(uri, template, None if parse_filter(condition or "") is None else condition)
+        view = DocumentView(uri, template, None if parse_filter(condition or "") is None else condition)
         parts = await self.open()
         known = await self._known_alike(view)
         if known is not None:
             return known
-        head, _ = await parts.store.load(Place(uri))
+        head, _ = await parts.store.load(DocumentPlace(uri))
         if head is not None and not head.deleted and not head.view:
             raise DocumentConflict("collection_view_conflict", f"{uri} is a collection already")
         if not await parts.store.put_view(view):
@@ -103,16 +103,16 @@ class Definitions(ABC):
                 raise DocumentConflict("already-exists", f"{uri} is another view already: delete it first")
             return known
         with contextlib.suppress(DocumentConflict):  # it is there since an earlier, unfinished call
-            await self._apply(Command("put", Place(uri), internal=True, makes_view=True))
+            await self._apply(DocumentCommand("put", DocumentPlace(uri), internal=True, makes_view=True))
         parts.followers.forget()
         parts.completer.kick_indexes(self._config.index_step)
         return view
 
-    async def _known_alike(self, view: View) -> View | None:
+    async def _known_alike(self, view: DocumentView) -> DocumentView | None:
         found = await (await self.open()).store.views()
         return next((known for known in found if known.shows_as(view)), None)
 
-    async def view(self, path: str) -> View:
+    async def view(self, path: str) -> DocumentView:
         """One view."""
         uri = parse_collection(path)
         for view in await (await self.open()).store.views():
@@ -126,9 +126,9 @@ class Definitions(ABC):
         parts = await self.open()
         known = await parts.store.delete_view(uri)
         parts.followers.forget()
-        head, _ = await parts.store.load(Place(uri))
+        head, _ = await parts.store.load(DocumentPlace(uri))
         if head is not None and head.view and not head.deleted:
-            await self._apply(Command("delete", Place(uri), internal=True))
+            await self._apply(DocumentCommand("delete", DocumentPlace(uri), internal=True))
         elif not known:
             raise DocumentNotFound("not_found", f"there is no view {uri}")
 

@@ -10,22 +10,30 @@ from typing import Any
 
 import msgspec
 
-from everlog.clock import Clock
 from everlog.config import DocumentsConfig
+from everlog.core.values import Position
 from everlog.documents.bodies import body_of, encode_body, plain_body
-from everlog.documents.completing import Completer
+from everlog.documents.completer import Completer
 from everlog.documents.conditional import Preconditions
-from everlog.documents.definitions import Definitions, Opened
+from everlog.documents.definitions import Definitions, OpenDocuments
 from everlog.documents.history import DocumentEvent, History
 from everlog.documents.ids import TransactionId, etag_of, next_id
 from everlog.documents.indexes import Index
-from everlog.documents.model import Change, Command, Method, Settings, Transaction, Written, decide
-from everlog.documents.paths import Place, parse_collection, parse_path
-from everlog.documents.planning import Range
-from everlog.documents.publishing import Publisher
-from everlog.documents.query import Answer, Batch, Explanation, Limits, Query, Runner
-from everlog.documents.recovery import Recovery
-from everlog.documents.store import DocumentStore
+from everlog.documents.model import (
+    DocumentChange,
+    DocumentCommand,
+    DocumentTransaction,
+    Method,
+    WriteSettings,
+    WrittenDocument,
+    decide,
+)
+from everlog.documents.paths import DocumentPlace, parse_collection, parse_path
+from everlog.documents.port import DocumentStore
+from everlog.documents.publisher import Publisher
+from everlog.documents.query import Batch, Explanation, Limits, Query, QueryAnswer, QueryRunner
+from everlog.documents.query_plan import IndexRange
+from everlog.documents.recovery import OutboxRecovery
 from everlog.documents.views import Followers
 from everlog.documents.workers import Workers
 from everlog.errors import (
@@ -35,9 +43,9 @@ from everlog.errors import (
     Unreachable,
     WriteUnfinished,
 )
-from everlog.failpoints import failpoint, pausepoint
 from everlog.journal.journal import After
-from everlog.journal.values import Position
+from everlog.runtime.clock import Clock
+from everlog.runtime.failpoints import failpoint, pausepoint
 
 MAX_HEADER = 200
 
@@ -57,7 +65,7 @@ class Document(msgspec.Struct, frozen=True):
         return plain_body(self.json)
 
 
-class Page(msgspec.Struct, frozen=True):
+class CollectionPage(msgspec.Struct, frozen=True):
     """Elements of a collection. `next`: the parameters that lead to the next page."""
 
     json: str
@@ -91,10 +99,10 @@ class Documents(Definitions):
         self.writers = Workers(most=config.max_workers, stash=config.stash)
         self.completers = Workers(most=config.max_workers, stash=config.stash)
         self._opening = asyncio.Lock()
-        self._parts: Opened | None = None
-        self._settings = Settings(max_pending=config.max_pending, max_body_bytes=config.max_body_bytes)
+        self._parts: OpenDocuments | None = None
+        self._settings = WriteSettings(max_pending=config.max_pending, max_body_bytes=config.max_body_bytes)
 
-    async def open(self) -> Opened:
+    async def open(self) -> OpenDocuments:
         """The parts; the store is opened by the first call."""
         async with self._opening:
             if self._parts is None:
@@ -111,8 +119,8 @@ class Documents(Definitions):
                     turns=self.completers,
                     spark_above=self._config.index_spark_above,
                 )
-                recovery = Recovery(store, completer, clock=self._clock, config=self._config)
-                self._parts = Opened(store, completer, history, followers, recovery)
+                recovery = OutboxRecovery(store, completer, clock=self._clock, config=self._config)
+                self._parts = OpenDocuments(store, completer, history, followers, recovery)
             return self._parts
 
     async def close(self) -> None:
@@ -123,7 +131,7 @@ class Documents(Definitions):
             await parts.completer.close()
             await parts.store.close()
 
-    async def put(self, /, path: str, body: Any = None, **options: Any) -> Written:
+    async def put(self, /, path: str, body: Any = None, **options: Any) -> WrittenDocument:
         """Store a document or an element, or begin an empty collection.
 
         Options of all writes: `if_match`, `if_none_match` (entity tags), `message_id` (a repeat is answered, not
@@ -131,15 +139,15 @@ class Documents(Definitions):
         """
         return await self.write("put", path, body_of(body), **options)
 
-    async def patch(self, /, path: str, patch: Any, **options: Any) -> Written:
+    async def patch(self, /, path: str, patch: Any, **options: Any) -> WrittenDocument:
         """Merge into what is stored: null removes a field (RFC 7396)."""
         return await self.write("patch", path, body_of(patch), **options)
 
-    async def delete(self, /, path: str, **options: Any) -> Written:
+    async def delete(self, /, path: str, **options: Any) -> WrittenDocument:
         """Delete a document, an element, or a collection with all its elements and indexes."""
         return await self.write("delete", path, **options)
 
-    async def post(self, /, path: str, body: Any, **options: Any) -> Written:
+    async def post(self, /, path: str, body: Any, **options: Any) -> WrittenDocument:
         """Add an element to a collection; its id is above all ids that were made for it before."""
         return await self.write("post", path, body_of(body), **options)
 
@@ -154,13 +162,13 @@ class Documents(Definitions):
         message_id: str | None = None,
         correlation_id: str | None = None,
         wait: bool = False,
-    ) -> Written:
+    ) -> WrittenDocument:
         """Any of the four; the body is exact JSON."""
         for name, value in (("message id", message_id), ("correlation id", correlation_id)):
             if value is not None and not (0 < len(value) <= MAX_HEADER and value.isprintable()):
                 raise InvalidDocument("invalid-header", f"a {name} has 1 to {MAX_HEADER} printable characters")
         made = message_id or next_id(self._clock.now_ms(), self._entropy())
-        command = Command(
+        command = DocumentCommand(
             method,
             parse_path(path),
             body,
@@ -174,7 +182,7 @@ class Documents(Definitions):
             return written
         return msgspec.structs.replace(written, position=await self._wait_until_out(command, written))
 
-    async def _apply(self, command: Command) -> Written:
+    async def _apply(self, command: DocumentCommand) -> WrittenDocument:
         """Decide and accept, again if another writer was quicker. Writers of one process take turns."""
         parts = await self.open()
         place = command.place
@@ -190,7 +198,7 @@ class Documents(Definitions):
                     entropy=self._entropy(),
                     settings=self._settings,
                 )
-                if isinstance(made, Written):
+                if isinstance(made, WrittenDocument):
                     return made
                 failpoint("documents.decided")
                 await pausepoint("documents.decided", place.uri)
@@ -206,11 +214,11 @@ class Documents(Definitions):
             self.writers.end(place.uri)
         failpoint("documents.accepted")
         parts.completer.kick(place.uri)
-        return Written(
+        return WrittenDocument(
             made.transaction.id, made.place.path, made.head.revision, created=_created(made, state.head, state.row)
         )
 
-    async def _accept(self, store: DocumentStore, command: Command, change: Change) -> bool:
+    async def _accept(self, store: DocumentStore, command: DocumentCommand, change: DocumentChange) -> bool:
         """Store the write. If nobody can say what became of it, look once more; else say so."""
         try:
             return await store.accept(change)
@@ -230,7 +238,7 @@ class Documents(Definitions):
                 transaction_id=change.transaction.id,
             ) from error
 
-    async def _wait_until_out(self, command: Command, written: Written) -> Position | None:
+    async def _wait_until_out(self, command: DocumentCommand, written: WrittenDocument) -> Position | None:
         """Where the event is; None if it was, and is deleted from the log already. Completing comes first: that is
         what is mostly missing, and a look at the log costs more than one at the outbox.
         """
@@ -278,23 +286,25 @@ class Documents(Definitions):
             raise DocumentNotFound("not_found", f"there is no {path}")
         return Document(path, row.body, head.revision, etag_of(row.revision), row.created_ms, row.modified_ms)
 
-    async def list(self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any) -> Page:
+    async def list(
+        self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
+    ) -> CollectionPage:
         """A page of a collection: `filter`, `sort`, `size`, `skip_max`, `after`, `explain`."""
         uri = parse_collection(path)
         await self._reach(uri, token)
         store = (await self.open()).store
-        head, _ = await store.load(Place(uri))
+        head, _ = await store.load(DocumentPlace(uri))
         if head is None or head.deleted:
             raise DocumentNotFound("not_found", f"there is no {path}")
         wanted = query or Query(**parameters)
         indexes = await store.indexes(uri) if wanted.filter or wanted.sort else []
 
-        async def fetch(index: Index | None, where: Range, reverse: bool, limit: int, max_bytes: int) -> Batch:
+        async def fetch(index: Index | None, where: IndexRange, reverse: bool, limit: int, max_bytes: int) -> Batch:
             if index is None:
                 return await store.elements(uri, where, reverse=reverse, limit=limit, max_bytes=max_bytes)
             return await store.entries(uri, index, where, reverse=reverse, limit=limit, max_bytes=max_bytes)
 
-        answer = await Runner(wanted, indexes, fetch, clock=self._clock, limits=self._limits()).run()
+        answer = await QueryRunner(wanted, indexes, fetch, clock=self._clock, limits=self._limits()).run()
         return _page(answer, head.revision, head.count, explain=wanted.explain)
 
     def _limits(self) -> Limits:
@@ -308,7 +318,7 @@ class Documents(Definitions):
             max_bytes=config.max_query_bytes,
         )
 
-    async def transaction(self, transaction_id: str) -> Transaction:
+    async def transaction(self, transaction_id: str) -> DocumentTransaction:
         """One write, by its id; with the `position` of its event, once it is completed."""
         parts = await self.open()
         found = await parts.store.transaction(TransactionId.parse(transaction_id))
@@ -318,7 +328,7 @@ class Documents(Definitions):
             return found
         return msgspec.structs.replace(found, position=await parts.history.position(transaction_id))
 
-    async def pending(self, path: str, *, limit: int = 100) -> Sequence[Transaction]:
+    async def pending(self, path: str, *, limit: int = 100) -> Sequence[DocumentTransaction]:
         """Accepted writes of a document whose events are not out yet."""
         return await (await self.open()).store.pending(parse_path(path).uri, limit=limit)
 
@@ -366,15 +376,15 @@ class Documents(Definitions):
                 yield item
 
 
-def _created(change: Change, head: Any, row: Any) -> bool:
+def _created(change: DocumentChange, head: Any, row: Any) -> bool:
     """Whether the write made something that was not there."""
     absent = head is None or head.deleted or (row is None and change.place.kind != "collection")
     return absent and not change.head.deleted
 
 
-def _page(answer: Answer, revision: int, count: int | None, *, explain: bool) -> Page:
+def _page(answer: QueryAnswer, revision: int, count: int | None, *, explain: bool) -> CollectionPage:
     index = answer.plan.index
-    return Page(
+    return CollectionPage(
         json=encode_body(answer.page),
         revision=revision if index is None else index.revision,
         count=count if index is None else index.count,

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
+from everlog.core.events import EventRecord
+from everlog.core.values import MAX_SEQ_NR, Position
 from everlog.documents.bodies import decode_body, merge, patch_between, without_nulls
 from everlog.documents.ids import TransactionId, time_of
-from everlog.documents.paths import Place, parse_path
+from everlog.documents.paths import DocumentPlace, parse_path
 from everlog.errors import DocumentNotFound, InvalidDocument, QueryLimited
-from everlog.journal.events import EventRecord
 from everlog.journal.journal import After, Journal
-from everlog.journal.values import MAX_SEQ_NR, Position
 
 
 class DocumentEvent(msgspec.Struct, frozen=True, rename="camel"):
@@ -80,7 +80,7 @@ class History:
 
     async def events(
         self,
-        place: Place,
+        place: DocumentPlace,
         *,
         after: int = 0,
         limit: int | None = None,
@@ -134,7 +134,7 @@ class History:
             return event_of(record, self._journal.topic).time_ms
         raise DocumentNotFound("not_found", f"revision {revision} of {uri} is not in the log any more")
 
-    async def body_at(self, place: Place, revision: int, token: After = None) -> Any:
+    async def body_at(self, place: DocumentPlace, revision: int, token: After = None) -> Any:
         """The body of a document or an element at a revision: its last PUT, and the patches since."""
         patches: list[Any] = []
         seen = 0
@@ -157,7 +157,7 @@ class History:
         """The elements of a collection at a revision, in the order of their ids."""
         found: dict[str, Any] = {}
         exists, seen = False, 0
-        async for event in self.events(Place(uri), upto=revision, token=token):
+        async for event in self.events(DocumentPlace(uri), upto=revision, token=token):
             seen += 1
             if seen > self._limit:
                 raise QueryLimited("query-skipped-rows-limited", f"more than {self._limit:,} events were read")
@@ -166,13 +166,13 @@ class History:
             raise DocumentNotFound("not_found", f"there was no {uri} at revision {revision}")
         return [found[item] for item in sorted(found)]
 
-    async def diff(self, place: Place, old: int, new: int, token: After = None) -> Any:
+    async def diff(self, place: DocumentPlace, old: int, new: int, token: After = None) -> Any:
         """The merge patch that leads from one revision to another."""
         if place.kind == "collection":
             raise InvalidDocument("invalid-parameter", "the difference of two revisions is of a document or an element")
         return patch_between(await self.body_at(place, old, token), await self.body_at(place, new, token))
 
-    async def feed(self, place: Place, *, after: int) -> AsyncGenerator[DocumentEvent | int, None]:
+    async def feed(self, place: DocumentPlace, *, after: int) -> AsyncGenerator[DocumentEvent | int, None]:
         """Events above a revision as they come, for ever; a number is a revision that nothing more precedes."""
         wake = asyncio.Event()
         watching = self._watching.setdefault(place.uri, set())

@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 
 from everlog.documents.filters.evaluation import uses_time
-from everlog.documents.filters.nodes import Node
-from everlog.documents.filters.parsing import parse_filter
+from everlog.documents.filters.nodes import FilterNode
+from everlog.documents.filters.parser import parse_filter
 from everlog.documents.order import MAX_SORTS, Sort, SortItem, complete, parse_field
 from everlog.documents.paths import MAX_ITEM_BYTES
 from everlog.errors import InvalidDocument
@@ -64,7 +64,7 @@ class Index(msgspec.Struct, frozen=True, rename="camel"):
         return _sort(self.sort_by)
 
     @property
-    def condition(self) -> Node | None:
+    def condition(self) -> FilterNode | None:
         return None if self.filter_by is None else parse_filter(self.filter_by)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple, TypeAlias
 
-from everlog.documents.filters.nodes import Binary, Field, Literal, Node, text_of
+from everlog.documents.filters.nodes import Binary, Field, FilterNode, Literal, text_of
 from everlog.documents.filters.values import is_number, parse_number, text_form
-from everlog.documents.order import BOOLEAN, END, NULL, TEXT, Key, key_of
+from everlog.documents.order import BOOLEAN, END, NULL, TEXT, SortKey, key_of
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
@@ -18,8 +18,8 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 class Interval(NamedTuple):
     """From `low`, included, to `high`, not included."""
 
-    low: Key
-    high: Key
+    low: SortKey
+    high: SortKey
 
 
 Intervals: TypeAlias = tuple[Interval, ...]
@@ -36,7 +36,7 @@ class Condition(NamedTuple):
     exact: bool
 
 
-def condition_of(node: Node) -> Condition | None:
+def condition_of(node: FilterNode) -> Condition | None:
     """A comparison of a field with a constant, either way round; None if it is something else."""
     if not isinstance(node, Binary) or node.operator not in _MIRRORED:
         return None
@@ -81,7 +81,7 @@ def _mirrored(constant: object, operator: str) -> tuple[Intervals, bool]:
     return (), True
 
 
-def _range(operator: str, key: Key) -> Interval:
+def _range(operator: str, key: SortKey) -> Interval:
     rank, behind = key[0], (*key, 0)
     match operator:
         case "=":
@@ -112,14 +112,14 @@ def within(inner: Intervals, outer: Intervals) -> bool:
     return all(any(wide.low <= one.low and one.high <= wide.high for wide in outer) for one in inner)
 
 
-def single(intervals: Intervals) -> Key | None:
+def single(intervals: Intervals) -> SortKey | None:
     """The only value that is left, if it is one."""
     if len(intervals) == 1 and len(intervals[0].low) == 2 and intervals[0].high == (*intervals[0].low, 0):
         return intervals[0].low
     return None
 
 
-def leave(nodes: Iterable[Node]) -> dict[tuple[str, ...], Intervals]:
+def leave(nodes: Iterable[FilterNode]) -> dict[tuple[str, ...], Intervals]:
     """For each field, what all these conditions together leave of it."""
     found: dict[tuple[str, ...], Intervals] = {}
     for node in nodes:
@@ -129,7 +129,7 @@ def leave(nodes: Iterable[Node]) -> dict[tuple[str, ...], Intervals]:
     return found
 
 
-def implied(node: Node, left: dict[tuple[str, ...], Intervals], texts: Collection[str]) -> bool:
+def implied(node: FilterNode, left: dict[tuple[str, ...], Intervals], texts: Collection[str]) -> bool:
     """Whether a condition of an index is true whenever those of a query are; `texts` are the query's conditions."""
     if text_of(node) in texts:
         return True

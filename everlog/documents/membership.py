@@ -13,19 +13,19 @@ from contextlib import asynccontextmanager, suppress
 
 import msgspec
 
-from everlog.clock import Clock
 from everlog.documents.nodes import SHARING, Node, NodeState, NodeTable
-from everlog.documents.routing import Routing
+from everlog.documents.router import Routing
 from everlog.documents.workers import Workers
 from everlog.errors import Busy, EverlogError
-from everlog.projections.sharing import Watch
+from everlog.runtime.clock import Clock
+from everlog.runtime.lease import LeaseWatch
 
 log = logging.getLogger("everlog.documents")
 
 BEATS_PER_LEASE = 3
 HURRY = 0.1
 
-Ask = Callable[[Node], Awaitable[bool | None]]
+AskNode = Callable[[Node], Awaitable[bool | None]]
 """Let a node look at the table now. True: it has; False: it is gone; None: nobody can say."""
 
 
@@ -45,7 +45,7 @@ class Membership:
         clock: Clock,
         lease: float,
         sync: float,
-        ask: Ask = _ask_nobody,
+        ask: AskNode = _ask_nobody,
     ) -> None:
         self._table = table
         self._groups = groups
@@ -53,7 +53,7 @@ class Membership:
         self._lease = lease
         self._every = sync
         self._ask = ask
-        self._watch = Watch(lease)
+        self._watch = LeaseWatch(lease)
         self._gone: dict[str, int] = {}  # id -> the beat at which it was found to be gone
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()

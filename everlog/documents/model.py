@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from everlog.core.values import Position
 from everlog.documents.bodies import digest, encode_body, merge, stored_body, without_nulls
 from everlog.documents.conditional import Preconditions
 from everlog.documents.ids import TransactionId, etag_of, next_id, time_uuid
-from everlog.documents.paths import Place
+from everlog.documents.paths import DocumentPlace
 from everlog.errors import (
     DocumentConflict,
     DocumentNotFound,
@@ -22,7 +23,6 @@ from everlog.errors import (
     PreconditionFailed,
     TooManyPending,
 )
-from everlog.journal.values import Position
 
 MAX_MESSAGES = 64
 MESSAGE_MS = 24 * 3600 * 1000
@@ -30,7 +30,7 @@ MESSAGE_MS = 24 * 3600 * 1000
 Method = Literal["put", "patch", "delete", "post"]
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True):
+class StoredMessage(msgspec.Struct, frozen=True, array_like=True):
     """A write that carried a message id: enough to answer its repetition."""
 
     id: str
@@ -41,19 +41,19 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     created: bool
 
 
-class Head(msgspec.Struct, frozen=True):
+class DocumentHead(msgspec.Struct, frozen=True):
     """What is known about a document or a collection as a whole. Absent: nothing was ever written."""
 
     revision: int = 0
     deleted: bool = False
     count: int = 0
     last_id: str | None = None
-    messages: tuple[Message, ...] = ()
+    messages: tuple[StoredMessage, ...] = ()
     pending: int = 0
     view: bool = False
 
 
-class Row(msgspec.Struct, frozen=True):
+class DocumentRow(msgspec.Struct, frozen=True):
     """A stored body, and at which revision it was written."""
 
     body: str
@@ -62,7 +62,7 @@ class Row(msgspec.Struct, frozen=True):
     modified_ms: int
 
 
-class Transaction(msgspec.Struct, frozen=True):
+class DocumentTransaction(msgspec.Struct, frozen=True):
     """A row of the outbox: the event of one write. `old_body` is what indexes may still hold.
 
     `position`: where the event is in the log, for those who ask for one transaction; the outbox itself does not know.
@@ -83,11 +83,11 @@ class Transaction(msgspec.Struct, frozen=True):
         return f"{self.uri}:{self.uuid}:{self.revision}"
 
 
-class Command(msgspec.Struct, frozen=True):
+class DocumentCommand(msgspec.Struct, frozen=True):
     """A write as it was asked for; the body is exact JSON."""
 
     method: Method
-    place: Place
+    place: DocumentPlace
     body: Any = None
     message_id: str = ""
     correlation_id: str = ""
@@ -97,14 +97,14 @@ class Command(msgspec.Struct, frozen=True):
     makes_view: bool = False
 
 
-class Settings(msgspec.Struct, frozen=True):
+class WriteSettings(msgspec.Struct, frozen=True):
     """The limits of a decision."""
 
     max_pending: int = 500
     max_body_bytes: int = 1024 * 1024
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenDocument(msgspec.Struct, frozen=True):
     """The answer to a write. `position`: where its event is in the log, if the write waited until it was there."""
 
     transaction_id: str
@@ -115,23 +115,29 @@ class Written(msgspec.Struct, frozen=True):
     position: Position | None = None
 
 
-class Change(msgspec.Struct, frozen=True):
+class DocumentChange(msgspec.Struct, frozen=True):
     """What a write stores, if the document is still at `expected`: the outbox row, the head, and a body or its end."""
 
     expected: int
-    head: Head
-    transaction: Transaction
-    place: Place
-    row: Row | None
+    head: DocumentHead
+    transaction: DocumentTransaction
+    place: DocumentPlace
+    row: DocumentRow | None
     clears: bool = False
     """Whether all elements of the collection go."""
 
 
 def decide(
-    head: Head | None, row: Row | None, command: Command, *, now_ms: int, entropy: int, settings: Settings
-) -> Change | Written:
+    head: DocumentHead | None,
+    row: DocumentRow | None,
+    command: DocumentCommand,
+    *,
+    now_ms: int,
+    entropy: int,
+    settings: WriteSettings,
+) -> DocumentChange | WrittenDocument:
     """What a write does to this state; a repeated message gets its first answer. Refusals are raised."""
-    known = head or Head()
+    known = head or DocumentHead()
     repeated = _repeated(known, command, now_ms)
     if repeated is not None:
         return repeated
@@ -155,7 +161,7 @@ def decide(
     return _change(known, row, command, text, exists=exists, now_ms=now_ms, entropy=entropy)
 
 
-def _repeated(head: Head, command: Command, now_ms: int) -> Written | None:
+def _repeated(head: DocumentHead, command: DocumentCommand, now_ms: int) -> WrittenDocument | None:
     if not command.remembered:
         return None
     for message in head.messages:
@@ -165,26 +171,26 @@ def _repeated(head: Head, command: Command, now_ms: int) -> Written | None:
                     "message-id-reused", f"the message id {message.id!r} was used for another request already"
                 )
             found = TransactionId.parse(message.transaction_id)
-            path = Place(found.uri, message.item).path
-            return Written(message.transaction_id, path, found.revision, message.created, repeated=True)
+            path = DocumentPlace(found.uri, message.item).path
+            return WrittenDocument(message.transaction_id, path, found.revision, message.created, repeated=True)
     return None
 
 
-def _digest(command: Command) -> str:
+def _digest(command: DocumentCommand) -> str:
     return digest(command.method, command.place.path, command.body)
 
 
-def _named(head: Head, command: Command, now_ms: int, entropy: int) -> Command:
+def _named(head: DocumentHead, command: DocumentCommand, now_ms: int, entropy: int) -> DocumentCommand:
     """A POST is a PUT of an element with the next id of its collection."""
     if command.method != "post":
         return command
     if command.place.kind != "collection":
         raise InvalidDocument("post-not-allowed", "only a collection takes POST: its path ends with '~'")
     item = next_id(now_ms, entropy, head.last_id)
-    return msgspec.structs.replace(command, place=Place(command.place.uri, item))
+    return msgspec.structs.replace(command, place=DocumentPlace(command.place.uri, item))
 
 
-def _check_kind(head: Head, command: Command, exists: bool) -> None:
+def _check_kind(head: DocumentHead, command: DocumentCommand, exists: bool) -> None:
     place, method = command.place, command.method
     if head.view and not command.internal and not head.deleted:
         raise DocumentConflict("view_modification", f"{place.uri} is a view: it changes with what it shows")
@@ -201,7 +207,7 @@ def _check_kind(head: Head, command: Command, exists: bool) -> None:
         raise DocumentNotFound("not_found", f"there is no {place.path}")
 
 
-def _new_body(command: Command, row: Row | None, exists: bool) -> Any:
+def _new_body(command: DocumentCommand, row: DocumentRow | None, exists: bool) -> Any:
     """The body after the write; None if there is none any more."""
     place, body = command.place, command.body
     if command.method == "delete" or place.kind == "collection":
@@ -224,17 +230,24 @@ def _new_body(command: Command, row: Row | None, exists: bool) -> Any:
 
 
 def _change(
-    head: Head, row: Row | None, command: Command, text: str, *, exists: bool, now_ms: int, entropy: int
-) -> Change:
+    head: DocumentHead,
+    row: DocumentRow | None,
+    command: DocumentCommand,
+    text: str,
+    *,
+    exists: bool,
+    now_ms: int,
+    entropy: int,
+) -> DocumentChange:
     place, method = command.place, command.method
     revision = head.revision + 1
     transaction_id = TransactionId(place.uri, time_uuid(now_ms, entropy), revision)
     created = not exists and method != "delete"
     new_row = None
     if method != "delete" and place.kind != "collection":
-        new_row = Row(text, revision, row.created_ms if exists and row is not None else now_ms, now_ms)
+        new_row = DocumentRow(text, revision, row.created_ms if exists and row is not None else now_ms, now_ms)
     sent = encode_body(command.body) if method == "patch" else text
-    transaction = Transaction(
+    transaction = DocumentTransaction(
         uri=place.uri,
         uuid=str(transaction_id.uuid),
         revision=revision,
@@ -252,10 +265,12 @@ def _change(
         messages=_messages(head, command, str(transaction_id), created, now_ms),
         view=command.makes_view or (head.view and not (method == "delete" and whole)),
     )
-    return Change(head.revision, new_head, transaction, place, new_row, clears=whole and place.kind == "collection")
+    return DocumentChange(
+        head.revision, new_head, transaction, place, new_row, clears=whole and place.kind == "collection"
+    )
 
 
-def _count(head: Head, place: Place, method: Method, created: bool) -> int:
+def _count(head: DocumentHead, place: DocumentPlace, method: Method, created: bool) -> int:
     """How many elements there are."""
     if place.kind == "collection":
         return 0
@@ -264,24 +279,26 @@ def _count(head: Head, place: Place, method: Method, created: bool) -> int:
     return head.count + (1 if created else -1 if method == "delete" else 0)
 
 
-def _messages(head: Head, command: Command, transaction_id: str, created: bool, now_ms: int) -> tuple[Message, ...]:
+def _messages(
+    head: DocumentHead, command: DocumentCommand, transaction_id: str, created: bool, now_ms: int
+) -> tuple[StoredMessage, ...]:
     """The newest 64, none older than a day."""
     kept = tuple(one for one in head.messages if now_ms - one.time_ms < MESSAGE_MS)
     if command.remembered:
         original = _original(command)
         item = command.place.item
-        kept += (Message(command.message_id, _digest(original), now_ms, transaction_id, item, created),)
+        kept += (StoredMessage(command.message_id, _digest(original), now_ms, transaction_id, item, created),)
     return kept[-MAX_MESSAGES:]
 
 
-def _original(command: Command) -> Command:
+def _original(command: DocumentCommand) -> DocumentCommand:
     """The command as it came: a POST named its collection."""
     if command.method != "post":
         return command
-    return msgspec.structs.replace(command, place=Place(command.place.uri))
+    return msgspec.structs.replace(command, place=DocumentPlace(command.place.uri))
 
 
-def event_text(command: Command, revision: int, body: str, transaction_id: str) -> str:
+def event_text(command: DocumentCommand, revision: int, body: str, transaction_id: str) -> str:
     """The event of a write: what the feed carries, as JSON."""
     method = "put" if command.method == "post" else command.method
     headers = {

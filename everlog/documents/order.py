@@ -15,13 +15,13 @@ import msgspec
 
 from everlog.documents.filters.evaluation import field_value
 from everlog.documents.filters.nodes import Field, name_text
-from everlog.documents.filters.parsing import parse_filter
+from everlog.documents.filters.parser import parse_filter
 from everlog.errors import InvalidDocument
 
 NULL, BOOLEAN, NUMBER, TEXT, OTHER, END = range(6)
 MAX_SORTS = 16
 
-Key: TypeAlias = tuple[Any, ...]
+SortKey: TypeAlias = tuple[Any, ...]
 """(rank, value). A shorter tuple, (rank,), stands before all of its rank; (rank, value, 0) right behind the value."""
 
 _TAGS = (b"\x01", b"\x10", b"\x20", b"\x30", b"\x40", b"\x50")
@@ -30,7 +30,7 @@ _FLIP = bytes(255 - number for number in range(256))
 _canonical = msgspec.json.Encoder(decimal_format="number", order="deterministic").encode
 
 
-def key_of(value: Any) -> Key:
+def key_of(value: Any) -> SortKey:
     """Where a value stands in the order."""
     if value is None:
         return (NULL, 0)
@@ -65,7 +65,7 @@ def _digits(number: int | Decimal) -> tuple[str, str, int]:
     return "-" if sign and text else "", text, exponent if text else 0
 
 
-def encode_key(key: Key) -> bytes:
+def encode_key(key: SortKey) -> bytes:
     """A key as bytes that sort alike, and none of which begins with another."""
     rank = key[0]
     if rank == NULL:
@@ -89,13 +89,13 @@ def _encode_number(number: int | Decimal) -> bytes:
     return b"\x20" + magnitude.translate(_FLIP) if sign else b"\x22" + magnitude
 
 
-def encode_directed(key: Key, *, descending: bool) -> bytes:
+def encode_directed(key: SortKey, *, descending: bool) -> bytes:
     """The same, and in the opposite order if wanted."""
     encoded = encode_key(key)
     return encoded.translate(_FLIP) if descending else encoded
 
 
-def cut(bound: Key, *, descending: bool) -> bytes:
+def cut(bound: SortKey, *, descending: bool) -> bytes:
     """The bytes that part what is before a bound from what is not; the first byte is never 255."""
     if len(bound) == 1:
         tag = _TAGS[bound[0]]
@@ -163,12 +163,12 @@ def complete(sort: Sequence[SortItem]) -> Sort:
     return (*items.values(), SortItem(ID, last))
 
 
-def keys_of(element: Any, sort: Sequence[SortItem]) -> tuple[Key, ...]:
+def keys_of(element: Any, sort: Sequence[SortItem]) -> tuple[SortKey, ...]:
     """The element's values for a sort."""
     return tuple(key_of(field_value(element, item.names)) for item in sort)
 
 
-def compare_keys(left: Sequence[Key], right: Sequence[Key], sort: Sequence[SortItem]) -> int:
+def compare_keys(left: Sequence[SortKey], right: Sequence[SortKey], sort: Sequence[SortItem]) -> int:
     """-1, 0 or 1: how two elements follow each other in a sort."""
     for one, other, item in zip(left, right, sort, strict=True):
         if one != other:

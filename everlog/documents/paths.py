@@ -15,17 +15,17 @@ QUANTUM_MS = 60_000
 
 _ALLOWED = re.compile(r"[A-Za-z0-9\-._~:/\[\]@!$&'()*+,;=]+")
 
-Kind = Literal["document", "collection", "element"]
+PathKind = Literal["document", "collection", "element"]
 
 
-class Place(NamedTuple):
+class DocumentPlace(NamedTuple):
     """A path, taken apart: the document's uri, and the element's id ("" if it names no element)."""
 
     uri: str
     item: str = ""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PathKind:
         if self.item:
             return "element"
         return "collection" if self.uri.endswith("~") else "document"
@@ -39,7 +39,7 @@ class Place(NamedTuple):
         return self.kind != "document"
 
 
-def parse_path(path: str) -> Place:
+def parse_path(path: str) -> DocumentPlace:
     """What a path names; InvalidDocument if it names nothing.
 
     Only the last two segments matter: an element if the one before the last ends with `~`.
@@ -58,7 +58,7 @@ def parse_path(path: str) -> Place:
             "invalid-path", "a path has letters, digits and - . _ ~ : [ ] @ ! $ & ' ( ) * + , ; = in its segments"
         )
     parent, _, last = path.rpartition("/")
-    place = Place(parent, last) if parent.endswith("~") else Place(path)
+    place = DocumentPlace(parent, last) if parent.endswith("~") else DocumentPlace(path)
     if len(place.uri) > MAX_URI_BYTES:
         raise InvalidDocument("path-too-long", f"a document's path has at most {MAX_URI_BYTES:,} bytes")
     if len(place.item) > MAX_ITEM_BYTES:

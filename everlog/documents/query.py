@@ -12,21 +12,21 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from everlog.clock import Clock
 from everlog.documents.bodies import stored_body
 from everlog.documents.filters.evaluation import make_matcher
-from everlog.documents.filters.nodes import Node, text_of
-from everlog.documents.filters.parsing import parse_filter
+from everlog.documents.filters.nodes import FilterNode, text_of
+from everlog.documents.filters.parser import parse_filter
 from everlog.documents.indexes import Index
-from everlog.documents.order import BY_ID, Key, Sort, compare_keys, complete, keys_of, parse_sort, sort_elements
-from everlog.documents.paging import behind, page_token, parse_token
-from everlog.documents.planning import Plan, Range, helpful_index, make_plan, source_key
+from everlog.documents.order import BY_ID, Sort, SortKey, compare_keys, complete, keys_of, parse_sort, sort_elements
+from everlog.documents.page_token import behind, page_token, parse_token
+from everlog.documents.query_plan import IndexRange, QueryPlan, helpful_index, make_plan, source_key
 from everlog.errors import InvalidDocument, QueryLimited
+from everlog.runtime.clock import Clock
 
 CHUNK = 200
 
 
-class Entry(NamedTuple):
+class FoundElement(NamedTuple):
     """A row of a source: its key there, and the body."""
 
     key: Any
@@ -56,7 +56,7 @@ class Query(msgspec.Struct, frozen=True):
     explain: bool = False
 
 
-class Read(msgspec.Struct, frozen=True):
+class QueryRead(msgspec.Struct, frozen=True):
     """One request to the store, for `explain`."""
 
     limit: int
@@ -71,17 +71,17 @@ class Explanation(msgspec.Struct, frozen=True):
     reverse: bool
     narrowed: bool
     sorted_in_memory: bool
-    reads: tuple[Read, ...]
+    reads: tuple[QueryRead, ...]
     rows_read: int
     rows_rejected: int
     helpful_index: str | None
 
 
-class Answer(NamedTuple):
+class QueryAnswer(NamedTuple):
     """A page, and where the next one is (`filter=…` or `after=…`). Elements that nobody had to look at are raw JSON."""
 
     page: list[Any]
-    plan: Plan
+    plan: QueryPlan
     next: dict[str, str] | None
     explanation: Explanation
 
@@ -94,15 +94,15 @@ class Answer(NamedTuple):
 class Batch(NamedTuple):
     """Rows in the order of the source; `more`: whether some may follow before the end of the range."""
 
-    entries: list[Entry]
+    entries: list[FoundElement]
     more: bool
 
 
-Fetch = Callable[[Index | None, Range, bool, int, int], Awaitable[Batch]]
+Fetch = Callable[[Index | None, IndexRange, bool, int, int], Awaitable[Batch]]
 """fetch(index, range, reverse, limit, max_bytes)"""
 
 
-class Runner:
+class QueryRunner:
     """Answers one query."""
 
     def __init__(self, query: Query, indexes: Sequence[Index], fetch: Fetch, *, clock: Clock, limits: Limits) -> None:
@@ -113,23 +113,23 @@ class Runner:
         self._now_ms = clock.now_ms()
         self._size = _bounded("size", query.size, limits.page_size, limits.max_page_size)
         self._skip_max = _bounded("skipMax", query.skip_max, limits.skip_max, limits.max_skip)
-        self._condition: Node | None = parse_filter(query.filter)
+        self._condition: FilterNode | None = parse_filter(query.filter)
         self._sort: Sort = complete(parse_sort(query.sort))
-        self._after: Sequence[Key] | None = None if query.after is None else parse_token(query.after, self._sort)
+        self._after: Sequence[SortKey] | None = None if query.after is None else parse_token(query.after, self._sort)
         self._plan = make_plan(self._condition, self._sort, indexes, self._after)
         self._matches = make_matcher(self._condition)
         # Then rows are the page as they come: decoding them only to encode them again costs as much as reading them.
         self._as_they_are = self._condition is None and self._after is None and self._plan.exact
-        self._reads: list[Read] = []
+        self._reads: list[QueryRead] = []
         self._rows = self._rejected = self._bytes = 0
 
-    async def run(self) -> Answer:
+    async def run(self) -> QueryAnswer:
         accepted: list[Any] = [] if self._size == 0 else await self._collect()
         plan = self._plan
         if not plan.exact:
             accepted = sort_elements(accepted, self._sort)
         page = accepted[: self._size]
-        return Answer(page, plan, self._next(page), self._explain())
+        return QueryAnswer(page, plan, self._next(page), self._explain())
 
     async def _collect(self) -> list[Any]:
         plan, size = self._plan, self._size
@@ -142,7 +142,7 @@ class Runner:
             self._check(allowed)
             limit = first + len(self._reads) * (allowed - first) // self._limits.requests if allowed > first else first
             batch = await self._fetch(plan.index, waiting[0], plan.reverse, limit, self._limits.max_bytes - self._bytes)
-            self._reads.append(Read(limit, len(batch.entries)))
+            self._reads.append(QueryRead(limit, len(batch.entries)))
             await self._take(batch, accepted)
             if unordered and self._rows >= first:
                 raise self._limited("query-skipped-rows-limited", f"{self._rows:,} rows were read to be sorted")
@@ -236,8 +236,8 @@ def _bounded(name: str, value: int | None, default: int, most: int) -> int:
     return value
 
 
-def _rest(range_: Range, last: Any, reverse: bool) -> Range:
+def _rest(range_: IndexRange, last: Any, reverse: bool) -> IndexRange:
     """What follows a row in its range."""
     if reverse:
-        return Range(range_.low, last)
-    return Range(last + ("\0" if isinstance(last, str) else b"\0"), range_.high)
+        return IndexRange(range_.low, last)
+    return IndexRange(last + ("\0" if isinstance(last, str) else b"\0"), range_.high)

@@ -14,20 +14,20 @@ from uuid import UUID
 
 import msgspec
 
-from everlog.clock import Clock
 from everlog.config import DocumentsConfig
-from everlog.documents.completing import Completer
+from everlog.documents.completer import Completer
 from everlog.documents.ids import time_of
 from everlog.documents.paths import PARTITIONS, QUANTUM_MS, partition_of_uri, quantum_of
-from everlog.documents.store import DocumentStore, Waiting
+from everlog.documents.port import DocumentStore, WaitingTransaction
 from everlog.errors import EverlogError
+from everlog.runtime.clock import Clock
 
 log = logging.getLogger("everlog.documents")
 
 DAY_SECONDS = 86_400
 
 
-class Recovered(msgspec.Struct):
+class RecoveredTransactions(msgspec.Struct):
     """What a pass did."""
 
     completed: int = 0
@@ -36,8 +36,8 @@ class Recovered(msgspec.Struct):
     forgotten: int = 0
     indexes: int = 0
 
-    def __add__(self, other: Recovered) -> Recovered:
-        return Recovered(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+    def __add__(self, other: RecoveredTransactions) -> RecoveredTransactions:
+        return RecoveredTransactions(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
 
     def __str__(self) -> str:
         return (
@@ -66,7 +66,7 @@ class StaleWindow(NamedTuple):
         """All writes of the window are older than this."""
         return (self.last + 1) * QUANTUM_MS
 
-    def has(self, waiting: Waiting) -> bool:
+    def has(self, waiting: WaitingTransaction) -> bool:
         """Whether a row is of this window."""
         return quantum_of(time_of_waiting(waiting)) >= self.starts.get(partition_of_uri(waiting.uri), self.last + 1)
 
@@ -78,7 +78,7 @@ class StaleWindow(NamedTuple):
         return {name: quantum for name, quantum in found.items() if quantum >= self.starts[name]}
 
 
-class Recovery:
+class OutboxRecovery:
     """Looks through windows of the outbox. `owns`: whether a partition is this node's."""
 
     def __init__(self, store: DocumentStore, completer: Completer, *, clock: Clock, config: DocumentsConfig) -> None:
@@ -94,19 +94,19 @@ class Recovery:
     def _ago(self, seconds: float) -> int:
         return self._clock.now_ms() - round(seconds * 1000)
 
-    async def hot(self) -> Recovered:
+    async def hot(self) -> RecoveredTransactions:
         """Complete what is older than the fail-timeout and younger than the hot window; build waiting indexes."""
         first = quantum_of(self._ago(self._config.hot_recovery))
         last_ms = self._ago(self._config.fail_timeout)
-        found = Recovered()
+        found = RecoveredTransactions()
         await self._pass(first, quantum_of(last_ms), last_ms, found)
         found.indexes = await self._completer.build_indexes(self._config.index_step)
         return found
 
-    async def stale(self) -> Recovered:
+    async def stale(self) -> RecoveredTransactions:
         """Complete what is older than the hot window, from the checkpoints on; remove what is completed for long."""
         window = await self.window()
-        found = Recovered()
+        found = RecoveredTransactions()
         stuck: dict[int, int] = {}
         async for page in self._store.incomplete(window.first, window.last, window.starts):
             await self.recover([one for one in page if window.has(one)], window.abandon_ms, found, stuck)
@@ -129,20 +129,20 @@ class Recovery:
             total += count
         return total
 
-    async def everything(self) -> Recovered:
+    async def everything(self) -> RecoveredTransactions:
         """Complete all that is pending, however young: what a start does for what the last run left."""
-        found = Recovered()
+        found = RecoveredTransactions()
         first = quantum_of(self._ago(self._config.stale_recovery))
         await self._pass(first, quantum_of(self._clock.now_ms()), self._ago(self._config.fail_timeout), found)
         found.indexes = await self._completer.build_indexes(self._config.index_step)
         return found
 
-    async def _pass(self, first: int, last: int, abandon_ms: int, found: Recovered) -> None:
+    async def _pass(self, first: int, last: int, abandon_ms: int, found: RecoveredTransactions) -> None:
         async for page in self._store.incomplete(first, last, self._own()):
             await self.recover(page, abandon_ms, found, {})
 
     async def recover(
-        self, rows: Collection[Waiting], abandon_ms: int, found: Recovered, stuck: dict[int, int]
+        self, rows: Collection[WaitingTransaction], abandon_ms: int, found: RecoveredTransactions, stuck: dict[int, int]
     ) -> None:
         """Every document with such rows, each on its own; `stuck`: by partition, the first minute with a failure."""
         failures: dict[str, EverlogError] = {}
@@ -163,6 +163,6 @@ class Recovery:
                 stuck[partition] = min(quantum, stuck.get(partition, quantum))
 
 
-def time_of_waiting(waiting: Waiting) -> int:
+def time_of_waiting(waiting: WaitingTransaction) -> int:
     """When the write was begun, in milliseconds."""
     return time_of(UUID(waiting.uuid))

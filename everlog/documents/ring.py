@@ -20,7 +20,7 @@ def _hash(text: str) -> int:
     return found
 
 
-class Ring:
+class HashRing:
     """Nodes on a circle, each at 128 places; a key belongs to the first node behind it.
 
     >>> Ring(["a"]).owner("any"), Ring([]).owner("any")

@@ -13,22 +13,22 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from everlog.clock import Clock
 from everlog.documents.bodies import same, stored_body
 from everlog.documents.filters.evaluation import make_matcher
-from everlog.documents.filters.parsing import parse_filter
+from everlog.documents.filters.parser import parse_filter
 from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
-from everlog.documents.model import Command, Transaction
-from everlog.documents.paths import MAX_ITEM_BYTES, Place
-from everlog.documents.store import DocumentStore, TemplateIndex, View
+from everlog.documents.model import DocumentCommand, DocumentTransaction
+from everlog.documents.paths import MAX_ITEM_BYTES, DocumentPlace
+from everlog.documents.port import DocumentStore, DocumentView, TemplateIndex
 from everlog.documents.templates import match_template, uri_prefix
 from everlog.errors import DocumentNotFound, InvalidDocument
+from everlog.runtime.clock import Clock
 
 log = logging.getLogger("everlog.documents")
 
 CACHE_SECONDS = 1.0
 
-Apply = Callable[[Command], Awaitable[object]]
+Apply = Callable[[DocumentCommand], Awaitable[object]]
 
 
 class Followers:
@@ -38,7 +38,7 @@ class Followers:
         self._store = store
         self._apply = apply
         self._clock = clock
-        self._views: list[View] = []
+        self._views: list[DocumentView] = []
         self._templates: list[TemplateIndex] = []
         self._read_at: float | None = None
 
@@ -46,14 +46,14 @@ class Followers:
         """Definitions have changed."""
         self._read_at = None
 
-    async def _definitions(self) -> tuple[list[View], list[TemplateIndex]]:
+    async def _definitions(self) -> tuple[list[DocumentView], list[TemplateIndex]]:
         now = self._clock.monotonic()
         if self._read_at is None or now - self._read_at > CACHE_SECONDS:
             self._views, self._templates = await self._store.views(), await self._store.template_indexes()
             self._read_at = now
         return self._views, self._templates
 
-    async def before_indexes(self, uri: str, transactions: Sequence[Transaction]) -> bool:
+    async def before_indexes(self, uri: str, transactions: Sequence[DocumentTransaction]) -> bool:
         _, templates = await self._definitions()
         matching = [one for one in templates if match_template(one.template, uri) is not None]
         if not matching:
@@ -71,13 +71,13 @@ class Followers:
         """A definition to be built."""
         return Index(index_id, new.sort_by, new.filter_by, IndexStatus.INDEXING, self._clock.new_id(), since=since)
 
-    async def after_events(self, uri: str, transactions: Sequence[Transaction]) -> None:
+    async def after_events(self, uri: str, transactions: Sequence[DocumentTransaction]) -> None:
         views, _ = await self._definitions()
         if not views or any(view.uri == uri for view in views):
             return
         for view in views:
             for item in sorted({one.item for one in transactions}):
-                await self.show(view, Place(uri, item))
+                await self.show(view, DocumentPlace(uri, item))
 
     async def fill(self, owns: Callable[[str], bool]) -> int:
         """Show what was there before a view was defined. Whoever is cut off leaves it to be done again."""
@@ -90,7 +90,7 @@ class Followers:
                 count += 1
         return count
 
-    async def _fill(self, view: View) -> bool:
+    async def _fill(self, view: DocumentView) -> bool:
         """False if the view is gone meanwhile."""
         async for page in self._store.places(uri_prefix(view.template)):
             views = {one.uri: one for one in await self._store.views()}
@@ -101,22 +101,22 @@ class Followers:
                     await self._show_or_leave(view, source)
         return True
 
-    async def _show_or_leave(self, view: View, source: Place) -> None:
+    async def _show_or_leave(self, view: DocumentView, source: DocumentPlace) -> None:
         """What a view cannot take, as too large, is left out: it must not hold back the others."""
         try:
             await self.show(view, source)
         except InvalidDocument as error:
             log.warning("%s is not shown in %s: %s", source.path, view.uri, error, extra={"key": view.uri})
 
-    async def show(self, view: View, source: Place) -> None:
+    async def show(self, view: DocumentView, source: DocumentPlace) -> None:
         """Make the view's element what its source is now."""
         item = match_template(view.template, source.path)
         if item is None or len(item) > MAX_ITEM_BYTES or source.kind == "collection":
             return
-        while await self._copy(view, source, Place(view.uri, item)):
+        while await self._copy(view, source, DocumentPlace(view.uri, item)):
             pass
 
-    async def _copy(self, view: View, source: Place, target: Place) -> bool:
+    async def _copy(self, view: DocumentView, source: DocumentPlace, target: DocumentPlace) -> bool:
         """Whether something changed: then the source may have, too."""
         head, row = await self._store.load(source)
         body = None if row is None or head is None or head.deleted else stored_body(row.body)
@@ -125,15 +125,15 @@ class Followers:
         _, shown = await self._store.load(target)
         if body is None:
             if shown is not None:
-                await self._ignore_absent(Command("delete", target, internal=True))
+                await self._ignore_absent(DocumentCommand("delete", target, internal=True))
             return shown is not None
         wanted = {**body, "id": target.item}
         if shown is not None and same(stored_body(shown.body), wanted):
             return False
         # It makes the view, too: its definition may be there before its collection is.
-        await self._apply(Command("put", target, wanted, internal=True, makes_view=True))
+        await self._apply(DocumentCommand("put", target, wanted, internal=True, makes_view=True))
         return True
 
-    async def _ignore_absent(self, command: Command) -> None:
+    async def _ignore_absent(self, command: DocumentCommand) -> None:
         with contextlib.suppress(DocumentNotFound):  # another node may have been quicker
             await self._apply(command)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from everlog.errors import Busy
-from everlog.journal.turns import Turns
+from everlog.runtime.keyed_lock import KeyedLock
 
 MOST = 1024
 STASH = 4096
@@ -22,7 +22,7 @@ class Workers:
     """
 
     def __init__(self, *, most: int = MOST, stash: int = STASH) -> None:
-        self._turns = Turns()
+        self._turns = KeyedLock()
         self._slots = asyncio.Semaphore(most)
         self._limit = most + stash
         self._count = 0

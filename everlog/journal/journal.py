@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from everlog.clock import Clock
 from everlog.config import Config
+from everlog.core.actions import Delete, Mark, Purge
+from everlog.core.events import Event, EventRecord
+from everlog.core.head import Head, exists
+from everlog.core.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
 from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageFailed, TopicRetired
-from everlog.journal.actions import Delete, Mark, Purge
-from everlog.journal.drafts import Draft
-from everlog.journal.events import Event, EventRecord
-from everlog.journal.head import Head, exists
-from everlog.journal.pinning import find_topic, pin_topic
-from everlog.journal.pointers import ANSWER_SECONDS, LOOK_SECONDS
-from everlog.journal.reading import Reader, Ref, Span
-from everlog.journal.remains import Remains, parts_over
-from everlog.journal.retiring import is_retired
+from everlog.journal.damaged_log import DamagedLog, parts_over
+from everlog.journal.draft import Draft
+from everlog.journal.pointer_cache import ANSWER_SECONDS, LOOK_SECONDS
+from everlog.journal.reader import Reader, Ref, Span
+from everlog.journal.retired_topics import is_retired
 from everlog.journal.snapshots import Recovered, Snapshots
-from everlog.journal.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
-from everlog.journal.writing import Origin, Writer
-from everlog.log.base import Log, LogTopic
-from everlog.store.base import Store
+from everlog.journal.topic_registry import find_topic, pin_topic
+from everlog.journal.writer import Origin, Writer
+from everlog.log.port import Log, LogTopic
+from everlog.runtime.clock import Clock
+from everlog.store.port import Store
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 
@@ -285,7 +285,7 @@ class Journal:
         """From now on this object reads what is left of the topic, and nothing can be written with it."""
         store = self.parts.store
         topic = next(topic for topic in await store.pinned() if topic.name == self.log_name)
-        remains = await Remains.look(self.parts.log, store, topic, self.topic)
+        remains = await DamagedLog.look(self.parts.log, store, topic, self.topic)
         self.parts = parts_over(self.parts, remains)
         self._retired = True
         self._opened = Ref.of(remains.log_topic, topic, "", b"", self.topic)

@@ -11,14 +11,14 @@ from typing import Literal
 
 import msgspec
 
+from everlog.core.actions import Resume
+from everlog.core.head import exists
+from everlog.core.values import Position
 from everlog.errors import InvalidInput, JournalNotFound
-from everlog.journal.actions import Resume
-from everlog.journal.head import exists
 from everlog.journal.journal import Journal, Parts
-from everlog.journal.reading import Ref
-from everlog.journal.values import Position
-from everlog.log.base import Headers, Record
-from everlog.store.base import WaitingRecord
+from everlog.journal.reader import Ref
+from everlog.log.port import Headers, Record
+from everlog.store.port import WaitingRecord
 
 
 class WaitingItem(msgspec.Struct, frozen=True):

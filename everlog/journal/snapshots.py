@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from everlog.core.codec import check_json_metadata
+from everlog.core.events import EventRecord, encode_payload
+from everlog.core.head import Head, exists, seq_nr_of
+from everlog.core.values import MAX_SEQ_NR, SeqNr
 from everlog.errors import InvalidInput, JournalNotFound
-from everlog.journal.codec import check_json_metadata
-from everlog.journal.events import EventRecord, encode_payload
-from everlog.journal.head import Head, exists, seq_nr_of
-from everlog.journal.values import MAX_SEQ_NR, SeqNr
-from everlog.store.base import Snapshot
+from everlog.store.port import Snapshot
 
 if TYPE_CHECKING:
     from everlog.journal.journal import After, Journal

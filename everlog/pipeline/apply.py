@@ -13,27 +13,27 @@ from itertools import pairwise
 
 import msgspec
 
-from everlog.clock import Watch
+from everlog.core.actions import Resume
+from everlog.core.change import Quarantined
+from everlog.core.entry import Entry, decode
+from everlog.core.events import EventRecord
+from everlog.core.fold import fold
+from everlog.core.head import Deletion, Head, Topic, seq_nr_of
+from everlog.core.plan import Order
+from everlog.core.reduction import rowless
+from everlog.core.tag_names import slice_of, slice_tag
+from everlog.core.values import MAX_ID_BYTES, partition_of
 from everlog.errors import EverlogError, ForeignWriter, IntegrityViolated
-from everlog.failpoints import failpoint
-from everlog.journal.actions import Resume
-from everlog.journal.changes import Quarantined
-from everlog.journal.entries import Entry, decode
-from everlog.journal.events import EventRecord
-from everlog.journal.fold import fold
-from everlog.journal.head import Deletion, Head, Topic, seq_nr_of
-from everlog.journal.reduce import rowless
-from everlog.journal.tag_names import slice_of, slice_tag
-from everlog.journal.values import MAX_ID_BYTES, partition_of
-from everlog.log.base import Record
-from everlog.order.plan import Order
-from everlog.pipeline.known import KnownHeads
+from everlog.log.port import Record
+from everlog.pipeline.head_cache import KnownHeads
 from everlog.pipeline.phases import SLOWEST, SlowKey, slowest
-from everlog.store.base import KeyChange, Store, StoreTask
-from everlog.store.tags import TagEntry, TagRow
+from everlog.runtime.clock import Stopwatch
+from everlog.runtime.failpoints import failpoint
+from everlog.store.port import KeyChange, Store, StoreTask
+from everlog.store.tag_port import TagEntry, TagRow
 
 
-class Grouped:
+class KeyGroups:
     """The records of a batch, decoded, by journal."""
 
     def __init__(self) -> None:
@@ -138,13 +138,13 @@ async def apply(
     store: Store,
     topic: Topic,
     partition: int,
-    grouped: Grouped,
+    grouped: KeyGroups,
     tagging: Tagging = NO_TAGS,
     known: KnownHeads | None = None,
-    watch: Watch | None = None,
+    watch: Stopwatch | None = None,
 ) -> Applied:
     """Fold the grouped records into the tables. Heads that are `known` are not loaded. `watch`: one of its own."""
-    done, watch = Applied(records=grouped.records), watch or Watch()
+    done, watch = Applied(records=grouped.records), watch or Stopwatch()
     async with store.task(topic, partition) as task:
         task.watch = watch
         watch.lap("open")
@@ -197,7 +197,7 @@ def _slowest(
     journals: Sequence[tuple[str, Sequence[Entry]]],
     changes: Sequence[KeyChange],
     times: Sequence[float],
-    watch: Watch,
+    watch: Stopwatch,
 ) -> list[SlowKey]:
     """The journals that took longest: each one's fold, between two of the times, and its share of the rows' time.
 
@@ -301,7 +301,7 @@ async def _waiting(task: StoreTask, journal_id: str, head: Head | None) -> tuple
     return head, []
 
 
-async def _write(task: StoreTask, changes: Sequence[KeyChange], done: Applied, watch: Watch) -> Sequence[KeyChange]:
+async def _write(task: StoreTask, changes: Sequence[KeyChange], done: Applied, watch: Stopwatch) -> Sequence[KeyChange]:
     """Rows, heads, garbage, in this order; a journal that fails is left out of what follows."""
     for name, write in (
         ("rows", task.write_rows),

@@ -12,10 +12,10 @@ from typing import Literal
 
 import msgspec
 
-from everlog.clock import Clock
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.phases import SlowKey, slowest
 from everlog.pipeline.status import BatchStatus, PipelineStatus
+from everlog.runtime.clock import Clock
 
 WINDOW_SECONDS = 10.0
 KEPT_BATCHES = 100
@@ -23,7 +23,7 @@ KEPT_BATCHES = 100
 RECENT_BATCHES = 12
 SAVE_SECONDS = 1.0
 
-State = Literal["starting", "running", "retrying", "stopped"]
+PipelineState = Literal["starting", "running", "retrying", "stopped"]
 
 
 class Meter:
@@ -32,7 +32,7 @@ class Meter:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._state: State = "starting"
+        self._state: PipelineState = "starting"
         self._started = clock.now_ms()
         self._saved = clock.monotonic()
         self._recent: deque[tuple[float, int]] = deque(maxlen=KEPT_BATCHES)
@@ -48,7 +48,7 @@ class Meter:
         self.left_out: dict[str, str] = {}
         self.tags_wait_for: list[str] = []
 
-    def enter(self, state: State) -> None:
+    def enter(self, state: PipelineState) -> None:
         with self._lock:
             self._state = state
 

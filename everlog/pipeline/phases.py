@@ -16,7 +16,7 @@ import msgspec
 SLOWEST = 5
 
 
-class Phase(NamedTuple):
+class BatchPhase(NamedTuple):
     """A part of a batch: what it does, and the labelled point at which it ends, if it has one of its own."""
 
     name: str
@@ -26,19 +26,19 @@ class Phase(NamedTuple):
 
 # In the order in which they happen. `spark` is what of the tasks' time the slowest one cannot account for.
 PHASES = (
-    Phase("plan", "order of tagged events", "batch.planned"),
-    Phase("spark", "starting tasks", "batch.applied"),
-    Phase("read", "records from the log"),
-    Phase("open", "waiting for the store"),
-    Phase("load", "pointer and heads", "apply.loaded"),
-    Phase("fold", "what the records mean"),
-    Phase("rows", "rows of events", "apply.rows"),
-    Phase("tags", "rows of views by tag"),
-    Phase("heads", "state of each journal", "apply.heads"),
-    Phase("garbage", "deletes and purges", "apply.garbage"),
-    Phase("commit", "end of the transaction", "apply.done"),
-    Phase("publish", "pointer2", "batch.published"),
-    Phase("watermark", "how far views reach", "batch.watermark"),
+    BatchPhase("plan", "order of tagged events", "batch.planned"),
+    BatchPhase("spark", "starting tasks", "batch.applied"),
+    BatchPhase("read", "records from the log"),
+    BatchPhase("open", "waiting for the store"),
+    BatchPhase("load", "pointer and heads", "apply.loaded"),
+    BatchPhase("fold", "what the records mean"),
+    BatchPhase("rows", "rows of events", "apply.rows"),
+    BatchPhase("tags", "rows of views by tag"),
+    BatchPhase("heads", "state of each journal", "apply.heads"),
+    BatchPhase("garbage", "deletes and purges", "apply.garbage"),
+    BatchPhase("commit", "end of the transaction", "apply.done"),
+    BatchPhase("publish", "pointer2", "batch.published"),
+    BatchPhase("watermark", "how far views reach", "batch.watermark"),
 )
 
 

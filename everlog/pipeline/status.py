@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 import msgspec
 
+from everlog.core.places import parse_place
 from everlog.journal.journal import Parts
-from everlog.journal.retiring import retired_topics
-from everlog.log.base import LogTopic
+from everlog.journal.retired_topics import retired_topics
+from everlog.log.port import LogTopic
 from everlog.pipeline.phases import PHASES, SlowKey
-from everlog.pipeline.places import parse_place
-from everlog.store.base import Store
+from everlog.store.port import Store
 
 PIPELINE = "pipeline"
 LOST_AFTER_SECONDS = 30.0
 
-State = Literal["starting", "running", "retrying", "stopped", "lost"]
+PipelineState = Literal["starting", "running", "retrying", "stopped", "lost"]
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     by table: a head that ten batches wrote counts ten times. `recent` are the last batches, the newest at the end,
     and `slowest` the journals that took most of one of these."""
 
-    state: State
+    state: PipelineState
     pid: int
     host: str
     started_ms: int

@@ -36,7 +36,7 @@ class Difference(NamedTuple):
         return not self.missing and not self.surplus
 
 
-class Request(msgspec.Struct, frozen=True):
+class CopyRequest(msgspec.Struct, frozen=True):
     """Work that needs the handler: whoever runs the projection does it. See requests.py.
 
     `owner` has it now, and `beat` grows meanwhile; `handled` of `total` events, None if nobody can tell. It is over
@@ -87,8 +87,8 @@ class Copies(msgspec.Struct, frozen=True):
     last: int = 0
     tables: Mapping[int, tuple[str, ...]] = {}
     versions: Mapping[int, str] = {}
-    rebuild: Request | None = None
-    verify: Request | None = None
+    rebuild: CopyRequest | None = None
+    verify: CopyRequest | None = None
     standing: tuple[str, ...] = ()
 
     def shown(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from everlog.errors import HandlerFailed, HandlerTimeout, InvalidProjection
-from everlog.projections.store import View
+from everlog.projections.port import View
 from everlog.projections.watchdog import Watchdog
 
 
@@ -41,7 +41,7 @@ class StatefulHandler(Handler, ABC):
         """Handle the envelope; the new state."""
 
 
-class Message:
+class ActorMessage:
     """An envelope in the mailbox of an actor, which answers with `done` or `fail`."""
 
     __slots__ = ("_reply", "envelope")
@@ -68,12 +68,12 @@ class Mailbox:
     """The messages of an actor: `async for message in mailbox`."""
 
     def __init__(self) -> None:
-        self._messages: asyncio.Queue[Message] = asyncio.Queue(1)
+        self._messages: asyncio.Queue[ActorMessage] = asyncio.Queue(1)
 
-    async def put(self, message: Message) -> None:
+    async def put(self, message: ActorMessage) -> None:
         await self._messages.put(message)
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncIterator[ActorMessage]:
         while True:
             yield await self._messages.get()
 
@@ -98,7 +98,7 @@ class Slot:
         """Hand an envelope to the actor; a dead one is made anew."""
         if self._actor is None or self._actor.done():
             self.spawn(make)
-        actor, message = self._actor, Message(envelope)
+        actor, message = self._actor, ActorMessage(envelope)
         assert actor is not None
         await self._mailbox.put(message)
         reply = message.answered()
@@ -128,7 +128,7 @@ class Slot:
             await asyncio.gather(actor, return_exceptions=True)
 
 
-class Shape:
+class HandlerShape:
     """What a declaration's handler looks like; found once, so that a call costs nothing more."""
 
     def __init__(self, target: Any, *, factory: bool, blocking: bool = False) -> None:
@@ -172,7 +172,7 @@ class Shape:
 class Calls:
     """A handler at work, for one run of the stream."""
 
-    def __init__(self, shape: Shape, slot: Slot, *, timeout: float | None, view: View | None) -> None:
+    def __init__(self, shape: HandlerShape, slot: Slot, *, timeout: float | None, view: View | None) -> None:
         self._shape = shape
         self._slot = slot
         self._watchdog = None if timeout is None else Watchdog(timeout)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from everlog.core.values import java_hash
 from everlog.errors import InvalidProjection
-from everlog.journal.values import java_hash
 
 PARTITIONS = 5
 MAX_LENGTH = 1000

@@ -13,8 +13,8 @@ import msgspec
 
 from everlog.errors import InvalidProjection
 
-Phase = Literal["new", "running", "paused", "backoff", "completed", "failed", "stopped"]
-ENDED: tuple[Phase, ...] = ("completed", "failed", "stopped")
+LifecyclePhase = Literal["new", "running", "paused", "backoff", "completed", "failed", "stopped"]
+ENDED: tuple[LifecyclePhase, ...] = ("completed", "failed", "stopped")
 
 
 class Restart(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class Lifecycle:
     """Where an instance is. Each method is something that happens, and returns what observers are told."""
 
     def __init__(self, restart: Restart, chance: Callable[[], float]) -> None:
-        self.phase: Phase = "new"
+        self.phase: LifecyclePhase = "new"
         self.restarts = 0  # in a row
         self.until: float | None = None  # the end of a backoff
         self._restart = restart

@@ -35,7 +35,7 @@ class Sequence(int):
     __slots__ = ()
 
 
-class Serialized(NamedTuple):
+class SerializedOffset(NamedTuple):
     """An offset that a serializer of Akka wrote; Everlog keeps its bytes as they are."""
 
     serializer: int
@@ -43,7 +43,7 @@ class Serialized(NamedTuple):
     data: bytes
 
 
-Single: TypeAlias = str | int | uuid.UUID | Serialized
+Single: TypeAlias = str | int | uuid.UUID | SerializedOffset
 Offset: TypeAlias = Single | Mapping[str, Single]
 
 
@@ -68,7 +68,7 @@ def encode(offset: Single) -> Encoded:
         return _encode_number(offset)
     if isinstance(offset, uuid.UUID):
         return Encoded(str(offset), "TBU")
-    if isinstance(offset, Serialized):
+    if isinstance(offset, SerializedOffset):
         return Encoded(base64.b64encode(offset.data).decode(), f"{offset.serializer}:{offset.manifest}")
     raise InvalidOffset(f"an offset is text, a number, a UUID or a map of those, not {type(offset).__name__}")
 
@@ -112,7 +112,7 @@ def decode(text: str, manifest: str) -> Single:
     if _SERIALIZED.fullmatch(manifest):
         serializer, _, name = manifest.partition(":")
         try:
-            return Serialized(int(serializer), name, base64.b64decode(text, validate=True))
+            return SerializedOffset(int(serializer), name, base64.b64decode(text, validate=True))
         except binascii.Error as error:
             raise InvalidOffset(f"the stored offset {text!r} is not base64") from error
     raise InvalidOffset(f"the stored offset {text!r} has the manifest {manifest!r}, which Everlog does not know")

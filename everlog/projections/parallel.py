@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 
-from everlog.projections.processing import Saver
+from everlog.projections.event_stream import EventStream
+from everlog.projections.save_window import Prefix, SaveWindow
 from everlog.projections.source import Delivery
 from everlog.projections.strategies import AtLeastOnce
-from everlog.projections.stream import Stream
-from everlog.projections.windows import Prefix, SaveWindow
+from everlog.projections.strategy_loops import Saver
 
 
-async def run_parallel(stream: Stream, strategy: AtLeastOnce) -> None:
+async def run_parallel(stream: EventStream, strategy: AtLeastOnce) -> None:
     """Handle up to `parallelism` envelopes at once; save the contiguous prefix."""
     async with Saver(stream, SaveWindow(strategy.save_every, strategy.within)) as saver:
         lanes = Lanes(stream, saver, strategy.parallelism)
@@ -35,7 +35,7 @@ async def run_parallel(stream: Stream, strategy: AtLeastOnce) -> None:
 class Lanes:
     """The open calls. A journal's envelopes follow each other; one without a journal runs alone."""
 
-    def __init__(self, stream: Stream, saver: Saver, parallelism: int) -> None:
+    def __init__(self, stream: EventStream, saver: Saver, parallelism: int) -> None:
         self._stream = stream
         self._saver = saver
         self._turns = asyncio.Semaphore(parallelism)

@@ -9,7 +9,7 @@ from typing import Any
 
 from everlog.errors import InvalidProjection
 from everlog.projections.copies import copy_name, is_copy, tables_of
-from everlog.projections.handlers import Shape
+from everlog.projections.handlers import HandlerShape
 from everlog.projections.ids import check_part
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
@@ -55,7 +55,7 @@ class Projection:
         self.version = version
         self.copies: Mapping[str, str] = {}
         self.handler = handler
-        self.shape = Shape(handler, factory=factory, blocking=isinstance(self.strategy, OnSpark))
+        self.shape = HandlerShape(handler, factory=factory, blocking=isinstance(self.strategy, OnSpark))
         self._check()
 
     def _check(self) -> None:

@@ -24,9 +24,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from everlog.core.values import Position
 from everlog.errors import InvalidOffset, InvalidProjection
 from everlog.journal.journal import Parts
-from everlog.journal.values import Position
 from everlog.projections.ids import check_part
 from everlog.projections.offsets import Offset
 from everlog.projections.source import Delivery, Feed, Lag, Source

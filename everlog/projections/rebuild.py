@@ -12,22 +12,22 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec.structs import replace
 
 from everlog.errors import InvalidProjection, StorageFailed
-from everlog.failpoints import failpoint
-from everlog.projections.copies import Copies, Request, copy_name
+from everlog.projections.copies import Copies, CopyRequest, copy_name
 from everlog.projections.lifecycle import Restart
 from everlog.projections.offsets import same
+from everlog.projections.port import KnownProjection, OffsetStore
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.projections.source import Lag
-from everlog.projections.store import Known, OffsetStore
 from everlog.projections.strategies import OnSpark
-from everlog.projections.tagged import MAX_LAG
+from everlog.projections.tag_source import MAX_LAG
+from everlog.runtime.failpoints import failpoint
 
 LOOK_SECONDS = 0.1
 
-Told = Callable[[int, int | None], None]
+TellProgress = Callable[[int, int | None], None]
 """How many events were handled, and how many wait; None if the source cannot tell."""
-LagOf = Callable[[Known], Awaitable[Lag | None]]
+LagOf = Callable[[KnownProjection], Awaitable[Lag | None]]
 
 
 class Rebuild:
@@ -68,7 +68,12 @@ class Rebuild:
         return seen.building
 
     async def fill(
-        self, number: int, run: Callable[[Projection], Runner], *, told: Told | None = None, follow: bool = False
+        self,
+        number: int,
+        run: Callable[[Projection], Runner],
+        *,
+        told: TellProgress | None = None,
+        follow: bool = False,
     ) -> None:
         """Run the projection into the copy until that has what the current one has; with `follow`, until a switch."""
         name = self._projection.name
@@ -98,7 +103,7 @@ class Rebuild:
             return False
         return seen.filled or await self._store.change_copies(self._projection.name, seen, replace(seen, filled=True))
 
-    async def _is_filled(self, number: int, runner: Runner, told: Told | None) -> bool:
+    async def _is_filled(self, number: int, runner: Runner, told: TellProgress | None) -> bool:
         """Whether every key of the copy is as far as the same key of the current one, or has nothing left to do.
 
         A key that nobody has begun is not known yet, and one that has just begun has not said how many there are.
@@ -124,7 +129,7 @@ class Rebuild:
             told(sum(report.handled for report in reports.values()), None if unknown else waiting)
         return filled
 
-    async def _is_level(self, lag: Lag, live: Known | None) -> bool:
+    async def _is_level(self, lag: Lag, live: KnownProjection | None) -> bool:
         behind = None if lag.events == 0 or live is None else await self._lag(live)
         return lag.events <= min(0 if behind is None else behind.events, MAX_LAG - 1)  # beyond that, nobody counts
 
@@ -162,7 +167,7 @@ async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies
     return await clean(store, name)
 
 
-def _undone(seen: Copies) -> Request | None:
+def _undone(seen: Copies) -> CopyRequest | None:
     """What a verification found holds for the copy that was read then, not for the next one."""
     return seen.verify if seen.verify is not None and seen.verify.open else None
 

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from everlog.clock import Clock, SystemClock
 from everlog.errors import EverlogError, InvalidProjection
 from everlog.journal.journal import Parts
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import ENDED
+from everlog.projections.port import Desired, OffsetStore, Report
 from everlog.projections.projection import Projection
-from everlog.projections.sharing import Lease, Watch, share
 from everlog.projections.source import Feed
-from everlog.projections.store import Desired, OffsetStore, Report
 from everlog.projections.strategies import OnSpark
-from everlog.projections.streams import Hub
-from everlog.projections.worker import Worker
+from everlog.projections.stream_parts import Hub
+from everlog.projections.worker import ProjectionWorker
+from everlog.runtime.clock import Clock, SystemClock
+from everlog.runtime.lease import Lease, LeaseWatch, share
 
 log = logging.getLogger("everlog.projections")
 
@@ -137,12 +137,12 @@ class Supervisor:
         self._seconds = lease
         self._poll = max(poll, store.look_seconds)
         self._timeout = timeout
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, ProjectionWorker] = {}
         self._giving: dict[str, asyncio.Task[None]] = {}
         # Workers that lost their key with a call still open: the key is not taken again before that ends.
         self._ending: dict[str, asyncio.Task[None]] = {}
-        self._leases = Watch(lease)
-        self._instances = Watch(lease)
+        self._leases = LeaseWatch(lease)
+        self._instances = LeaseWatch(lease)
         self._stopping = asyncio.Event()
         self._changed = asyncio.Condition()
         self._beats = 0
@@ -285,7 +285,7 @@ class Supervisor:
                 await self._store.leave(self._projection.name, self._owner)
             self._projection = declared.as_copy(copies.current, copies.tables.get(copies.current, ()))
             self._copy = copies.current
-            self._leases, self._instances = Watch(self._seconds), Watch(self._seconds)
+            self._leases, self._instances = LeaseWatch(self._seconds), LeaseWatch(self._seconds)
         return wanted
 
     async def _renew(self, asked: float) -> None:
@@ -300,7 +300,7 @@ class Supervisor:
             else:
                 self._revive(key, worker, lease, asked + self._seconds)
 
-    def _revive(self, key: str, worker: Worker, lease: Lease, owned_until: float) -> None:
+    def _revive(self, key: str, worker: ProjectionWorker, lease: Lease, owned_until: float) -> None:
         """A worker that has ended begins anew if a command has given it a new epoch, or if it only thought that it
         had lost its key: it could not renew in time, but nobody took it.
         """
@@ -319,7 +319,7 @@ class Supervisor:
             await self._store.release(lease, Report(state="stopped"))
 
     def _start(self, key: str, lease: Lease, owned_until: float | None) -> None:
-        self._workers[key] = Worker(
+        self._workers[key] = ProjectionWorker(
             self._projection,
             lease,
             feed=self._feed,

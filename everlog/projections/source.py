@@ -13,7 +13,7 @@ import msgspec
 
 from everlog.journal.journal import Parts
 from everlog.projections.offsets import Offset
-from everlog.projections.windows import Place
+from everlog.projections.save_window import LogPlace
 
 _encode = msgspec.json.Encoder().encode
 
@@ -28,7 +28,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     envelope: Any = None
     created_ms: int = 0
     journal: str | None = None
-    positions: Mapping[Place, int] | None = None
+    positions: Mapping[LogPlace, int] | None = None
     passed: bool = False
 
 

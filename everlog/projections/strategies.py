@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from everlog.errors import InvalidProjection
-from everlog.projections.windows import SaveWindow
+from everlog.projections.save_window import SaveWindow
 
 
 class AtLeastOnce(msgspec.Struct, frozen=True):

@@ -19,14 +19,14 @@ from everlog.journal.journal import Parts
 from everlog.projections.copies import Difference, copy_name, rename
 from everlog.projections.lifecycle import Restart
 from everlog.projections.offsets import Offset, Single, encode
+from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.projections.source import Delivery, Feed, Source
-from everlog.projections.sqlite.copying import quoted
-from everlog.projections.sqlite.store import SqliteOffsetStore
-from everlog.projections.store import OffsetStore
-from everlog.projections.tagged import MAX_LAG
-from everlog.sqlite import translated
+from everlog.projections.sqlite.offset_store import SqliteOffsetStore
+from everlog.projections.sqlite.view_copies import quoted
+from everlog.projections.tag_source import MAX_LAG
+from everlog.sqlite.connection import translated
 
 LOOK_SECONDS = 0.1
 

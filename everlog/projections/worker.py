@@ -8,34 +8,34 @@ import traceback
 from collections.abc import Callable
 from contextlib import aclosing
 
-from everlog.clock import Clock
 from everlog.errors import EverlogError, OwnershipLost
+from everlog.projections.event_stream import EventStream, Failing, Interrupted, StreamCounts, describe
 from everlog.projections.handlers import Calls, Slot
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import ENDED, Lifecycle
 from everlog.projections.observers import Observers
 from everlog.projections.parallel import run_parallel
-from everlog.projections.processing import (
+from everlog.projections.port import Desired, OffsetStore, Report, View
+from everlog.projections.projection import Projection
+from everlog.projections.source import Feed
+from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, Grouped
+from everlog.projections.strategy_loops import (
     run_at_least_once,
     run_at_most_once,
     run_exactly_once,
     run_flow,
     run_grouped,
 )
-from everlog.projections.projection import Projection
-from everlog.projections.sharing import Lease
-from everlog.projections.source import Feed
-from everlog.projections.store import Desired, OffsetStore, Report, View
-from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, Grouped
-from everlog.projections.stream import Counts, Failing, Interrupted, Stream, describe
-from everlog.projections.streams import Hub, Prefetch, Signal
+from everlog.projections.stream_parts import Hub, Prefetch, Signal
+from everlog.runtime.clock import Clock
+from everlog.runtime.lease import Lease
 
 log = logging.getLogger("everlog.projections")
 
 TRACE_AFTER = 5
 
 
-class Worker:
+class ProjectionWorker:
     """Runs one key for as long as it owns it."""
 
     def __init__(
@@ -64,14 +64,14 @@ class Worker:
         self._observers = Observers(projection.observers)
         self._life = Lifecycle(projection.restart, chance)
         self._slot = Slot()
-        self._counts = Counts()
+        self._counts = StreamCounts()
         self._failing = Failing()
         self._error: str | None = None
         self._restarts = 0
         self._keys = keys
         self._seen = 0
         self.owned_until = owned_until
-        self._stream: Stream | None = None
+        self._stream: EventStream | None = None
         self._now = asyncio.get_running_loop().time
         self.task = asyncio.create_task(self._run(), name=f"everlog-projection-{self.id}")
 
@@ -203,7 +203,7 @@ class Worker:
         return found
 
     async def _process(self, calls: Calls, desired: Desired, prefetch: Prefetch) -> None:
-        stream = self._stream = Stream(
+        stream = self._stream = EventStream(
             self._projection,
             self.id,
             feed=self._feed,

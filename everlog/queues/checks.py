@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
+from everlog.config.queue_options import MAX_CLAIM
+from everlog.core.time_span import MAX_MS
 from everlog.errors import EverlogError, InvalidInput, InvalidKey, PayloadTooLarge
 from everlog.queues.declaration import Declaration
-from everlog.queues.durations import MAX_MS
 from everlog.queues.keys import MAX_KEY_BYTES, decode_values, hash_key
 from everlog.queues.operations import Cancel, Claim, Fail, Get, ListDead, ListLeases, Operation, Peek, Put
-from everlog.queues.options import MAX_CLAIM
 from everlog.queues.payload import decode_data
 from everlog.queues.priority import check_priority
 from everlog.queues.queue import MAX_PAGE

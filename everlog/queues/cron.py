@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from everlog.core.time_span import Duration, milliseconds
 from everlog.errors import InvalidInput
-from everlog.queues.durations import Duration, milliseconds
 
 _FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
 _MINUTE_MS = 60_000

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
+from everlog.config.queue_options import QueueOptions
 from everlog.errors import DeclarationRefused, InvalidDeclaration
 from everlog.queues.columns import Column
-from everlog.queues.options import QueueOptions
 
 
-class Schema(msgspec.Struct, frozen=True):
+class ColumnSchema(msgspec.Struct, frozen=True):
     """The columns of one version; those named in `key` make up the key, the others the data."""
 
     version: int
@@ -33,11 +33,11 @@ class Declaration(msgspec.Struct, frozen=True):
 
     name: str
     options: QueueOptions = QueueOptions()
-    schemas: tuple[Schema, ...] = ()
+    schemas: tuple[ColumnSchema, ...] = ()
     description: str = ""
 
     @property
-    def schema(self) -> Schema | None:
+    def schema(self) -> ColumnSchema | None:
         """The newest version of the columns."""
         return self.schemas[-1] if self.schemas else None
 
@@ -70,10 +70,10 @@ def decode_declaration(data: bytes | str) -> Declaration:
     return msgspec.json.decode(data, type=Declaration)
 
 
-def convert_schemas(found: Sequence[Any]) -> tuple[Schema, ...]:
+def convert_schemas(found: Sequence[Any]) -> tuple[ColumnSchema, ...]:
     """Versions of columns as they come from outside, checked."""
     try:
-        return msgspec.convert(found, tuple[Schema, ...])
+        return msgspec.convert(found, tuple[ColumnSchema, ...])
     except msgspec.ValidationError as error:
         raise InvalidDeclaration(f"these are no columns: {error}") from error
 

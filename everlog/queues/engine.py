@@ -12,11 +12,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from everlog.config.queue_options import QueueSettings
 from everlog.queues import rules
-from everlog.queues.looking import Looking
 from everlog.queues.operations import (
     AckFlag,
-    Answer,
     AskDue,
     AskHead,
     AskStats,
@@ -29,7 +28,7 @@ from everlog.queues.operations import (
     Get,
     Handle,
     Heartbeat,
-    Lease,
+    JobLease,
     ListDead,
     ListFlags,
     ListLeases,
@@ -38,15 +37,16 @@ from everlog.queues.operations import (
     Peek,
     Put,
     PutAnswer,
+    QueueAnswer,
     RaiseFlag,
     Release,
     Revive,
     Sweep,
 )
-from everlog.queues.options import Settings
-from everlog.queues.rows import WAITING, Flag, Image, Packet, Reason, Row
-from everlog.queues.rules import Change
-from everlog.queues.table import Table, Write
+from everlog.queues.rows import WAITING, AttemptReason, Flag, Image, JobRow, Packet
+from everlog.queues.rules import RowChange
+from everlog.queues.table import QueueTable, TableWrite
+from everlog.queues.view import Looking
 
 SWEEP = 500
 # A flag that is raised over and over counts once in so long.
@@ -60,20 +60,20 @@ class Engine(Looking):
     expired rows are never given out, swept or not.
     """
 
-    def __init__(self, table: Table, settings: Settings, *, sweep: int = SWEEP) -> None:
+    def __init__(self, table: QueueTable, settings: QueueSettings, *, sweep: int = SWEEP) -> None:
         super().__init__(table, settings)
         self.counted: Counter[str] = Counter()
         self.raised: list[Flag] = []
         self._sweep_limit = sweep
 
-    def apply(self, operation: Operation, now: int) -> Answer:
+    def apply(self, operation: Operation, now: int) -> QueueAnswer:
         """Do it; the answer is what the operation's client waits for."""
-        answer: Answer = _ACTIONS[type(operation)](self, operation, now)
+        answer: QueueAnswer = _ACTIONS[type(operation)](self, operation, now)
         return answer
 
-    def apply_all(self, operations: Sequence[Operation], now: int) -> list[Answer]:
+    def apply_all(self, operations: Sequence[Operation], now: int) -> list[QueueAnswer]:
         """Do them one after the other, or so that nobody can tell the difference: what is alike, together."""
-        answers: list[Answer] = []
+        answers: list[QueueAnswer] = []
         for kind, found in groupby(operations, type):
             together, alike = _TOGETHER.get(kind), list(found)
             if together is None or len(alike) == 1:
@@ -98,7 +98,7 @@ class Engine(Looking):
         held = self._held_by([operation.packet.hash for operation in operations])
         if held is None:
             return [self._put(operation, now) for operation in operations]
-        pending: dict[int, Write] = {}
+        pending: dict[int, TableWrite] = {}
         answers: list[PutAnswer] = []
         for operation in operations:
             answer = self._put_simply(operation.packet, now, held, pending)
@@ -111,14 +111,14 @@ class Engine(Looking):
         self.table.save_all(list(pending.values()))
         return answers
 
-    def _held_by(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[Row] | None] | None:
+    def _held_by(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[JobRow] | None] | None:
         """The rows of keys, by hash; None if puts are better made one by one."""
         if self.settings.backlog:
             return None  # that is looked at after every single put
         return self.table.find_all(hashes) if self.settings.merge else {}
 
     def _put_simply(
-        self, packet: Packet, now: int, held: dict[bytes, Sequence[Row] | None], pending: dict[int, Write]
+        self, packet: Packet, now: int, held: dict[bytes, Sequence[JobRow] | None], pending: dict[int, TableWrite]
     ) -> PutAnswer | None:
         """The two most common cases of `_put`: a new key, and one that waits. None: it is another case."""
         image, skewed = rules.arrive(packet, now, self.settings)
@@ -126,7 +126,7 @@ class Engine(Looking):
         if skewed or rows is None or len(rows) > 1:
             return None
         if not rows:
-            row, before = Row(self.table.next_entry(), packet.key, packet.hash, image), None
+            row, before = JobRow(self.table.next_entry(), packet.key, packet.hash, image), None
         else:
             row = before = rows[0]
             waits = row.status == WAITING and not rules.is_expired(row.image, now)
@@ -140,7 +140,7 @@ class Engine(Looking):
         self.counted[answer.result] += 1
         return answer
 
-    def _check_backlog(self, rows: Sequence[Row], now: int) -> None:
+    def _check_backlog(self, rows: Sequence[JobRow], now: int) -> None:
         """A job that could have started so long ago: there are too few workers, or none."""
         if rows and now - rows[0].image.process_ms > self.settings.backlog:
             flag = self.table.flag("backlog")
@@ -161,7 +161,7 @@ class Engine(Looking):
             return self._create(packet, image)
         return self._arrive_busy(rows[0], image, now)
 
-    def _arrive_busy(self, row: Row, image: Image, now: int) -> PutAnswer:
+    def _arrive_busy(self, row: JobRow, image: Image, now: int) -> PutAnswer:
         if self.settings.on_busy == "reject":
             return PutAnswer("REJECTED", row.entry)
         if self.settings.on_busy == "drop":
@@ -173,11 +173,11 @@ class Engine(Looking):
         return PutAnswer("SUCCESSOR" if slot is None else "SUCCESSOR_MERGED", row.entry)
 
     def _create(self, packet: Packet, image: Image, lifetime: int = 0) -> PutAnswer:
-        row = Row(self.table.next_entry(), packet.key, packet.hash, image, lifetime=lifetime)
+        row = JobRow(self.table.next_entry(), packet.key, packet.hash, image, lifetime=lifetime)
         self.table.save(row, None)
         return PutAnswer("CREATED", row.entry)
 
-    def _settled(self, key_hash: bytes, key: bytes, now: int) -> list[Row]:
+    def _settled(self, key_hash: bytes, key: bytes, now: int) -> list[JobRow]:
         """A key's rows as they must be seen now: overdue ones timed out, expired ones gone unless they run."""
         found = self.table.find(key_hash, key)
         for row in found:
@@ -190,7 +190,7 @@ class Engine(Looking):
             found = self.table.find(key_hash, key)
         return list(found)
 
-    def _claim(self, operation: Claim, now: int) -> list[Lease]:
+    def _claim(self, operation: Claim, now: int) -> list[JobLease]:
         if self.table.paused():
             return []
         self._sweep(Sweep(self._sweep_limit), now)
@@ -202,7 +202,7 @@ class Engine(Looking):
             self._check_backlog(first, now)
         taken = [(rules.claim(row, operation.owner, now, lease_ms), row) for row in first]
         self.table.save_all(taken)
-        leases = [Lease(row, row.deadline_ms) for row, _ in taken]
+        leases = [JobLease(row, row.deadline_ms) for row, _ in taken]
         if leases and self.settings.rate_limit is not None:
             self.table.add_starts(now, len(leases), now - self.settings.rate_limit.window_ms)
         self.counted["CLAIMED"] += len(leases)
@@ -265,7 +265,7 @@ class Engine(Looking):
         self.counted["RELEASED"] += 1
         return "OK"
 
-    def _held(self, handle: Handle) -> Row | None:
+    def _held(self, handle: Handle) -> JobRow | None:
         """The row that a handle still holds. Overdue is no reason: nobody else has it yet."""
         row = self.table.get(handle.entry)
         if row is None or not rules.holds(row, handle.token):
@@ -328,15 +328,15 @@ class Engine(Looking):
             self._expire(row)
         return len(overdue) + len(expired)
 
-    def _time_out(self, row: Row, now: int) -> None:
+    def _time_out(self, row: JobRow, now: int) -> None:
         self.counted["TIMED_OUT"] += 1
         self._change(row, rules.end_attempt(row, now, self.settings, "timeout"), now)
 
-    def _expire(self, row: Row) -> None:
+    def _expire(self, row: JobRow) -> None:
         self.counted["EXPIRED"] += 1
         self.table.remove(row)
 
-    def _change(self, row: Row, change: Change, now: int) -> None:
+    def _change(self, row: JobRow, change: RowChange, now: int) -> None:
         """Write what a rule decided: the dead letter before its row goes, so that nothing is ever in neither place."""
         if change.dead is not None:
             self.table.bury(change.dead)
@@ -351,11 +351,16 @@ class Engine(Looking):
         else:
             self.table.save(change.row, row)
         if change.fresh is not None:
-            fresh = Row(self.table.next_entry(), row.key, row.hash, change.fresh)
+            fresh = JobRow(self.table.next_entry(), row.key, row.hash, change.fresh)
             self.table.save(fresh, None)
 
     def _raise_flag(
-        self, reason: Reason, now: int, key: bytes | None, owner: str | None = None, dead_entry: int | None = None
+        self,
+        reason: AttemptReason,
+        now: int,
+        key: bytes | None,
+        owner: str | None = None,
+        dead_entry: int | None = None,
     ) -> None:
         open_flag = self.table.flag(reason)
         count, first = (0, now) if open_flag is None else (open_flag.count, open_flag.first_ms)

@@ -8,13 +8,13 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
+from everlog.config.queue_options import check_name
+from everlog.core.time_span import Duration, milliseconds
 from everlog.errors import InvalidInput
 from everlog.queues.cron import Schedule, parse_every
-from everlog.queues.durations import Duration, milliseconds
 from everlog.queues.jobs import Job
-from everlog.queues.options import check_name
 
-Handler = Callable[[Job], Awaitable[object] | object]
+JobHandler = Callable[[Job], Awaitable[object] | object]
 
 
 class Retry(Exception):
@@ -32,7 +32,7 @@ class GiveUp(Exception):
 class JobFunction:
     """A handler and its queue. Called, it is the plain function."""
 
-    def __init__(self, queue: str, handler: Handler, *, lease_ms: int | None, schedule: Schedule | None) -> None:
+    def __init__(self, queue: str, handler: JobHandler, *, lease_ms: int | None, schedule: Schedule | None) -> None:
         self.queue = check_name(queue)
         self.handler = handler
         self.lease_ms = lease_ms
@@ -54,7 +54,7 @@ def job(
     timeout: Duration | timedelta | None = None,
     every: Duration | timedelta | None = None,
     cron: str | None = None,
-) -> Callable[[Handler], JobFunction]:
+) -> Callable[[JobHandler], JobFunction]:
     """Say that a function does the jobs of a queue; `everlog work module` then runs it.
 
     `timeout`: how long a job is leased at a time; heartbeats extend it while the function runs. `every` or `cron`: a
@@ -70,7 +70,7 @@ def job(
         raise InvalidInput("give `every` or `cron`, not both")
     schedule = parse_every(every) if every is not None else Schedule.parse(cron) if cron is not None else None
 
-    def decorate(handler: Handler) -> JobFunction:
+    def decorate(handler: JobHandler) -> JobFunction:
         return JobFunction(queue, handler, lease_ms=lease_ms, schedule=schedule)
 
     return decorate

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from everlog.core.time_span import Duration
 from everlog.queues.declaration import Declaration
-from everlog.queues.durations import Duration
-from everlog.queues.keys import Key, decode_key
-from everlog.queues.operations import BeatAnswer, Handle, Lease, Result
+from everlog.queues.keys import JobKey, decode_key
+from everlog.queues.operations import BeatAnswer, Handle, JobLease, Result
 from everlog.queues.payload import decode_data
-from everlog.queues.rows import Attempt, Row
+from everlog.queues.rows import Attempt, JobRow
 
 if TYPE_CHECKING:
     from everlog.queues.queue import Queue
@@ -26,7 +26,7 @@ class Receipt(NamedTuple):
 class JobInfo:
     """A job as one sees it from outside."""
 
-    def __init__(self, row: Row, declaration: Declaration) -> None:
+    def __init__(self, row: JobRow, declaration: Declaration) -> None:
         self.row = row
         self._declaration = declaration
 
@@ -35,7 +35,7 @@ class JobInfo:
         return self.row.entry
 
     @property
-    def key(self) -> Key:
+    def key(self) -> JobKey:
         return decode_key(self.row.key)
 
     @property
@@ -74,7 +74,7 @@ class JobInfo:
 class Job(JobInfo):
     """A job that this worker has, until its lease ends. (entry, token) never repeats: fence your own writes with it."""
 
-    def __init__(self, queue: Queue, lease: Lease, declaration: Declaration) -> None:
+    def __init__(self, queue: Queue, lease: JobLease, declaration: Declaration) -> None:
         super().__init__(lease.row, declaration)
         self.queue = queue
         self.handle = Handle(lease.row.entry, lease.row.token)
@@ -110,7 +110,7 @@ class DeadJob(NamedTuple):
     """A job that will not run again by itself; `revive(entry)` puts it back."""
 
     entry: int
-    key: Key
+    key: JobKey
     data: Any
     cause: str
     reason: str | None

@@ -13,7 +13,7 @@ from everlog.queues.murmur import murmur128
 
 MAX_KEY_BYTES = 4096
 KeyValue = str | bytes | int
-Key = KeyValue | tuple[KeyValue, ...]
+JobKey = KeyValue | tuple[KeyValue, ...]
 
 _TEXT, _BYTES = 1, 2
 # A number's width in bytes is part of its tag: 0x10 to 0x16 for 8 to 512 bits with a sign, 0x20 to 0x26 without.
@@ -78,7 +78,7 @@ def decode_values(encoded: bytes) -> tuple[KeyValue, ...]:
     return tuple(values)
 
 
-def decode_key(encoded: bytes) -> Key:
+def decode_key(encoded: bytes) -> JobKey:
     """The key as it was given: a tuple only if it has several values."""
     values = decode_values(encoded)
     return values[0] if len(values) == 1 else values

@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from everlog.queues.operations import Place
-from everlog.queues.rows import PROCESSING, WAITING, DeadLetter, Flag, Row
+from everlog.queues.operations import JobPlace
+from everlog.queues.rows import PROCESSING, WAITING, DeadLetter, Flag, JobRow
 from everlog.queues.rules import is_expired
-from everlog.queues.table import Counts, Table, Times
+from everlog.queues.table import QueueTable, TableCounts, Times
 
 MIN_HEAP = 1000
 
@@ -50,15 +50,15 @@ class _Heap:
         return bool(self._versions.get(entry) == version)
 
 
-class MemoryTable(Table):
+class MemoryTable(QueueTable):
     """The rows of one queue in this process.
 
     `changed` and what follows it collect what was written, for whoever makes it durable; `forget_changes` empties them.
     """
 
     def __init__(self) -> None:
-        self.rows: dict[int, Row] = {}
-        self.changed: dict[int, Row | None] = {}
+        self.rows: dict[int, JobRow] = {}
+        self.changed: dict[int, JobRow | None] = {}
         self._by_key: dict[bytes, list[int]] = {}
         self._versions: dict[int, int] = {}
         self._version = 0
@@ -83,14 +83,14 @@ class MemoryTable(Table):
         self._last_entry += 1
         return self._last_entry
 
-    def find(self, key_hash: bytes, key: bytes) -> list[Row]:
+    def find(self, key_hash: bytes, key: bytes) -> list[JobRow]:
         rows = [self.rows[entry] for entry in self._by_key.get(key_hash, ())]
         return [row for row in rows if row.key == key]
 
-    def get(self, entry: int) -> Row | None:
+    def get(self, entry: int) -> JobRow | None:
         return self.rows.get(entry)
 
-    def save(self, row: Row, before: Row | None) -> None:
+    def save(self, row: JobRow, before: JobRow | None) -> None:
         assert self.rows.get(row.entry) == before, "a row changed between its reading and its writing"
         if before is None:
             insort(self._by_key.setdefault(row.hash, []), row.entry)
@@ -102,10 +102,10 @@ class MemoryTable(Table):
         self._versions[row.entry] = self._version
         self._file(row)
 
-    def refile(self, row: Row, before: Row) -> None:
+    def refile(self, row: JobRow, before: JobRow) -> None:
         self.save(row, before)
 
-    def remove(self, row: Row) -> None:
+    def remove(self, row: JobRow) -> None:
         assert self.rows.get(row.entry) == row, "a row changed between its reading and its removal"
         self._unfile(row)
         del self.rows[row.entry], self._versions[row.entry]
@@ -115,7 +115,7 @@ class MemoryTable(Table):
         if not entries:
             del self._by_key[row.hash]
 
-    def _file(self, row: Row) -> None:
+    def _file(self, row: JobRow) -> None:
         if row.status == PROCESSING:
             self._running += 1
             self._leases.push((row.deadline_ms,), row.entry)
@@ -126,7 +126,7 @@ class MemoryTable(Table):
         if row.image.expires_s:
             self._expiring.push((row.image.expires_s,), row.entry)
 
-    def _unfile(self, row: Row) -> None:
+    def _unfile(self, row: JobRow) -> None:
         """Heap entries go stale by themselves; only the counts are kept."""
         if row.status == PROCESSING:
             self._running -= 1
@@ -146,11 +146,11 @@ class MemoryTable(Table):
     def priorities(self) -> Iterator[int]:
         return iter(sorted(self._waiting))
 
-    def due(self, priority: int, now: int, limit: int) -> list[Row]:
+    def due(self, priority: int, now: int, limit: int) -> list[JobRow]:
         self._advance(now)
         heap = self._ready[priority]
         taken: list[tuple[Any, ...]] = []
-        rows: list[Row] = []
+        rows: list[JobRow] = []
         while len(rows) < limit and (found := heap.first()) is not None and found[0] <= now:
             heap.pop()
             taken.append(found)
@@ -161,13 +161,13 @@ class MemoryTable(Table):
             heap.push(found[:-2], found[-2])
         return rows
 
-    def overdue(self, now: int, limit: int) -> list[Row]:
+    def overdue(self, now: int, limit: int) -> list[JobRow]:
         return self._up_to(self._leases, now - 1, limit)
 
-    def expired(self, now: int, limit: int) -> list[Row]:
+    def expired(self, now: int, limit: int) -> list[JobRow]:
         return self._up_to(self._expiring, (now - 1) // 1000, limit)
 
-    def _up_to(self, heap: _Heap, most: int, limit: int) -> list[Row]:
+    def _up_to(self, heap: _Heap, most: int, limit: int) -> list[JobRow]:
         taken: list[tuple[Any, ...]] = []
         while len(taken) < limit and (found := heap.first()) is not None and found[0] <= most:
             heap.pop()
@@ -185,7 +185,7 @@ class MemoryTable(Table):
         process, deadline, expires = (None if found is None else found[0] for found in firsts)
         return Times(process, deadline, expires)
 
-    def counts(self, now: int) -> Counts:
+    def counts(self, now: int) -> TableCounts:
         ready = delayed = running = 0
         oldest: int | None = None
         for row in self.rows.values():
@@ -198,9 +198,9 @@ class MemoryTable(Table):
                 oldest = row.image.process_ms if oldest is None else min(oldest, row.image.process_ms)
             else:
                 delayed += 1
-        return Counts(ready, delayed, running, oldest)
+        return TableCounts(ready, delayed, running, oldest)
 
-    def page(self, after: Place | None, now: int, limit: int) -> list[Row]:
+    def page(self, after: JobPlace | None, now: int, limit: int) -> list[JobRow]:
         waiting = (
             row
             for row in self.rows.values()

@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from everlog.queues.rows import DeadLetter, Flag, Packet, Reason, Row
+from everlog.queues.rows import AttemptReason, DeadLetter, Flag, JobRow, Packet
 
 Result = Literal["CREATED", "MERGED", "SUCCESSOR", "SUCCESSOR_MERGED", "IGNORED_LATE", "REJECTED", "DROPPED"]
-Ack = Literal["OK", "LEASE_LOST"]
-Place: TypeAlias = tuple[int, int, bytes, int]
+QueueAck = Literal["OK", "LEASE_LOST"]
+JobPlace: TypeAlias = tuple[int, int, bytes, int]
 """Where a page ends: priority, Process Date, hash, entry."""
 
 
@@ -78,7 +78,7 @@ class AckFlag(msgspec.Struct, frozen=True, tag=True):
 class RaiseFlag(msgspec.Struct, frozen=True, tag=True):
     """Say that an administrator should look; the store itself does that."""
 
-    reason: Reason
+    reason: AttemptReason
     owner: str | None = None
 
 
@@ -93,7 +93,7 @@ class Get(msgspec.Struct, frozen=True, tag=True):
 
 class Peek(msgspec.Struct, frozen=True, tag=True):
     limit: int = 10
-    after: Place | None = None
+    after: JobPlace | None = None
 
 
 class ListLeases(msgspec.Struct, frozen=True, tag=True):
@@ -127,11 +127,11 @@ class AskHead(msgspec.Struct, frozen=True, tag=True):
     fast_only: bool = False
 
 
-Write: TypeAlias = (
+WriteOperation: TypeAlias = (
     Put | Claim | Heartbeat | Done | Fail | Release | Cancel | Pause | Revive | Forget | AckFlag | RaiseFlag | Sweep
 )
-Read: TypeAlias = Get | Peek | ListLeases | ListDead | ListFlags | AskStats | AskDue | AskHead
-Operation: TypeAlias = Write | Read
+ReadOperation: TypeAlias = Get | Peek | ListLeases | ListDead | ListFlags | AskStats | AskDue | AskHead
+Operation: TypeAlias = WriteOperation | ReadOperation
 
 
 READS = (Get, Peek, ListLeases, ListDead, ListFlags, AskStats, AskDue, AskHead)
@@ -142,10 +142,10 @@ class PutAnswer(NamedTuple):
     entry: int
 
 
-class Lease(NamedTuple):
+class JobLease(NamedTuple):
     """A row that was claimed, and until when."""
 
-    row: Row
+    row: JobRow
     deadline_ms: int
 
     @property
@@ -154,7 +154,7 @@ class Lease(NamedTuple):
 
 
 class BeatAnswer(NamedTuple):
-    ack: Ack
+    ack: QueueAck
     deadline_ms: int = 0
     stop: Literal["cancel", "restart"] | None = None
     reason: str | None = None
@@ -176,18 +176,18 @@ class Stats(msgspec.Struct, frozen=True):
     oldest_due_ms: int | None = None
 
 
-Answer: TypeAlias = (
+QueueAnswer: TypeAlias = (
     PutAnswer
-    | list[Lease]
+    | list[JobLease]
     | BeatAnswer
-    | Ack
+    | QueueAck
     | int
     | bool
-    | list[Row]
+    | list[JobRow]
     | list[DeadLetter]
     | list[Flag]
     | Stats
     | DueAnswer
-    | Place
+    | JobPlace
     | None
 )

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from everlog.core.events import Json
 from everlog.errors import InvalidInput, PayloadTooLarge
-from everlog.journal.events import Json
 from everlog.queues.columns import decode_columns, encode_columns
 from everlog.queues.declaration import Declaration, find_data
 

@@ -14,13 +14,14 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
+from everlog.config.queue_options import MAX_CLAIM, QueueOptions, check_name, make_options
+from everlog.core.time_span import Duration, milliseconds
 from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, NotTransactional, QueueNotFound
-from everlog.queues.declaration import Declaration, Schema
-from everlog.queues.durations import Duration, milliseconds
+from everlog.queues.declaration import ColumnSchema, Declaration
 from everlog.queues.jobs import DeadJob, Job, JobInfo, Receipt, moment
-from everlog.queues.keys import Key, decode_key, hash_key
+from everlog.queues.keys import JobKey, decode_key, hash_key
+from everlog.queues.new_job import NewJob, When, make_key, packing
 from everlog.queues.operations import (
-    Ack,
     AckFlag,
     AskStats,
     BeatAnswer,
@@ -32,26 +33,25 @@ from everlog.queues.operations import (
     Get,
     Handle,
     Heartbeat,
-    Lease,
+    JobLease,
+    JobPlace,
     ListDead,
     ListFlags,
     ListLeases,
     Operation,
     Pause,
     Peek,
-    Place,
     Put,
     PutAnswer,
+    QueueAck,
     Release,
     Revive,
     Stats,
 )
-from everlog.queues.options import MAX_CLAIM, QueueOptions, check_name, make_options
-from everlog.queues.packing import NewJob, When, make_key, packing
 from everlog.queues.payload import decode_data
+from everlog.queues.port import QueueStore
 from everlog.queues.priority import DEFAULT_PRIORITY
-from everlog.queues.rows import DeadLetter, Flag, Row
-from everlog.queues.store import QueueStore
+from everlog.queues.rows import DeadLetter, Flag, JobRow
 
 MAX_PAGE = 1000
 
@@ -64,7 +64,9 @@ class Queue:
         self.store = store
         self._options = options
 
-    async def declare(self, /, *, schema: Schema | None = None, description: str = "", **options: Any) -> Declaration:
+    async def declare(
+        self, /, *, schema: ColumnSchema | None = None, description: str = "", **options: Any
+    ) -> Declaration:
         """Make the queue, or change its options. What is not named here is what the configuration says.
 
         >>> await queue.declare(max_wait="1m", max_in_flight=10)     # doctest: +SKIP
@@ -96,7 +98,7 @@ class Queue:
 
     async def put(
         self,
-        key: Key | Mapping[str, Any],
+        key: JobKey | Mapping[str, Any],
         data: Any = None,
         *,
         priority: int = DEFAULT_PRIORITY,
@@ -127,7 +129,7 @@ class Queue:
     def put_in(
         self,
         connection: sqlite3.Connection,
-        key: Key | Mapping[str, Any],
+        key: JobKey | Mapping[str, Any],
         data: Any = None,
         *,
         priority: int = DEFAULT_PRIORITY,
@@ -165,12 +167,12 @@ class Queue:
         if lease_ms == 0:
             raise InvalidInput("a lease lasts at least a millisecond")
         declaration = await self.declaration()
-        leases = cast(list[Lease], await self._do(Claim(owner, limit, lease_ms, fast_only)))
+        leases = cast(list[JobLease], await self._do(Claim(owner, limit, lease_ms, fast_only)))
         return [Job(self, found, declaration) for found in leases]
 
     async def done(self, job: Job | Handle) -> None:
         """The work is finished: the job goes, and what came for its key meanwhile is next."""
-        self._check(job, cast(Ack, await self._do(Done(self._handle(job)))))
+        self._check(job, cast(QueueAck, await self._do(Done(self._handle(job)))))
 
     async def fail(
         self,
@@ -183,11 +185,11 @@ class Queue:
         """The attempt failed: again later, or with `retry=False` a dead letter."""
         delay_ms = None if delay is None else milliseconds(delay)
         operation = Fail(self._handle(job), None if reason is None else reason[:1000], delay_ms, retry)
-        self._check(job, cast(Ack, await self._do(operation)))
+        self._check(job, cast(QueueAck, await self._do(operation)))
 
     async def release(self, job: Job | Handle) -> None:
         """Give the job back untouched; that does not count as a failure."""
-        self._check(job, cast(Ack, await self._do(Release(self._handle(job)))))
+        self._check(job, cast(QueueAck, await self._do(Release(self._handle(job)))))
 
     async def heartbeat(self, job: Job | Handle) -> BeatAnswer:
         """Keep the job for one more lease; the answer says whether it should stop."""
@@ -204,24 +206,24 @@ class Queue:
             raise InvalidHandle(f"this job is of the queue {job.queue.name!r}, not of {self.name!r}")
         return job.handle
 
-    def _check(self, job: Job | Handle, ack: Ack) -> None:
+    def _check(self, job: Job | Handle, ack: QueueAck) -> None:
         if ack != "OK":
             raise LeaseLost(self.name, *self._handle(job))
 
-    async def get(self, key: Key | Mapping[str, Any]) -> list[JobInfo]:
+    async def get(self, key: JobKey | Mapping[str, Any]) -> list[JobInfo]:
         """The jobs of a key, waiting or running: one at most, if the queue merges."""
         declaration = await self.declaration()
         encoded = make_key(declaration, key)
-        rows = cast(list[Row], await self._do(Get(encoded, hash_key(encoded))))
+        rows = cast(list[JobRow], await self._do(Get(encoded, hash_key(encoded))))
         return [JobInfo(row, declaration) for row in rows]
 
-    async def peek(self, limit: int = 10, *, after: JobInfo | Place | None = None) -> list[JobInfo]:
+    async def peek(self, limit: int = 10, *, after: JobInfo | JobPlace | None = None) -> list[JobInfo]:
         """What waits, in order, due or not; `after` goes on behind a job of the last page."""
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidInput(f"a page has 1 to {MAX_PAGE} jobs, not {limit}")
         declaration = await self.declaration()
         place = after.row.order if isinstance(after, JobInfo) else after
-        rows = cast(list[Row], await self._do(Peek(limit, place)))
+        rows = cast(list[JobRow], await self._do(Peek(limit, place)))
         return [JobInfo(row, declaration) for row in rows]
 
     async def leases(self, limit: int = 100) -> list[JobInfo]:
@@ -229,7 +231,7 @@ class Queue:
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidInput(f"a page has 1 to {MAX_PAGE} jobs, not {limit}")
         declaration = await self.declaration()
-        rows = cast(list[Row], await self._do(ListLeases(limit)))
+        rows = cast(list[JobRow], await self._do(ListLeases(limit)))
         return [JobInfo(row, declaration) for row in rows]
 
     async def jobs(self, page: int = 100) -> AsyncIterator[JobInfo]:
@@ -240,7 +242,7 @@ class Queue:
                 yield info
             after = found[-1]
 
-    async def cancel(self, key: Key | Mapping[str, Any], reason: str | None = None) -> int:
+    async def cancel(self, key: JobKey | Mapping[str, Any], reason: str | None = None) -> int:
         """Remove what waits for a key, tell what runs to stop; how many jobs that were."""
         encoded = make_key(await self.declaration(), key)
         return cast(int, await self._do(Cancel(encoded, hash_key(encoded), reason)))
@@ -307,5 +309,5 @@ def _given(options: QueueOptions) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names if getattr(options, name) != getattr(default, name)}
 
 
-def _schemas(schema: Schema | None) -> tuple[Schema, ...]:
+def _schemas(schema: ColumnSchema | None) -> tuple[ColumnSchema, ...]:
     return () if schema is None else (schema,)

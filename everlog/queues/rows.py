@@ -13,9 +13,11 @@ WAITING: Final = "W"
 PROCESSING: Final = "P"
 MAX_ATTEMPTS_KEPT = 16
 
-Status = Literal["W", "P"]
+JobStatus = Literal["W", "P"]
 Cause = Literal["max_timeouts", "failed", "cancelled"]
-Reason = Literal["max_timeouts", "failed", "lifetime_timeouts", "clock_skew", "bucket_overdue", "owner_flap", "backlog"]
+AttemptReason = Literal[
+    "max_timeouts", "failed", "lifetime_timeouts", "clock_skew", "bucket_overdue", "owner_flap", "backlog"
+]
 
 
 class Packet(msgspec.Struct, frozen=True, gc=False):
@@ -53,7 +55,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
+class JobRow(msgspec.Struct, frozen=True, gc=False):
     """One job: waiting (W), or being processed (P) under a lease.
 
     (entry, token) names one claim and never repeats: entry ids are never reused, and a token only grows. `slot` is
@@ -64,7 +66,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     hash: bytes
     image: Image
-    status: Status = WAITING
+    status: JobStatus = WAITING
     start_ms: int | None = None
     lease_ms: int = 0
     timeouts: int = 0
@@ -106,7 +108,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
 class Flag(msgspec.Struct, frozen=True, gc=False):
     """Something that an administrator should see. One is open per reason; repeats raise its count."""
 
-    reason: Reason
+    reason: AttemptReason
     count: int
     first_ms: int
     last_ms: int

@@ -10,33 +10,33 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from everlog.queues.options import Settings
+from everlog.config.queue_options import QueueSettings
 from everlog.queues.rows import (
     MAX_ATTEMPTS_KEPT,
     PROCESSING,
     WAITING,
     Attempt,
+    AttemptReason,
     Cause,
     DeadLetter,
     Image,
+    JobRow,
     Packet,
-    Reason,
-    Row,
 )
 
 MAX_COUNTER = 255
 
 
-class Change(NamedTuple):
+class RowChange(NamedTuple):
     """What becomes of a row: itself changed, or None for absent; and what else is to be written with it.
 
     `fresh` is a successor that outlives its row: it gets a row, and an entry id, of its own.
     """
 
-    row: Row | None
+    row: JobRow | None
     dead: DeadLetter | None = None
     fresh: Image | None = None
-    flags: tuple[Reason, ...] = ()
+    flags: tuple[AttemptReason, ...] = ()
     expired: int = 0
 
 
@@ -45,12 +45,12 @@ def is_expired(image: Image, now: int) -> bool:
     return image.expires_s != 0 and now > image.expires_s * 1000
 
 
-def is_overdue(row: Row, now: int) -> bool:
+def is_overdue(row: JobRow, now: int) -> bool:
     """Whether the lease is over: strictly after its last moment. Everybody must treat such a row as waiting."""
     return row.status == PROCESSING and now > row.deadline_ms
 
 
-def arrive(packet: Packet, now: int, settings: Settings) -> tuple[Image, bool]:
+def arrive(packet: Packet, now: int, settings: QueueSettings) -> tuple[Image, bool]:
     """The image that a packet brings, and whether its sender's clock is too far ahead to be believed."""
     skewed = packet.inserted_ms > now + settings.clock_tolerance
     inserted = now if skewed else packet.inserted_ms
@@ -67,12 +67,12 @@ def arrive(packet: Packet, now: int, settings: Settings) -> tuple[Image, bool]:
     return image, skewed
 
 
-def capped(process_ms: int, inserted_ms: int, settings: Settings) -> int:
+def capped(process_ms: int, inserted_ms: int, settings: QueueSettings) -> int:
     """The Process Date is never later than the Insertion Date + max_wait, so that no burst delays a job for ever."""
     return min(process_ms, inserted_ms + settings.max_wait) if settings.max_wait else process_ms
 
 
-def merge(held: Image, incoming: Image, settings: Settings) -> Image:
+def merge(held: Image, incoming: Image, settings: QueueSettings) -> Image:
     """Two images of one key become one."""
     newer = incoming.data_date >= held.data_date
     return Image(
@@ -86,17 +86,17 @@ def merge(held: Image, incoming: Image, settings: Settings) -> Image:
     )
 
 
-def is_late(held: Image, incoming: Image, settings: Settings) -> bool:
+def is_late(held: Image, incoming: Image, settings: QueueSettings) -> bool:
     """Whether a packet is older than what it meets, in a queue that ignores such packets."""
     return settings.late_packets == "ignore" and incoming.data_date < held.data_date
 
 
-def merge_waiting(row: Row, incoming: Image, settings: Settings) -> Row:
+def merge_waiting(row: JobRow, incoming: Image, settings: QueueSettings) -> JobRow:
     """An arrival meets a waiting row: one row, whose count of failures begins anew; its lifetime's does not."""
     return replace(row, image=merge(row.image, incoming, settings), timeouts=0)
 
 
-def merge_slot(row: Row, incoming: Image, now: int, settings: Settings) -> Row:
+def merge_slot(row: JobRow, incoming: Image, now: int, settings: QueueSettings) -> JobRow:
     """An arrival meets a running row: it waits in the slot, or merges with what waits there."""
     free = row.slot is None or is_expired(row.slot, now)
     slot = incoming if free or row.slot is None else merge(row.slot, incoming, settings)
@@ -104,7 +104,7 @@ def merge_slot(row: Row, incoming: Image, now: int, settings: Settings) -> Row:
     return replace(row, slot=slot, stop=stop)
 
 
-def claim(row: Row, owner: str, now: int, lease_ms: int) -> Row:
+def claim(row: JobRow, owner: str, now: int, lease_ms: int) -> JobRow:
     """A waiting row gets a lease, under a token that it never had."""
     return replace(
         row,
@@ -118,117 +118,117 @@ def claim(row: Row, owner: str, now: int, lease_ms: int) -> Row:
     )
 
 
-def beat(row: Row, now: int) -> Row:
+def beat(row: JobRow, now: int) -> JobRow:
     """The lease begins anew; late is welcome as long as nobody else has the row."""
     return replace(row, start_ms=now)
 
 
-def holds(row: Row | None, token: int) -> bool:
+def holds(row: JobRow | None, token: int) -> bool:
     """Whether a handle is the one that the row was claimed under."""
     return row is not None and row.status == PROCESSING and row.token == token
 
 
-def done(row: Row, now: int) -> Change:
+def done(row: JobRow, now: int) -> RowChange:
     """The work is finished: the row goes, or lives on as its successor."""
     slot, expired = live_slot(row, now)
     if slot is None:
-        return Change(None, expired=expired)
-    return Change(waiting(replace(row, image=slot, timeouts=0)))
+        return RowChange(None, expired=expired)
+    return RowChange(waiting(replace(row, image=slot, timeouts=0)))
 
 
 def end_attempt(
-    row: Row,
+    row: JobRow,
     now: int,
-    settings: Settings,
+    settings: QueueSettings,
     how: Literal["timeout", "failed"],
     *,
     reason: str | None = None,
     delay_ms: int | None = None,
     retry: bool = True,
-) -> Change:
+) -> RowChange:
     """An attempt ended without success: again, or dead. Exactly one such end is counted per attempt."""
     counter = min(MAX_COUNTER, row.timeouts + 1)
     ended = replace(_noted(row, now, how, reason), timeouts=counter, lifetime=row.lifetime + 1)
-    flags: tuple[Reason, ...] = ("lifetime_timeouts",) if ended.lifetime >= settings.lifetime_timeouts else ()
+    flags: tuple[AttemptReason, ...] = ("lifetime_timeouts",) if ended.lifetime >= settings.lifetime_timeouts else ()
     gone = _ended_for_good(ended, now)
     if gone is not None:
         return gone._replace(flags=flags)
     if not retry or counter >= settings.max_timeouts:
         cause: Literal["max_timeouts", "failed"] = "max_timeouts" if counter >= settings.max_timeouts else "failed"
         slot, expired = live_slot(row, now)
-        return Change(None, bury(ended, now, cause, reason or how), slot, (cause, *flags), expired)
+        return RowChange(None, bury(ended, now, cause, reason or how), slot, (cause, *flags), expired)
     slot, expired = live_slot(row, now)
     if slot is not None:
         merged = replace(ended, image=merge(ended.image, slot, settings), timeouts=0)
-        return Change(waiting(merged), flags=flags)
+        return RowChange(waiting(merged), flags=flags)
     process = _retry_date(row, now, counter, settings, how, delay_ms)
     image = row.image if process == row.image.process_ms else replace(row.image, process_ms=process)
-    return Change(waiting(replace(ended, image=image)), flags=flags, expired=expired)
+    return RowChange(waiting(replace(ended, image=image)), flags=flags, expired=expired)
 
 
-def release(row: Row, now: int, settings: Settings) -> Change:
+def release(row: JobRow, now: int, settings: QueueSettings) -> RowChange:
     """A worker that shuts down gives the row back; that is nobody's failure."""
     gone = _ended_for_good(row, now)
     if gone is not None:
         return gone
     slot, expired = live_slot(row, now)
     if slot is not None:
-        return Change(waiting(replace(row, image=merge(row.image, slot, settings), timeouts=0)))
-    return Change(waiting(row), expired=expired)
+        return RowChange(waiting(replace(row, image=merge(row.image, slot, settings), timeouts=0)))
+    return RowChange(waiting(row), expired=expired)
 
 
-def cancel(row: Row, now: int, reason: str | None) -> Change:
+def cancel(row: JobRow, now: int, reason: str | None) -> RowChange:
     """What waits is gone at once; what runs is told to stop, and then not tried again. The slot is dropped."""
     if row.status == WAITING:
-        return Change(None, bury(row, now, "cancelled", reason))
-    return Change(replace(row, stop="cancel", stop_reason=reason, slot=None))
+        return RowChange(None, bury(row, now, "cancelled", reason))
+    return RowChange(replace(row, stop="cancel", stop_reason=reason, slot=None))
 
 
-def live_slot(row: Row, now: int) -> tuple[Image | None, int]:
+def live_slot(row: JobRow, now: int) -> tuple[Image | None, int]:
     """The successor, unless it has expired; and how many expired."""
     if row.slot is not None and is_expired(row.slot, now):
         return None, 1
     return row.slot, 0
 
 
-def waiting(row: Row) -> Row:
+def waiting(row: JobRow) -> JobRow:
     """The row, without its lease. The token stays: it must never repeat."""
     return replace(row, status=WAITING, start_ms=None, lease_ms=0, owner=None, slot=None, stop=None, stop_reason=None)
 
 
-def bury(row: Row, now: int, cause: Cause, reason: str | None) -> DeadLetter:
+def bury(row: JobRow, now: int, cause: Cause, reason: str | None) -> DeadLetter:
     """What is kept of a row that will not run again."""
     return DeadLetter(
         row.entry, row.key, row.hash, row.image, cause, reason, now, row.timeouts, row.lifetime, row.attempts
     )
 
 
-def backoff(counter: int, settings: Settings) -> int:
+def backoff(counter: int, settings: QueueSettings) -> int:
     """How long to wait after so many failures: twice as long each time."""
     if not settings.retry_backoff:
         return 0
     return min(settings.max_retry_backoff, settings.retry_backoff << min(counter - 1, 40))
 
 
-def effective_priority(image: Image, now: int, settings: Settings) -> int:
+def effective_priority(image: Image, now: int, settings: QueueSettings) -> int:
     """With aging, a row that is past due for long counts as more urgent."""
     if not settings.aging:
         return image.priority
     return max(0, image.priority - max(0, now - image.process_ms) // settings.aging)
 
 
-def _ended_for_good(row: Row, now: int) -> Change | None:
+def _ended_for_good(row: JobRow, now: int) -> RowChange | None:
     """An attempt of a cancelled or expired row was its last; a successor lives on."""
     if row.stop == "cancel":
         slot, expired = live_slot(row, now)
-        return Change(None, bury(row, now, "cancelled", row.stop_reason), slot, expired=expired)
+        return RowChange(None, bury(row, now, "cancelled", row.stop_reason), slot, expired=expired)
     if is_expired(row.image, now):
         slot, expired = live_slot(row, now)
-        return Change(None, None, slot, expired=expired + 1)
+        return RowChange(None, None, slot, expired=expired + 1)
     return None
 
 
-def _retry_date(row: Row, now: int, counter: int, settings: Settings, how: str, delay_ms: int | None) -> int:
+def _retry_date(row: JobRow, now: int, counter: int, settings: QueueSettings, how: str, delay_ms: int | None) -> int:
     """When the next attempt may start: a time-out moves the date only if the queue has a backoff."""
     pause = backoff(counter, settings)
     if how == "timeout":
@@ -236,7 +236,7 @@ def _retry_date(row: Row, now: int, counter: int, settings: Settings, how: str, 
     return now + (pause if delay_ms is None else delay_ms)
 
 
-def _noted(row: Row, now: int, how: Literal["timeout", "failed"], reason: str | None) -> Row:
+def _noted(row: JobRow, now: int, how: Literal["timeout", "failed"], reason: str | None) -> JobRow:
     assert row.start_ms is not None
     attempt = Attempt(row.start_ms, now, row.owner or "", how, reason)
     return replace(row, attempts=(*row.attempts[1 - MAX_ATTEMPTS_KEPT :], attempt))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from everlog.queues.operations import Place
-from everlog.queues.rows import DeadLetter, Flag, Row
+from everlog.queues.operations import JobPlace
+from everlog.queues.rows import DeadLetter, Flag, JobRow
 
 
 class Times(NamedTuple):
@@ -17,7 +17,7 @@ class Times(NamedTuple):
     expires_s: int | None
 
 
-class Counts(NamedTuple):
+class TableCounts(NamedTuple):
     """How many rows there are; expired ones do not count, overdue ones do as ready."""
 
     ready: int
@@ -26,33 +26,33 @@ class Counts(NamedTuple):
     oldest_due_ms: int | None
 
 
-Write: TypeAlias = tuple[Row, Row | None]
+TableWrite: TypeAlias = tuple[JobRow, JobRow | None]
 """A row, and what it was before; None for a new one."""
 
 
-class Table(Protocol):
+class QueueTable(Protocol):
     """The rows of one queue shard. All calls of one operation see and make one state: a store commits them together."""
 
     def next_entry(self) -> int:
         """A number that no row ever had."""
 
-    def find(self, key_hash: bytes, key: bytes) -> Sequence[Row]:
+    def find(self, key_hash: bytes, key: bytes) -> Sequence[JobRow]:
         """All rows of a key, by entry; hashes may collide, keys do not."""
 
-    def get(self, entry: int) -> Row | None: ...
+    def get(self, entry: int) -> JobRow | None: ...
 
-    def save(self, row: Row, before: Row | None) -> None:
+    def save(self, row: JobRow, before: JobRow | None) -> None:
         """Write a row; `before` is what it was, None for a new one."""
 
-    def save_all(self, writes: Sequence[Write]) -> None:
+    def save_all(self, writes: Sequence[TableWrite]) -> None:
         """Write rows of different entries."""
         for row, before in writes:
             self.save(row, before)
 
-    def refile(self, row: Row, before: Row) -> None:
+    def refile(self, row: JobRow, before: JobRow) -> None:
         """The same, to the place where new rows go."""
 
-    def remove(self, row: Row) -> None: ...
+    def remove(self, row: JobRow) -> None: ...
 
     def end(self, entry: int, token: int) -> bool:
         """Remove a row that is held under this token and has no successor, without a look at it.
@@ -65,7 +65,7 @@ class Table(Protocol):
         """The same for many, each an entry and a token: those that were removed."""
         return {handle for handle in handles if self.end(*handle)}
 
-    def find_all(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[Row] | None] | None:
+    def find_all(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[JobRow] | None] | None:
         """All rows with these hashes; None if this table has no quick way to tell.
 
         Whoever asks may put a None in, for rows that are to be looked up again.
@@ -75,13 +75,13 @@ class Table(Protocol):
     def priorities(self) -> Iterable[int]:
         """The priorities of waiting rows, each once, ascending. Lazy: nobody need look beyond what is used."""
 
-    def due(self, priority: int, now: int, limit: int) -> Sequence[Row]:
+    def due(self, priority: int, now: int, limit: int) -> Sequence[JobRow]:
         """The first waiting rows of a priority with a Process Date up to now, not expired, in their order."""
 
-    def overdue(self, now: int, limit: int) -> Sequence[Row]:
+    def overdue(self, now: int, limit: int) -> Sequence[JobRow]:
         """Rows whose lease is over, the longest first."""
 
-    def expired(self, now: int, limit: int) -> Sequence[Row]:
+    def expired(self, now: int, limit: int) -> Sequence[JobRow]:
         """Waiting rows that have expired."""
 
     def live_leases(self, now: int) -> int:
@@ -90,9 +90,9 @@ class Table(Protocol):
     def times(self, now: int) -> Times:
         """The next Process Date after now, the first deadline, the first expiration of a waiting row."""
 
-    def counts(self, now: int) -> Counts: ...
+    def counts(self, now: int) -> TableCounts: ...
 
-    def page(self, after: Place | None, now: int, limit: int) -> Sequence[Row]:
+    def page(self, after: JobPlace | None, now: int, limit: int) -> Sequence[JobRow]:
         """Waiting rows that have not expired, in order, beyond a place."""
 
     def starts(self, since: int) -> Sequence[int]:

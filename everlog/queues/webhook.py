@@ -19,7 +19,7 @@ TIMEOUT = 5.0
 STOP_SECONDS = 10.0
 
 
-class FlagBody(msgspec.Struct, rename="camel"):
+class WebhookBody(msgspec.Struct, rename="camel"):
     """What is sent."""
 
     queue: str
@@ -41,7 +41,7 @@ class Webhook:
         self._lock = threading.Lock()
 
     def tell(self, name: str, flag: Flag) -> None:
-        body = FlagBody(name, flag.reason, flag.count, flag.first_ms, flag.last_ms, flag.owner, flag.dead_entry)
+        body = WebhookBody(name, flag.reason, flag.count, flag.first_ms, flag.last_ms, flag.owner, flag.dead_entry)
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="everlog-webhook", daemon=True)

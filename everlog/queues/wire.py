@@ -14,7 +14,6 @@ from everlog import errors
 from everlog.errors import EverlogError, InvalidInput, StorageFailed
 from everlog.queues.operations import (
     AckFlag,
-    Answer,
     AskDue,
     AskHead,
     AskStats,
@@ -27,31 +26,32 @@ from everlog.queues.operations import (
     Forget,
     Get,
     Heartbeat,
-    Lease,
+    JobLease,
+    JobPlace,
     ListDead,
     ListFlags,
     ListLeases,
     Operation,
     Pause,
     Peek,
-    Place,
     Put,
     PutAnswer,
+    QueueAnswer,
     RaiseFlag,
     Release,
     Revive,
     Stats,
     Sweep,
 )
-from everlog.queues.rows import DeadLetter, Flag, Row
+from everlog.queues.rows import DeadLetter, Flag, JobRow
 
 MAX_OPERATIONS = 1000
 MEDIA_TYPE = "application/vnd.msgpack"
-Outcome: TypeAlias = Answer | EverlogError
+WireOutcome: TypeAlias = QueueAnswer | EverlogError
 
 _ANSWERS: dict[type[Any], Any] = {
     Put: PutAnswer,
-    Claim: list[Lease],
+    Claim: list[JobLease],
     Heartbeat: BeatAnswer,
     Done: str,
     Fail: str,
@@ -63,14 +63,14 @@ _ANSWERS: dict[type[Any], Any] = {
     AckFlag: bool,
     RaiseFlag: None,
     Sweep: int,
-    Get: list[Row],
-    Peek: list[Row],
-    ListLeases: list[Row],
+    Get: list[JobRow],
+    Peek: list[JobRow],
+    ListLeases: list[JobRow],
     ListDead: list[DeadLetter],
     ListFlags: list[Flag],
     AskStats: Stats,
     AskDue: DueAnswer,
-    AskHead: Place | None,
+    AskHead: JobPlace | None,
 }
 _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(answer) for kind, answer in _ANSWERS.items()
@@ -106,14 +106,14 @@ def decode_operations(data: bytes) -> list[Operation]:
     return found
 
 
-def encode_outcomes(outcomes: Sequence[Outcome]) -> bytes:
+def encode_outcomes(outcomes: Sequence[WireOutcome]) -> bytes:
     """Answers and errors, in the order of their operations."""
     return encode(
         [(False, pack_error(found)) if isinstance(found, EverlogError) else (True, found) for found in outcomes]
     )
 
 
-def decode_outcomes(data: bytes, operations: Sequence[Operation]) -> list[Outcome]:
+def decode_outcomes(data: bytes, operations: Sequence[Operation]) -> list[WireOutcome]:
     try:
         found = _decode_outcomes(data)
         return [

@@ -16,14 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Literal
 
+from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import EverlogError, InvalidInput, LeaseLost
-from everlog.queues.heart import Heart
+from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job import GiveUp, JobFunction, Retry, find_jobs
 from everlog.queues.jobs import Job
 from everlog.queues.operations import BeatAnswer, Handle
-from everlog.queues.options import MAX_CLAIM, QueueOptions
+from everlog.queues.port import POLL_SECONDS, QueueStore
 from everlog.queues.queue import Queue
-from everlog.queues.store import POLL_SECONDS, QueueStore
 
 log = logging.getLogger("everlog.queues")
 
@@ -35,7 +35,7 @@ Why = Literal["lost", "cancel", "restart", "shutdown"]
 Say = Callable[[], Awaitable[None]]
 
 
-class Room:
+class WorkerSlots:
     """How many more jobs may run. A job gives its place back once, however often that is said."""
 
     def __init__(self, places: int) -> None:
@@ -90,7 +90,7 @@ class Worker:
         self._concurrency = concurrency
         self._poll = poll
         self._grace = grace
-        self._heart = Heart(store.sibling, store.clock)
+        self._heart = Heartbeats(store.sibling, store.clock)
         self._threads = ThreadPoolExecutor(concurrency * len(self._jobs), thread_name_prefix="everlog-job")
         self._stopping = asyncio.Event()
         self._running: dict[asyncio.Task[None], Why | None] = {}
@@ -135,7 +135,7 @@ class Worker:
 
     async def _serve(self, function: JobFunction, queue: Queue) -> None:
         """Claim and start jobs of one queue. A pass ends when there is nothing, or after a minute."""
-        room = Room(self._concurrency)
+        room = WorkerSlots(self._concurrency)
         clock = self._store.clock
         fast_only, pass_ends = False, clock.monotonic() + PASS_SECONDS
         while True:
@@ -159,7 +159,7 @@ class Worker:
                 await self._store.wait(queue.name, self.name, self._poll)
                 pass_ends = clock.monotonic() + PASS_SECONDS
 
-    def _start(self, function: JobFunction, job: Job, room: Room) -> None:
+    def _start(self, function: JobFunction, job: Job, room: WorkerSlots) -> None:
         loop = asyncio.get_running_loop()
         task = asyncio.create_task(self._run_job(function, job, room))
         self._running[task] = None
@@ -183,7 +183,7 @@ class Worker:
             self._running[task] = why
             task.cancel()
 
-    async def _run_job(self, function: JobFunction, job: Job, room: Room) -> None:
+    async def _run_job(self, function: JobFunction, job: Job, room: WorkerSlots) -> None:
         """Run the function once, and say how it went. Nothing that it raises ends the worker."""
         say: Say
         try:

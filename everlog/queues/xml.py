@@ -12,10 +12,10 @@ from xml.parsers import expat
 
 from msgspec.structs import replace
 
+from everlog.config.queue_options import QueueOptions, check_name, make_options
 from everlog.errors import InvalidConfig, InvalidDeclaration, InvalidInput
 from everlog.queues.columns import COLUMN_NAME, MAX_COLUMNS, PREDEFINED, TYPES, Column, check_value
-from everlog.queues.declaration import Declaration, Schema
-from everlog.queues.options import QueueOptions, check_name, make_options
+from everlog.queues.declaration import ColumnSchema, Declaration
 
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MODELS = ("content", "data", "log", "queue", "journal", "session", "sequential", "tree")
@@ -173,7 +173,7 @@ class _Table:
             raise _wrong(found[1], self._file, None, f"<{tag}> stands once in a table")
         return found[0] if found else None
 
-    def _schema(self) -> Schema:
+    def _schema(self) -> ColumnSchema:
         element = self._only("schema")
         columns: dict[str, Column] = {}
         for child in [] if element is None else element.children:
@@ -191,7 +191,7 @@ class _Table:
                 raise self._wrong("row-key", f"the column {name!r} is a {columns[name].type}: it cannot be a key")
         if len(set(key)) < len(key):
             raise self._wrong("row-key", "row-key names a column twice")
-        return Schema(1, key, tuple(columns.values()))
+        return ColumnSchema(1, key, tuple(columns.values()))
 
     def _column(self, element: Element) -> Column:
         name = element.attributes.get("name", "")

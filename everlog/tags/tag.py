@@ -12,30 +12,23 @@ from typing import Any
 
 import msgspec
 
+from everlog.core.events import EventRecord
+from everlog.core.plan import Watermark
+from everlog.core.tag_names import PER_SLICE_TAG, SLICES, check_tag, is_built_in, slice_of, slice_tag
+from everlog.core.timeuuid import MIN_RANK, TimeUuid, before_time
+from everlog.core.values import Position
 from everlog.errors import InvalidInput, InvalidOffset, InvalidRange, NotReplicated
-from everlog.journal.events import EventRecord
 from everlog.journal.journal import Parts
-from everlog.journal.tag_names import (
-    PER_SLICE_TAG,
-    SLICES,
-    check_tag,
-    is_built_in,
-    slice_of,
-    slice_tag,
-)
-from everlog.journal.values import Position
-from everlog.order.plan import Watermark
-from everlog.order.timeuuid import MIN_RANK, TimeUuid, before_time
-from everlog.store.tags import TagRow, TagTables
-from everlog.tags.reading import read_range
-from everlog.tags.retrying import Patience
+from everlog.store.tag_port import TagRow, TagTables
+from everlog.tags.read_retry import Patience
 from everlog.tags.upkeep import Refs, Verified, all_journals, drop, verify_journal
-from everlog.tags.watching import Watermarks
+from everlog.tags.view_reader import read_range
+from everlog.tags.watermarks import Watermarks
 
 BEGINNING = TimeUuid(-1, MIN_RANK)
 FUTURE_MS = 3_600_000
 
-After = TimeUuid | uuid.UUID | Position | str | None
+TagOffset = TimeUuid | uuid.UUID | Position | str | None
 
 
 class TaggedEvent(msgspec.Struct, frozen=True, gc=False):
@@ -143,7 +136,7 @@ class Tag:
         self._retry = Patience(self._config)
 
     def current(
-        self, *, after: After = None, since: datetime | None = None, token: Position | str | None = None
+        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
     ) -> AsyncIterator[TaggedEvent]:
         """What the view holds as of now; it ends there.
 
@@ -153,27 +146,27 @@ class Tag:
         return _each(self.current_pages(after=after, since=since, token=token))
 
     def live(
-        self, *, after: After = None, since: datetime | None = None, token: Position | str | None = None
+        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
     ) -> AsyncIterator[TaggedEvent]:
         """Like `current`, but it does not end: new events come as soon as they are in the view."""
         return _each(self.live_pages(after=after, since=since, token=token))
 
     def current_pages(
-        self, *, after: After = None, since: datetime | None = None, token: Position | str | None = None
+        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
     ) -> AsyncGenerator[list[TaggedEvent], None]:
         """Like `current`, a list of events at a time."""
         start, position = parse_start(after, since, token)
         return self._current(start, position)
 
     def live_pages(
-        self, *, after: After = None, since: datetime | None = None, token: Position | str | None = None
+        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
     ) -> AsyncGenerator[list[TaggedEvent], None]:
         """Like `live`, a list of events at a time."""
         start, position = parse_start(after, since, token)
         return self._live(start, position)
 
     def steps(
-        self, after: After = None, *, since: datetime | None = None, token: Position | str | None = None
+        self, after: TagOffset = None, *, since: datetime | None = None, token: Position | str | None = None
     ) -> AsyncGenerator[list[TaggedEvent] | Watermark, None]:
         """Like `live_pages`, and the watermark each time that all up to it was given, events or not."""
         start, position = parse_start(after, since, token)
@@ -263,7 +256,9 @@ async def _each(pages: AsyncGenerator[list[TaggedEvent], None]) -> AsyncIterator
                 yield event
 
 
-def parse_start(after: After, since: datetime | None, token: Position | str | None) -> tuple[TimeUuid, Position | None]:
+def parse_start(
+    after: TagOffset, since: datetime | None, token: Position | str | None
+) -> tuple[TimeUuid, Position | None]:
     """Where to read from, and which position must have been reached. Nothing is asked of anybody yet."""
     position = Position.parse(token) if isinstance(token, str) else token
     if isinstance(after, str) and ":" in after:

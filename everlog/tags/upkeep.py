@@ -14,14 +14,14 @@ from typing import NamedTuple
 import msgspec
 
 from everlog.config import Config
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Head, Topic, exists
-from everlog.journal.tag_names import is_tag, shard_of, slice_of, slice_tag
-from everlog.order.buckets import Bucket, bucket_of
-from everlog.order.plan import BEGINNING, START, TOPIC_NUMBER
-from everlog.order.timeuuid import MIN_RANK, TimeUuid, event_rank
-from everlog.store.base import RowCursor, Store
-from everlog.store.tags import TagEntry, TagRow, TagTables
+from everlog.core.buckets import Bucket, bucket_of
+from everlog.core.events import EventRecord
+from everlog.core.head import Head, Topic, exists
+from everlog.core.plan import BEGINNING, START, TOPIC_NUMBER
+from everlog.core.tag_names import is_tag, shard_of, slice_of, slice_tag
+from everlog.core.timeuuid import MIN_RANK, TimeUuid, event_rank
+from everlog.store.port import RowCursor, Store
+from everlog.store.tag_port import TagEntry, TagRow, TagTables
 
 PAGE = 1000
 # The index of the last event of a record from before the order began.

@@ -19,9 +19,9 @@ pytest.register_assert_rewrite(
     "everlog.testing.log",
     "everlog.testing.projection_views",
     "everlog.testing.projections",
-    "everlog.testing.queue_keeping",
-    "everlog.testing.queue_leasing",
-    "everlog.testing.queue_merging",
+    "everlog.testing.queue_retention",
+    "everlog.testing.queue_leases",
+    "everlog.testing.queue_merges",
     "everlog.testing.store",
     "everlog.testing.tags",
 )

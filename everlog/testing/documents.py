@@ -13,33 +13,42 @@ from everlog.documents.bodies import decode_body, encode_body
 from everlog.documents.filters.evaluation import make_matcher
 from everlog.documents.ids import TransactionId, time_uuid
 from everlog.documents.indexes import Index, IndexSortItem, IndexStatus
-from everlog.documents.model import Change, Command, Settings, Transaction, Written, decide
+from everlog.documents.model import (
+    DocumentChange,
+    DocumentCommand,
+    DocumentTransaction,
+    WriteSettings,
+    WrittenDocument,
+    decide,
+)
 from everlog.documents.nodes import Node, NodeState
 from everlog.documents.order import index_key
 from everlog.documents.paths import parse_path, quantum_of
-from everlog.documents.planning import Range
-from everlog.documents.store import DocumentStore, TemplateIndex, View, Waiting
+from everlog.documents.port import DocumentStore, DocumentView, TemplateIndex, WaitingTransaction
+from everlog.documents.query_plan import IndexRange
 
 NOW = 1_700_000_000_000
 MANY = 10**9
 
 
-async def write(store: DocumentStore, method: Any, path: str, body: Any = None, **options: Any) -> Written | Change:
+async def write(
+    store: DocumentStore, method: Any, path: str, body: Any = None, **options: Any
+) -> WrittenDocument | DocumentChange:
     """Decide and accept; the store must take it."""
     made = await prepare(store, method, path, body, **options)
-    if isinstance(made, Change):
+    if isinstance(made, DocumentChange):
         assert await store.accept(made)
     return made
 
 
 async def prepare(
     store: DocumentStore, method: Any, path: str, body: Any = None, *, now_ms: int = NOW, **options: Any
-) -> Written | Change:
+) -> WrittenDocument | DocumentChange:
     """Only decide."""
     place = parse_path(path)
     state = await store.load(place)
-    command = Command(method, place, body, **options)
-    return decide(*state, command, now_ms=now_ms, entropy=uuid.uuid4().int, settings=Settings())
+    command = DocumentCommand(method, place, body, **options)
+    return decide(*state, command, now_ms=now_ms, entropy=uuid.uuid4().int, settings=WriteSettings())
 
 
 def name(prefix: str = "c") -> str:
@@ -59,14 +68,14 @@ def make_index(index_id: str, *fields: str, condition: str | None = None) -> Ind
 
 async def ids(store: DocumentStore, uri: str, low: str = "", high: str | None = None, **options: Any) -> list[str]:
     found = await store.elements(
-        uri, Range(low, high), **{"reverse": False, "limit": 1000, "max_bytes": MANY, **options}
+        uri, IndexRange(low, high), **{"reverse": False, "limit": 1000, "max_bytes": MANY, **options}
     )
     return [str(entry.key) for entry in found.entries]
 
 
 async def indexed(store: DocumentStore, uri: str, index: Index, **options: Any) -> list[str]:
     settings = {"reverse": False, "limit": 1000, "max_bytes": MANY, **options}
-    found = await store.entries(uri, index, Range(b"", b"\xff"), **settings)
+    found = await store.entries(uri, index, IndexRange(b"", b"\xff"), **settings)
     return [decode_body(entry.body)["id"] for entry in found.entries]
 
 
@@ -80,7 +89,7 @@ async def build(store: DocumentStore, uri: str, index: Index, *, limit: int = 2)
 
 async def waiting(
     store: DocumentStore, uri: str, first: int = quantum_of(NOW) - 1, last: int = quantum_of(NOW) + 10
-) -> list[Waiting]:
+) -> list[WaitingTransaction]:
     return [one async for page in store.incomplete(first, last) for one in page if one.uri == uri]
 
 
@@ -118,8 +127,8 @@ class DocumentStoreConformance:
         path = name("d")
         await write(store, "put", path, 0)
         first, second = [await prepare(store, "put", path, number) for number in (1, 2)]
-        assert isinstance(first, Change)
-        assert isinstance(second, Change)
+        assert isinstance(first, DocumentChange)
+        assert isinstance(second, DocumentChange)
         assert await store.accept(first)
         assert not await store.accept(second)
         head, row = await store.load(parse_path(path))
@@ -136,7 +145,7 @@ class DocumentStoreConformance:
             for _ in range(5):
                 while True:
                     made = await prepare(store, "put", path, number)
-                    assert isinstance(made, Change)
+                    assert isinstance(made, DocumentChange)
                     if await store.accept(made):
                         accepted.append(made.head.revision)
                         break
@@ -155,11 +164,11 @@ class DocumentStoreConformance:
         assert await ids(store, uri, "a", "b") == ["a", "a1"]
         assert await ids(store, uri, "a\0", "b\0") == ["a1", "b"]
         assert await ids(store, uri, "a", "b\0", reverse=True, limit=2) == ["b", "a1"]
-        batch = await store.elements(uri, Range("", None), reverse=False, limit=2, max_bytes=MANY)
+        batch = await store.elements(uri, IndexRange("", None), reverse=False, limit=2, max_bytes=MANY)
         assert batch.more
-        batch = await store.elements(uri, Range("", None), reverse=False, limit=100, max_bytes=1)
+        batch = await store.elements(uri, IndexRange("", None), reverse=False, limit=100, max_bytes=1)
         assert (len(batch.entries), batch.more) == (1, True)
-        assert not (await store.elements(uri, Range("", None), reverse=False, limit=6, max_bytes=MANY)).more
+        assert not (await store.elements(uri, IndexRange("", None), reverse=False, limit=6, max_bytes=MANY)).more
 
     async def test_a_deleted_collection_leaves_no_element_behind(self, store: DocumentStore) -> None:
         uri = name() + "~"
@@ -208,14 +217,14 @@ class DocumentStoreConformance:
         path = name("d")
         await write(store, "put", path, 1)
         (accepted,) = await store.pending(path, limit=10)
-        orphan = Transaction(path, str(time_uuid(NOW, 7)), 2, "", "{}")
-        other = Transaction(name("never"), str(time_uuid(NOW, 8)), 1, "", "{}")
+        orphan = DocumentTransaction(path, str(time_uuid(NOW, 7)), 2, "", "{}")
+        other = DocumentTransaction(name("never"), str(time_uuid(NOW, 8)), 1, "", "{}")
         for one in (orphan, other):
             await store.add_transaction(one)
         assert [one.uuid for one in await store.pending(path, limit=10)] == [accepted.uuid]
-        assert not await store.abandon(Waiting(path, accepted.uuid, 1), NOW)
-        assert await store.abandon(Waiting(path, orphan.uuid, 2), NOW)
-        assert await store.abandon(Waiting(other.uri, other.uuid, 1), NOW)
+        assert not await store.abandon(WaitingTransaction(path, accepted.uuid, 1), NOW)
+        assert await store.abandon(WaitingTransaction(path, orphan.uuid, 2), NOW)
+        assert await store.abandon(WaitingTransaction(other.uri, other.uuid, 1), NOW)
         assert [one.uuid for one in await waiting(store, path)] == [accepted.uuid]
         assert await waiting(store, other.uri) == []
 
@@ -262,7 +271,7 @@ class DocumentStoreConformance:
         pending = await store.pending(uri, limit=10)
         for one in (*reversed(pending), *pending, pending[0]):
             await store.update_index(uri, index, [one], locate, one.revision)
-        found = await store.entries(uri, index, Range(b"", b"\xff"), reverse=False, limit=10, max_bytes=MANY)
+        found = await store.entries(uri, index, IndexRange(b"", b"\xff"), reverse=False, limit=10, max_bytes=MANY)
         assert [decode_body(entry.body)["a"] for entry in found.entries] == ["r"]
 
     async def test_writes_during_a_build_are_in_the_index(self, store: DocumentStore) -> None:
@@ -375,7 +384,7 @@ class DocumentStoreConformance:
         assert found[8] >= before + 3
 
     async def test_views_and_template_indexes(self, store: DocumentStore) -> None:
-        view = View(name("v") + "~", "abc/{*}", "a > 5")
+        view = DocumentView(name("v") + "~", "abc/{*}", "a > 5")
         assert await store.put_view(view)
         assert not await store.put_view(view)
         assert view in await store.views()

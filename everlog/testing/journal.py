@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from everlog.client import Everlog
+from everlog.core.events import Event
 from everlog.errors import Conflict, InvalidInput, JournalHalted, JournalNotFound
-from everlog.journal.events import Event
 from everlog.testing.journal_support import (
     ALL_CONDITIONS,
     BROKEN,

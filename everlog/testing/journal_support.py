@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from everlog.client import Everlog
+from everlog.core.events import Event, EventRecord
+from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import JournalHalted
-from everlog.journal.events import Event, EventRecord
 from everlog.journal.journal import Journal
-from everlog.journal.values import MAX_SEQ_NR
-from everlog.log.base import NewRecord
+from everlog.log.port import NewRecord
 from everlog.testing.replication import apply_range, replicate
 
 Settle = Callable[[Everlog], Awaitable[object]]

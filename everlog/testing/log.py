@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from everlog.errors import EverlogError
-from everlog.log.base import Bounds, Log, LogTopic, NewRecord, Record
+from everlog.log.port import Bounds, Log, LogTopic, NewRecord, Record
 
 
 def new_record(key: bytes | None = b"k", partition: int = 0, value: bytes | None = b"v", at: int = 1) -> NewRecord:

@@ -14,20 +14,20 @@ from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any
 
-from everlog.clock import Clock
 from everlog.journal.journal import Parts
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
 from everlog.projections.offsets import Offset
+from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
 from everlog.projections.provider import ReadOffset
 from everlog.projections.runner import Runner
-from everlog.projections.sharing import Lease
-from everlog.projections.sqlite.store import MEMORY, SqliteOffsetStore
-from everlog.projections.store import OffsetStore
+from everlog.projections.save_window import OffsetProgress
+from everlog.projections.sqlite.offset_store import MEMORY, SqliteOffsetStore
 from everlog.projections.strategies import AtLeastOnce
-from everlog.projections.windows import Progress
+from everlog.runtime.clock import Clock
+from everlog.runtime.lease import Lease
 
 
 class ListProvider:
@@ -88,7 +88,7 @@ class MemoryOffsets(SqliteOffsetStore):
     def last_offset(self) -> Offset | None:
         return self.all_offsets[0] if self.all_offsets else None
 
-    async def save(self, lease: Lease, progress: Progress) -> None:
+    async def save(self, lease: Lease, progress: OffsetProgress) -> None:
         await super().save(lease, progress)
         if progress.offset is not None:
             self.all_offsets.insert(0, progress.offset)
@@ -162,7 +162,7 @@ async def _until(
         await asyncio.sleep(interval)
 
 
-class Sink:
+class ProjectionSink:
     """Lets a projection go on save by save: `await sink.request(2)` gives the next two saves' offsets."""
 
     def __init__(self) -> None:
@@ -188,12 +188,12 @@ class Sink:
 
 
 class _SinkStore(MemoryOffsets):
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: ProjectionSink) -> None:
         super().__init__()
         self._sink = sink
         self.open = False
 
-    async def save(self, lease: Lease, progress: Progress) -> None:
+    async def save(self, lease: Lease, progress: OffsetProgress) -> None:
         if not self.open:
             await self._sink.allow()
         await super().save(lease, progress)
@@ -201,9 +201,9 @@ class _SinkStore(MemoryOffsets):
 
 
 @asynccontextmanager
-async def projection_sink(projection: Projection, *, parts: Parts | None = None) -> AsyncIterator[Sink]:
+async def projection_sink(projection: Projection, *, parts: Parts | None = None) -> AsyncIterator[ProjectionSink]:
     """A run whose pace the test sets. It starts with the first request."""
-    sink = Sink()
+    sink = ProjectionSink()
     store = _SinkStore(sink)
     runner = Runner([testable(projection)], store=store, parts=parts)
 

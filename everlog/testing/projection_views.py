@@ -14,13 +14,13 @@ from everlog.errors import HandlerFailed, InvalidProjection, OwnershipLost, Stor
 from everlog.projections.copies import Copies, tables_of
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
+from everlog.projections.port import KnownProjection, OffsetStore, Report, View, ViewChanged, ViewTransaction
 from everlog.projections.projection import Projection
 from everlog.projections.rebuild import Rebuild, abort, switch
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
-from everlog.projections.store import Known, OffsetStore, Report, Transaction, View, ViewChanged
+from everlog.projections.save_window import OffsetProgress
 from everlog.projections.strategies import exactly_once
-from everlog.projections.windows import Progress
 from everlog.testing.projection_kit import ListProvider
 from everlog.testing.projections import ID, letter, own
 
@@ -97,7 +97,7 @@ class ViewConformance(ViewStatements):
         rows = await store.view(tables_of(number, ["words"])).fetch(self.ALL)
         return {word: text for _, word, text in sorted(rows)}
 
-    async def put(self, running: Transaction, word: str, text: str = "x", group: str = "g") -> None:
+    async def put(self, running: ViewTransaction, word: str, text: str = "x", group: str = "g") -> None:
         await running.view.execute(self.PUT, group, word, text)
 
     # Rows and offset together
@@ -111,7 +111,7 @@ class ViewConformance(ViewStatements):
             running.savepoint(2)
             await self.put(running, "b")
             running.undo()
-            running.save(Progress(1, positions={("orders", 0): 4}))
+            running.save(OffsetProgress(1, positions={("orders", 0): 4}))
             running.bury([letter("2")])
             assert await self.found(words) == {}, "nobody sees it before the end"
         assert await self.found(words) == {"a": "x"}
@@ -124,7 +124,7 @@ class ViewConformance(ViewStatements):
         with pytest.raises(ZeroDivisionError):  # noqa: PT012
             async with words.transaction(lease) as running:
                 await self.put(running, "c")
-                running.save(Progress(2))
+                running.save(OffsetProgress(2))
                 _ = 1 / 0
         assert await self.found(words) == {}
         assert await words.load(ID) is None
@@ -135,7 +135,7 @@ class ViewConformance(ViewStatements):
         with pytest.raises(OwnershipLost):  # noqa: PT012
             async with words.transaction(stale) as running:
                 await self.put(running, "a")
-                running.save(Progress(1))
+                running.save(OffsetProgress(1))
         assert await self.found(words) == {}
 
     async def test_a_view_is_used_inside_its_handler_only(self, words: OffsetStore) -> None:
@@ -153,7 +153,7 @@ class ViewConformance(ViewStatements):
                 running.savepoint(offset)
                 await self.put(running, word, text)
                 running.keep()
-                running.save(Progress(offset))
+                running.save(OffsetProgress(offset))
         assert await self.found(words) == {"a": "1", "b": "9"}
         async with words.transaction(lease) as running:
             running.savepoint(5)
@@ -162,7 +162,7 @@ class ViewConformance(ViewStatements):
             running.savepoint(6)
             await self.put(running, "a", "again")
             running.keep()
-            running.save(Progress(6))
+            running.save(OffsetProgress(6))
         assert await self.found(words) == {"a": "again", "b": "9"}, "in their order, whatever they share"
 
     # The fixture of most projection tests, into a view
@@ -233,7 +233,7 @@ class ViewConformance(ViewStatements):
                     running.keep()
                 asleep.set()
                 await awake.wait()
-                running.save(Progress(4))
+                running.save(OffsetProgress(4))
 
         sleeping = asyncio.create_task(sleeper())
         await asleep.wait()
@@ -393,5 +393,5 @@ class ViewConformance(ViewStatements):
             await filling
 
 
-async def _no_lag(known: Known) -> None:
+async def _no_lag(known: KnownProjection) -> None:
     return None

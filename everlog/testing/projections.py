@@ -9,10 +9,10 @@ import pytest
 
 from everlog.errors import InvalidOffset, OffsetConflict, OwnershipLost, UnknownProjection
 from everlog.projections.ids import ProjectionId
-from everlog.projections.offsets import Int32, Offset, Sequence, Serialized
-from everlog.projections.sharing import Lease
-from everlog.projections.store import DeadLetter, Desired, OffsetStore, Report
-from everlog.projections.windows import Progress
+from everlog.projections.offsets import Int32, Offset, Sequence, SerializedOffset
+from everlog.projections.port import Desired, OffsetStore, ProjectionDeadLetter, Report
+from everlog.projections.save_window import OffsetProgress
+from everlog.runtime.lease import Lease
 
 ID = ProjectionId("carts", "carts-0")
 OTHER = ProjectionId("carts", "carts-1")
@@ -22,7 +22,7 @@ OFFSETS: list[Offset] = [
     Int32(7),
     Sequence(7),
     uuid.UUID("49225740-2019-11ea-a752-ffae2393b6e4"),
-    Serialized(4, "cart", b"\x00\xff"),
+    SerializedOffset(4, "cart", b"\x00\xff"),
 ]
 
 
@@ -34,7 +34,7 @@ async def own(store: OffsetStore, projection: ProjectionId = ID, owner: str = "m
     return lease
 
 
-def letter(offset: str = "4", **facts: object) -> DeadLetter:
+def letter(offset: str = "4", **facts: object) -> ProjectionDeadLetter:
     values: dict[str, object] = {
         "name": ID.name,
         "key": ID.key,
@@ -45,7 +45,7 @@ def letter(offset: str = "4", **facts: object) -> DeadLetter:
         "payload": b'"jkl"',
         "created_ms": 1_700_000_000_000,
     }
-    return DeadLetter(**{**values, **facts})  # type: ignore[arg-type]
+    return ProjectionDeadLetter(**{**values, **facts})  # type: ignore[arg-type]
 
 
 class OffsetStoreConformance:
@@ -63,7 +63,7 @@ class OffsetStoreConformance:
     @pytest.mark.parametrize("offset", OFFSETS, ids=lambda one: type(one).__name__)
     async def test_every_type_of_offset_comes_back(self, store: OffsetStore, offset: Offset) -> None:
         """What was saved is what is loaded, of the same type."""
-        await store.save(await own(store), Progress(offset))
+        await store.save(await own(store), OffsetProgress(offset))
         found = await store.load(ID)
         assert found == offset
         assert type(found) is type(offset)
@@ -74,26 +74,26 @@ class OffsetStoreConformance:
         ids = [ProjectionId("carts", f"carts-{number}") for number in range(5)]
         assert [one.partition for one in ids] == [3, 4, 0, 1, 2]
         for number, one in enumerate(ids):
-            await store.save(await own(store, one), Progress(number))
+            await store.save(await own(store, one), OffsetProgress(number))
         await store.set_offset(ids[2], None)
         assert [await store.load(one) for one in ids] == [0, 1, None, 3, 4]
         assert await store.load(ProjectionId("others", "carts-0")) is None
 
     async def test_a_map_is_merged_entry_by_entry(self, store: OffsetStore) -> None:
         lease = await own(store)
-        await store.save(lease, Progress({"t-0": 1, "t-1": 5}))
-        await store.save(lease, Progress({"t-0": 2}))
-        await store.save(lease, Progress({"t-2": 0}))
+        await store.save(lease, OffsetProgress({"t-0": 1, "t-1": 5}))
+        await store.save(lease, OffsetProgress({"t-0": 2}))
+        await store.save(lease, OffsetProgress({"t-2": 0}))
         assert await store.load(ID) == {"t-0": 2, "t-1": 5, "t-2": 0}
         (known,) = await store.known("carts")
         assert (known.key, known.offset) == ("carts-0", {"t-0": 2, "t-1": 5, "t-2": 0})
 
     async def test_parts_of_a_map_may_move_to_another_key(self, store: OffsetStore) -> None:
         """The source is divided anew: whoever reads an entry goes on where another key left it."""
-        await store.save(await own(store), Progress({"t-0": 1, "t-1": 5}))
+        await store.save(await own(store), OffsetProgress({"t-0": 1, "t-1": 5}))
         later = await own(store, OTHER)
         assert await store.load(OTHER) == {"t-0": 1, "t-1": 5}
-        await store.save(later, Progress({"t-1": 6}))
+        await store.save(later, OffsetProgress({"t-1": 6}))
         assert await store.load(ID) == {"t-0": 1, "t-1": 6}
 
     # Owners
@@ -142,19 +142,19 @@ class OffsetStoreConformance:
     async def test_a_stale_owner_cannot_move_the_offset(self, store: OffsetStore) -> None:
         """It resumes after a pause: nothing that it writes counts, whatever it is."""
         stale = await own(store, owner="a")
-        await store.save(stale, Progress(3))
+        await store.save(stale, OffsetProgress(3))
         current = await own(store, owner="b")
         for _ in range(2):
             with pytest.raises(OwnershipLost):
-                await store.save(stale, Progress(2, positions={("orders", 0): 2}))
+                await store.save(stale, OffsetProgress(2, positions={("orders", 0): 2}))
             with pytest.raises(OwnershipLost):
                 await store.bury(stale, [letter()])
             assert await store.load(ID) == 3
-            await store.save(current, Progress(7))
+            await store.save(current, OffsetProgress(7))
             with pytest.raises(OwnershipLost):
-                await store.save(stale, Progress(4))
+                await store.save(stale, OffsetProgress(4))
             assert await store.load(ID) == 7
-            await store.save(current, Progress(3))
+            await store.save(current, OffsetProgress(3))
         assert await store.dead_letters("carts") == []
         assert await store.positions("carts") == {}
 
@@ -173,20 +173,20 @@ class OffsetStoreConformance:
     async def test_a_set_offset_fences_the_owner(self, store: OffsetStore) -> None:
         """It loses its epoch, not its lease: the next renewal tells it the new one."""
         lease = await own(store)
-        await store.save(lease, Progress(6, positions={("orders", 0): 6}))
+        await store.save(lease, OffsetProgress(6, positions={("orders", 0): 6}))
         await store.set_offset(ID, 3)
         assert await store.load(ID) == 3
         assert await store.positions("carts") == {}
         with pytest.raises(OwnershipLost):
-            await store.save(lease, Progress(7))
+            await store.save(lease, OffsetProgress(7))
         renewed = await store.renew(lease, Report())
         assert renewed is not None
         assert renewed.epoch > lease.epoch
-        await store.save(renewed, Progress(4))
+        await store.save(renewed, OffsetProgress(4))
         assert await store.load(ID) == 4
 
     async def test_compare_and_set(self, store: OffsetStore) -> None:
-        await store.save(await own(store), Progress(6))
+        await store.save(await own(store), OffsetProgress(6))
         with pytest.raises(OffsetConflict) as conflict:
             await store.set_offset(ID, 3, expected=5)
         assert (conflict.value.expected, conflict.value.actual) == (5, 6)
@@ -200,7 +200,7 @@ class OffsetStoreConformance:
         assert await store.load(ID) == 9
 
     async def test_offsets_set_one_after_the_other_are_all_seen(self, store: OffsetStore) -> None:
-        await store.save(await own(store), Progress(2))
+        await store.save(await own(store), OffsetProgress(2))
         seen = []
         for offset in (3, 5, 7):
             seen.append(await store.load(ID))
@@ -208,7 +208,7 @@ class OffsetStoreConformance:
         assert [*seen, await store.load(ID)] == [2, 3, 5, 7]
 
     async def test_commands_act_on_the_whole_map(self, store: OffsetStore) -> None:
-        await store.save(await own(store), Progress({"t-0": 1, "t-1": 5}))
+        await store.save(await own(store), OffsetProgress({"t-0": 1, "t-1": 5}))
         await store.set_offset(ID, {"t-1": 2}, expected={"t-0": 1, "t-1": 5})
         assert await store.load(ID) == {"t-1": 2}
         with pytest.raises(InvalidOffset):
@@ -243,8 +243,8 @@ class OffsetStoreConformance:
 
     async def test_positions_are_saved_with_the_offset(self, store: OffsetStore) -> None:
         lease = await own(store)
-        await store.save(lease, Progress(1, positions={("orders", 0): 4, ("orders", 1): 2}))
-        await store.save(lease, Progress(None, positions={("orders", 0): 9}))
+        await store.save(lease, OffsetProgress(1, positions={("orders", 0): 4, ("orders", 1): 2}))
+        await store.save(lease, OffsetProgress(None, positions={("orders", 0): 9}))
         assert await store.positions("carts") == {"carts-0": {("orders", 0): 9, ("orders", 1): 2}}
         assert await store.load(ID) == 1
 

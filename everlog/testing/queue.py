@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from everlog.queues.store import QueueStore
-from everlog.testing.queue_desk import Desk, VirtualClock
-from everlog.testing.queue_keeping import Keeping
-from everlog.testing.queue_leasing import Leasing
-from everlog.testing.queue_merging import Merging
+from everlog.queues.port import QueueStore
+from everlog.testing.queue_desk import VirtualClock, VirtualQueue
+from everlog.testing.queue_leases import Leasing
+from everlog.testing.queue_merges import Merging
+from everlog.testing.queue_retention import Keeping
 
 
 class QueueConformance(Merging, Leasing, Keeping):
@@ -33,7 +33,7 @@ class QueueConformance(Merging, Leasing, Keeping):
         await store.close()
 
     @pytest.fixture
-    async def desk(self, store: QueueStore, clock: VirtualClock) -> Desk:
-        desk = Desk(store, clock)
+    async def desk(self, store: QueueStore, clock: VirtualClock) -> VirtualQueue:
+        desk = VirtualQueue(store, clock)
         await desk.declare()
         return desk

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from everlog.queues.declaration import Declaration, Schema
+from everlog.config.queue_options import make_options
+from everlog.queues.declaration import ColumnSchema, Declaration
 from everlog.queues.keys import decode_key, encode_key, hash_key
 from everlog.queues.operations import (
     AskDue,
@@ -20,7 +21,7 @@ from everlog.queues.operations import (
     Get,
     Handle,
     Heartbeat,
-    Lease,
+    JobLease,
     ListDead,
     ListFlags,
     Operation,
@@ -30,9 +31,8 @@ from everlog.queues.operations import (
     Release,
     Stats,
 )
-from everlog.queues.options import make_options
-from everlog.queues.rows import DeadLetter, Flag, Packet, Row
-from everlog.queues.store import QueueStore
+from everlog.queues.port import QueueStore
+from everlog.queues.rows import DeadLetter, Flag, JobRow, Packet
 
 T = 1_700_000_000_000
 """The moment at which virtual time begins, ms."""
@@ -56,7 +56,7 @@ class VirtualClock:
         return f"id-{next(self._ids)}"
 
 
-class Desk:
+class VirtualQueue:
     """One queue of a store, with short words for what tests do to it."""
 
     def __init__(self, store: QueueStore, clock: VirtualClock, name: str = "jobs") -> None:
@@ -64,7 +64,7 @@ class Desk:
         self.clock = clock
         self.name = name
 
-    async def declare(self, schema: Schema | None = None, **options: Any) -> Declaration:
+    async def declare(self, schema: ColumnSchema | None = None, **options: Any) -> Declaration:
         wanted = Declaration(self.name, make_options(**options), () if schema is None else (schema,))
         return await self.store.declare(wanted)
 
@@ -100,27 +100,29 @@ class Desk:
 
     async def claim(
         self, limit: int = 1, *, owner: str = "w", lease: int | None = None, fast: bool = False
-    ) -> list[Lease]:
-        leases: list[Lease] = await self.do(Claim(owner, limit, lease, fast))
+    ) -> list[JobLease]:
+        leases: list[JobLease] = await self.do(Claim(owner, limit, lease, fast))
         return leases
 
-    async def one(self, **options: Any) -> Lease:
+    async def one(self, **options: Any) -> JobLease:
         (lease,) = await self.claim(**options)
         return lease
 
-    async def done(self, lease: Lease) -> str:
+    async def done(self, lease: JobLease) -> str:
         answer: str = await self.do(Done(handle(lease)))
         return answer
 
-    async def fail(self, lease: Lease, reason: str | None = None, delay: int | None = None, retry: bool = True) -> str:
+    async def fail(
+        self, lease: JobLease, reason: str | None = None, delay: int | None = None, retry: bool = True
+    ) -> str:
         answer: str = await self.do(Fail(handle(lease), reason, delay, retry))
         return answer
 
-    async def release(self, lease: Lease) -> str:
+    async def release(self, lease: JobLease) -> str:
         answer: str = await self.do(Release(handle(lease)))
         return answer
 
-    async def beat(self, lease: Lease) -> BeatAnswer:
+    async def beat(self, lease: JobLease) -> BeatAnswer:
         answer: BeatAnswer = await self.do(Heartbeat(handle(lease)))
         return answer
 
@@ -129,17 +131,17 @@ class Desk:
         count: int = await self.do(Cancel(encoded, hash_key(encoded), reason))
         return count
 
-    async def rows(self, key: str = "a") -> list[Row]:
+    async def rows(self, key: str = "a") -> list[JobRow]:
         encoded = encode_key(key)
-        rows: list[Row] = await self.do(Get(encoded, hash_key(encoded)))
+        rows: list[JobRow] = await self.do(Get(encoded, hash_key(encoded)))
         return rows
 
-    async def row(self, key: str = "a") -> Row:
+    async def row(self, key: str = "a") -> JobRow:
         (row,) = await self.rows(key)
         return row
 
-    async def peek(self, limit: int = 10, after: tuple[int, int, bytes, int] | None = None) -> list[Row]:
-        rows: list[Row] = await self.do(Peek(limit, after))
+    async def peek(self, limit: int = 10, after: tuple[int, int, bytes, int] | None = None) -> list[JobRow]:
+        rows: list[JobRow] = await self.do(Peek(limit, after))
         return rows
 
     async def dead(self) -> list[DeadLetter]:
@@ -166,13 +168,13 @@ class Desk:
         self.clock.now += ms
 
 
-def handle(lease: Lease) -> Handle:
+def handle(lease: JobLease) -> Handle:
     return Handle(lease.row.entry, lease.row.token)
 
 
-def keys(leases: Sequence[Lease]) -> list[Any]:
+def keys(leases: Sequence[JobLease]) -> list[Any]:
     return [decode_key(lease.row.key) for lease in leases]
 
 
-def number(row: Row) -> int:
+def number(row: JobRow) -> int:
     return int(row.image.data)

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from everlog.client import Everlog
+from everlog.core.head import Topic
+from everlog.core.places import place_name
 from everlog.errors import ReplicationFailed
-from everlog.journal.head import Topic
-from everlog.journal.pinning import pin_topic
-from everlog.journal.retiring import retired_topics
-from everlog.log.base import Log, LogTopic, Record
-from everlog.pipeline.apply import NO_TAGS, Applied, Grouped, Tagging, apply
-from everlog.pipeline.ordering import Ordering
-from everlog.pipeline.places import place_name
+from everlog.journal.retired_topics import retired_topics
+from everlog.journal.topic_registry import pin_topic
+from everlog.log.port import Log, LogTopic, Record
+from everlog.pipeline.apply import NO_TAGS, Applied, KeyGroups, Tagging, apply
+from everlog.pipeline.planner import Ordering
 
 MAX_RECORDS = 1_000_000_000
-Place = tuple[str, int]
+ReplicatedPlace = tuple[str, int]
 
 
 async def replicate(
@@ -65,7 +65,7 @@ class _Slice(NamedTuple):
     end: int
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ReplicatedPlace:
         return self.topic.name, self.partition
 
 
@@ -77,13 +77,13 @@ class _Driver:
     batch: int
     leave: int
     start: int | None
-    positions: dict[Place, int] = field(default_factory=dict)
+    positions: dict[ReplicatedPlace, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parts = self.log.parts
         self.ordering = Ordering(parts.store, parts.config.tags, parts.clock)
 
-    async def run_batch(self) -> tuple[list[Applied], dict[Place, int]]:
+    async def run_batch(self) -> tuple[list[Applied], dict[ReplicatedPlace, int]]:
         """One micro-batch over all partitions of all topics: what was done, and where it ended."""
         parts = self.log.parts
         slices: list[_Slice] = []
@@ -112,7 +112,7 @@ class _Driver:
             self.positions[part.place] = part.end
         return results, {part.place: part.end for part in slices}
 
-    async def _position(self, place: Place) -> int:
+    async def _position(self, place: ReplicatedPlace) -> int:
         if place not in self.positions:
             first = await self.log.parts.store.pointer(*place) + 1
             self.positions[place] = first if self.start is None else min(self.start, first)
@@ -130,7 +130,7 @@ async def apply_range(
     tagging: Tagging = NO_TAGS,
 ) -> Applied:
     """Apply the records with `after < offset < before`, which may have been applied already: a replay."""
-    grouped = Grouped()
+    grouped = KeyGroups()
     grouped.add(topic, await records_between(log.parts.log, found, partition, after=after, before=before))
     return await apply(log.parts.store, topic, partition, grouped, tagging)
 

@@ -9,13 +9,13 @@ from datetime import UTC, date, datetime, timedelta
 import msgspec
 import pytest
 
-from everlog.journal.changes import Change, Quarantined, Rejected
-from everlog.journal.duration import ExpireAfter
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Deletion, Head, Topic
-from everlog.journal.values import MAX_SEQ_NR
-from everlog.log.base import LogTopic, Record
-from everlog.store.base import KeyChange, RowCursor, Snapshot, Store
+from everlog.core.change import Change, Quarantined, Rejected
+from everlog.core.duration import ExpireAfter
+from everlog.core.events import EventRecord
+from everlog.core.head import Deletion, Head, Topic
+from everlog.core.values import MAX_SEQ_NR
+from everlog.log.port import LogTopic, Record
+from everlog.store.port import KeyChange, RowCursor, Snapshot, Store
 
 NAME = "journal-a"
 LOG_TOPIC = LogTopic(NAME, "topic-id", 2)

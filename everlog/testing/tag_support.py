@@ -12,9 +12,9 @@ import pytest
 
 from everlog.client import Everlog, make_parts
 from everlog.config import TopicConfig
+from everlog.core.events import Event
 from everlog.errors import Unreachable
-from everlog.journal.events import Event
-from everlog.store.tags import TagTables
+from everlog.store.tag_port import TagTables
 from everlog.tags.tag import Tag, TaggedEvent, Tags
 from everlog.tags.upkeep import Refs, all_journals, rebuild_journal
 from everlog.testing.replication import replicate

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from everlog.client import Everlog
+from everlog.core.events import Event
 from everlog.errors import InvalidInput, MissingEvent, Overtaken
-from everlog.journal.events import Event
 from everlog.tags.upkeep import Verified
 from everlog.testing.replication import replicate
 from everlog.testing.tag_support import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from everlog.testing.tag_reading import TagReading
+from everlog.testing.tag_reads import TagReading
 from everlog.testing.tag_upkeep import TagUpkeep
-from everlog.testing.tag_writing import TagWriting
+from everlog.testing.tag_writes import TagWriting
 
 
 class TagConformance(TagWriting, TagReading, TagUpkeep):

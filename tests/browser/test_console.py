@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from everlog.config import ServerConfig
 from everlog.console import problems
-from everlog.journal.events import Event
+from everlog.core.events import Event
 from everlog.pipeline.phases import PHASES
 from everlog.queues.priority import Priority
 from everlog.testing.replication import replicate
@@ -607,7 +607,7 @@ def test_a_stranger_cannot_act(visit, world):
 
 def test_logging_in_acting_and_logging_out(browser, tmp_path):
     """With tokens: every page leads to the log-in and back; the session may act as its token may; then it is over."""
-    tokens = pytest.importorskip("everlog.http.tokens", reason="this server knows no tokens")
+    tokens = pytest.importorskip("everlog.server.security.tokens", reason="this server knows no tokens")
     token, kept = tokens.make_token("ann", ["admin"], 0)
     world = World(tmp_path)
     world.config = msgspec.structs.replace(world.config, server=ServerConfig(tokens=(kept,)))

@@ -15,16 +15,16 @@ import everlog
 from everlog.cli.sample import load_sample
 from everlog.client import Everlog, connect
 from everlog.config import Config, LogConfig, ProjectionsConfig, ServerConfig, StoreConfig
+from everlog.core.events import Event
+from everlog.core.values import partition_of
 from everlog.documents.indexes import IndexNew, IndexSortItem
 from everlog.errors import Conflict, Unreachable
-from everlog.http.server import serving
-from everlog.journal.events import Event
-from everlog.journal.values import partition_of
 from everlog.pipeline.phases import PHASES, SlowKey
 from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
 from everlog.projections.recovery import Recovery
 from everlog.projections.strategies import at_least_once
 from everlog.queues.priority import Priority
+from everlog.server.server import serving
 from everlog.testing.replication import replicate
 from tests.support import broken_record, produce_raw
 

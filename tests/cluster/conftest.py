@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from everlog.cassandra.session import connect
 from everlog.config import Config, JournalConfig, load_config
-from everlog.store.cassandra.session import connect
 from tests.cluster.kafka_support import admin
 from tests.cluster.servers import running
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from everlog.cassandra.session import Session, connect
 from everlog.config import CassandraConfig
-from everlog.sqlite import Trace
-from everlog.store.cassandra.session import Session, connect
+from everlog.sqlite.connection import Trace
 from everlog.store.cassandra.store import CassandraStore
 
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
+from everlog.cassandra.contact_points import contact_points
 from everlog.config import CassandraConfig
-from everlog.store.cassandra.points import contact_points
 
 
 class Proxy:

@@ -14,7 +14,7 @@ import msgspec
 
 from everlog.config import CassandraConfig
 from everlog.errors import EverlogError
-from everlog.queues.cassandra.store import CassandraQueueStore
+from everlog.queues.cassandra.queue_store import CassandraQueueStore
 from everlog.queues.queue import Queue
 
 

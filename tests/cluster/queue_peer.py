@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from everlog.config import CassandraConfig
-from everlog.queues.cassandra.store import CassandraQueueStore
+from everlog.queues.cassandra.queue_store import CassandraQueueStore
 from everlog.queues.queue import Queue
 from tests.unit.models.queue_process import limited, say
 

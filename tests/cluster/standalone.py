@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from everlog.failpoints import ROOT_VARIABLE, VARIABLE
+from everlog.runtime.failpoints import ROOT_VARIABLE, VARIABLE
 
 START_SECONDS = 120
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from everlog.cassandra.session import PASSWORD_VARIABLE, connect
 from everlog.cluster.cassandra import find_cassandra_java
 from everlog.cluster.local import LocalCluster
 from everlog.cluster.secure import ca_file, make_keys
-from everlog.cluster.state import State
+from everlog.cluster.state import ServerState
 from everlog.config import CassandraConfig, load_config
 from everlog.errors import AccessDenied, EverlogError
-from everlog.store.cassandra.session import PASSWORD_VARIABLE, connect
 from tests.cluster.keyspaces import opened, own_keyspace
 from tests.cluster.servers import running
 
@@ -37,7 +37,7 @@ def config(secure) -> CassandraConfig:
 
 
 def administrator(secure: LocalCluster, config: CassandraConfig) -> CassandraConfig:
-    state = msgspec.json.decode((secure.folder / "cluster.json").read_bytes(), type=State)
+    state = msgspec.json.decode((secure.folder / "cluster.json").read_bytes(), type=ServerState)
     assert state.logins is not None
     return msgspec.structs.replace(config, username=state.logins.admin.user, password=state.logins.admin.password)
 

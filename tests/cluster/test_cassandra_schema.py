@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from everlog.cassandra.schema import Schema
+from everlog.cassandra.session import Session, connect
 from everlog.config import CassandraConfig
 from everlog.errors import InvalidConfig, NewerVersion, Refused, StorageFailed, Unreachable
-from everlog.log.base import LogTopic
-from everlog.store.cassandra.schema import Schema
-from everlog.store.cassandra.session import Session, connect
+from everlog.log.port import LogTopic
 from everlog.store.cassandra.store import CassandraStore
 from tests.cluster.keyspaces import opened, own_keyspace
 from tests.cluster.proxy import Proxy
@@ -181,7 +181,7 @@ async def test_what_another_starter_is_just_making_is_waited_for(config, session
 
 
 async def test_a_table_that_nobody_makes_is_refused(config, session, monkeypatch) -> None:
-    monkeypatch.setattr("everlog.store.cassandra.session.KNOWN_SECONDS", 0.2)
+    monkeypatch.setattr("everlog.cassandra.session.KNOWN_SECONDS", 0.2)
     await open_watched(config)
     with pytest.raises(Refused, match="nowhere does not exist"):
         await session.fetch(f"SELECT a FROM {config.keyspace}.nowhere")
@@ -194,12 +194,12 @@ async def test_the_lock_is_kafka_journals_own(config, session, monkeypatch) -> N
     await session.change_schema(f"DROP TABLE {config.keyspace}.status")
     lock = f"INSERT INTO {config.keyspace}.locks (id, metadata) VALUES ('kafka-journal', 'other') USING TTL "
     await session.write(f"{lock} 300")
-    monkeypatch.setattr("everlog.store.cassandra.schema.LOCK_WAIT", 0.3)
+    monkeypatch.setattr("everlog.cassandra.schema.LOCK_WAIT", 0.3)
     with pytest.raises(StorageFailed, match="delete that row"):
         await open_watched(config)
     assert await tables(session) == TABLES - {"status"}
     await session.write(f"{lock} 1")
-    monkeypatch.setattr("everlog.store.cassandra.schema.LOCK_WAIT", 60)
+    monkeypatch.setattr("everlog.cassandra.schema.LOCK_WAIT", 60)
     assert len(await open_watched(config)) == 1
     assert await tables(session) == TABLES
 

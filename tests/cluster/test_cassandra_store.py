@@ -8,22 +8,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import msgspec
 import pytest
 
+from everlog.cassandra.session import CassandraRow, Session
 from everlog.config import CassandraConfig
+from everlog.core.change import KEPT_BYTES
+from everlog.core.codec import EventData
+from everlog.core.fold import fold
+from everlog.core.head import Topic
+from everlog.core.values import head_segment
 from everlog.errors import ForeignWriter, Unreachable
-from everlog.journal.changes import KEPT_BYTES
-from everlog.journal.codec import EventData
-from everlog.journal.fold import fold
-from everlog.journal.head import Topic
-from everlog.journal.values import head_segment
-from everlog.log.base import LogTopic, Record
-from everlog.pipeline.apply import Applied, Grouped, apply
-from everlog.pipeline.known import KnownHeads
-from everlog.store.base import KeyChange, Store
+from everlog.log.port import LogTopic, Record
+from everlog.pipeline.apply import Applied, KeyGroups, apply
+from everlog.pipeline.head_cache import KnownHeads
 from everlog.store.cassandra import batches
-from everlog.store.cassandra.listing import DAY_MS
-from everlog.store.cassandra.session import Row, Session
+from everlog.store.cassandra.head_scan import DAY_MS
 from everlog.store.cassandra.store import CassandraStore
 from everlog.store.cassandra.task import CassandraTask
+from everlog.store.port import KeyChange, Store
 from everlog.testing import StoreConformance
 from tests.cluster.keyspaces import contents, opened, own_keyspace
 from tests.cluster.proxy import Proxy
@@ -67,7 +67,7 @@ async def pinned(store: Store, *, partitions: int = 1) -> Topic:
 async def apply_all(
     store: Store, topic: Topic, *records: Record, partition: int = 0, known: KnownHeads | None = None
 ) -> Applied:
-    grouped = Grouped()
+    grouped = KeyGroups()
     grouped.add(topic, records)
     done = await apply(store, topic, partition, grouped, known=known)
     assert done.failed == {}
@@ -124,7 +124,7 @@ async def test_replays_and_late_writes_change_nothing(store, session) -> None:
 
 async def write_blindly(store: Store, topic: Topic, records: Sequence[Record]) -> None:
     """What a task writes that found no heads and then slept."""
-    grouped = Grouped()
+    grouped = KeyGroups()
     grouped.add(topic, records)
     changes = []
     for journal_id, found in grouped.journals.items():
@@ -196,11 +196,11 @@ async def test_a_pointer_keeps_the_time_of_its_creation(config, session, store, 
             assert await session.fetch(query, topic.name, partition) == [(5, now + 3500, times[0])]
 
 
-def blind(store: CassandraStore) -> Callable[..., Awaitable[list[Row]]]:
+def blind(store: CassandraStore) -> Callable[..., Awaitable[list[CassandraRow]]]:
     """Reads as before, but sees no pointer."""
     fetch = store._fetch
 
-    async def look(name: str, *values: object, **options: bool) -> list[Row]:
+    async def look(name: str, *values: object, **options: bool) -> list[CassandraRow]:
         return [] if name == "pointer_created" else await fetch(name, *values, **options)
 
     return look
@@ -239,7 +239,7 @@ async def test_a_row_of_the_next_life_takes_nothing_over(store, session) -> None
     topic = await pinned(store)
     rich = [EventData(1, ("old",), "text", "old")]
     await apply_all(store, topic, append_record(0, 1, events=rich, origin="old", append_id="old", timestamp=77))
-    grouped = Grouped()
+    grouped = KeyGroups()
     grouped.add(topic, [purge_record(1), append_record(2, 1, events=[EventData(1)], timestamp=77)])
     change = fold(await store.head(topic.name, "k"), grouped.journals["k"], topic)
     async with store.task(topic, 0) as task:
@@ -287,7 +287,7 @@ async def test_a_row_that_is_too_large_fails_its_journal_only(store, monkeypatch
     monkeypatch.setattr(batches, "MAX_ROW_BYTES", 100_000)
     topic = await pinned(store)
     huge = [EventData(1, (), "text", "x" * 200_000)]
-    grouped = Grouped()
+    grouped = KeyGroups()
     grouped.add(
         topic, [append_record(0, 1, events=huge, key=b"huge"), append_record(1, 1), append_record(2, 1, key=b"z")]
     )

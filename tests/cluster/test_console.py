@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from everlog.client import connect
-from everlog.console.rendering import NAV, url
-from everlog.http.server import serving
-from everlog.journal.events import Event
+from everlog.console.render import NAV, url
+from everlog.core.events import Event
+from everlog.server.server import serving
 from everlog.testing.replication import replicate
 from tests.cluster.conftest import MakeConfig
 

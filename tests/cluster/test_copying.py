@@ -12,7 +12,7 @@ import everlog
 from everlog import Event, TopicRetired
 from everlog.client import Everlog
 from everlog.errors import TopicReplaced
-from everlog.pipeline.copying import CopyReport, copy
+from everlog.journal.spark.copy_job import CopyReport, copy
 from everlog.testing.replication import replicate
 from tests.cluster.conftest import MakeConfig
 from tests.cluster.kafka_support import make_topic, remove_topic

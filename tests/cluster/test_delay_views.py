@@ -15,15 +15,15 @@ import pytest
 
 import everlog
 import everlog.sync
-from everlog.clock import Clock, SystemClock
+from everlog.cassandra.session import Session
 from everlog.config import CassandraConfig, Config, ForeignConfig
 from everlog.errors import EventsMissing, Refused
-from everlog.sqlite import Trace
-from everlog.store.cassandra.session import Session
-from everlog.tags.delay.events import ForeignEvent
-from everlog.tags.delay.port import ReadKeys, Serialized
-from everlog.tags.delay.reader import ForeignReader, open_reader
-from everlog.tags.delay.times import first_place, offset_of, place_of, unix_ms
+from everlog.pekko.events import ForeignEvent
+from everlog.pekko.port import ReadKeys, SerializedPayload
+from everlog.pekko.reader import ForeignReader, open_reader
+from everlog.pekko.time_buckets import first_place, offset_of, place_of, unix_ms
+from everlog.runtime.clock import Clock, SystemClock
+from everlog.sqlite.connection import Trace
 from tests.cluster.keyspaces import own_keyspace
 from tests.cluster.proxy import Proxy
 from tests.support import START_MS
@@ -175,8 +175,8 @@ async def test_a_view_is_read_as_it_was_written(cassandra, writer):
         assert [event.payload.data.decode() for event in events] == [*(f"a/{n}" for n in range(1, 8)), "b/2"]
         assert [event.offset for event in events[:-1]] == offsets
         second = events[1]
-        assert second.payload == Serialized(33, "Added", b"a/2")
-        assert second.metadata == Serialized(34, "Meta", b"m")
+        assert second.payload == SerializedPayload(33, "Added", b"a/2")
+        assert second.metadata == SerializedPayload(34, "Meta", b"m")
         assert events[0].metadata is None
         assert (second.event_manifest, second.writer_uuid, second.tag_seq_nr) == ("v2", "w-1", 2)
         assert (events[-1].seq_nr, events[-1].tag_seq_nr) == (2, 1)

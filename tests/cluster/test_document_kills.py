@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.failpoints import DOCUMENT_POINTS
+from everlog.runtime.failpoints import DOCUMENT_POINTS
 from tests.cluster.conftest import MakeConfig
 from tests.conformance.test_document_kills import check, write
 from tests.spark.backends import write_config

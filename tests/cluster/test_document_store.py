@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from everlog.documents.cassandra.store import CassandraDocuments
+from everlog.documents.cassandra.document_store import CassandraDocuments
 from everlog.documents.ids import TransactionId
 from everlog.documents.paths import partition_of_uri
-from everlog.documents.store import DocumentStore
+from everlog.documents.port import DocumentStore
 from everlog.store.cassandra.store import CassandraStore
 from everlog.testing.documents import NOW, DocumentStoreConformance, name, write
 from tests.cluster.conftest import MakeConfig

@@ -13,7 +13,7 @@ import pytest
 
 from everlog.client import Everlog, connect
 from everlog.config import Config
-from everlog.http.server import serving
+from everlog.server.server import serving
 from tests.cluster.conftest import MakeConfig
 from tests.conformance.test_documents import (  # noqa: F401
     docs,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from everlog.client import connect
-from everlog.journal.events import Event
+from everlog.core.events import Event
 from everlog.testing.journal_support import keys, read
 from everlog.testing.replication import replicate
 from tests.cluster.conftest import MakeConfig

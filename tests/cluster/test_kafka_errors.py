@@ -32,9 +32,9 @@ from everlog.errors import (
     Unreachable,
     UnsuitableTopic,
 )
-from everlog.log.base import LogTopic
 from everlog.log.kafka.log import KafkaLog
 from everlog.log.kafka.topics import Topics
+from everlog.log.port import LogTopic
 from tests.cluster.kafka_support import Traced, make_topic, new_record, opened, put_foreign, remove_topic, with_kafka
 from tests.cluster.servers import require_servers
 

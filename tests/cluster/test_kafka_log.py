@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from everlog.config import Config
-from everlog.log.base import Log
 from everlog.log.kafka.log import KafkaLog
+from everlog.log.port import Log
 from everlog.testing import LogConformance
 
 pytestmark = pytest.mark.cluster

@@ -10,10 +10,10 @@ import pytest
 
 from everlog.config import Config
 from everlog.errors import StorageFailed, TopicReplaced
-from everlog.log.base import Ack, Bounds, Trimmed
-from everlog.log.kafka import following
+from everlog.log.kafka import follower
 from everlog.log.kafka.log import KafkaLog
 from everlog.log.kafka.tail import FRESH_SECONDS, NOWHERE
+from everlog.log.port import Ack, Bounds, Trimmed
 from tests.cluster.kafka_support import (
     Traced,
     make_topic,
@@ -102,7 +102,7 @@ async def test_nothing_is_consumed_while_nobody_reads(config, name):
         assert len(await offsets(log, topic, b"k0", -1, 10)) == 10
         await until_nobody_reads(log, topic)
         put_foreign(config, topic, keyed(50, start=10))
-        await asyncio.sleep(3 * following.CHECK_SECONDS)
+        await asyncio.sleep(3 * follower.CHECK_SECONDS)
         assert trace.fetched == 10
         # And later only what is asked for: 10 to 39 are replicated meanwhile.
         assert await offsets(log, topic, b"k0", 39, 60) == list(range(40, 60))

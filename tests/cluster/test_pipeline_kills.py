@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.failpoints import POINTS
+from everlog.runtime.failpoints import POINTS
 from tests.cluster.conftest import MakeConfig
 from tests.conftest import Pipeline
 from tests.faults.kills import BATCH, fill_in_kinds, kill_pipelines, kill_workers

@@ -10,8 +10,8 @@ from confluent_kafka.admin import NewPartitions
 import everlog
 from everlog import Event
 from everlog.client import Everlog
-from everlog.journal.values import partition_of
-from everlog.log.base import LogTopic
+from everlog.core.values import partition_of
+from everlog.log.port import LogTopic
 from tests.cluster.conftest import MakeConfig
 from tests.cluster.kafka_support import admin, make_topic, put_foreign, put_transaction, remove_topic, trim
 from tests.conftest import Pipeline

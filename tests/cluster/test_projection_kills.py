@@ -12,7 +12,7 @@ import pytest
 
 import everlog
 from everlog.config import ProjectionsConfig
-from everlog.failpoints import REBUILD_POINTS, VIEW_POINTS
+from everlog.runtime.failpoints import REBUILD_POINTS, VIEW_POINTS
 from tests.conformance.test_projection_kills import fill, instances
 from tests.conformance.test_projection_rebuild import STEPS, command
 from tests.conformance.test_projection_requests import killed_while_it_fills

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from everlog.cassandra.session import Session, connect
 from everlog.errors import HandlerFailed, OwnershipLost
-from everlog.projections.cassandra.store import CassandraOffsetStore
+from everlog.projections.cassandra.offset_store import CassandraOffsetStore
 from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Int32
+from everlog.projections.port import View
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
-from everlog.projections.store import View
+from everlog.projections.save_window import OffsetProgress
 from everlog.projections.strategies import at_least_once, exactly_once
-from everlog.projections.windows import Progress
-from everlog.store.cassandra.session import Session, connect
 from everlog.testing.projection_kit import ListProvider
 from everlog.testing.projection_views import ViewConformance
 from everlog.testing.projections import ID, OffsetStoreConformance, own
@@ -74,7 +74,7 @@ async def test_the_mirror_is_what_akka_reads(store, session):
     for number in range(5):
         lease = await own(store, ProjectionId("carts", f"carts-{number}"))
         for offset in (7, 8, number):
-            await store.save(lease, Progress(Int32(offset)))
+            await store.save(lease, OffsetProgress(Int32(offset)))
     statement = f"SELECT partition, projection_key, offset, manifest FROM {session.config.keyspace}.offset_store"
     found = sorted(await session.fetch(statement), key=lambda row: row[1])
     assert found == [(at, f"carts-{nr}", str(nr), "INT") for nr, at in enumerate((3, 4, 0, 1, 2))]
@@ -96,7 +96,7 @@ async def test_what_akka_left_is_taken_over(store, session):
     await store.pause(ID, False)
     lease = await own(store)
     assert await store.load(ID) == 17
-    await store.save(lease, Progress(18))
+    await store.save(lease, OffsetProgress(18))
     assert await store.load(ID) == 18
     rows = await session.fetch(f"SELECT offset, manifest FROM {keyspace}.offset_store")
     assert rows == [("18", "LNG")], "ours is newer than what was there"
@@ -105,12 +105,12 @@ async def test_what_akka_left_is_taken_over(store, session):
 async def test_owners_that_save_at_once_do_not_mix(store):
     """Two epochs race for the row: whoever is out hears it, and the last word is the current owner's."""
     stale = await own(store, owner="a")
-    await store.save(stale, Progress(0))
+    await store.save(stale, OffsetProgress(0))
     current = await own(store, owner="b")
 
     async def save(lease, offset) -> bool:
         try:
-            await store.save(lease, Progress(offset))
+            await store.save(lease, OffsetProgress(offset))
         except OwnershipLost:
             return False
         return True
@@ -168,7 +168,7 @@ class TestCassandraViews(ViewConformance):
                             await self.put(running, "n", str(number), group)
                         running.keep()
                     if not crash:
-                        running.save(Progress(2))
+                        running.save(OffsetProgress(2))
             finally:
                 lease = await own(words, owner="next")
         rows = await words.view().fetch(self.ALL)
@@ -199,7 +199,7 @@ class TestCassandraViews(ViewConformance):
                 running.savepoint(offset)
                 await self.put(running, f"w{offset:03}", str(offset))
                 running.keep()
-            running.save(Progress(250))
+            running.save(OffsetProgress(250))
         assert len(await self.found(words)) == 250
         marks = await words.view().fetch("SELECT everlog_mark FROM words WHERE grp = ? LIMIT 1", "g")
         assert '"nr":250' in marks[0][0]
@@ -242,7 +242,7 @@ class TestCassandraViews(ViewConformance):
                     other.savepoint(1)
                     await self.put(other, "a", "current")
                     other.keep()
-                    other.save(Progress(1))
-                running.save(Progress(1))
+                    other.save(OffsetProgress(1))
+                running.save(OffsetProgress(1))
         assert await self.found(words) == {"a": "current"}
         assert await words.load(ID) == 1

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from acsylla import Consistency
 
+from everlog.cassandra.session import rows_of
+from everlog.config.queue_options import MAX_PAYLOAD
 from everlog.errors import Deposed, OwnedElsewhere, PayloadTooLarge
 from everlog.queues.cassandra.backend import CassandraBackend
 from everlog.queues.cassandra.blobs import INLINE_BYTES
-from everlog.queues.cassandra.store import CassandraQueueStore
-from everlog.queues.options import MAX_PAYLOAD
+from everlog.queues.cassandra.queue_store import CassandraQueueStore
 from everlog.queues.queue import Queue
-from everlog.store.cassandra.session import rows_of
-from everlog.testing.queue_desk import Desk, VirtualClock, keys
+from everlog.testing.queue_desk import VirtualClock, VirtualQueue, keys
 from tests.unit.models.queue_cases import QueueCases
 from tests.waiting import until
 
@@ -46,7 +46,7 @@ async def two(keyspace):
         CassandraQueueStore(keyspace, clock=clock, name=name, beat_seconds=0.2, takeover_seconds=8, segment_records=50)
         for clock, name in zip(clocks, ("one", "two"), strict=True)
     ]
-    yield [Desk(store, clock) for store, clock in zip(stores, clocks, strict=True)]
+    yield [VirtualQueue(store, clock) for store, clock in zip(stores, clocks, strict=True)]
     for store in stores:
         await store.close()
 
@@ -155,7 +155,7 @@ async def all_tombstones(session) -> dict[str, int]:
     return {table: count for table, count in counts.items() if count}
 
 
-async def work_through(desk: Desk, jobs: int) -> None:
+async def work_through(desk: VirtualQueue, jobs: int) -> None:
     for first in range(0, jobs, 250):
         await asyncio.gather(*(desk.enq(f"k{n}") for n in range(first, first + 250)))
         leases = await desk.claim(250)
@@ -179,7 +179,7 @@ async def test_what_jobs_cost_the_server(keyspace, jobs, monkeypatch):
             deletes.append(text)
 
     store = CassandraQueueStore(keyspace, clock=clock, trace=trace, segment_records=max(600, jobs // 25))
-    desk = Desk(store, clock)
+    desk = VirtualQueue(store, clock)
     await desk.declare(max_buckets=4)
     await desk.enq("stays", proc=10_000_000)  # it is carried from segment to segment
     session = await store.session()
@@ -200,7 +200,7 @@ async def test_what_jobs_cost_the_server(keyspace, jobs, monkeypatch):
     assert await written(session, "jq_log") == before
     await store.close()
     again = CassandraQueueStore(keyspace, clock=clock)
-    found = await Desk(again, clock).stats()
+    found = await VirtualQueue(again, clock).stats()
     assert (found.delayed, found.running, found.ready) == (1, 100, 0)
     session = await again.session()
     assert sum(dropped) == 0

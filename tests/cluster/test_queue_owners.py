@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from everlog.queues.cassandra.store import CassandraQueueStore
+from everlog.queues.cassandra.queue_store import CassandraQueueStore
 from everlog.queues.operations import Claim
 from everlog.queues.queue import Queue
 from tests.waiting import blocking_until

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from everlog.errors import InvalidConfig, OwnedElsewhere
-from everlog.queues.cassandra.store import CassandraQueueStore
+from everlog.queues.cassandra.queue_store import CassandraQueueStore
 from everlog.queues.operations import AskStats
 from everlog.queues.queue import Queue
 from tests.unit.models.queue_cases import QueueCases

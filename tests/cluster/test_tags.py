@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from everlog.cassandra.session import connect as session_to
 from everlog.client import Everlog, connect
 from everlog.config import Config
-from everlog.store.cassandra.session import connect as session_to
 from everlog.testing import TagConformance
 from tests.cluster.conftest import MakeConfig
 from tests.support import ManualClock

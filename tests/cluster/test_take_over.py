@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from everlog.cassandra.session import Session
 from everlog.config import CassandraConfig
+from everlog.core.events import EventRecord
+from everlog.core.head import Head, Topic
+from everlog.core.values import partition_of
 from everlog.errors import ForeignWriter
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Head, Topic
-from everlog.journal.values import partition_of
-from everlog.log.base import LogTopic, Record
-from everlog.pipeline.apply import Applied, Grouped, apply
-from everlog.store.base import Store
-from everlog.store.cassandra.session import Session
+from everlog.log.port import LogTopic, Record
+from everlog.pipeline.apply import Applied, KeyGroups, apply
 from everlog.store.cassandra.store import CassandraStore
+from everlog.store.port import Store
 from tests.cluster.keyspaces import contents, opened, own_keyspace
 from tests.support import START_MS, append_record, delete_record, purge_record
 
@@ -145,7 +145,7 @@ async def pinned(store: Store, *, partitions: int = 1) -> Topic:
 
 
 async def take(store: Store, topic: Topic, *records: Record, partition: int = 0) -> Applied:
-    grouped = Grouped()
+    grouped = KeyGroups()
     grouped.add(topic, records)
     done = await apply(store, topic, partition, grouped)
     assert done.failed == {}

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 
 from everlog.config import Config, DocumentsConfig
-from everlog.failpoints import PAUSE_VARIABLE, VARIABLE
+from everlog.runtime.failpoints import PAUSE_VARIABLE, VARIABLE
 from tests.spark.backends import write_config
 from tests.waiting import until
 

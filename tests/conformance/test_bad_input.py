@@ -18,6 +18,8 @@ import pytest
 from everlog import sync
 from everlog.client import Everlog, connect
 from everlog.config import Config, load_config
+from everlog.core.events import Event
+from everlog.core.values import MAX_SEQ_NR, Position
 from everlog.errors import (
     AppendTooLarge,
     DiskFull,
@@ -32,8 +34,6 @@ from everlog.errors import (
     NotWritable,
     StorageFailed,
 )
-from everlog.journal.events import Event
-from everlog.journal.values import MAX_SEQ_NR, Position
 from everlog.testing import replicate
 from everlog.testing.journal_support import events, read
 from tests.support import small_config

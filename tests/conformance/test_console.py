@@ -20,22 +20,22 @@ from everlog.console import actions
 from everlog.console.actions import ACTIONS
 from everlog.console.operations import BETWEEN, Operations
 from everlog.console.pages import journal as journal_page
-from everlog.console.rendering import NAV, url
-from everlog.console.sampling import Sampler
+from everlog.console.render import NAV, url
+from everlog.console.sampler import Sampler
 from everlog.console.timeline import read_timeline, state_at
+from everlog.core.events import Event
+from everlog.core.head import exists
 from everlog.errors import Conflict, InvalidInput, OutcomeUnknown, Unreachable
-from everlog.http.app import make_app
-from everlog.http.audit import JOURNAL, TOPIC, Audit
-from everlog.http.security import Security
-from everlog.http.server import serving
-from everlog.http.tokens import make_token
-from everlog.journal.events import Event
-from everlog.journal.head import exists
 from everlog.pipeline.phases import SlowKey
 from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
-from everlog.queues.packing import NewJob
+from everlog.queues.new_job import NewJob
+from everlog.queues.port import MemoryStore
 from everlog.queues.queue import Queue
-from everlog.queues.store import MemoryStore
+from everlog.server.app import make_app
+from everlog.server.audit import JOURNAL, TOPIC, Audit
+from everlog.server.security.guard import Security
+from everlog.server.security.tokens import make_token
+from everlog.server.server import serving
 from everlog.testing.replication import replicate
 from tests.support import broken_record, produce_raw, small_config
 
@@ -89,8 +89,8 @@ async def frame(lines: AsyncIterator[str]) -> dict[str, Any]:
 
 
 async def test_a_live_page_sends_what_changed_and_a_checkpoint_otherwise(http, log, monkeypatch):
-    monkeypatch.setattr("everlog.console.answering.LIVE_SECONDS", 0.02)
-    monkeypatch.setattr("everlog.console.answering.CHECKPOINT_SECONDS", 0.1)
+    monkeypatch.setattr("everlog.console.answer.LIVE_SECONDS", 0.02)
+    monkeypatch.setattr("everlog.console.answer.CHECKPOINT_SECONDS", 0.1)
     await log.journal("orders").append("o", Event("first"))
     async with http.stream("GET", "/console/journal.live?topic=orders&id=o") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -108,7 +108,7 @@ async def test_a_live_page_sends_what_changed_and_a_checkpoint_otherwise(http, l
 
 
 async def test_streams_are_bounded_and_end(http, monkeypatch):
-    monkeypatch.setattr("everlog.console.answering.MAX_STREAMS", 1)
+    monkeypatch.setattr("everlog.console.answer.MAX_STREAMS", 1)
     async with http.stream("GET", "/index.live") as answer:
         await frame(answer.aiter_lines())
         refused = await http.get("/index.live")
@@ -320,10 +320,10 @@ async def test_the_sampler_keeps_an_hour_at_most_and_shares_a_look(log, monkeypa
         looks += 1
         return await original(found, **options)
 
-    from everlog.console import sampling
+    from everlog.console import sampler
 
-    original = sampling.observe
-    monkeypatch.setattr(sampling, "observe", counted)
+    original = sampler.observe
+    monkeypatch.setattr(sampler, "observe", counted)
     sampler = Sampler(log, every=1.0, kept=5.0)
     await asyncio.gather(*(sampler.latest(60.0) for _ in range(20)))
     assert looks == 1

@@ -11,6 +11,7 @@ import pytest
 
 import everlog
 from everlog.client import Everlog, connect
+from everlog.core.values import Position
 from everlog.documents.documents import Documents
 from everlog.documents.history import DocumentEvent
 from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
@@ -26,8 +27,7 @@ from everlog.errors import (
     Unreachable,
     WriteUnfinished,
 )
-from everlog.http.server import serving
-from everlog.journal.values import Position
+from everlog.server.server import serving
 from tests.support import small_config
 
 

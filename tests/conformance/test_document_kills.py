@@ -16,7 +16,7 @@ import everlog
 from everlog.documents.bodies import merge
 from everlog.documents.documents import Documents
 from everlog.documents.paths import parse_path
-from everlog.failpoints import DOCUMENT_POINTS, VARIABLE
+from everlog.runtime.failpoints import DOCUMENT_POINTS, VARIABLE
 from tests.conformance.document_writer import URIS, target
 
 # On SQLite outbox and content are one transaction: there is no point between them.

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import everlog
-from everlog.documents.completing import Completer
-from everlog.documents.model import Transaction
+from everlog.documents.completer import Completer
+from everlog.documents.model import DocumentTransaction
 from tests.conformance.document_load import DOCUMENTS
 from tests.support import ManualClock
 
@@ -99,12 +99,14 @@ class _Outbox:
     """Two documents with two events each; hands out what is not completed."""
 
     def __init__(self) -> None:
-        self.left = {uri: [Transaction(uri, "", revision, "", "{}") for revision in (1, 2)] for uri in ("a", "b")}
+        self.left = {
+            uri: [DocumentTransaction(uri, "", revision, "", "{}") for revision in (1, 2)] for uri in ("a", "b")
+        }
 
-    async def pending(self, uri: str, *, limit: int) -> list[Transaction]:
+    async def pending(self, uri: str, *, limit: int) -> list[DocumentTransaction]:
         return self.left[uri][:1]  # one at a time: two tasks per document
 
-    async def complete(self, uri: str, transactions: list[Transaction], now_ms: int) -> None:
+    async def complete(self, uri: str, transactions: list[DocumentTransaction], now_ms: int) -> None:
         self.left[uri] = [one for one in self.left[uri] if one not in transactions]
 
 
@@ -116,7 +118,7 @@ class _Meeting:
         self.done: list[tuple[str, int]] = []
         self.both = asyncio.Event()
 
-    async def publish(self, transaction: Transaction) -> None:
+    async def publish(self, transaction: DocumentTransaction) -> None:
         assert transaction.uri not in self.running, "two runs of one document at once"
         self.running.append(transaction.uri)
         if len(self.running) == 2:

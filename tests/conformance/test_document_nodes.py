@@ -14,7 +14,7 @@ import pytest
 import everlog
 from everlog.config import Config
 from everlog.documents.paths import quantum_of
-from everlog.failpoints import VARIABLE
+from everlog.runtime.failpoints import VARIABLE
 from tests.conformance.node_support import (
     C,
     Fleet,

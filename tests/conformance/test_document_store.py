@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everlog.documents.sqlite.store import SqliteDocuments
-from everlog.documents.store import DocumentStore
+from everlog.documents.port import DocumentStore
+from everlog.documents.sqlite.document_store import SqliteDocuments
 from everlog.testing.documents import DocumentStoreConformance
 
 

@@ -13,14 +13,14 @@ import pytest
 from everlog.client import Everlog, connect
 from everlog.config import Config, DocumentsConfig
 from everlog.documents.documents import Documents
+from everlog.documents.factory import document_journal, make_documents
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId, time_uuid
 from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
-from everlog.documents.model import Transaction
-from everlog.documents.opening import document_journal, make_documents
-from everlog.documents.paths import Place, partition_of_uri
-from everlog.documents.publishing import JournalPublisher, NotPublished
-from everlog.documents.store import View
+from everlog.documents.model import DocumentTransaction
+from everlog.documents.paths import DocumentPlace, partition_of_uri
+from everlog.documents.port import DocumentView
+from everlog.documents.publisher import JournalPublisher, NotPublished
 from everlog.errors import (
     Busy,
     DocumentConflict,
@@ -207,7 +207,7 @@ class Faulty(JournalPublisher):
         self.failing: set[str] = set()
         self.tried: list[str] = []
 
-    async def publish(self, transaction: Transaction) -> None:
+    async def publish(self, transaction: DocumentTransaction) -> None:
         method = msgspec.json.decode(transaction.event)["method"]
         self.tried.append(method)
         if method in self.failing:
@@ -261,7 +261,7 @@ async def test_events_go_out_in_the_order_of_revisions_and_once(log: Everlog) ->
     """A later one waits for the earlier; one that is out already is no error."""
     journal = document_journal(log.parts)
     publisher = JournalPublisher(journal)
-    first, second = [Transaction("d", "", revision, "", '{"n":1}') for revision in (1, 2)]
+    first, second = [DocumentTransaction("d", "", revision, "", '{"n":1}') for revision in (1, 2)]
     with pytest.raises(NotPublished):
         await publisher.publish(second)
     for one in (first, first, second, first, second):
@@ -322,7 +322,7 @@ async def test_an_orphan_is_abandoned_without_an_event(faulty, clock) -> None:
     await idle(docs)
     store = (await docs.open()).store
     for uri, number in (("d", 7), ("never", 8)):
-        await store.add_transaction(Transaction(uri, str(time_uuid(clock.now_ms(), number)), 2, "", "{}"))
+        await store.add_transaction(DocumentTransaction(uri, str(time_uuid(clock.now_ms(), number)), 2, "", "{}"))
     recovery = (await docs.open()).recovery
     assert [(await one()).abandoned for one in (recovery.hot, recovery.everything)] == [0, 0]  # its writer may be slow
     clock.advance(240)
@@ -531,12 +531,12 @@ async def test_a_defect_in_indexing_never_blocks_the_feed(docs: Documents, monke
     def busy(index: Any, body: str) -> bytes:
         raise Busy("locked")
 
-    monkeypatch.setattr("everlog.documents.completing.locate", busy)
+    monkeypatch.setattr("everlog.documents.completer.locate", busy)
     await docs.put("c~/2", {"a": 2})
     with pytest.raises(Busy):
         await docs.settle("c~")
     assert (await docs.index("c~", "i")).status is IndexStatus.READY
-    monkeypatch.setattr("everlog.documents.completing.locate", broken)
+    monkeypatch.setattr("everlog.documents.completer.locate", broken)
     assert len(await events(docs, "c~")) == 2
     failed = await docs.index("c~", "i")
     assert (failed.status, failed.reason) == (IndexStatus.FAILED, "a defect")
@@ -606,7 +606,7 @@ async def test_a_feed_goes_on_where_it_ended(docs: Documents) -> None:
 
 async def test_a_view_shows_what_matches(docs: Documents) -> None:
     parts = await docs.open()
-    await parts.store.put_view(View("abcs~", "abc/{*}", "a > 5"))
+    await parts.store.put_view(DocumentView("abcs~", "abc/{*}", "a > 5"))
     parts.followers.forget()
     await docs.put("abc/123", {"a": 10}, wait=True)
     await docs.put("abc/4", {"a": 1}, wait=True)
@@ -659,11 +659,11 @@ async def test_a_late_copy_into_a_view_is_put_right(docs: Documents, monkeypatch
         if not overtaken and command.place.uri == "v~":
             overtaken = True
             await docs.put("a/1", {"n": 2})
-            await followers.show(view, Place("a/1"))
+            await followers.show(view, DocumentPlace("a/1"))
         return await apply(command)
 
     monkeypatch.setattr(followers, "_apply", slow)
-    await followers.show(view, Place("a/1"))
+    await followers.show(view, DocumentPlace("a/1"))
     assert overtaken
     assert (await docs.get("v~/1")).body == {"n": 2, "id": "1"}
 

@@ -11,10 +11,10 @@ import pytest
 
 from everlog.client import connect
 from everlog.config import PipelineConfig
+from everlog.core.events import Event
+from everlog.core.values import head_segment
 from everlog.errors import InvalidInput
-from everlog.journal.events import Event
-from everlog.journal.values import head_segment
-from everlog.pipeline.expire import Expiry
+from everlog.journal.expiry import Expiry
 from everlog.testing import replicate
 from everlog.testing.journal_support import keys, read
 from tests.support import small_config

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from everlog.client import Everlog
-from everlog.http import fanout as module
-from everlog.http.fanout import Fanout
-from everlog.http.sse import Checkpoint
-from everlog.journal.events import Event
-from everlog.order.timeuuid import TimeUuid, start_of
+from everlog.core.events import Event
+from everlog.core.timeuuid import TimeUuid, start_of
+from everlog.server import fanout as module
+from everlog.server.fanout import Fanout
+from everlog.server.sse import Checkpoint
 from everlog.tags.tag import BEGINNING, TaggedEvent
 from everlog.testing.replication import replicate
 

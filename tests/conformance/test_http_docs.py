@@ -15,7 +15,7 @@ import pytest
 
 from everlog.client import Everlog, connect
 from everlog.config import ServerConfig
-from everlog.http.server import serving
+from everlog.server.server import serving
 from everlog.testing.replication import replicate
 from tests.support import small_config
 

@@ -14,13 +14,13 @@ import pytest
 import everlog
 from everlog.client import MAX_TOPICS, Everlog, connect
 from everlog.config import ServerConfig, TagsConfig
-from everlog.http import journal_requests
-from everlog.http.app import make_app
-from everlog.http.events import moment, timestamp_of
 from everlog.projections.metrics import Metrics
-from everlog.projections.records import records
+from everlog.projections.record_source import records
+from everlog.server import journal_requests
+from everlog.server.app import make_app
 from everlog.testing.journal_support import BROKEN, produce
 from everlog.testing.replication import replicate
+from everlog.wire.events import moment, timestamp_of
 from tests.http_support import frames, new_token, send, server
 from tests.support import small_config
 

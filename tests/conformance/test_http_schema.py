@@ -24,9 +24,9 @@ from schemathesis.specs.openapi.checks import (
 
 import everlog
 from everlog.config import Config, DocumentsConfig, TagsConfig
+from everlog.core.events import Event
 from everlog.documents.indexes import IndexNew
-from everlog.journal.events import Event
-from everlog.projections.records import records
+from everlog.projections.record_source import records
 from everlog.queues.wire import MEDIA_TYPE
 from everlog.testing.replication import replicate
 from tests.http_support import new_token, server_in_thread

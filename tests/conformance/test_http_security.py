@@ -21,14 +21,14 @@ from litestar.routes import HTTPRoute
 
 from everlog.client import connect
 from everlog.config import Config, DocumentsConfig, JournalConfig, ServerConfig
+from everlog.core.values import Position
 from everlog.errors import AccessDenied, InvalidConfig
-from everlog.http.app import make_app
-from everlog.http.requests import AnyRequest
-from everlog.http.security import needed_scope
-from everlog.http.server import serving
-from everlog.http.tokens import TokenFile, tokens_path
-from everlog.journal.values import Position
 from everlog.queues.queue import Receipt
+from everlog.server.app import make_app
+from everlog.server.requests import AnyRequest
+from everlog.server.security.guard import needed_scope
+from everlog.server.security.tokens import TokenFile, tokens_path
+from everlog.server.server import serving
 from tests.http_support import frames, new_token, send, server
 from tests.support import small_config
 

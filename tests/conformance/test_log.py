@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everlog.log.base import Log
-from everlog.log.sqlite import SqliteLog
+from everlog.log.port import Log
+from everlog.log.sqlite.log import SqliteLog
 from everlog.testing import LogConformance
 
 

@@ -8,10 +8,10 @@ from contextlib import closing
 
 import pytest
 
-import everlog.sqlite
+import everlog.sqlite.connection
 from everlog.client import connect
 from everlog.errors import NewerVersion, StorageFailed
-from everlog.sqlite import migrate
+from everlog.sqlite.connection import migrate
 from tests.support import small_config
 
 

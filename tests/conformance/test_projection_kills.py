@@ -17,7 +17,7 @@ import pytest
 import everlog
 from everlog import Event
 from everlog.config import Config, LogConfig, ProjectionsConfig, StoreConfig
-from everlog.failpoints import VARIABLE
+from everlog.runtime.failpoints import VARIABLE
 from tests.unit.models.projection_process import SPLIT, WINDOW, declare
 
 FILL = 10_000

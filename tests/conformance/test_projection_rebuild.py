@@ -14,8 +14,8 @@ import pytest
 import everlog
 from everlog import Event
 from everlog.errors import InvalidProjection, UnknownProjection
-from everlog.failpoints import REBUILD_POINTS, VARIABLE
 from everlog.projections.copies import Copies, is_copy, rename
+from everlog.runtime.failpoints import REBUILD_POINTS, VARIABLE
 from tests.support import small_config
 from tests.unit.models.rebuild_process import declare
 

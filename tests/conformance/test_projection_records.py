@@ -12,17 +12,17 @@ import everlog
 from everlog import Event
 from everlog.config import ProjectionsConfig
 from everlog.errors import InvalidProjection, LogTruncated, StillBehind, UnknownProjection
+from everlog.log.sqlite.reader import SqliteReader
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
-from everlog.projections.management import _passed
+from everlog.projections.port import Desired, KnownProjection, Report
 from everlog.projections.projection import Projection
-from everlog.projections.reading import SqliteReader
-from everlog.projections.records import Records, records
-from everlog.projections.sharing import Lease
+from everlog.projections.projections import _passed
+from everlog.projections.record_source import Records, records
+from everlog.projections.save_window import OffsetProgress
 from everlog.projections.source import Delivery, Feed, Source
-from everlog.projections.store import Desired, Known, Report
 from everlog.projections.strategies import at_least_once, exactly_once
-from everlog.projections.windows import Progress
+from everlog.runtime.lease import Lease
 from tests.support import small_config
 from tests.waiting import until
 
@@ -298,7 +298,7 @@ async def test_an_offset_of_another_source_is_named(small_log):
     await fill(small_log)
     store = await small_log.projections.store()
     lease = await store.take(ProjectionId("seen", "journal-orders"), "x", None)
-    await store.save(lease, Progress("some text"))
+    await store.save(lease, OffsetProgress("some text"))
     await store.release(lease, Report())
     async with small_log.projections.run(collect([])) as runner:
         await until(lambda: (runner.status()["seen"].get("journal-orders") or Report()).error)
@@ -338,7 +338,7 @@ def _report(tracks_all: bool, keys: int) -> Report:
 
 def test_nothing_is_passed_before_all_have_said_what_they_read():
     """An instance that has just been taken may read every partition: nobody knows yet."""
-    known = Known("n", "a", Lease("n", "a", "me", 1), Report(), None, None, Desired(), 0)
+    known = KnownProjection("n", "a", Lease("n", "a", "me", 1), Report(), None, None, Desired(), 0)
     assert not _passed([known], {"a": 7}, 7)
 
 
@@ -362,7 +362,7 @@ def test_nothing_is_passed_before_all_have_said_what_they_read():
 )
 def test_who_must_have_passed_a_position(keys, reached, passed):
     known = [
-        Known("n", key, Lease("n", key, owner, 1), _report(all_, count), None, None, Desired(), 0)
+        KnownProjection("n", key, Lease("n", key, owner, 1), _report(all_, count), None, None, Desired(), 0)
         for key, owner, all_, count in keys
     ]
     assert _passed(known, reached, 7) is passed

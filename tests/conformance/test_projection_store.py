@@ -10,8 +10,8 @@ import pytest
 from everlog.errors import HandlerFailed, InvalidProjection, OwnershipLost, StorageFailed
 from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Int32
-from everlog.projections.sqlite.store import FILE, SqliteOffsetStore
-from everlog.projections.windows import Progress
+from everlog.projections.save_window import OffsetProgress
+from everlog.projections.sqlite.offset_store import FILE, SqliteOffsetStore
 from everlog.testing.projection_views import ViewConformance
 from everlog.testing.projections import ID, OffsetStoreConformance, own
 from tests.support import START_MS, ManualClock
@@ -50,7 +50,7 @@ async def test_the_mirror_is_what_akka_reads(store):
     """carts-0 to carts-4 are in the partitions 3, 4, 0, 1, 2 of `offset_store`, with text and manifest."""
     for number in range(5):
         lease = await own(store, ProjectionId("carts", f"carts-{number}"))
-        await store.save(lease, Progress(Int32(number)))
+        await store.save(lease, OffsetProgress(Int32(number)))
     found = rows(
         store, "SELECT partition, projection_key, offset, manifest, last_updated FROM offset_store ORDER BY offset"
     )
@@ -67,7 +67,7 @@ async def test_what_akka_left_is_taken_over(store):
     await store.pause(ID, False)
     assert await store.load(ID) == 17
     lease = await own(store)
-    await store.save(lease, Progress(18))
+    await store.save(lease, OffsetProgress(18))
     rows(store, "UPDATE offset_store SET offset = '3', manifest = 'LNG'")
     assert await store.load(ID) == 18, "ours is the authority"
 
@@ -129,11 +129,11 @@ async def test_two_processes_share_the_file(store, tmp_path):
     try:
         lease = await own(store)
         before = other.stamp()
-        await store.save(lease, Progress(1))
+        await store.save(lease, OffsetProgress(1))
         assert other.stamp() != before
         await own(other, owner="other")
         with pytest.raises(OwnershipLost):
-            await store.save(lease, Progress(2))
+            await store.save(lease, OffsetProgress(2))
         assert await other.load(ID) == 1
     finally:
         await other.close()

@@ -7,7 +7,7 @@ import pytest
 from everlog import Event
 from everlog.errors import InvalidProjection, StorageFailed, UnknownProjection
 from everlog.projections.projection import Projection
-from everlog.projections.records import records
+from everlog.projections.record_source import records
 from everlog.projections.strategies import exactly_once
 from tests.conformance.test_projection_records import collect, count_words, fill, make_counts
 

@@ -27,18 +27,18 @@ from everlog.errors import (
     StorageFailed,
     Unreachable,
 )
-from everlog.http.queue_client import RemoteQueueStore
-from everlog.http.queues import QUEUE_ROUTES
-from everlog.http.security import ALL, Principal
-from everlog.http.server import serving
 from everlog.queues.columns import Column
-from everlog.queues.declaration import Schema
+from everlog.queues.declaration import ColumnSchema
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import Claim, Peek, Put
+from everlog.queues.port import MemoryStore
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Packet
-from everlog.queues.store import MemoryStore
-from everlog.testing.queue_desk import Desk, VirtualClock
+from everlog.remote.queues import RemoteQueueStore
+from everlog.server.routes.queues import QUEUE_ROUTES
+from everlog.server.security.guard import ALL, Principal
+from everlog.server.server import serving
+from everlog.testing.queue_desk import VirtualClock, VirtualQueue
 from tests.support import small_config
 from tests.unit.models.queue_cases import QueueCases
 from tests.waiting import until
@@ -94,7 +94,7 @@ class TestRemoteStore(QueueCases):
 
         return make
 
-    async def test_keys_with_the_same_hash_are_two_jobs(self, desk: Desk) -> None:
+    async def test_keys_with_the_same_hash_are_two_jobs(self, desk: VirtualQueue) -> None:
         """A client may not choose the hash: a wrong one would hide a job from all others."""
         with pytest.raises(InvalidKey, match="hash"):
             await desk.enq("a", key_hash=b"h" * 16)
@@ -157,11 +157,11 @@ async def test_errors_are_those_of_a_local_queue(server):
         await queue.put("k")
     with pytest.raises(InvalidPriority):
         await queue.put("k", priority=256)
-    schema = Schema(1, ("k",), (Column("k", "string"),))
+    schema = ColumnSchema(1, ("k",), (Column("k", "string"),))
     with pytest.raises(DeclarationRefused, match="key columns"):
         await queue.declare(schema=schema)
     with pytest.raises(InvalidInput):
-        await queue.declare(schema=Schema(1, ("k",), "nonsense"))
+        await queue.declare(schema=ColumnSchema(1, ("k",), "nonsense"))
 
 
 async def test_operations_of_another_make_are_checked(server):

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from everlog.client import connect
-from everlog.http.server import serving
 from everlog.queues.columns import Column
-from everlog.queues.declaration import Schema
+from everlog.queues.declaration import ColumnSchema
+from everlog.server.server import serving
 from tests.support import small_config
 
 
@@ -113,7 +113,9 @@ async def test_pause_and_resume(http):
 
 
 async def test_declared_columns(http, log):
-    schema = Schema(1, ("site", "page"), (Column("site", "string"), Column("page", "uint32"), Column("raw", "binary")))
+    schema = ColumnSchema(
+        1, ("site", "page"), (Column("site", "string"), Column("page", "uint32"), Column("raw", "binary"))
+    )
     await log.queue("jobs").declare(schema=schema)
     body = {"key": {"site": "s", "page": 7}, "data": {"raw": {"base64": "AA=="}}}
     await post(http, "/jobs/jobs", body, 201)

@@ -12,6 +12,8 @@ import pytest
 
 import everlog
 from everlog.client import Everlog, connect
+from everlog.core.events import Event, Json
+from everlog.core.timeuuid import start_of
 from everlog.errors import (
     AccessDenied,
     Conflict,
@@ -24,13 +26,11 @@ from everlog.errors import (
     StorageFailed,
     Unreachable,
 )
-from everlog.http.server import serving
-from everlog.journal.events import Event, Json
-from everlog.order.timeuuid import start_of
-from everlog.projections.records import records
+from everlog.projections.record_source import records
+from everlog.server.server import serving
 from everlog.testing import JournalConformance
 from everlog.testing.journal_support import OUTCOMES, keys
-from everlog.testing.tag_reading import TagReading
+from everlog.testing.tag_reads import TagReading
 from tests.http_support import new_token, through_server
 from tests.support import small_config
 

@@ -12,10 +12,10 @@ import pytest
 
 from everlog.client import Everlog, connect
 from everlog.config import Config, LogConfig
+from everlog.core.events import Event
 from everlog.errors import Conflict, Overtaken
-from everlog.journal.events import Event
-from everlog.log import retention
-from everlog.log.retention import Retention, Trimmer
+from everlog.log.sqlite import trimmer as trimmer_module
+from everlog.log.sqlite.trimmer import Retention, Trimmer
 from everlog.testing import replicate
 from everlog.testing.journal_support import events, keys, read
 from tests.support import small_config
@@ -98,7 +98,7 @@ async def test_what_is_not_replicated_stays_whatever_its_age(aging, clock):
 @pytest.mark.parametrize("chunk", [1, 2, 3, 1000])
 async def test_the_newest_bytes_stay(tmp_path, clock, monkeypatch, chunk):
     """At least `retention_bytes` are kept, and no record more than needed; measured anew only where records are new."""
-    monkeypatch.setattr(retention, "CHUNK", chunk)
+    monkeypatch.setattr(trimmer_module, "CHUNK", chunk)
     async with connect(config_for(tmp_path, retention_bytes=1000), clock=clock) as log:
         journal = log.journal("t")
         trimmer = Trimmer(log.parts)
@@ -121,7 +121,7 @@ async def test_the_newest_bytes_stay(tmp_path, clock, monkeypatch, chunk):
 
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 async def test_chunks_change_nothing(aging, clock, monkeypatch, chunk):
-    monkeypatch.setattr(retention, "CHUNK", chunk)
+    monkeypatch.setattr(trimmer_module, "CHUNK", chunk)
     journal = aging.journal("t")
     for number in range(1, 11):
         await journal.append("k", Event(number))
@@ -192,7 +192,7 @@ async def read_again(journal, journal_id: str) -> list[int]:
 async def test_readers_and_writers_race_with_trims(tmp_path, clock, monkeypatch):
     """Three writers, three readers, replication in small batches and a trim all the time, in pages of four records:
     every append gets its verdict, every read has all that was acknowledged before it."""
-    monkeypatch.setattr(retention, "CHUNK", 3)
+    monkeypatch.setattr(trimmer_module, "CHUNK", 3)
     async with connect(config_for(tmp_path, partitions=2, retention_hours=1), clock=clock) as log:
         journal = log.journal("t")
         acknowledged = dict.fromkeys(("a", "b", "c"), 0)
@@ -232,7 +232,7 @@ async def test_readers_and_writers_race_with_trims(tmp_path, clock, monkeypatch)
 
 
 async def test_two_trims_at_once_agree(aging, clock, monkeypatch):
-    monkeypatch.setattr(retention, "CHUNK", 2)
+    monkeypatch.setattr(trimmer_module, "CHUNK", 2)
     journal = aging.journal("t")
     for number in range(1, 51):
         await journal.append("k", Event(number))

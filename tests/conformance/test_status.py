@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from everlog.journal.events import Event
+from everlog.core.events import Event
 from everlog.pipeline.status import PipelineStatus, Status, caught_up, save_pipeline_status
 from everlog.testing import replicate
 

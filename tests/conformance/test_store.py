@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everlog.store.base import Store
+from everlog.store.port import Store
 from everlog.store.sqlite.store import SqliteStore
 from everlog.testing import StoreConformance
 

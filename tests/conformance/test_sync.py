@@ -20,8 +20,8 @@ from everlog.journal.quarantine import Quarantine
 from everlog.journal.snapshots import Snapshots
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
+from everlog.runtime.twin import blocking
 from everlog.testing.journal_support import BROKEN, produce
-from everlog.twin import blocking
 from tests.support import small_config
 
 

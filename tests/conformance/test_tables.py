@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from everlog.client import Everlog, connect
+from everlog.core.entry import decode
+from everlog.core.events import Event
+from everlog.core.fold import fold
 from everlog.errors import IntegrityViolated, ReplicationFailed
-from everlog.journal.entries import decode
-from everlog.journal.events import Event
-from everlog.journal.fold import fold
-from everlog.log.base import NewRecord
+from everlog.log.port import NewRecord
 from everlog.testing import replicate
 from everlog.testing.journal_support import events, read
 from tests.support import append_record, delete_record, mark_record, pinned_topic, purge_record, small_config

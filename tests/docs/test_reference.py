@@ -9,7 +9,7 @@ import click
 import msgspec
 import pytest
 
-from everlog.cli.commands import Command
+from everlog.cli.commands import CliCommand
 from everlog.cli.exits import EXIT_CODES
 from everlog.cli.main import main
 from everlog.config import CassandraConfig, Config, KafkaConfig
@@ -54,7 +54,7 @@ def test_nothing_is_documented_that_does_not_exist():
 
 def test_the_options_of_every_command_are_documented():
     text = sections(DOCS / "cli.md")["Options of every command"]
-    leaf = next(command for _, command in commands(main) if isinstance(command, Command))
+    leaf = next(command for _, command in commands(main) if isinstance(command, CliCommand))
     options = [*leaf.everywhere, *(one for one in main.params if isinstance(one, click.Option))]
     assert len(options) >= 7
     for option in options:

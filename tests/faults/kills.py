@@ -15,7 +15,7 @@ import msgspec
 import everlog
 from everlog import Event
 from everlog.config import Config
-from everlog.failpoints import ONCE_VARIABLE, ROOT_VARIABLE, VARIABLE
+from everlog.runtime.failpoints import ONCE_VARIABLE, ROOT_VARIABLE, VARIABLE
 from tests.conftest import Pipeline
 from tests.spark.backends import Backend, write_config
 from tests.spark.suite import TOPIC, check_tables, in_batches

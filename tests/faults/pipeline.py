@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import sys
 
-from everlog.failpoints import ROOT_VARIABLE
+from everlog.runtime.failpoints import ROOT_VARIABLE
 from tests.spark.backends import read_config
 
 
 def main(path: str, *, whole: bool) -> None:
     if whole:
         os.environ[ROOT_VARIABLE] = str(os.getpid())
-    from everlog.pipeline.replicate import Replicator
+    from everlog.pipeline.replicator import Replicator
 
     replicator = Replicator(read_config(path))
     replicator.start()

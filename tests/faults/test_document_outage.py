@@ -13,7 +13,7 @@ import pytest
 
 from everlog.cluster.local import LocalCluster
 from everlog.config import Config, load_config
-from everlog.journal.values import Position
+from everlog.core.values import Position
 from tests.cluster.servers import running
 from tests.conformance.node_support import C, Fleet, Server, all_active, fleet, history, revision_of
 from tests.waiting import until

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from everlog.config import Config, JournalConfig, LogConfig
-from everlog.failpoints import POINTS
+from everlog.runtime.failpoints import POINTS
 from tests.conftest import Pipeline
 from tests.faults.kills import kill_pipelines
 from tests.spark.backends import EmbeddedBackend

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from everlog.config import Config
-from everlog.journal.head import Topic
-from everlog.journal.values import head_segment
+from everlog.core.head import Topic
+from everlog.core.values import head_segment
 
 Tables = dict[str, list[Any]]
 
@@ -131,7 +131,7 @@ class ClusterBackend(Backend):
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Any]:
-        from everlog.store.cassandra.session import connect
+        from everlog.cassandra.session import connect
 
         assert self.config.cassandra is not None
         session = await connect(self.config.cassandra)

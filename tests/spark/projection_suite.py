@@ -12,8 +12,8 @@ import pytest
 import everlog
 from everlog import Event, Projection, on_spark, records, tag
 from everlog.errors import InvalidProjection
-from everlog.pipeline.projections import SparkProjections
 from everlog.projections.ids import ProjectionId
+from everlog.projections.spark.runner import SparkProjections
 from tests.conftest import Pipeline
 from tests.spark.backends import Backend
 from tests.waiting import until

@@ -17,8 +17,8 @@ import everlog
 from everlog import Event
 from everlog.config import Config
 from everlog.errors import InvalidInput, TopicRetired
-from everlog.failpoints import VARIABLE
-from everlog.pipeline.copying import CopyReport, copy
+from everlog.journal.spark.copy_job import CopyReport, copy
+from everlog.runtime.failpoints import VARIABLE
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
 from tests.conftest import Pipeline
@@ -54,8 +54,8 @@ def test_a_topic_that_was_made_again_is_copied(spark, tmp_path, monkeypatch) -> 
     """All journals, in several jobs and tasks; told how far it is; done again, it only compares."""
     config = small_config(tmp_path / "data")
     originals = asyncio.run(fill(config))
-    monkeypatch.setattr("everlog.pipeline.copying.CHUNK", 5)
-    monkeypatch.setattr("everlog.pipeline.copying.PER_TASK", 2)
+    monkeypatch.setattr("everlog.journal.spark.copy_job.CHUNK", 5)
+    monkeypatch.setattr("everlog.journal.spark.copy_job.PER_TASK", 2)
     events = sum(len(state["events"]) for state in originals.values())
     gaps = dict.fromkeys(range(2), "the topic was made again")
     assert copy(config, "orders", "copies", dry_run=True, session=spark) == CopyReport(11, events, gaps=gaps)
@@ -73,7 +73,7 @@ def test_the_command(spark, tmp_path, monkeypatch) -> None:
     for number in range(4):
         cli.run("journal", "append", "orders", f"o-{number}", "--payload", str(number))
     session = SimpleNamespace(createDataFrame=spark.createDataFrame, stop=lambda: None)
-    monkeypatch.setattr("everlog.pipeline.copying.open_session", lambda *_, **__: session)
+    monkeypatch.setattr("everlog.journal.spark.copy_job.open_session", lambda *_, **__: session)
     found = cli.json("journal", "copy", "orders", "copies", "--dry-run")
     assert (found["journals"], found["events"], found["dry_run"], found["gaps"]) == (4, 4, True, {})
     assert cli.error("journal", "read", "copies", "o-1", code=4)["type"] == "JournalNotFound"

@@ -12,13 +12,13 @@ import pytest
 
 import everlog
 from everlog.config import Config, DocumentsConfig
+from everlog.documents.factory import document_journal, make_documents
 from everlog.documents.ids import time_uuid
 from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
-from everlog.documents.model import Transaction
-from everlog.documents.opening import document_journal, make_documents
+from everlog.documents.model import DocumentTransaction
 from everlog.documents.paths import partition_of_uri, quantum_of
-from everlog.documents.publishing import JournalPublisher, NotPublished
-from everlog.documents.recovery import Recovered
+from everlog.documents.publisher import JournalPublisher, NotPublished
+from everlog.documents.recovery import RecoveredTransactions
 from everlog.documents.spark.indexes import BuiltIndexes, build_indexes
 from everlog.documents.spark.recovery import recover
 from everlog.errors import DocumentNotFound
@@ -31,7 +31,7 @@ HOUR_MS = 3_600_000
 
 
 class _Down(JournalPublisher):
-    async def publish(self, transaction: Transaction) -> None:
+    async def publish(self, transaction: DocumentTransaction) -> None:
         raise NotPublished("the log is down")
 
 
@@ -45,7 +45,7 @@ async def leave(config: Config, ages_ms: list[int]) -> None:
         for number, age in enumerate(ages_ms):
             clock._now_ms = now - age
             await docs.put(f"d{number % 7}", number)
-        orphan = Transaction("never", str(time_uuid(now - 2 * HOUR_MS, 5)), 1, "", "{}")
+        orphan = DocumentTransaction("never", str(time_uuid(now - 2 * HOUR_MS, 5)), 1, "", "{}")
         await (await docs.open()).store.add_transaction(orphan)
         await docs.close()
 
@@ -70,7 +70,7 @@ def test_the_stale_pass(spark: Any, tmp_path) -> None:
     ages = [hours * HOUR_MS for hours in (47, 46, 30, 25, 23, 5, 4, 3, 3, 2, 2, 1, 1, 1)]
     asyncio.run(leave(config, ages))
     found = asyncio.run(_set_back(config))
-    assert recover(config, session=spark) == Recovered(completed=14, abandoned=1)
+    assert recover(config, session=spark) == RecoveredTransactions(completed=14, abandoned=1)
     events, checkpoints, left = asyncio.run(look(config))
     assert events == {f"d{n}": [1, 2] for n in range(7)}
     assert left == 0
@@ -78,7 +78,7 @@ def test_the_stale_pass(spark: Any, tmp_path) -> None:
     assert checkpoints.keys() == set(range(1024))
     assert oldest - 5 <= checkpoints[partition_of_uri("d0")] <= oldest
     assert found < checkpoints[partition_of_uri("d0")]
-    assert recover(config, session=spark) == Recovered()
+    assert recover(config, session=spark) == RecoveredTransactions()
 
 
 def test_the_commands(spark: Any, tmp_path, monkeypatch) -> None:
@@ -95,7 +95,7 @@ def test_the_commands(spark: Any, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("everlog.documents.spark.tasks.open_session", lambda config, output: _Session())
     cli = Cli(tmp_path / "data")
     cli.run("docs", "put", "c~/1", '{"n": 1}')
-    assert cli.json("docs", "recover", "--spark") == msgspec.to_builtins(Recovered())
+    assert cli.json("docs", "recover", "--spark") == msgspec.to_builtins(RecoveredTransactions())
     asyncio.run(_define(tmp_path / "data"))
     assert cli.json("docs", "index", "build", "d~", "--spark") == {"ready": 0, "failed": 0, "tasks": 0}
     assert cli.json("docs", "index", "build", "c~", "--spark") == {"ready": 1, "failed": 0, "tasks": 1}

@@ -7,8 +7,8 @@ from contextlib import closing
 from typing import Any
 
 from everlog.client import Everlog
-from everlog.journal.copying import Copier, Original, Outcome
-from everlog.journal.head import exists
+from everlog.core.head import exists
+from everlog.journal.copy import Copier, CopyOutcome, Original
 from everlog.journal.journal import Journal
 
 
@@ -43,7 +43,7 @@ def cut(log: Everlog, topic: str, start: int) -> None:
     break_log(log, f"UPDATE partition SET start_offset = {start} WHERE {where}")
 
 
-async def copy_all(log: Everlog, source: str, target: str, **options: Any) -> dict[str, Outcome]:
+async def copy_all(log: Everlog, source: str, target: str, **options: Any) -> dict[str, CopyOutcome]:
     """What the job does, in this process."""
     original = await Original.find(log.parts, source)
     copier = Copier(original, Journal(target, log.parts), **options)

@@ -12,25 +12,25 @@ import msgspec
 
 from everlog.config import ForeignConfig
 from everlog.errors import EverlogError
-from everlog.tags.delay.events import ForeignEvent
-from everlog.tags.delay.port import (
+from everlog.pekko.events import ForeignEvent
+from everlog.pekko.port import (
     Content,
+    EventKey,
     FetchRows,
     FindBuckets,
     JournalRow,
-    Key,
-    Page,
-    Query,
     ReadDeletedTo,
     ReadEvents,
     ReadIds,
     ReadKeys,
     ReadRows,
-    Serialized,
+    RowPage,
+    SerializedPayload,
+    TableQuery,
     TaggedRow,
 )
-from everlog.tags.delay.reader import ForeignReader
-from everlog.tags.delay.times import first_place, unix_ms
+from everlog.pekko.reader import ForeignReader
+from everlog.pekko.time_buckets import first_place, unix_ms
 from tests.support import START_MS, ManualClock
 
 HOUR = 3_600_000
@@ -49,15 +49,15 @@ class MemoryTables:
         self.bucket_ms = bucket_ms
         self.page_size = page_size
         self.partition_size = partition_size
-        self.views: dict[Key, TaggedRow] = {}
+        self.views: dict[EventKey, TaggedRow] = {}
         self.journals: dict[tuple[str, int], dict[int, JournalRow]] = {}
         self.deleted: dict[str, int] = {}
         self.known_ids: list[str] = []
-        self.asked: list[Query] = []
+        self.asked: list[TableQuery] = []
         self.failures: list[EverlogError] = []
-        self.failing: Callable[[Query], EverlogError | None] = lambda query: None
+        self.failing: Callable[[TableQuery], EverlogError | None] = lambda query: None
 
-    def _note(self, query: Query) -> None:
+    def _note(self, query: TableQuery) -> None:
         self.asked.append(query)
         failure = self.failing(query)
         if failure is not None:
@@ -65,8 +65,8 @@ class MemoryTables:
         if self.failures:
             raise self.failures.pop(0)
 
-    def _keys(self, bucket: int, low: int, high: int, cursor: bytes | None) -> tuple[list[Key], bytes | None]:
-        begin = None if cursor is None else msgspec.json.decode(cursor, type=Key)
+    def _keys(self, bucket: int, low: int, high: int, cursor: bytes | None) -> tuple[list[EventKey], bytes | None]:
+        begin = None if cursor is None else msgspec.json.decode(cursor, type=EventKey)
         found = sorted(
             key
             for key in self.views
@@ -76,47 +76,47 @@ class MemoryTables:
         page = found[: self.page_size]
         return page, msgspec.json.encode(page[-1]) if len(found) > len(page) else None
 
-    async def rows(self, query: ReadRows) -> Page[TaggedRow]:
+    async def rows(self, query: ReadRows) -> RowPage[TaggedRow]:
         self._note(query)
         keys, cursor = self._keys(query.bucket, query.after, query.before - 1, query.cursor)
-        return Page([self.views[key] for key in keys], cursor)
+        return RowPage([self.views[key] for key in keys], cursor)
 
-    async def buckets(self, query: FindBuckets) -> Page[int]:
+    async def buckets(self, query: FindBuckets) -> RowPage[int]:
         self._note(query)
         assert len(query.buckets) <= 100
         there = {unix_ms(key.place) - unix_ms(key.place) % self.bucket_ms for key in self.views}
-        return Page([bucket for bucket in query.buckets if bucket in there])
+        return RowPage([bucket for bucket in query.buckets if bucket in there])
 
-    async def keys(self, query: ReadKeys) -> Page[Key]:
+    async def keys(self, query: ReadKeys) -> RowPage[EventKey]:
         self._note(query)
-        return Page(*self._keys(query.bucket, query.after, query.upto, query.cursor))
+        return RowPage(*self._keys(query.bucket, query.after, query.upto, query.cursor))
 
-    async def fetch(self, query: FetchRows) -> Page[TaggedRow]:
+    async def fetch(self, query: FetchRows) -> RowPage[TaggedRow]:
         self._note(query)
         assert len(query.keys) <= self.page_size
         assert all(query.bucket <= unix_ms(key.place) < query.bucket + self.bucket_ms for key in query.keys)
-        return Page([self.views[key] for key in query.keys if key in self.views])
+        return RowPage([self.views[key] for key in query.keys if key in self.views])
 
-    async def events(self, query: ReadEvents) -> Page[JournalRow]:
+    async def events(self, query: ReadEvents) -> RowPage[JournalRow]:
         self._note(query)
         rows = self.journals.get((query.persistence_id, query.partition), {})
         first = query.first if query.cursor is None else int(query.cursor)
         numbers = sorted(number for number in rows if first <= number <= query.last)
         more = numbers[self.page_size :]
-        return Page([rows[number] for number in numbers[: self.page_size]], str(more[0]).encode() if more else None)
+        return RowPage([rows[number] for number in numbers[: self.page_size]], str(more[0]).encode() if more else None)
 
     async def last_seq_nr(self, persistence_id: str, partition: int) -> int | None:
         return max(self.journals.get((persistence_id, partition), {}), default=None)
 
-    async def deleted_to(self, query: ReadDeletedTo) -> Page[int]:
+    async def deleted_to(self, query: ReadDeletedTo) -> RowPage[int]:
         self._note(query)
-        return Page([self.deleted.get(query.persistence_id, 0)])
+        return RowPage([self.deleted.get(query.persistence_id, 0)])
 
-    async def ids(self, query: ReadIds) -> Page[str]:
+    async def ids(self, query: ReadIds) -> RowPage[str]:
         self._note(query)
         first = 0 if query.cursor is None else int(query.cursor)
         more = first + self.page_size < len(self.known_ids)
-        return Page(
+        return RowPage(
             self.known_ids[first : first + self.page_size], str(first + self.page_size).encode() if more else None
         )
 
@@ -175,7 +175,7 @@ class World:
         """An event of `TAG` with its time in ms since the start, visible from `seen` on; without that, at once."""
         place = first_place(START_MS + time) + (1 << 64) + next(self._ids)
         seq_nr = number if seq_nr is None else seq_nr
-        row = TaggedRow(Key(place, pid, number), seq_nr, content(f"{pid}:{number}"))
+        row = TaggedRow(EventKey(place, pid, number), seq_nr, content(f"{pid}:{number}"))
 
         def insert() -> None:
             self.tables.views[row.key] = row
@@ -211,7 +211,7 @@ class World:
 
 
 def content(text: str) -> Content:
-    return Content("writer", "", Serialized(17, "text", text.encode()))
+    return Content("writer", "", SerializedPayload(17, "text", text.encode()))
 
 
 def label(event: Any) -> str:

@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog import Event
-from everlog.errors import MalformedRecord
-from everlog.journal.actions import (
+from everlog.core.actions import (
+    ActionRange,
     Append,
     Delete,
     Expected,
     Mark,
     Purge,
-    Range,
     Resume,
     decode_action,
     encode_action,
 )
-from everlog.journal.entries import decode
-from everlog.journal.values import MAX_SEQ_NR
-from everlog.log.base import Record
+from everlog.core.entry import decode
+from everlog.core.values import MAX_SEQ_NR
+from everlog.errors import MalformedRecord
+from everlog.log.port import Record
 from everlog.testing.replication import replicate
 from tests.support import START_MS, append_record, broken_record, foreign_record, produce_raw
 
@@ -34,12 +34,14 @@ from tests.support import START_MS, append_record, broken_record, foreign_record
     ("action", "header"),
     [
         (
-            Append(range=Range(3, 5), origin="h1", version="1.0", payload_type="json", metadata={"data": {"k": "v"}}),
+            Append(
+                range=ActionRange(3, 5), origin="h1", version="1.0", payload_type="json", metadata={"data": {"k": "v"}}
+            ),
             b'{"append":{"range":{"from":3,"to":5},"origin":"h1","version":"1.0","payloadType":"json",'
             b'"metadata":{"data":{"k":"v"}}}}',
         ),
         (
-            Append(range=Range(1, 1), payload_type="binary", metadata={}),
+            Append(range=ActionRange(1, 1), payload_type="binary", metadata={}),
             b'{"append":{"range":{"from":1,"to":1},"payloadType":"binary","metadata":{}}}',
         ),
         (Delete(to=3, origin="h1", version="1.0"), b'{"delete":{"to":3,"origin":"h1","version":"1.0"}}'),
@@ -50,7 +52,7 @@ from tests.support import START_MS, append_record, broken_record, foreign_record
         (Purge(expire_on=date(2024, 2, 29)), b'{"purge":{"expireOn":"2024-02-29"}}'),
         (Resume(skip=(4, 7)), b'{"resume":{"skip":[4,7]}}'),
         (
-            Append(range=Range(2, 2), payload_type="json", metadata={}, expected=Expected(1, "life"), id="2.x"),
+            Append(range=ActionRange(2, 2), payload_type="json", metadata={}, expected=Expected(1, "life"), id="2.x"),
             b'{"append":{"range":{"from":2,"to":2},"payloadType":"json","metadata":{},'
             b'"expected":{"seqNr":1,"recordId":"life"},"id":"2.x"}}',
         ),
@@ -68,7 +70,7 @@ def test_an_append_without_metadata_has_empty_metadata(metadata) -> None:
     header = b'{"append":{"range":{"from":1,"to":5},"payloadType":"json"%s}}' % metadata.encode()
     action = decode_action(header)
     assert isinstance(action, Append)
-    assert action.range == Range(1, 5)
+    assert action.range == ActionRange(1, 5)
     assert action.header_data is None
 
 
@@ -151,7 +153,7 @@ texts = st.none() | st.text()
 actions = st.one_of(
     st.builds(
         Append,
-        range=st.tuples(st.integers(1, 2**62), st.integers(0, 2**62 - 1)).map(lambda r: Range(r[0], r[0] + r[1])),
+        range=st.tuples(st.integers(1, 2**62), st.integers(0, 2**62 - 1)).map(lambda r: ActionRange(r[0], r[0] + r[1])),
         origin=texts,
         version=texts,
         payload_type=st.sampled_from(["json", "binary"]),

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from everlog import Event
+from everlog.core.head import Deletion, Head, exists
+from everlog.core.values import head_segment, partition_of
 from everlog.errors import ReplicationFailed
-from everlog.journal.head import Deletion, Head, exists
-from everlog.journal.values import head_segment, partition_of
-from everlog.pipeline.apply import Grouped, apply
-from everlog.store.base import StoreTask
+from everlog.pipeline.apply import KeyGroups, apply
+from everlog.store.port import StoreTask
 from everlog.testing.replication import replicate
 from tests.support import (
     START_MS,
@@ -73,8 +73,8 @@ class Recorder(StoreTask):
         return {failing: ValueError("refused")} if failing else {}
 
 
-def grouped(*records) -> Grouped:
-    found = Grouped()
+def grouped(*records) -> KeyGroups:
+    found = KeyGroups()
     found.add(TOPIC, records)
     return found
 
@@ -150,7 +150,7 @@ async def test_garbage_of_a_published_batch_is_forgotten() -> None:
 async def test_misplaced_records_touch_no_journal() -> None:
     """In another partition than the key's, or with a key that is no text: set aside for display, nothing halts."""
     topic = pinned_topic(partitions=2)
-    found = Grouped()
+    found = KeyGroups()
     wrong = 1 - partition_of(b"k", 2)
     found.add(topic, [append_record(0, 1, partition=wrong), append_record(1, 1, key=b"\xff", partition=wrong)])
     recorder = Recorder()

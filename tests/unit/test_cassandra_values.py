@@ -16,23 +16,23 @@ pytest.importorskip("acsylla")
 
 from acsylla import errors as driver
 
+from everlog.cassandra.contact_points import contact_points
+from everlog.cassandra.scan import merged
+from everlog.cassandra.schema import statements
+from everlog.cassandra.session import backoff, explain
 from everlog.config import CassandraConfig
+from everlog.core.change import Change
+from everlog.core.duration import utc_day
+from everlog.core.events import EventRecord
+from everlog.core.head import Deletion, Head
+from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
 from everlog.errors import AccessDenied, InvalidConfig, Refused, StorageFailed, Unreachable
-from everlog.journal.changes import Change
-from everlog.journal.duration import utc_day
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Deletion, Head
-from everlog.journal.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
-from everlog.store.base import KeyChange
 from everlog.store.cassandra.batches import MAX_BYTES, MAX_ROW_BYTES, MAX_ROWS, ROW_BYTES, partitions, row_bytes
-from everlog.store.cassandra.listing import _group
-from everlog.store.cassandra.points import contact_points
+from everlog.store.cassandra.head_scan import _group
 from everlog.store.cassandra.rows import _day_of, date_from, day_seconds, timestamp
-from everlog.store.cassandra.scan import merged
-from everlog.store.cassandra.schema import statements
 from everlog.store.cassandra.segments import MIN_GAP, gaps_of
-from everlog.store.cassandra.session import backoff, explain
 from everlog.store.cassandra.task import lives
+from everlog.store.port import KeyChange
 
 MS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 2**51) | st.integers(1_600_000_000_000, 1_900_000_000_000)
 

@@ -11,7 +11,7 @@ import sys
 import click
 import pytest
 
-from everlog.cli.commands import Command
+from everlog.cli.commands import CliCommand
 from everlog.cli.exits import EXIT_CODES, LineFailed, error_document, exit_code
 from everlog.cli.logs import JsonFormatter, TextFormatter
 from everlog.cli.main import main
@@ -243,10 +243,10 @@ def test_usage_errors_are_json_as_well(cli):
 
 
 def test_an_interrupted_command_ends_with_130(cli, monkeypatch):
-    def interrupt(self: Command, context: click.Context) -> None:
+    def interrupt(self: CliCommand, context: click.Context) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Command, "invoke", interrupt)
+    monkeypatch.setattr(CliCommand, "invoke", interrupt)
     cli.run("status", code=130)
 
 

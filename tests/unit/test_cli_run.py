@@ -26,12 +26,12 @@ import pytest
 
 from everlog.cli import run
 from everlog.cli.main import main
-from everlog.cli.settings import Settings
+from everlog.cli.settings import CliSettings
 from everlog.client import connect
 from everlog.cluster.state import _free_ports
 from everlog.config import Config
 from everlog.errors import MissingExtra, ReplicationFailed
-from everlog.log.sqlite import SqliteLog
+from everlog.log.sqlite.log import SqliteLog
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
@@ -94,7 +94,7 @@ def pipelines(monkeypatch) -> list[StandIn]:
     made: list[StandIn] = []
     monkeypatch.setattr(StandIn, "made", made)
     module = SimpleNamespace(Replicator=StandIn)
-    monkeypatch.setitem(sys.modules, "everlog.pipeline.replicate", module)
+    monkeypatch.setitem(sys.modules, "everlog.pipeline.replicator", module)
     return made
 
 
@@ -190,10 +190,10 @@ def test_hints_name_the_program_as_it_can_be_called_here(tmp_path, monkeypatch):
 
 def test_hints_lead_to_the_same_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert Settings().arguments() == ""
-    assert Settings(data="./everlog-data").arguments() == ""
-    assert Settings(data="other").arguments() == " --data other"
-    assert Settings(config="e.toml", data="other").arguments() == " --config e.toml --data other"
+    assert CliSettings().arguments() == ""
+    assert CliSettings(data="./everlog-data").arguments() == ""
+    assert CliSettings(data="other").arguments() == " --data other"
+    assert CliSettings(config="e.toml", data="other").arguments() == " --config e.toml --data other"
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

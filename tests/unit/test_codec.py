@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.errors import InvalidInput, MalformedRecord
-from everlog.journal.codec import (
+from everlog.core.codec import (
     NO_METADATA,
     AppendValue,
     EventData,
@@ -23,9 +22,10 @@ from everlog.journal.codec import (
     encode_value,
     record_metadata,
 )
-from everlog.journal.duration import ExpireAfter
-from everlog.journal.events import EventRecord
-from everlog.journal.values import MAX_SEQ_NR
+from everlog.core.duration import ExpireAfter
+from everlog.core.events import EventRecord
+from everlog.core.values import MAX_SEQ_NR
+from everlog.errors import InvalidInput, MalformedRecord
 
 GOLDEN_ONE = bytes.fromhex("01000000010000001800000000000000070000000500000001610100000002cafe7b7d")
 GOLDEN_FOUR = bytes.fromhex(

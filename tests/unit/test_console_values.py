@@ -10,23 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
+from everlog.config.queue_options import QueueOptions
 from everlog.console.actions import ACTIONS, check_fields, is_wanted, matches
 from everlog.console.charts import make_chart
-from everlog.console.observing import Observation, QueueSummary, TagsSummary, ViewSummary
+from everlog.console.observation import Observation, QueueSummary, TagsSummary, ViewSummary
 from everlog.console.pages.flow import make_boxes
 from everlog.console.problems import BEHIND_SECONDS, FULL, IDLE_SECONDS, find_notes, find_problems, level_of
-from everlog.console.rendering import brief, environment, relative, remedy, render, shown, url
-from everlog.console.sampling import TOTALS, Sample, rate, sample_of, series
+from everlog.console.render import brief, environment, relative, remedy, render, shown, url
+from everlog.console.sampler import TOTALS, MetricSample, rate, sample_of, series
 from everlog.console.why import explain_job, explain_queue
 from everlog.errors import InvalidInput
-from everlog.http.requests import local_path
 from everlog.log.kafka.safety import concerns
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
-from everlog.projections.management import ProjectionStatus
+from everlog.projections.projections import ProjectionStatus
 from everlog.projections.source import Lag
 from everlog.queues.operations import DueAnswer, Stats
-from everlog.queues.options import QueueOptions
-from everlog.queues.rows import Attempt, DeadLetter, Image, Row
+from everlog.queues.rows import Attempt, DeadLetter, Image, JobRow
+from everlog.server.requests import local_path
 
 NOW = 1_700_000_000_000
 
@@ -99,7 +99,7 @@ def test_the_number_above_a_chart_is_the_last_of_the_chart():
     )
     last = sample_of(found)
     grown = {name: getattr(last, name) - 10 * at for at, name in enumerate(TOTALS, 2)}
-    samples = [Sample(NOW - 10_000, **grown), last]
+    samples = [MetricSample(NOW - 10_000, **grown), last]
     sampler = SimpleNamespace(samples=samples, rate=lambda total: rate(samples, total))
     boxes = make_boxes(found, sampler, embedded=True)
     assert [box["lag" if box["heading"] == "lag" else "rate"] for box in boxes] == [box["series"][-1] for box in boxes]
@@ -179,7 +179,7 @@ def test_the_worst_comes_first():
 def test_rates_and_series_are_bounded_and_never_negative(steps, points):
     """Totals may go back (a restart); time only goes on. No rate is negative, no series longer than asked for."""
     times = itertools.accumulate(passed for passed, _ in steps)
-    samples = [Sample(at, records=total, lag=total) for at, (_, total) in zip(times, steps, strict=True)]
+    samples = [MetricSample(at, records=total, lag=total) for at, (_, total) in zip(times, steps, strict=True)]
     found = rate(samples, "records")
     assert found is None or found >= 0
     for name in ("records", "lag"):
@@ -190,7 +190,7 @@ def test_rates_and_series_are_bounded_and_never_negative(steps, points):
 
 
 def test_a_rate_is_what_grew_in_the_last_seconds():
-    samples = [Sample(second * 1000, records=10 * second) for second in range(100)]
+    samples = [MetricSample(second * 1000, records=10 * second) for second in range(100)]
     assert rate(samples, "records") == 10
     assert rate(samples[:1], "records") is None
 
@@ -232,9 +232,9 @@ def test_why_a_queue_does_not_run(counts, due, options, what):
     assert what in reason.what
 
 
-def row(**more) -> Row:
+def row(**more) -> JobRow:
     image = Image(128, more.pop("process_ms", NOW), NOW, 0, NOW, 1, b"n")
-    return Row(1, b"k", b"h", image, **more)
+    return JobRow(1, b"k", b"h", image, **more)
 
 
 def test_why_a_job_does_not_run():

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 import everlog
 from everlog import Event, JournalNotFound, Overtaken
 from everlog.client import Everlog
+from everlog.core.actions import ActionRange, Append, Copied, Delete, decode_action, encode_action
+from everlog.core.fold import decode, fold
+from everlog.core.reduction import rowless
+from everlog.core.values import partition_of
 from everlog.errors import CopyRefused, JournalHalted, LogTruncated
-from everlog.journal.actions import Append, Copied, Delete, Range, decode_action, encode_action
-from everlog.journal.copying import Original
-from everlog.journal.fold import decode, fold
+from everlog.journal.copy import Original
 from everlog.journal.journal import Journal
-from everlog.journal.reduce import rowless
-from everlog.journal.values import partition_of
-from everlog.log.base import Record
+from everlog.log.port import Record
 from everlog.testing.replication import replicate
 from tests.support import ManualClock, append_record, broken_record, entries, pinned_topic, produce_raw, small_config
 from tests.unit.copy_support import copy_all, cut, empty, make_again, remove, state_of, states_of
@@ -209,8 +209,8 @@ async def test_times_are_those_of_the_original_and_the_records_are_new(small_log
 
 
 async def test_a_long_journal_is_sent_in_pieces(small_log, monkeypatch) -> None:
-    monkeypatch.setattr("everlog.journal.copying.MAX_WAITING", 3)
-    monkeypatch.setattr("everlog.journal.copying.MAX_WAITING_BYTES", 200)
+    monkeypatch.setattr("everlog.journal.copy.MAX_WAITING", 3)
+    monkeypatch.setattr("everlog.journal.copy.MAX_WAITING_BYTES", 200)
     journal = small_log.journal("orders")
     for number in range(20):
         await journal.append("k", [Event("x" * (number * 7)), Event(number)])
@@ -329,7 +329,7 @@ async def test_somebody_who_writes_while_the_journal_is_copied(small_log, delete
 
 
 def test_the_headers_of_a_copy() -> None:
-    append = Append(range=Range(3, 4), payload_type="json", metadata={}, timestamp=7)
+    append = Append(range=ActionRange(3, 4), payload_type="json", metadata={}, timestamp=7)
     assert encode_action(append) == (
         b'{"append":{"range":{"from":3,"to":4},"payloadType":"json","metadata":{},"timestamp":7}}'
     )

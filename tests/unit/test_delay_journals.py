@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everlog.errors import SeqNrMissing, Unreachable
-from everlog.tags.delay.port import ReadEvents
+from everlog.pekko.port import ReadEvents
 from tests.unit.delay_support import World, everything
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from everlog.tags.delay.events import Resume
+from everlog.pekko.events import ResumePoint
 from tests.unit.delay_support import TAG, World, label
 
 DELAY = 5000
@@ -168,7 +168,7 @@ def test_a_restart_from_a_resume_repeats_nothing_and_loses_only_what_came_too_la
         before = [label(other) for other, _ in found[: index + 1]]
         again = built(rows, page_size, **changed)
         await again.sleep_through(at)
-        resume = Resume.parse(str(one.resume))
+        resume = ResumePoint.parse(str(one.resume))
         event("others are ahead" if resume.last else "a plain offset")
         rest = await again.until(again.reader().tag(TAG).live(after=resume), end + 60_000)
         assert ascending(before + rest)

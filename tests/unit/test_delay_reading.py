@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 import pytest
 
 from everlog.errors import AccessDenied, EventsMissing, InvalidOffset, TooManyMissing, Unreachable
-from everlog.tags.delay.events import Resume
-from everlog.tags.delay.first import FirstLook
-from everlog.tags.delay.known import Known
-from everlog.tags.delay.port import Ask, Deliver, FetchRows, FindBuckets, Now, Page, ReadKeys, ReadRows, Wait
-from everlog.tags.delay.searching import Round, Search
-from everlog.tags.delay.settings import Settings
-from everlog.tags.delay.stage import TagStage
-from everlog.tags.delay.times import first_place, last_place, offset_of, unix_ms
+from everlog.pekko.delivered import DeliveredNumbers
+from everlog.pekko.events import ResumePoint
+from everlog.pekko.first_look import FirstLook
+from everlog.pekko.gap_search import Round, Search
+from everlog.pekko.port import AskQuery, Deliver, FetchRows, FindBuckets, Now, ReadKeys, ReadRows, RowPage, Wait
+from everlog.pekko.settings import StageSettings
+from everlog.pekko.tag_stage import TagStage
+from everlog.pekko.time_buckets import first_place, last_place, offset_of, unix_ms
 from tests.support import START_MS
 from tests.unit.delay_support import BUCKET, HOUR, TAG, World, everything, label
 
@@ -64,9 +64,9 @@ async def test_pages_follow_demand():
     assert await everything(world.reader().tag(TAG).current()) == ["p1", "p2", "p3", "p4"]
 
     now = Now(START_MS, 0)
-    stage = TagStage(TAG, Settings.of(world.config), now, live=True)
+    stage = TagStage(TAG, StageSettings.of(world.config), now, live=True)
     asked = []
-    while isinstance((effects := stage.step(now, 2))[0], Ask):
+    while isinstance((effects := stage.step(now, 2))[0], AskQuery):
         query = effects[0].query
         asked.append(query)
         stage.answer(await answer(world, query), now)
@@ -120,8 +120,8 @@ async def test_an_offset_is_exclusive():
         for index, event in enumerate(events):
             rest = [f"p{number}" for number in range(index + 2, 6)]
             assert await everything(world.reader().tag(TAG).current(after=event.offset)) == rest
-            assert event.resume == Resume(event.offset, {})
-            assert await everything(world.reader().tag(TAG).current(after=Resume.parse(str(event.resume)))) == rest
+            assert event.resume == ResumePoint(event.offset, {})
+            assert await everything(world.reader().tag(TAG).current(after=ResumePoint.parse(str(event.resume)))) == rest
         assert events[0].timestamp == START_MS + time + 1
 
 
@@ -471,7 +471,7 @@ async def test_what_is_held_back_survives_a_restart():
     assert [label(event) for event in events] == ["p1", "q1", "q2", "q3", "q4"]
     everything_there = {"p1", "p2", "p3", "p4", "q1", "q2", "q3", "q4"}
     for index, event in enumerate(events[1:], 1):  # the first went out before the gap was seen
-        resumed = world.reader().tag(TAG).live(after=Resume.parse(str(event.resume)))
+        resumed = world.reader().tag(TAG).live(after=ResumePoint.parse(str(event.resume)))
         rest = await world.until(resumed, world.now + 40_000)
         assert sorted([*map(label, events[: index + 1]), *rest]) == sorted(everything_there)
         assert [name for name in rest if name[0] == "p"] == ["p2", "p3", "p4"]
@@ -480,7 +480,7 @@ async def test_what_is_held_back_survives_a_restart():
 
 async def test_a_jump_of_the_calendar_is_no_time_out():
     """The wall clock jumps an hour ahead while a gap is open: the search still has its ten seconds."""
-    settings = Settings.of(World(back_track_interval="off", back_track_long_interval="off").config)
+    settings = StageSettings.of(World(back_track_interval="off", back_track_long_interval="off").config)
     world = World()
     world.write("p", 1, -9000)
     world.write("p", 3, -8000)
@@ -489,7 +489,7 @@ async def test_a_jump_of_the_calendar_is_no_time_out():
     for now in (Now(START_MS, 0), Now(START_MS, 1), Now(START_MS, 2), jumped):
         for _ in range(30):
             (effect,) = stage.step(now, 1)
-            if isinstance(effect, Ask):
+            if isinstance(effect, AskQuery):
                 stage.answer(await answer(world, effect.query), now)
             elif isinstance(effect, Wait):
                 break
@@ -499,7 +499,7 @@ async def test_a_jump_of_the_calendar_is_no_time_out():
     assert isinstance(effect, Wait)
 
 
-async def answer(world: World, query: object) -> Page[object]:
+async def answer(world: World, query: object) -> RowPage[object]:
     tables = world.tables
     ask = {ReadRows: tables.rows, FindBuckets: tables.buckets, ReadKeys: tables.keys, FetchRows: tables.fetch}
     return await ask[type(query)](query)
@@ -523,14 +523,14 @@ async def test_a_search_reads_keys_and_only_the_payloads_that_it_needs():
 
 def test_a_search_in_an_old_bucket_of_an_offset_query_is_not_made():
     """With an offset and a bucket of the past, the first number of a journal is accepted even if time is given."""
-    settings = Settings.of(World(new_persistence_id_scan_timeout=5.0).config)
+    settings = StageSettings.of(World(new_persistence_id_scan_timeout=5.0).config)
     world = World()
     row = world.write("p", 9, -2 * HOUR)
     now = Now(START_MS, 0)
     stage = TagStage(TAG, settings, now, live=True, after=first_place(START_MS - 2 * HOUR - 1000))
     (effect,) = stage.step(now, 1)
-    assert isinstance(effect, Ask)
-    stage.answer(Page([row]), now)
+    assert isinstance(effect, AskQuery)
+    stage.answer(RowPage([row]), now)
     (effect,) = stage.step(now, 1)
     assert isinstance(effect, Deliver)
     assert effect.event.tag_seq_nr == 9
@@ -564,7 +564,7 @@ async def test_an_unseen_journal_far_ahead_is_no_error_behind_an_offset():
 
 async def test_rows_that_are_held_back_are_bounded(monkeypatch):
     """Beyond the bound everybody waits; then all come, in order."""
-    monkeypatch.setattr("everlog.tags.delay.stage.MOST_HELD", 6)
+    monkeypatch.setattr("everlog.pekko.tag_stage.MOST_HELD", 6)
     world = World(hold="journal")
     world.write("p", 1, 1)
     world.write("p", 2, 2, seen=14_000)
@@ -579,7 +579,7 @@ async def test_rows_that_are_held_back_are_bounded(monkeypatch):
 
 
 async def test_a_look_back_does_not_search_more_than_the_bound_at_a_time(monkeypatch):
-    monkeypatch.setattr("everlog.tags.delay.stage.MOST_HELD", 2)
+    monkeypatch.setattr("everlog.pekko.tag_stage.MOST_HELD", 2)
     world = World()
     for pid in "pqrs":
         world.write(pid, 1, 1)
@@ -683,13 +683,13 @@ async def test_time_for_an_unseen_journal_brings_nothing_from_before_the_offset(
 def test_a_search_never_asks_for_more_than_two_buckets():
     """However long the journal was silent before the gap."""
     search = Search("p", [2], floor=first_place(BUCKET - 9 * HOUR), top=first_place(START_MS), deadline=0, soft=False)
-    buckets = Settings.of(World().config).buckets
+    buckets = StageSettings.of(World().config).buckets
     for _ in range(2):
         search.aim(buckets, origin=0, to=first_place(START_MS + HOUR))
         looked, asked = Round(TAG, [search], buckets, 3, 0), []
         while (query := looked.query()) is not None:
             asked.append(query.bucket)
-            looked.found_keys(Page([]))
+            looked.found_keys(RowPage([]))
         assert asked == [BUCKET, BUCKET - HOUR]
 
 
@@ -707,19 +707,19 @@ async def test_a_query_may_begin_at_a_time():
 
 def test_what_a_first_look_remembers():
     """The vector: p1 with 1 and 2, p2 with 5, 6, 7 behind the offset; known are 0 and 4, just before those rows."""
-    world, known, now = World(), Known(), Now(START_MS, 50)
+    world, known, now = World(), DeliveredNumbers(), Now(START_MS, 50)
     rows = [
         world.write(pid, number, number - 100) for pid, number in (("b", 7), ("a", 1), ("b", 5), ("a", 2), ("b", 6))
     ]
-    settings = Settings.of(world.config)
+    settings = StageSettings.of(world.config)
     after = first_place(START_MS - 1000)
     assert FirstLook.needed(after, settings, now)
     assert not FirstLook.needed(first_place(BUCKET - 1), settings, now)
     look = FirstLook(TAG, after, settings, known, now)
     assert look.at == 250
     assert look.query() == ReadKeys(TAG, BUCKET, after, last_place(START_MS + 200))
-    look.answer(Page([row.key for row in rows[:3]], b"more"))
-    look.answer(Page([row.key for row in rows[3:]]))
+    look.answer(RowPage([row.key for row in rows[:3]], b"more"))
+    look.answer(RowPage([row.key for row in rows[3:]]))
     assert look.query() is None
     assert {pid: last.number for pid, last in known} == {"a": 0, "b": 4}
     last = known.get("b")

@@ -10,8 +10,8 @@ import pytest
 import everlog
 from everlog.config import ForeignConfig, load_config
 from everlog.errors import InvalidConfig, InvalidId, InvalidOffset, InvalidRange, InvalidTag, NotEnabled
-from everlog.tags.delay.events import Resume
-from everlog.tags.delay.settings import Settings
+from everlog.pekko.events import ResumePoint
+from everlog.pekko.settings import StageSettings
 from tests.unit.delay_support import World
 
 
@@ -38,11 +38,11 @@ from tests.unit.delay_support import World
 )
 def test_settings_that_cannot_work_are_named(settings, named):
     with pytest.raises(InvalidConfig, match=named):
-        Settings.of(ForeignConfig(**settings))
+        StageSettings.of(ForeignConfig(**settings))
 
 
 def test_the_defaults_are_the_originals():
-    settings = Settings.of(ForeignConfig())
+    settings = StageSettings.of(ForeignConfig())
     assert (settings.delay, settings.gap_timeout, settings.new_pid_timeout, settings.refresh) == (5000, 10_000, 0, 3000)
     assert (settings.short_every, settings.short_period) == (1000, 5000)
     assert (settings.long_every, settings.long_period) == (120_000, None)
@@ -51,9 +51,9 @@ def test_the_defaults_are_the_originals():
 
 
 def test_look_back_and_forgetting_may_be_off():
-    off = Settings.of(ForeignConfig(back_track_interval="off", back_track_long_interval="off"))
+    off = StageSettings.of(ForeignConfig(back_track_interval="off", back_track_long_interval="off"))
     assert off.short_every is off.long_every is None
-    settings = Settings.of(ForeignConfig(cleanup_old_persistence_ids="off", back_track_period=9000.0))
+    settings = StageSettings.of(ForeignConfig(cleanup_old_persistence_ids="off", back_track_period=9000.0))
     assert settings.forget_after is None
 
 
@@ -72,7 +72,7 @@ def test_what_is_unwise_is_said(caplog):
 
     def said(**settings) -> list[tuple[str, str]]:
         caplog.clear()
-        Settings.of(msgspec.structs.replace(ForeignConfig(), **settings)).warn()
+        StageSettings.of(msgspec.structs.replace(ForeignConfig(), **settings)).warn()
         return [(record.levelname, record.getMessage().split()[1]) for record in caplog.records]
 
     assert said() == []
@@ -102,9 +102,9 @@ def test_bad_input_is_named_before_anything_is_read():
     with pytest.raises(InvalidOffset):
         reader.tag("t").live(after="a4698000-8f19-11e5-8080-808080808080")
     with pytest.raises(InvalidOffset):
-        Resume.parse("cats")
+        ResumePoint.parse("cats")
     with pytest.raises(InvalidOffset):
-        Resume.parse('{"after": 1}')
+        ResumePoint.parse('{"after": 1}')
     with pytest.raises(InvalidRange):
         reader.events("p", 5, 4)
     with pytest.raises(InvalidId):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from everlog.tags.delay.port import Page, ReadRows, TaggedRow
+from everlog.pekko.port import ReadRows, RowPage, TaggedRow
 from tests.unit.delay_support import TAG, MemoryTables, World, label
 
 
@@ -18,7 +18,7 @@ class SlowTables(MemoryTables):
         self.asked_now = asyncio.Event()
         self.may_answer = asyncio.Event()
 
-    async def rows(self, query: ReadRows) -> Page[TaggedRow]:
+    async def rows(self, query: ReadRows) -> RowPage[TaggedRow]:
         page = await super().rows(query)
         self.asked_now.set()
         await self.may_answer.wait()

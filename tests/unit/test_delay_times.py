@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.errors import InvalidConfig, InvalidOffset
-from everlog.tags.delay.times import Buckets, check_offset, first_place, last_place, offset_of, place_of, unix_ms
+from everlog.pekko.time_buckets import Buckets, check_offset, first_place, last_place, offset_of, place_of, unix_ms
 
 places = st.integers(0, 2**124 - 1)
 

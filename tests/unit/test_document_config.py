@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everlog.config import CassandraConfig, Config, DocumentsConfig, KafkaConfig
-from everlog.documents.opening import fitting
+from everlog.documents.factory import fitting
 from everlog.errors import InvalidConfig
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.documents.filters.evaluation import make_matcher, uses_time
-from everlog.documents.filters.nodes import Binary, Call, Field, Literal, Node, Unary, text_of
-from everlog.documents.filters.parsing import parse_filter
+from everlog.documents.filters.nodes import Binary, Field, FilterNode, FunctionCall, Literal, Unary, text_of
+from everlog.documents.filters.parser import parse_filter
 from everlog.documents.filters.patterns import check_pattern
 from everlog.errors import InvalidDocument
 from tests.unit.models.document_filter import naive_match
@@ -130,20 +130,20 @@ leaves = st.one_of(fields, scalars.map(Literal), st.lists(scalars, max_size=2).m
 comparisons = ["=", "!=", "<", "<=", ">", ">=", "has", "has not", "xor", "and", "or", "+", "-", "*"]
 
 
-def compound(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+def compound(inner: st.SearchStrategy[FilterNode]) -> st.SearchStrategy[FilterNode]:
     return st.one_of(
         st.builds(Binary, st.sampled_from(comparisons), inner, inner),
         st.builds(Unary, st.just("!"), inner),
-        st.builds(lambda one: Call("exists", (one,)), inner),
-        st.builds(lambda one: Call("empty", (one,)), inner),
-        st.builds(lambda one: Call("length", (one,)), inner),
+        st.builds(lambda one: FunctionCall("exists", (one,)), inner),
+        st.builds(lambda one: FunctionCall("empty", (one,)), inner),
+        st.builds(lambda one: FunctionCall("length", (one,)), inner),
     )
 
 
 filters = st.recursive(leaves, compound, max_leaves=8)
 
 
-def arithmetic_on_other_types(node: Node) -> bool:
+def arithmetic_on_other_types(node: FilterNode) -> bool:
     return isinstance(node, Binary) and node.operator == "+"
 
 
@@ -157,8 +157,8 @@ def test_every_filter_means_what_the_definition_says(node, rows):
         assert match(row, NOW) == naive_match(node, row), text_of(node)
 
 
-def literals(node: Node) -> list[object]:
-    from everlog.documents.filters.parsing import children
+def literals(node: FilterNode) -> list[object]:
+    from everlog.documents.filters.parser import children
 
     if isinstance(node, Literal):
         return [node.value]

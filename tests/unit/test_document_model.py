@@ -15,13 +15,13 @@ from everlog.documents.ids import TransactionId, is_generated
 from everlog.documents.model import (
     MAX_MESSAGES,
     MESSAGE_MS,
-    Change,
-    Command,
-    Head,
-    Row,
-    Settings,
-    Transaction,
-    Written,
+    DocumentChange,
+    DocumentCommand,
+    DocumentHead,
+    DocumentRow,
+    DocumentTransaction,
+    WriteSettings,
+    WrittenDocument,
     decide,
 )
 from everlog.documents.paths import parse_path
@@ -42,20 +42,22 @@ class World:
     """One document or collection, and what was written to it."""
 
     def __init__(self, **settings: Any) -> None:
-        self.settings = Settings(**settings)
-        self.head: Head | None = None
-        self.rows: dict[str, Row] = {}
-        self.outbox: list[Transaction] = []
+        self.settings = WriteSettings(**settings)
+        self.head: DocumentHead | None = None
+        self.rows: dict[str, DocumentRow] = {}
+        self.outbox: list[DocumentTransaction] = []
         self.entropy = 0
 
-    def write(self, method: Any, path: str, body: Any = None, *, now_ms: int = NOW, **options: Any) -> Written | Change:
+    def write(
+        self, method: Any, path: str, body: Any = None, *, now_ms: int = NOW, **options: Any
+    ) -> WrittenDocument | DocumentChange:
         place = parse_path(path)
         self.entropy += 1
-        command = Command(method, place, body, **options)
+        command = DocumentCommand(method, place, body, **options)
         made = decide(
             self.head, self.rows.get(place.item), command, now_ms=now_ms, entropy=self.entropy, settings=self.settings
         )
-        if isinstance(made, Change):
+        if isinstance(made, DocumentChange):
             assert made.expected == (0 if self.head is None else self.head.revision)
             self.head = made.head
             if made.clears:
@@ -93,7 +95,7 @@ def test_a_document_from_birth_to_second_life():
     refused(DocumentNotFound, "not_found", world, "delete", "d")
     refused(DocumentNotFound, "not_found", world, "patch", "d", {})
     made = world.write("put", "d", "text")
-    assert isinstance(made, Change)
+    assert isinstance(made, DocumentChange)
     assert (made.head.revision, made.head.deleted) == (4, False)
     refused(InvalidDocument, "not-mergeable", world, "patch", "d", {})
     assert [one.revision for one in world.outbox] == [1, 2, 3, 4]
@@ -116,7 +118,7 @@ def test_a_collection():
     world.write("patch", "c~/x", {"b": None, "c": 2})
     assert decode_body(world.outbox[-1].event)["body"] == {"b": None, "c": 2}
     posted = world.write("post", "c~", {"a": 2})
-    assert isinstance(posted, Change)
+    assert isinstance(posted, DocumentChange)
     assert is_generated(posted.place.item)
     event = decode_body(posted.transaction.event)
     assert event["method"] == "feed:put"
@@ -133,7 +135,7 @@ def test_a_collection():
 def test_an_empty_collection_can_be_made():
     world = World()
     world.write("put", "c~")
-    assert world.head == Head(revision=1, pending=0)
+    assert world.head == DocumentHead(revision=1, pending=0)
 
 
 def test_preconditions_are_of_the_element_not_of_its_siblings():
@@ -157,7 +159,7 @@ def test_patches_do_not_grow_a_body_beyond_its_limit():
 
 def test_too_many_pending_events_hold_writers_back():
     world = World(max_pending=2)
-    world.head = Head(revision=5, pending=2)
+    world.head = DocumentHead(revision=5, pending=2)
     refused(TooManyPending, "transaction_limit", world, "put", "d", {})
 
 
@@ -165,11 +167,11 @@ def test_a_repeated_message_gets_its_first_answer():
     world = World()
     message = {"message_id": "m1", "remembered": True}
     first = world.write("post", "c~", {"a": 1}, **message)
-    assert isinstance(first, Change)
+    assert isinstance(first, DocumentChange)
     again = world.write("post", "c~", {"a": 1}, **message)
-    assert again == Written(first.transaction.id, first.place.path, 1, created=True, repeated=True)
+    assert again == WrittenDocument(first.transaction.id, first.place.path, 1, created=True, repeated=True)
     refused(MessageReused, "message-id-reused", world, "post", "c~", {"a": 2}, **message)
-    assert isinstance(world.write("post", "c~", {"a": 1}, now_ms=NOW + MESSAGE_MS, **message), Change)
+    assert isinstance(world.write("post", "c~", {"a": 1}, now_ms=NOW + MESSAGE_MS, **message), DocumentChange)
     for number in range(100):
         world.write("post", "c~", {}, message_id=f"n{number}", remembered=True)
     assert world.head is not None
@@ -223,7 +225,7 @@ class CollectionMachine(RuleBasedStateMachine):
     @rule(now_ms=st.integers(0, 2 * NOW))
     def post(self, now_ms):
         made = self.world.write("post", "c~", {"a": 1}, now_ms=now_ms)
-        assert isinstance(made, Change)
+        assert isinstance(made, DocumentChange)
         assert not self.posted or made.place.item.encode() > self.posted[-1].encode()
         self.posted.append(made.place.item)
         self.model = (self.model or {}) | {made.place.item: {"a": 1, "id": made.place.item}}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from everlog.documents.membership import Membership
 from everlog.documents.nodes import Node, NodeState, NodeTable
-from everlog.documents.ring import Ring
-from everlog.documents.routing import Routing
+from everlog.documents.ring import HashRing
+from everlog.documents.router import Routing
 from everlog.documents.workers import Workers
 from everlog.errors import Busy
 from tests.support import ManualClock
@@ -27,13 +27,13 @@ names = st.sets(st.text("abcdefgh", min_size=1, max_size=3), min_size=1, max_siz
 
 @given(names, st.text("xyz", min_size=1, max_size=3))
 def test_a_new_node_takes_keys_and_moves_no_others(nodes: set[str], new: str) -> None:
-    before, after = Ring(nodes), Ring({*nodes, new})
+    before, after = HashRing(nodes), HashRing({*nodes, new})
     for key in KEYS:
         assert after.owner(key) in (before.owner(key), new)
 
 
 def test_shares_are_about_equal() -> None:
-    counts = Counter(Ring(["a", "b", "c"]).owner(str(number)) for number in range(3000))
+    counts = Counter(HashRing(["a", "b", "c"]).owner(str(number)) for number in range(3000))
     assert all(600 < count < 1500 for count in counts.values()), counts
 
 

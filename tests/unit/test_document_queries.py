@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from everlog.documents.bodies import encode_body
 from everlog.documents.filters.evaluation import make_matcher
-from everlog.documents.filters.nodes import Binary, Field, Literal, Node, Unary, conjuncts, text_of
-from everlog.documents.filters.parsing import parse_filter
+from everlog.documents.filters.nodes import Binary, Field, FilterNode, Literal, Unary, conjuncts, text_of
+from everlog.documents.filters.parser import parse_filter
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus, check_index
 from everlog.documents.order import complete, index_key, parse_sort
-from everlog.documents.planning import Range, make_plan
-from everlog.documents.query import Answer, Batch, Entry, Limits, Query, Runner
+from everlog.documents.query import Batch, FoundElement, Limits, Query, QueryAnswer, QueryRunner
+from everlog.documents.query_plan import IndexRange, make_plan
 from everlog.errors import InvalidDocument, QueryLimited
 from tests.support import ManualClock
 from tests.unit.models.document_filter import naive_match, naive_sorted
@@ -41,16 +41,18 @@ class Rows:
 
     def __init__(self, elements: list[dict[str, Any]], indexes: list[Index]) -> None:
         self.indexes = indexes
-        self.reads: list[tuple[str | None, Range, bool, int]] = []
-        self._sources: dict[str | None, list[Entry]] = {
-            None: sorted(Entry(one["id"], encode_body(one)) for one in elements)
+        self.reads: list[tuple[str | None, IndexRange, bool, int]] = []
+        self._sources: dict[str | None, list[FoundElement]] = {
+            None: sorted(FoundElement(one["id"], encode_body(one)) for one in elements)
         }
         for index in indexes:
             match = make_matcher(index.condition)
             kept = [one for one in elements if match(one, NOW)]
-            self._sources[index.index_id] = sorted(Entry(index_key(one, index.sort), encode_body(one)) for one in kept)
+            self._sources[index.index_id] = sorted(
+                FoundElement(index_key(one, index.sort), encode_body(one)) for one in kept
+            )
 
-    async def fetch(self, index: Index | None, where: Range, reverse: bool, limit: int, max_bytes: int) -> Batch:
+    async def fetch(self, index: Index | None, where: IndexRange, reverse: bool, limit: int, max_bytes: int) -> Batch:
         name = None if index is None else index.index_id
         self.reads.append((name, where, reverse, limit))
         found = [
@@ -60,9 +62,9 @@ class Rows:
             found.reverse()
         return Batch(found[:limit], len(found) >= limit)
 
-    def ask(self, query: Query, limits: Limits | None = None) -> Answer:
+    def ask(self, query: Query, limits: Limits | None = None) -> QueryAnswer:
         return asyncio.run(
-            Runner(query, self.indexes, self.fetch, clock=ManualClock(), limits=limits or Limits()).run()
+            QueryRunner(query, self.indexes, self.fetch, clock=ManualClock(), limits=limits or Limits()).run()
         )
 
     def ids(self, **query: Any) -> list[str]:
@@ -160,16 +162,16 @@ def test_reads_are_as_few_and_small_as_they_can_be():
     """The first read asks for a page, later ones for more; bounds on the order are pushed to the store."""
     rows = Rows(D, [I3])
     assert rows.ids(size=50, sort="-id", filter='id < "item3"') == ["item2", "item1"]
-    assert rows.reads[-1] == (None, Range("", "item3"), True, 50)
+    assert rows.reads[-1] == (None, IndexRange("", "item3"), True, 50)
     assert rows.ids(size=5, filter='id ="item3"') == ["item3"]
-    assert rows.reads[-1] == (None, Range("item3", "item3\0"), False, 5)
+    assert rows.reads[-1] == (None, IndexRange("item3", "item3\0"), False, 5)
     assert len(rows.reads) == 2
     rows = Rows(D, [])
     assert rows.ids(size=1, filter='a ="way way"') == ["item3"]
-    assert rows.reads == [(None, Range("", None), False, 1), (None, Range("item1\0", None), False, 500)]
+    assert rows.reads == [(None, IndexRange("", None), False, 1), (None, IndexRange("item1\0", None), False, 500)]
     rows = Rows(D, [])
     assert rows.ids(size=2, sort="a", filter='a >"goodbye"') == ["item1", "item3"]
-    assert rows.reads == [(None, Range("", None), False, 10002)]
+    assert rows.reads == [(None, IndexRange("", None), False, 10002)]
     assert rows.ids(size=2, sort="-a", filter='a >"goodbye"') == ["item3", "item1"]
     assert rows.ids(size=50, sort="id", filter="b>10") == ["item1", "item3"]
     rows = Rows(D, [I3])
@@ -216,7 +218,7 @@ comparisons = st.builds(
 ) | st.builds(Binary, st.sampled_from(["=", "<", "<=", ">", ">="]), scalars.map(Literal), fields) | st.builds(
     Binary, st.sampled_from(["=", "<", ">="]), st.just(Field(("id",))), ids.map(Literal)
 )  # fmt: skip
-conditions: st.SearchStrategy[Node] = st.recursive(
+conditions: st.SearchStrategy[FilterNode] = st.recursive(
     comparisons | fields | st.builds(Unary, st.just("!"), comparisons),
     lambda inner: st.builds(Binary, st.sampled_from(["and", "and", "and", "or", "xor"]), inner, inner),
     max_leaves=4,
@@ -230,7 +232,7 @@ def sort_text(sort: list[tuple[str, bool]]) -> str:
     return ",".join(("-" if descending else "") + name for name, descending in sort)
 
 
-def joined(parts: list[Node]) -> Node:
+def joined(parts: list[FilterNode]) -> FilterNode:
     whole = parts[0]
     for part in parts[1:]:
         whole = Binary("and", whole, part)
@@ -238,7 +240,7 @@ def joined(parts: list[Node]) -> Node:
 
 
 @st.composite
-def index_lists(draw: st.DrawFn, near: Node | None) -> list[Index]:
+def index_lists(draw: st.DrawFn, near: FilterNode | None) -> list[Index]:
     found = []
     for number in range(draw(st.integers(0, 4))):
         sort = draw(sorts)
@@ -254,7 +256,7 @@ def index_lists(draw: st.DrawFn, near: Node | None) -> list[Index]:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[Any], Node | None, list[tuple[str, bool]], list[Index], int]:
+def cases(draw: st.DrawFn) -> tuple[list[Any], FilterNode | None, list[tuple[str, bool]], list[Index], int]:
     condition = draw(st.none() | conditions)
     return draw(collections), condition, draw(sorts), draw(index_lists(condition)), draw(st.integers(1, 5))
 

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from everlog.documents.sqlite.store import SQL, SqliteDocuments
+from everlog.documents.sqlite.document_store import SQL, SqliteDocuments
 
 
 @pytest.fixture

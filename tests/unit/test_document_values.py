@@ -22,7 +22,7 @@ from everlog.documents.order import (
     keys_of,
     parse_sort,
 )
-from everlog.documents.paths import Place, parse_collection, parse_path, partition_of_uri, quantum_of
+from everlog.documents.paths import DocumentPlace, parse_collection, parse_path, partition_of_uri, quantum_of
 from everlog.errors import InvalidDocument
 
 json_values = st.recursive(
@@ -261,4 +261,4 @@ def test_what_is_no_list_of_tags(text):
 
 
 def test_a_place_knows_its_path():
-    assert Place("c~", "1").path == "c~/1"
+    assert DocumentPlace("c~", "1").path == "c~/1"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everlog.core.duration import ExpireAfter, StoredDuration
 from everlog.errors import MalformedRecord
-from everlog.journal.duration import ExpireAfter, StoredDuration
 
 MINUTE = 60_000_000_000
 HOUR = 60 * MINUTE

@@ -9,7 +9,7 @@ import pytest
 import everlog
 from everlog import Event
 from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
-from everlog.journal.pointers import LOOK_SECONDS, Pointers
+from everlog.journal.pointer_cache import LOOK_SECONDS, Pointers
 from everlog.testing.replication import replicate
 from tests.http_support import through_server
 from tests.support import ManualClock
@@ -99,7 +99,7 @@ async def test_a_store_that_is_down_holds_nobody_up() -> None:
 
 
 async def test_a_store_that_says_nothing_holds_nobody_up_for_long(monkeypatch) -> None:
-    monkeypatch.setattr("everlog.journal.pointers.ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr("everlog.journal.pointer_cache.ANSWER_SECONDS", 0.01)
 
     async def silent(topic: str, partition: int) -> int:
         await asyncio.Event().wait()

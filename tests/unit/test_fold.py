@@ -11,13 +11,13 @@ from itertools import product
 import msgspec
 import pytest
 
-from everlog.journal.changes import Change
-from everlog.journal.codec import EventData
-from everlog.journal.duration import ExpireAfter
-from everlog.journal.fold import fold, judge
-from everlog.journal.head import Deletion, Head, exists, seq_nr_of
-from everlog.journal.values import MAX_SEQ_NR
-from everlog.log.base import Record
+from everlog.core.change import Change
+from everlog.core.codec import EventData
+from everlog.core.duration import ExpireAfter
+from everlog.core.fold import fold, judge
+from everlog.core.head import Deletion, Head, exists, seq_nr_of
+from everlog.core.values import MAX_SEQ_NR
+from everlog.log.port import Record
 from tests.support import (
     START_MS,
     append_record,

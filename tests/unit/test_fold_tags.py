@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from everlog.journal.changes import Change
-from everlog.journal.codec import EventData
-from everlog.journal.fold import fold
-from everlog.journal.head import Head
-from everlog.journal.tag_names import slice_tag
+from everlog.core.change import Change
+from everlog.core.codec import EventData
+from everlog.core.fold import fold
+from everlog.core.head import Head
+from everlog.core.tag_names import slice_tag
 from tests.support import (
     append_record,
     broken_record,

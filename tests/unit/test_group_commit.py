@@ -12,11 +12,11 @@ import pytest
 
 import everlog
 from everlog import Event
-from everlog import group_commit as module
 from everlog.config import Config, JournalConfig
 from everlog.errors import OutcomeUnknown, StorageFailed, Unacknowledged
-from everlog.group_commit import Committed, GroupCommitter
-from everlog.sqlite import Connection
+from everlog.sqlite import group_commit as module
+from everlog.sqlite.connection import Connection
+from everlog.sqlite.group_commit import Committed, GroupCommitter
 from tests.waiting import blocking_until, until
 
 

@@ -6,10 +6,10 @@ from datetime import date
 
 import pytest
 
-from everlog.journal.changes import KEPT_BYTES
-from everlog.journal.fold import fold
-from everlog.journal.head import Deletion, Head, exists
-from everlog.journal.values import MAX_VALUE_BYTES
+from everlog.core.change import KEPT_BYTES
+from everlog.core.fold import fold
+from everlog.core.head import Deletion, Head, exists
+from everlog.core.values import MAX_VALUE_BYTES
 from tests.support import (
     append_record,
     broken_record,

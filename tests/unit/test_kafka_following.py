@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import KafkaError
 
 from everlog.errors import AccessDenied, StorageFailed, TopicReplaced, Unreachable
-from everlog.log.base import Bounds, Record, Trimmed
-from everlog.log.kafka import following as module
-from everlog.log.kafka.errors import Place
-from everlog.log.kafka.following import Following
+from everlog.log.kafka import follower as module
+from everlog.log.kafka.errors import LogPartition
+from everlog.log.kafka.follower import Following
+from everlog.log.port import Bounds, Record, Trimmed
 
 
 class FakeFetcher:
@@ -33,7 +33,7 @@ class FakeFetcher:
 class FakePartition:
     """Says what its leader would say."""
 
-    place = Place("t", 0)
+    place = LogPartition("t", 0)
     servers = "kafka:9092"
 
     def __init__(self, start: int = 0, end: int = 10, timeout: float = 60.0) -> None:

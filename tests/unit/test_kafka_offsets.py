@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from everlog.log.base import Bounds
-from everlog.log.kafka.errors import Place
+from everlog.log.kafka.errors import LogPartition
 from everlog.log.kafka.offsets import Lane
+from everlog.log.port import Bounds
 
-A, B = (Place("t", 0), False), (Place("t", 1), False)
+A, B = (LogPartition("t", 0), False), (LogPartition("t", 1), False)
 
 
 class Leader:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from everlog.config import CassandraConfig, Config, JournalConfig, KafkaConfig
 from everlog.errors import InvalidConfig
-from everlog.log.base import Record
+from everlog.log.kafka.java_settings import java_settings
 from everlog.log.kafka.records import split_headers
-from everlog.pipeline.sources.java import java_settings
-from everlog.pipeline.sources.kafka import KafkaSource, decode_rows, source_options, topic_pattern
-from everlog.pipeline.starting import Start
+from everlog.log.kafka.stream import KafkaSource, decode_rows, source_options, topic_pattern
+from everlog.log.port import Record
+from everlog.pipeline.start import Start
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from everlog.errors import TopicMissing, TopicReplaced, Unreachable
-from everlog.log.base import Bounds, LogTopic, NewRecord
 from everlog.log.kafka.index import Budget
-from everlog.log.kafka.tail import Fetchers, Source, Tail
+from everlog.log.kafka.tail import Fetchers, Tail, TailSource
+from everlog.log.port import Bounds, LogTopic, NewRecord
 
 TOPIC = LogTopic("t", "id", 1)
 
@@ -39,8 +39,8 @@ class Administrator:
 
 
 @pytest.fixture
-async def source() -> Source:
-    return Source("kafka:9092", 1.0, Budget(100, 10**6), Leader(3, 10), Administrator(), Fetchers(_never))
+async def source() -> TailSource:
+    return TailSource("kafka:9092", 1.0, Budget(100, 10**6), Leader(3, 10), Administrator(), Fetchers(_never))
 
 
 def _never():

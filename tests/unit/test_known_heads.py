@@ -10,14 +10,14 @@ import pytest
 from msgspec.structs import fields
 
 from everlog.config import CassandraConfig, Config, KafkaConfig
-from everlog.journal.duration import ExpireAfter
-from everlog.journal.fold import fold
-from everlog.journal.head import Deletion, Head
-from everlog.pipeline.handover import HeadsFile
-from everlog.pipeline.known import KnownHeads, Partitions
-from everlog.pipeline.places import place_name
-from everlog.pipeline.worker import Job, Range
-from everlog.store.base import KeyChange
+from everlog.core.duration import ExpireAfter
+from everlog.core.fold import fold
+from everlog.core.head import Deletion, Head
+from everlog.core.places import place_name
+from everlog.pipeline.head_cache import KnownHeads, Partitions
+from everlog.pipeline.head_handover import HeadsFile
+from everlog.pipeline.task import ApplyTask, OffsetRange
+from everlog.store.port import KeyChange
 from tests.support import append_record, entries, pinned_topic, purge_record
 
 TOPIC = pinned_topic()
@@ -116,7 +116,7 @@ def test_a_task_leaves_its_heads_in_the_folder_of_its_executor(tmp_path: Path, m
     monkeypatch.setattr("pyspark.SparkFiles._is_running_on_worker", True)
     monkeypatch.setattr("pyspark.SparkFiles._root_directory", str(tmp_path))
     config = Config(kafka=KafkaConfig(), cassandra=CassandraConfig())
-    job = Job(config, {TOPIC.name: TOPIC}, lambda _: iter(()), {place_name(TOPIC.name, 0): Range(5, 9)})
+    job = ApplyTask(config, {TOPIC.name: TOPIC}, lambda _: iter(()), {place_name(TOPIC.name, 0): OffsetRange(5, 9)})
     known = job._begin(TOPIC.name, 0)
     assert known is not None
     learned(known, 5, 9, "a")

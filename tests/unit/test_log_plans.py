@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from everlog.log.appending import SQL
-from everlog.log.sqlite import FILE
+from everlog.log.sqlite.appender import SQL
+from everlog.log.sqlite.log import FILE
 
 
 @pytest.mark.parametrize(("statement", "values"), [("tail", 6), ("previous", 3)])

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.clock import Watch
 from everlog.console.charts import BAR, GAP, make_bars
 from everlog.console.pages.pipeline import phase_rows, table_rows
-from everlog.failpoints import POINTS
-from everlog.http.metrics import pipeline_metrics, text_of
 from everlog.pipeline import apply as apply_module
 from everlog.pipeline.apply import Applied, apply
 from everlog.pipeline.meter import RECENT_BATCHES, Meter, by_phase, in_ms
 from everlog.pipeline.phases import PHASES, SLOWEST, SlowKey, longest, slowest
 from everlog.pipeline.status import BatchStatus, PipelineStatus
+from everlog.runtime.clock import Stopwatch
+from everlog.runtime.failpoints import POINTS
+from everlog.server.metrics import pipeline_metrics, text_of
 from tests.lap_support import check_laps, note_laps
 from tests.support import ManualClock, append_record, delete_record
 from tests.unit.test_apply import TOPIC, Recorder, grouped
@@ -37,7 +37,7 @@ def test_phases_and_labelled_points_agree() -> None:
 def test_phases_add_up_to_the_time_that_passed(steps) -> None:
     """Whatever is measured elsewhere, even by a clock that runs faster than ours."""
     now = 0.0
-    watch = Watch(lambda: now)
+    watch = Stopwatch(lambda: now)
     for passed, phase, inside in steps:
         now += passed
         if inside is None:
@@ -93,7 +93,7 @@ class Slow(Recorder):
 
 
 async def measure(clock: ManualClock, *records) -> tuple[Applied, dict[str, float]]:
-    watch = Watch(clock.monotonic, busy=clock.monotonic)
+    watch = Stopwatch(clock.monotonic, busy=clock.monotonic)
     done = await apply(Slow(clock), TOPIC, 0, grouped(*records), watch=watch)
     return done, {phase: round(seconds, 6) for phase, seconds in watch.seconds.items()}
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.errors import HandlerFailed, InvalidInput, OwnershipLost
-from everlog.projections.offsets import Serialized
+from everlog.projections.offsets import SerializedOffset
 
 pytest.importorskip("acsylla")
 
@@ -24,16 +24,16 @@ from everlog.projections.cassandra.cql import read
 from everlog.projections.cassandra.marks import (
     MAX_LETTERS,
     Commands,
-    Mark,
+    PartitionMark,
     is_ordered,
     is_reached,
     read_mark,
     write_mark,
 )
 from everlog.projections.cassandra.views import MAX_STATEMENTS, CassandraTransaction, Tables
-from everlog.projections.sharing import Lease
-from everlog.projections.store import DeadLetter, ViewChanged
-from everlog.projections.windows import Progress
+from everlog.projections.port import ProjectionDeadLetter, ViewChanged
+from everlog.projections.save_window import OffsetProgress
+from everlog.runtime.lease import Lease
 from everlog.testing.projections import letter
 
 GET = "SELECT text FROM words WHERE grp = ? AND word = ?"
@@ -138,7 +138,7 @@ class World:
                 sleep[1].set()
                 await sleep[2].wait()
         await running.commit()
-        running.save(Progress(self.place(last)))
+        running.save(OffsetProgress(self.place(last)))
         if lease.epoch != self.epoch:
             raise OwnershipLost("p-all", lease.epoch)
         self.offset = last
@@ -257,7 +257,7 @@ def test_a_replayed_letter_counts_once():
         node = Node([])
         tables, lease = Tables(node), Lease("p", "all", "me", 1)
 
-        async def add(offset: int, dead: DeadLetter | None = None) -> None:
+        async def add(offset: int, dead: ProjectionDeadLetter | None = None) -> None:
             running = CassandraTransaction(tables, lease, Commands(), {})
             if dead is None:
                 running.savepoint(offset)
@@ -287,7 +287,7 @@ def test_an_error_that_a_handler_swallows_still_counts():
         await running.view.fetch(GET, "a", "n")
         await running.view.execute(PUT, "1", "a", "n")
         running.keep()
-        node.marks["a"] = write_mark(Mark(nr=9))  # somebody else
+        node.marks["a"] = write_mark(PartitionMark(nr=9))  # somebody else
         running.savepoint(2)
         with contextlib.suppress(ViewChanged):
             await running.view.fetch(GET, "a", "n")
@@ -351,7 +351,7 @@ def test_events_of_a_window_share_a_write_where_they_can():
 
 
 def test_marks_from_before_a_command_say_nothing():
-    mark = Mark().moved({"p:all": 7}, epoch=3)
+    mark = PartitionMark().moved({"p:all": 7}, epoch=3)
     assert mark.covers({"p:all": 7}, Commands())
     assert mark.covers({"p:all": 6}, Commands(3, {"p:all": 3}))
     assert not mark.covers({"p:all": 8}, Commands())
@@ -360,11 +360,11 @@ def test_marks_from_before_a_command_say_nothing():
     assert not mark.covers({"p:other": 6}, Commands())
     assert not mark.covers({}, Commands()), "without an offset nothing is known"
     assert read_mark(write_mark(mark)) == mark
-    assert read_mark(None) == Mark()
+    assert read_mark(None) == PartitionMark()
 
 
 def test_replayed_letters_are_remembered_up_to_a_bound():
-    mark = Mark()
+    mark = PartitionMark()
     for number in range(100):
         mark = mark.moved({}, 1, f"p:all:{number}")
     assert mark.letters == tuple(f"p:all:{number}" for number in range(100 - MAX_LETTERS, 100))
@@ -381,7 +381,7 @@ def test_offsets_are_compared_where_they_have_an_order():
     assert is_reached(V1[1], V1[0])
     assert [is_reached("b", one) for one in ("a", "b", "c")] == [False, True, False]
     assert not is_reached("5", 5)
-    assert [is_ordered(one) for one in (5, V1[0], V4, "a", Serialized(1, "m", b""))] == [
+    assert [is_ordered(one) for one in (5, V1[0], V4, "a", SerializedOffset(1, "m", b""))] == [
         True,
         True,
         False,

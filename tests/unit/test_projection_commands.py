@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from everlog.projections.port import Report
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
-from everlog.projections.store import Report
+from everlog.projections.save_window import OffsetProgress
 from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, grouped
-from everlog.projections.windows import Progress
 from everlog.testing.projections import own
 from tests.unit.models.projection_fixture import ENVELOPES, ID, NEVER, Diary, Joined, Six, declare
 from tests.unit.test_projection_runs import ALL, virtually
@@ -80,7 +80,7 @@ async def test_pausing_saves_what_was_handled(store):
 
 @virtually
 async def test_commands_work_while_nobody_runs(store):
-    await store.save(await own(store, ID), Progress(6))
+    await store.save(await own(store, ID), OffsetProgress(6))
     await store.pause(ID, True)
     await store.set_offset(ID, 4)
     await store.release((await store.leases("words"))["all"], Report())

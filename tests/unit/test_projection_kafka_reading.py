@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import KafkaError
 
 from everlog.errors import LogTruncated, StorageFailed
-from everlog.log.base import Record
-from everlog.log.kafka.errors import Place
-from everlog.projections import reading_kafka
-from everlog.projections.reading_kafka import Waiting
+from everlog.log.kafka import reader
+from everlog.log.kafka.errors import LogPartition
+from everlog.log.kafka.reader import WaitingPartition
+from everlog.log.port import Record
 
 
 class Partition:
@@ -23,7 +23,7 @@ class Partition:
     def __init__(self, records: int) -> None:
         self.records = [Record(0, number, 0, b"k", None, b"") for number in range(records)]
         self.at: int | None = None
-        self.feed: Waiting | None = None
+        self.feed: WaitingPartition | None = None
 
     def start(self, feed, at: int) -> None:
         assert self.at is None, "it is being read already"
@@ -42,12 +42,12 @@ class Partition:
 
 @pytest.fixture
 def small(monkeypatch) -> None:
-    monkeypatch.setattr(reading_kafka, "MOST_WAITING", 10)
+    monkeypatch.setattr(reader, "MOST_WAITING", 10)
 
 
 async def test_it_stops_when_too_much_waits_and_goes_on_where_it_was(small):
     partition, wake = Partition(100), asyncio.Event()
-    waiting = Waiting(Place("t", 0), 3, partition, wake, "servers")
+    waiting = WaitingPartition(LogPartition("t", 0), 3, partition, wake, "servers")
     assert waiting.taken() == []
     got: list[int] = []
     for step in range(200):
@@ -61,7 +61,7 @@ async def test_it_stops_when_too_much_waits_and_goes_on_where_it_was(small):
 
 async def test_an_error_comes_after_what_was_read(small):
     partition, wake = Partition(5), asyncio.Event()
-    waiting = Waiting(Place("t", 0), 0, partition, wake, "servers")
+    waiting = WaitingPartition(LogPartition("t", 0), 0, partition, wake, "servers")
     waiting.taken()
     partition.bring(5)
     waiting.fail(KafkaError(KafkaError._TRANSPORT))
@@ -70,7 +70,7 @@ async def test_an_error_comes_after_what_was_read(small):
     assert wake.is_set()
     with pytest.raises(LogTruncated):
         waiting.taken()
-    closed = Waiting(Place("t", 0), 0, partition, wake, "servers")
+    closed = WaitingPartition(LogPartition("t", 0), 0, partition, wake, "servers")
     closed.stop()
     with pytest.raises(StorageFailed):
         closed.taken()

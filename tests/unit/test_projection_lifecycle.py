@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from everlog.errors import InvalidProjection
 from everlog.projections.lifecycle import ENDED, Lifecycle, Restart
-from everlog.projections.sharing import Watch, share
+from everlog.runtime.lease import LeaseWatch, share
 
 # Restarts
 
@@ -116,7 +116,7 @@ def test_a_stop_during_a_backoff_is_immediate():
 
 
 def test_a_beat_that_stands_still_for_the_whole_lease_is_stale():
-    watch = Watch(10.0)
+    watch = LeaseWatch(10.0)
     assert watch.look("a", 1, 0.0)
     assert watch.look("a", 1, 9.9)
     assert not watch.look("a", 1, 10.0)

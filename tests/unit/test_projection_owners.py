@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from everlog.errors import OwnershipLost, Unreachable
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
+from everlog.projections.port import Report
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
-from everlog.projections.store import Report
+from everlog.projections.save_window import OffsetProgress
 from everlog.projections.strategies import at_least_once, exactly_once
-from everlog.projections.windows import Progress
 from everlog.testing.projection_kit import MemoryOffsets
 from everlog.testing.projections import own
 from tests.unit.models.projection_fixture import ID, QUICK, Diary, Envelope, Joined, Six, declare, memory
@@ -243,7 +243,7 @@ async def test_a_stale_owner_that_resumes_changes_nothing(store):
     assert current is not None
     thaw.set()
     with pytest.raises(OwnershipLost):
-        await store.save(lease, Progress(1))
+        await store.save(lease, OffsetProgress(1))
     rows = await store.view().fetch("SELECT count(*), count(DISTINCT nr), max(nr) FROM counted")
     done = await store.load(ID)
     assert rows == [(done, done, done)], "view and offset agree"
@@ -301,7 +301,7 @@ def test_whatever_owners_do_the_view_is_exact_and_offsets_belong_to_the_last_own
                     try:
                         async with store.transaction(leases[name]) as running:
                             await running.view.execute("INSERT INTO counted VALUES (?)", stored + 1)
-                            running.save(Progress(stored + 1))
+                            running.save(OffsetProgress(stored + 1))
                         assert name == owner
                         expected += 1
                     except OwnershipLost:

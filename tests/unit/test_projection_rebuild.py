@@ -9,11 +9,11 @@ import pytest
 
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
+from everlog.projections.port import View, ViewChanged
 from everlog.projections.projection import Projection
 from everlog.projections.rebuild import Rebuild
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
-from everlog.projections.store import View, ViewChanged
 from everlog.projections.strategies import exactly_once
 from everlog.testing.projection_kit import MemoryOffsets
 from tests.unit.models.projection_fixture import ID, TEXTS, Diary, Six, run_to_end

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from everlog.clock import SystemClock
 from everlog.errors import InvalidProjection, StorageFailed, Unreachable
-from everlog.projections.copies import Copies, Difference, Request
+from everlog.projections.copies import Copies, CopyRequest, Difference
+from everlog.projections.copy_requests import Errands, RequestProgress, ask, withdraw
 from everlog.projections.projection import Projection
-from everlog.projections.records import records
-from everlog.projections.requests import Errands, Progress, ask, withdraw
+from everlog.projections.record_source import records
+from everlog.runtime.clock import SystemClock
 from tests.unit.test_projection_runs import virtually
 
 LEASE = 6.0
@@ -81,7 +81,9 @@ async def until(store, holds) -> Copies:
 @virtually
 async def test_a_request_waits_for_somebody_who_can_do_it_and_says_how_far_it_is(store):
     await ask(store, "words", "verify", 7)
-    assert await ask(store, "words", "verify", 8) == Copies(verify=Request(7)), "what is asked for is asked for once"
+    assert await ask(store, "words", "verify", 8) == Copies(verify=CopyRequest(7)), (
+        "what is asked for is asked for once"
+    )
     await asyncio.sleep(100)
     work = Work()
     async with errands(store, work) as runner:
@@ -93,11 +95,11 @@ async def test_a_request_waits_for_somebody_who_can_do_it_and_says_how_far_it_is
 
 def test_progress_counts_what_waits():
     """However often the stream began anew, and whoever did a part: done is what does not wait any more."""
-    progress = Progress()
+    progress = RequestProgress()
     for handled, waiting, shown in ((0, 0, (0, 0)), (3, 27, (3, 30)), (9, 21, (9, 30))):
         progress.waiting(handled, waiting)
         assert (progress.handled, progress.total) == shown
-    progress = Progress(total=30)
+    progress = RequestProgress(total=30)
     for handled, waiting, shown in ((0, 20, (10, 30)), (5, 15, (15, 30)), (0, 12, (18, 30)), (1, 40, (0, 40))):
         progress.waiting(handled, waiting)
         assert (progress.handled, progress.total) == shown

@@ -20,19 +20,19 @@ import pytest
 import everlog
 from everlog import Event, Projection, on_spark, tag
 from everlog.config import PipelineConfig, ProjectionsConfig, TagsConfig
+from everlog.core.timeuuid import TimeUuid
 from everlog.errors import InvalidProjection
-from everlog.order.timeuuid import TimeUuid
 from everlog.projections.ids import ProjectionId
-from everlog.projections.sqlite.store import SqliteOffsetStore
+from everlog.projections.sqlite.offset_store import SqliteOffsetStore
 from everlog.testing.replication import replicate
 from tests.support import small_config
 
 pytest.importorskip("pyspark")
 
-from everlog.pipeline import projections as on_spark_module
-from everlog.pipeline.projections import SparkProjections
-from everlog.pipeline.sources import tagged
-from everlog.pipeline.sources.tagged import TagReader
+from everlog.projections.spark import runner as on_spark_module
+from everlog.projections.spark.runner import SparkProjections
+from everlog.tags.spark import stream
+from everlog.tags.spark.stream import TagReader
 from tests.waiting import until
 
 
@@ -69,11 +69,11 @@ class Query:
             self._error = error
         finally:
             self.isActive = False
-            for store in tagged._stores.values():
-                tagged._run(store.close())
-            tagged._stores.clear()
-            while tagged._runners:
-                tagged._runners.pop().close()
+            for store in stream._stores.values():
+                stream._run(store.close())
+            stream._stores.clear()
+            while stream._runners:
+                stream._runners.pop().close()
 
     def _work(self) -> None:
         reader = TagReader({"everlog": self._stream.options["everlog"]})
@@ -115,7 +115,7 @@ class Stream:
     def register(self, source: type) -> None: ...
 
     def format(self, name: str) -> Stream:
-        assert name == tagged.FORMAT
+        assert name == stream.FORMAT
         return self
 
     def option(self, name: str, value: str) -> Stream:
@@ -138,7 +138,7 @@ class Stream:
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    monkeypatch.setattr(tagged, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(stream, "PATIENCE_SECONDS", 0.05)
     monkeypatch.setattr(on_spark_module, "CHECK_SECONDS", 0.01)
     return msgspec.structs.replace(
         small_config(tmp_path / "data"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.projections.sqlite.store import SqliteOffsetStore
-from everlog.projections.standing import standing_still
+from everlog.projections.pause import standing_still
+from everlog.projections.sqlite.offset_store import SqliteOffsetStore
 
 
 class Commands:

@@ -15,7 +15,7 @@ from everlog.projections.offsets import (
     Encoded,
     Int32,
     Sequence,
-    Serialized,
+    SerializedOffset,
     decode,
     encode,
     entries,
@@ -25,7 +25,7 @@ from everlog.projections.offsets import (
     show,
 )
 from everlog.projections.recovery import Recovery
-from everlog.projections.windows import Prefix, SaveWindow
+from everlog.projections.save_window import Prefix, SaveWindow
 
 UUID = uuid.UUID("49225740-2019-11ea-a752-ffae2393b6e4")
 
@@ -73,8 +73,8 @@ GOLDEN = [
     (Int32(2**31 - 1), Encoded("2147483647", "INT")),
     (Sequence(42), Encoded("42", "SEQ")),
     (UUID, Encoded("49225740-2019-11ea-a752-ffae2393b6e4", "TBU")),
-    (Serialized(4, "cart.Offset", b"\x00\xff"), Encoded("AP8=", "4:cart.Offset")),
-    (Serialized(17, "", b""), Encoded("", "17:")),
+    (SerializedOffset(4, "cart.Offset", b"\x00\xff"), Encoded("AP8=", "4:cart.Offset")),
+    (SerializedOffset(17, "", b""), Encoded("", "17:")),
 ]
 
 
@@ -95,7 +95,7 @@ def test_encodings_are_those_of_akka_and_come_back(offset, stored):
         st.integers(-(2**31), 2**31 - 1).map(Int32),
         st.integers(0, 2**63 - 1).map(Sequence),
         st.uuids(),
-        st.builds(Serialized, st.integers(0, 2**31 - 1), st.text(max_size=5), st.binary(max_size=9)),
+        st.builds(SerializedOffset, st.integers(0, 2**31 - 1), st.text(max_size=5), st.binary(max_size=9)),
     )
 )
 def test_any_offset_comes_back(offset):

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from everlog.failpoints import VARIABLE
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import Claim, Put
 from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import period
-from everlog.queues.sqlite.files import ITEM, Files
-from everlog.queues.sqlite.store import SqliteQueueStore
-from everlog.testing.queue_desk import HOUR, Desk, T, VirtualClock, handle, keys, number
+from everlog.queues.sqlite.files import ITEM, BucketFiles
+from everlog.queues.sqlite.queue_store import SqliteQueueStore
+from everlog.runtime.failpoints import VARIABLE
+from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, handle, keys, number
 
 START = T // HOUR * HOUR
 
@@ -30,7 +30,7 @@ def clock():
 @pytest.fixture
 async def desk(tmp_path, clock):
     store = SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=clock)
-    desk = Desk(store, clock)
+    desk = VirtualQueue(store, clock)
     yield desk
     await desk.store.close()
 
@@ -39,7 +39,7 @@ def files(folder: Path) -> list[str]:
     return sorted(file.name for file in (folder / "queues").glob("queue-*.db"))
 
 
-async def tend(desk: Desk) -> None:
+async def tend(desk: VirtualQueue) -> None:
     await desk.store.tend(desk.name)
 
 
@@ -97,7 +97,7 @@ async def test_without_secure_the_bytes_stay_behind(desk, tmp_path):
 async def test_a_handle_ends_jobs_of_its_own_queue_only(desk, clock):
     """Queues that share files share the numbers of entries: nobody's handle fits another's job."""
     await desk.declare(placement="shared")
-    other = Desk(desk.store, clock, "other")
+    other = VirtualQueue(desk.store, clock, "other")
     await other.declare(placement="shared")
     await desk.enq()
     await other.enq()
@@ -168,11 +168,11 @@ async def test_a_clock_that_goes_back_opens_no_older_bucket(desk, tmp_path):
 
 async def test_new_columns_open_a_bucket(desk, tmp_path):
     from everlog.queues.columns import Column
-    from everlog.queues.declaration import Schema
+    from everlog.queues.declaration import ColumnSchema
 
-    await desk.declare(Schema(1, ("page",), (Column("page", "string"),)))
+    await desk.declare(ColumnSchema(1, ("page",), (Column("page", "string"),)))
     await desk.enq("a")
-    await desk.declare(Schema(1, ("page",), (Column("page", "string"), Column("size", "int8"))))
+    await desk.declare(ColumnSchema(1, ("page",), (Column("page", "string"), Column("size", "int8"))))
     await desk.enq("b", schema=2)
     assert {name.split(".")[1] for name in files(tmp_path)} == {"2023-11-14", "2023-11-14-v2"}
 
@@ -189,7 +189,7 @@ MOVER = """
 import asyncio, sys
 from pathlib import Path
 from everlog.testing.queue_desk import HOUR, Desk, VirtualClock
-from everlog.queues.sqlite.store import SqliteQueueStore
+from everlog.queues.sqlite.queue_store import SqliteQueueStore
 
 async def main():
     clock = VirtualClock(int(sys.argv[2]))
@@ -216,7 +216,7 @@ def run_mover(folder, now, what, point):
 async def test_killed_in_the_middle_of_a_move(tmp_path, clock, point):
     """Killed before, between and after the two commits of a merge over two files: one job, one run, no handle twice."""
     store = SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=clock)
-    desk = Desk(store, clock)
+    desk = VirtualQueue(store, clock)
     await desk.declare(bucket="hour", on_empty="delete")
     first = await desk.enq("a", data=1)
     old = await desk.one()
@@ -248,7 +248,7 @@ async def test_killed_in_the_middle_of_a_move(tmp_path, clock, point):
 async def test_killed_twice_in_the_middle_of_a_move(tmp_path, clock):
     """Whoever cleans up after the first crash is killed between the same two commits: still one job, one run."""
     store = SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=clock)
-    desk = Desk(store, clock)
+    desk = VirtualQueue(store, clock)
     await desk.declare(bucket="hour")
     await desk.enq("a", data=1)
     desk.wait(HOUR)
@@ -267,7 +267,7 @@ async def test_without_the_note_a_moved_job_would_run_twice(desk, monkeypatch):
     await desk.declare(bucket="hour")
     await desk.enq("a")
     desk.wait(HOUR)
-    whole = Files.commit
+    whole = BucketFiles.commit
     crashed = []
 
     def crash(self, buckets):
@@ -279,8 +279,8 @@ async def test_without_the_note_a_moved_job_would_run_twice(desk, monkeypatch):
             buckets[-1].connection.execute("COMMIT")
             buckets[0].connection.execute("ROLLBACK")
 
-    monkeypatch.setattr(Files, "commit", crash)
-    monkeypatch.setattr(Files, "_finish_moves", lambda self, buckets: None)
+    monkeypatch.setattr(BucketFiles, "commit", crash)
+    monkeypatch.setattr(BucketFiles, "_finish_moves", lambda self, buckets: None)
     await desk.enq("a")
     assert crashed
     first = await desk.one()
@@ -292,7 +292,7 @@ async def steps_of_a_claim(folder: Path, delayed: int) -> int:
     """How many steps of SQLite's machine a claim takes beside so many delayed rows."""
     clock = VirtualClock(START)
     store = SqliteQueueStore(folder, synchronous="NORMAL", clock=clock)
-    desk = Desk(store, clock)
+    desk = VirtualQueue(store, clock)
     await desk.declare(bucket="none")
     for first in range(0, delayed, 1000):
         await asyncio.gather(*(desk.enq(f"later{n}", 0, proc=100 * HOUR) for n in range(first, first + 1000)))
@@ -326,14 +326,14 @@ async def test_delayed_rows_cost_a_claim_nothing(tmp_path):
 
 async def test_a_bucket_that_opens_while_we_wait_for_a_lock_is_not_missed(tmp_path, clock, monkeypatch):
     """We know one bucket and wait for it; meanwhile an hour begins, and somebody puts our key into the next one."""
-    ours = Desk(SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=clock), clock)
+    ours = VirtualQueue(SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=clock), clock)
     later = VirtualClock(clock.now + HOUR)
-    theirs = Desk(SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=later), later)
+    theirs = VirtualQueue(SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=later), later)
     await ours.declare(bucket="hour")
     await ours.enq("other")
     put = Put(Packet(encode_key("a"), hash_key(encode_key("a")), b"x", 128, clock.now))
     theirs_files = theirs.store._open_files(patient=True)
-    whole = Files.live
+    whole = BucketFiles.live
     raced = []
 
     def live(self, known):
@@ -344,7 +344,7 @@ async def test_a_bucket_that_opens_while_we_wait_for_a_lock_is_not_missed(tmp_pa
             assert answer.result == "CREATED"
         return found
 
-    monkeypatch.setattr(Files, "live", live)
+    monkeypatch.setattr(BucketFiles, "live", live)
     files_of_ours = ours.store._open_files(patient=True)
     (answer,) = ours.store._work(files_of_ours, "jobs", [put])
     assert (answer.result, raced) == ("MERGED", [True])

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import everlog
+from everlog.core.events import Json
 from everlog.errors import (
     DeclarationRefused,
     InvalidConfig,
@@ -22,13 +23,12 @@ from everlog.errors import (
     PayloadTooLarge,
     QueueNotFound,
 )
-from everlog.journal.events import Json
 from everlog.queues.columns import Column
-from everlog.queues.declaration import Schema
-from everlog.queues.packing import NewJob
+from everlog.queues.declaration import ColumnSchema
+from everlog.queues.new_job import NewJob
+from everlog.queues.port import MemoryStore
 from everlog.queues.queue import Queue
-from everlog.queues.sqlite.store import SqliteQueueStore
-from everlog.queues.store import MemoryStore
+from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.testing.queue_desk import T, VirtualClock
 
 
@@ -196,7 +196,9 @@ async def test_all_that_waits_can_be_walked(queue):
     assert [info.key async for info in queue.jobs(page=3)] == list(range(7))
 
 
-PAGES = Schema(1, ("site", "page"), (Column("site", "string"), Column("page", "uint32"), Column("title", "string")))
+PAGES = ColumnSchema(
+    1, ("site", "page"), (Column("site", "string"), Column("page", "uint32"), Column("title", "string"))
+)
 
 
 async def test_declared_columns_are_checked_before_any_io(store):
@@ -224,13 +226,13 @@ async def test_data_are_read_with_the_columns_that_they_were_written_with(store)
     await queue.declare(schema=PAGES)
     await queue.put(("a", 1), {"title": "old"})
     await queue.put(("a", 2), {"title": "old"})
-    wider = Schema(1, PAGES.key, (*PAGES.columns[:2], Column("size", "int64"), PAGES.columns[2]))
+    wider = ColumnSchema(1, PAGES.key, (*PAGES.columns[:2], Column("size", "int64"), PAGES.columns[2]))
     await queue.declare(schema=wider)
     await queue.put(("a", 2), {"title": "new", "size": 5})
     found = {info.key: (info.schema, info.data) for info in await queue.peek()}
     assert found == {("a", 1): (1, {"title": "old"}), ("a", 2): (2, {"title": "new", "size": 5})}
     with pytest.raises(DeclarationRefused):
-        await queue.declare(schema=Schema(1, ("page",), PAGES.columns))
+        await queue.declare(schema=ColumnSchema(1, ("page",), PAGES.columns))
 
 
 @pytest.fixture
@@ -349,7 +351,7 @@ def test_every_option_is_documented_with_its_default():
     import json
     from pathlib import Path
 
-    from everlog.queues.options import QueueOptions
+    from everlog.config.queue_options import QueueOptions
 
     page = (Path(__file__).parents[2] / "docs" / "queues.md").read_text()
     table = page[page.index("## Options") : page.index("## Declared columns")]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everlog.config.queue_options import QueueSettings, Rate
 from everlog.queues.engine import Engine
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.memory import MemoryTable
@@ -29,9 +30,8 @@ from everlog.queues.operations import (
     Release,
     Sweep,
 )
-from everlog.queues.options import Rate, Settings
+from everlog.queues.port import MemoryStore
 from everlog.queues.rows import Packet
-from everlog.queues.store import MemoryStore
 from everlog.testing.queue_desk import VirtualClock
 from tests.unit.models.queue_oracle import Oracle
 from tests.unit.models.queue_simulation import Simulation, entry_facts, row_facts
@@ -46,7 +46,7 @@ EVENTS = ("put", "put expiring", "claim", "done", "old done", "fail", "give up",
 class Pair:
     """An engine and an oracle that see the same history."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QueueSettings) -> None:
         self.engine = Engine(MemoryTable(), settings)
         self.oracle = Oracle(settings)
         self.now = NOW
@@ -107,7 +107,7 @@ class Pair:
 @pytest.mark.parametrize("on_busy", ["successor", "restart", "parallel"])
 def test_every_history_of_four_events(on_busy):
     """A put, and then all 14,641 ways in which four events can follow it."""
-    chosen = Settings(processing_timeout=LEASE, max_timeouts=2, on_busy=on_busy)
+    chosen = QueueSettings(processing_timeout=LEASE, max_timeouts=2, on_busy=on_busy)
     for history in itertools.product(EVENTS, repeat=4 if on_busy == "successor" else 3):
         pair = Pair(chosen)
         try:
@@ -120,7 +120,7 @@ def test_every_history_of_four_events(on_busy):
 @pytest.mark.parametrize("opening", [("claim", "put"), ("claim", "put", "cancel"), ("claim", "put expiring", "wait")])
 def test_every_history_behind_a_busy_key(opening):
     """The same where a successor waits already."""
-    chosen = Settings(processing_timeout=LEASE, max_timeouts=2)
+    chosen = QueueSettings(processing_timeout=LEASE, max_timeouts=2)
     for history in itertools.product(EVENTS, repeat=3):
         pair = Pair(chosen)
         for event in ("put", *opening, *history):
@@ -146,7 +146,7 @@ def put(engine: Engine, name: str, now: int, priority: int = 128) -> None:
 
 def test_the_window_of_a_rate_limit_to_the_millisecond():
     """Three starts in any second: the fourth is a second after the first, not earlier and not later."""
-    engine = Engine(MemoryTable(), Settings(rate_limit=Rate(3, 1000)))
+    engine = Engine(MemoryTable(), QueueSettings(rate_limit=Rate(3, 1000)))
     for number in range(9):
         put(engine, f"k{number}", NOW)
 
@@ -167,7 +167,7 @@ def test_the_window_of_a_rate_limit_to_the_millisecond():
 
 
 def test_starts_outside_the_window_are_forgotten():
-    engine = Engine(MemoryTable(), Settings(rate_limit=Rate(3, 1000)))
+    engine = Engine(MemoryTable(), QueueSettings(rate_limit=Rate(3, 1000)))
     for number in range(300):
         put(engine, f"k{number}", NOW)
         engine.apply(Claim("w", 1), NOW + number * 1000)
@@ -176,7 +176,7 @@ def test_starts_outside_the_window_are_forgotten():
 
 def test_a_claim_and_its_head_agree():
     """The head is the place of what a claim takes first, also where that is overdue, slow or paused."""
-    engine = Engine(MemoryTable(), Settings(processing_timeout=LEASE, slow_threshold=200))
+    engine = Engine(MemoryTable(), QueueSettings(processing_timeout=LEASE, slow_threshold=200))
     assert engine.apply(AskHead(), NOW) is None
     put(engine, "slow", NOW, 200)
     put(engine, "b", NOW, 7)
@@ -198,7 +198,7 @@ def test_a_claim_and_its_head_agree():
 
 def test_a_backlog_raises_a_flag():
     """A job that is due for longer than `backlog` is worth a flag, with claims or without, once in a minute."""
-    engine = Engine(MemoryTable(), Settings(backlog=10_000))
+    engine = Engine(MemoryTable(), QueueSettings(backlog=10_000))
     put(engine, "a", NOW)
     put(engine, "b", NOW + 10_000)
     assert engine.apply(ListFlags(), NOW + 10_000) == []
@@ -214,7 +214,7 @@ def test_a_backlog_raises_a_flag():
 
 
 def test_a_backlog_is_seen_among_puts_that_come_together():
-    engine = Engine(MemoryTable(), Settings(backlog=10_000, merge=False))
+    engine = Engine(MemoryTable(), QueueSettings(backlog=10_000, merge=False))
     put(engine, "a", NOW)
     keys = [encode_key(name) for name in "bcd"]
     engine.apply_all([Put(Packet(key, hash_key(key), b"n", 128, NOW)) for key in keys], NOW + 10_001)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.queues.listeners import Listeners, listener_name
+from everlog.queues.port import MemoryStore
 from everlog.queues.queue import Queue
-from everlog.queues.sqlite.store import SqliteQueueStore
-from everlog.queues.store import MemoryStore
+from everlog.queues.sqlite.queue_store import SqliteQueueStore
 
 
 @pytest.fixture(params=["memory", "files"])

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import pytest
 
+from everlog.config.queue_options import QueueSettings, Rate
 from everlog.errors import Deposed, EverlogError, IntegrityViolated
 from everlog.queues.cassandra.blobs import INLINE_BYTES, Blobs
 from everlog.queues.cassandra.owner import BATCH_BYTES, BATCH_ROWS, Owner
 from everlog.queues.cassandra.protocol import ShardLog
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import Claim, Done, Fail, Handle, Heartbeat, Pause, Put
-from everlog.queues.options import Rate, Settings
 from everlog.queues.rows import Packet
 from tests.unit.models.queue_log import ModelBackend, Scheduler, World, switch
 
-SETTINGS = Settings(processing_timeout=100_000, max_timeouts=255, max_buckets=2)
+SETTINGS = QueueSettings(processing_timeout=100_000, max_timeouts=255, max_buckets=2)
 STEPS = 1500
 LARGE = INLINE_BYTES + 1
 
@@ -365,7 +365,7 @@ def test_no_append_is_more_than_a_store_takes(size):
 
 def test_a_new_owner_counts_the_window_of_a_rate_limit_as_full():
     """It does not know what the last one started: nothing starts for a window, then as many as ever."""
-    settings = Settings(rate_limit=Rate(3, 1000))
+    settings = QueueSettings(rate_limit=Rate(3, 1000))
     drive = Drive()
     world = World(drive.chance, lossy=0)
     old = drive.own(world, "old", settings=settings)

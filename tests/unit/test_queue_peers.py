@@ -225,7 +225,7 @@ async def stores():
 
 async def test_waiting_elsewhere_is_woken(stores, monkeypatch):
     """By a datagram when something is due, by a timer when something will be, not by the fall-back poll."""
-    monkeypatch.setattr("everlog.queues.store.POLL_SECONDS", 100.0)
+    monkeypatch.setattr("everlog.queues.port.POLL_SECONDS", 100.0)
     one, two, three = (Queue("jobs", store) for store in stores)
     await one.declare()
     await one.put("first")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 
 import everlog
-from everlog.failpoints import VARIABLE
+from everlog.runtime.failpoints import VARIABLE
 
 POINTS = (
     "queue.put",

@@ -9,28 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from everlog.config.queue_options import QueueSettings, Rate, make_options, parse_rate
+from everlog.core.time_span import duration_text, milliseconds
 from everlog.errors import InvalidConfig, InvalidInput, InvalidKey, InvalidPriority
 from everlog.queues import rules
-from everlog.queues.durations import duration_text, milliseconds
 from everlog.queues.keys import MAX_KEY_BYTES, decode_key, encode_key, encode_value, hash_key
 from everlog.queues.murmur import murmur128, plain_murmur128
-from everlog.queues.options import Rate, Settings, make_options, parse_rate
 from everlog.queues.priority import Priority, check_priority, parse_priority
-from everlog.queues.rows import Image, Packet, Row
+from everlog.queues.rows import Image, JobRow, Packet
 
 NOW = 1_000_000
-SETTINGS = Settings()
+SETTINGS = QueueSettings()
 
 
 def image(data: bytes = b"d", *, priority=128, process=NOW, inserted=NOW, expires=0, date=NOW, schema=1) -> Image:
     return Image(priority, process, inserted, expires, date, schema, data)
 
 
-def row(**changes) -> Row:
-    return replace(Row(1, b"k", b"h" * 16, image(b"old")), **changes)
+def row(**changes) -> JobRow:
+    return replace(JobRow(1, b"k", b"h" * 16, image(b"old")), **changes)
 
 
-def running(**changes) -> Row:
+def running(**changes) -> JobRow:
     return replace(rules.claim(row(), "w", NOW, 1000), **changes)
 
 
@@ -44,7 +44,7 @@ images = st.builds(
     st.integers(1, 2),
     st.binary(max_size=2),
 )
-waits = st.sampled_from([0, 1, 10, 100]).map(lambda wait: Settings(max_wait=wait))
+waits = st.sampled_from([0, 1, 10, 100]).map(lambda wait: QueueSettings(max_wait=wait))
 
 
 def but_inserted(found: Image) -> Image:
@@ -120,7 +120,7 @@ ENDINGS = ("done", "timeout", "failed", "failed for good", "released")
 )
 def test_every_end_of_every_attempt(ending, slot, cancelled, expired, last):
     """Nothing is in two places or in none: the job goes on, or is done, dead, cancelled or expired."""
-    settings = Settings(max_timeouts=3)
+    settings = QueueSettings(max_timeouts=3)
     now = NOW + 10_000
     successor = {None: None, "live": image(b"new", date=NOW + 1), "dead": image(b"new", expires=NOW // 1000)}[slot]
     before = running(
@@ -185,7 +185,7 @@ def test_attempts_are_kept_up_to_a_limit():
     found = row()
     for n in range(40):
         change = rules.end_attempt(
-            rules.claim(found, f"w{n}", NOW, 10), NOW + n, Settings(max_timeouts=255), "failed", reason=str(n)
+            rules.claim(found, f"w{n}", NOW, 10), NOW + n, QueueSettings(max_timeouts=255), "failed", reason=str(n)
         )
         assert change.row is not None
         found = change.row
@@ -194,13 +194,15 @@ def test_attempts_are_kept_up_to_a_limit():
 
 @pytest.mark.parametrize(("counter", "pause"), [(1, 100), (2, 200), (3, 400), (10, 1000), (255, 1000)])
 def test_backoff_doubles_up_to_a_limit(counter, pause):
-    assert rules.backoff(counter, Settings(retry_backoff=100, max_retry_backoff=1000)) == pause
+    assert rules.backoff(counter, QueueSettings(retry_backoff=100, max_retry_backoff=1000)) == pause
     assert rules.backoff(counter, SETTINGS) == 0
 
 
 def test_aging_counts_whole_steps_down_to_zero():
     found = image(priority=5, process=NOW)
-    assert [rules.effective_priority(found, NOW + at, Settings(aging=10)) for at in (-50, 9, 10, 49, 50, 5000)] == [
+    assert [
+        rules.effective_priority(found, NOW + at, QueueSettings(aging=10)) for at in (-50, 9, 10, 49, 50, 5000)
+    ] == [
         5,
         5,
         4,

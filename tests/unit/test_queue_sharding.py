@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everlog.config.queue_options import QueueSettings, make_options
 from everlog.errors import EverlogError, InvalidConfig, InvalidInput, OwnedElsewhere, PayloadTooLarge, StorageFailed
 from everlog.queues import wire
 from everlog.queues.engine import Engine
@@ -32,15 +33,14 @@ from everlog.queues.operations import (
     Revive,
     Sweep,
 )
-from everlog.queues.options import Settings, make_options
 from everlog.queues.rows import Packet
-from everlog.queues.sharding import Part, combine, in_turn, shard_of
+from everlog.queues.shards import ShardPart, combine, in_turn, shard_of
 
 NOW = 1_000_000_000
 
 
 class Table(MemoryTable):
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ShardPart) -> None:
         super().__init__()
         self._part = part
 
@@ -53,7 +53,9 @@ class Sharded:
     """So many engines, behaving as one queue."""
 
     def __init__(self, shards: int) -> None:
-        self.engines = [Engine(Table(Part(index, shards)), Settings(max_timeouts=1)) for index in range(shards)]
+        self.engines = [
+            Engine(Table(ShardPart(index, shards)), QueueSettings(max_timeouts=1)) for index in range(shards)
+        ]
 
     def apply(self, operation: Operation, now: int = NOW):
         index = shard_of(operation, len(self.engines))
@@ -76,7 +78,7 @@ def packet(number: int, priority: int = 128) -> Packet:
 @given(st.integers(1, 7), st.integers(0, 6), st.lists(st.integers(0, 50), max_size=20))
 def test_entries_grow_and_say_where_they_are(count, index, jumps):
     """Whatever number was the last one, also one that is not this shard's."""
-    part, last = Part(index % count, count), 0
+    part, last = ShardPart(index % count, count), 0
     for jump in jumps:
         found = part.next_entry(last)
         assert found > last
@@ -146,7 +148,7 @@ def test_limits_need_one_shard():
 
 
 def test_operations_and_outcomes_travel():
-    engine = Engine(MemoryTable(), Settings())
+    engine = Engine(MemoryTable(), QueueSettings())
     operations = [Put(packet(1)), Claim("w", 1), AskStats(), Peek(), ListFlags(), AskDue(), AskHead()]
     assert wire.decode_operations(wire.encode_operations(operations)) == operations
     outcomes = [engine.apply(operation, NOW) for operation in operations]

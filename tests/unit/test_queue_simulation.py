@@ -7,14 +7,14 @@ import random
 import msgspec
 import pytest
 
+from everlog.config.queue_options import QueueOptions, make_options
 from everlog.queues import engine, rules
 from everlog.queues.declaration import Declaration
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import AskStats, Claim, Done, Fail, Handle, ListFlags, Peek, Put, Release
-from everlog.queues.options import QueueOptions, make_options
+from everlog.queues.port import MemoryStore
 from everlog.queues.rows import Packet
-from everlog.queues.sqlite.store import SqliteQueueStore
-from everlog.queues.store import MemoryStore
+from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.testing.queue_desk import VirtualClock
 from tests.unit.models.queue_simulation import Simulation
 

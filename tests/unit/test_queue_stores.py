@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.queues.sqlite.store import SqliteQueueStore
-from everlog.queues.store import MemoryStore
+from everlog.queues.port import MemoryStore
+from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from tests.unit.models.queue_cases import QueueCases
 
 

@@ -13,12 +13,12 @@ import pytest
 import everlog
 from everlog.errors import InvalidInput
 from everlog.queues.cron import Schedule, parse_every
-from everlog.queues.heart import Heart
+from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job import find_jobs
 from everlog.queues.operations import BeatAnswer, Handle
+from everlog.queues.port import MemoryStore
 from everlog.queues.queue import Queue
-from everlog.queues.sqlite.store import SqliteQueueStore
-from everlog.queues.store import MemoryStore
+from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.queues.worker import Worker
 from tests.waiting import until
 
@@ -379,7 +379,7 @@ def test_a_heart_beats_three_times_per_lease_and_tells_once():
         ended.set()
 
     store = Scripted()
-    heart = Heart(lambda: store, store.clock)
+    heart = Heartbeats(lambda: store, store.clock)
     heart.watch("jobs", Handle(1, 1), 30, tell)
     assert ended.wait(60)
     heart.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from everlog.errors import InvalidDeclaration
+from everlog.queues.port import MemoryStore
 from everlog.queues.queue import Queue
-from everlog.queues.store import MemoryStore
 from everlog.queues.xml import parse_declarations, read_declarations
 
 GOOD = """<?xml version="1.0"?>

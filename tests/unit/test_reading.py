@@ -7,10 +7,10 @@ import logging
 import pytest
 
 import everlog
-import everlog.sqlite
+import everlog.sqlite.connection
 from everlog import Event
+from everlog.core.values import partition_of
 from everlog.errors import IntegrityViolated, InvalidPosition, JournalHalted, LogTruncated, Overtaken
-from everlog.journal.values import partition_of
 from everlog.testing.replication import replicate
 from tests.support import append_record, broken_record, produce_raw, resume_record, small_config
 

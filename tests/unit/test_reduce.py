@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.journal.fold import fold
-from everlog.journal.reduce import reduce, rowless
-from everlog.log.base import Record
+from everlog.core.fold import fold
+from everlog.core.reduction import reduce, rowless
+from everlog.log.port import Record
 from tests.support import (
     append_record,
     broken_record,

@@ -10,12 +10,12 @@ import pytest
 import everlog
 from everlog import Event, InvalidInput, JournalNotFound, NotReplicated, TopicRetired
 from everlog.client import Everlog
+from everlog.core.values import partition_of
 from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
 from everlog.journal.journal import LOOK_SECONDS
-from everlog.journal.pinning import pin_topic
-from everlog.journal.values import partition_of
-from everlog.pipeline.ordering import Ordering
-from everlog.pipeline.starting import find_start
+from everlog.journal.topic_registry import pin_topic
+from everlog.pipeline.planner import Ordering
+from everlog.pipeline.start import find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli

@@ -11,14 +11,14 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 
 import pytest
 
-from everlog.journal.changes import Quarantined
-from everlog.journal.codec import EventData
-from everlog.journal.fold import fold
-from everlog.journal.head import Deletion, Head, Topic, exists
-from everlog.journal.values import segment_of
-from everlog.log.base import Record
-from everlog.pipeline.apply import Grouped, apply
-from everlog.store.base import KeyChange, StoreTask
+from everlog.core.change import Quarantined
+from everlog.core.codec import EventData
+from everlog.core.fold import fold
+from everlog.core.head import Deletion, Head, Topic, exists
+from everlog.core.values import segment_of
+from everlog.log.port import Record
+from everlog.pipeline.apply import KeyGroups, apply
+from everlog.store.port import KeyChange, StoreTask
 from tests.support import append_record, delete_record, entries, pinned_topic, purge_record
 
 TOPIC = pinned_topic(segment_size=2)
@@ -46,7 +46,7 @@ class Tables(StoreTask):
 
     def apply(self, batch: Sequence[Record], *, publish: bool = True, writes: int = MAX_WRITES) -> None:
         """The pipeline's own `apply`, driven by hand: nothing here ever waits."""
-        grouped = Grouped()
+        grouped = KeyGroups()
         grouped.add(TOPIC, batch)
         self.writes_left = writes
         running = apply(self, TOPIC, 0, grouped)

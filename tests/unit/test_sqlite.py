@@ -3,7 +3,7 @@
 import multiprocessing
 from pathlib import Path
 
-from everlog.sqlite import connect
+from everlog.sqlite.connection import connect
 
 OPENERS = 4
 ROUNDS = 40

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from everlog.errors import Unreachable
-from everlog.http.sse import MAX_SKIPPED, Checkpoint, Frame, Items, event_stream
-from everlog.http.watching import HttpCounters
+from everlog.server.request_watch import HttpCounters
+from everlog.server.sse import MAX_SKIPPED, Checkpoint, Frame, Items, event_stream
 
 
 class Source:

@@ -17,9 +17,9 @@ import everlog
 from everlog import Event
 from everlog.cli.sample import load_sample
 from everlog.errors import DocumentConflict, PortTaken
-from everlog.http.server import listen, serving
 from everlog.journal.journal import Journal
-from everlog.pipeline.starting import find_start
+from everlog.pipeline.start import find_start
+from everlog.server.server import listen, serving
 from tests.support import small_config
 
 PROCESSES = 4

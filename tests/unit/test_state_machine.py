@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import everlog
 from everlog import Conflict, Event, InvalidInput, JournalNotFound
-from everlog.journal.values import MAX_SEQ_NR
+from everlog.core.values import MAX_SEQ_NR
 from everlog.testing.replication import replicate
 from tests.support import ManualClock, small_config
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.journal.events import EventRecord
-from everlog.order.buckets import Bucket
-from everlog.order.timeuuid import TimeUuid, tick_of
-from everlog.store.tags import TagEntry, TagRow
+from everlog.core.buckets import Bucket
+from everlog.core.events import EventRecord
+from everlog.core.timeuuid import TimeUuid, tick_of
+from everlog.store.tag_port import TagEntry, TagRow
 
-views = pytest.importorskip("everlog.store.cassandra.views")
+views = pytest.importorskip("everlog.store.cassandra.tag_views")
 HOUR = 3_600_000
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.errors import InvalidConfig, InvalidOffset, InvalidTag
-from everlog.journal.tag_names import (
+from everlog.core.buckets import Bucket, bucket_of, bucket_size
+from everlog.core.plan import NOTHING, Order, TagPlan, advance, ends_of, extend, piece_of
+from everlog.core.tag_names import (
     MAX_TAG_BYTES,
     SLICES,
     check_tag,
@@ -22,9 +23,7 @@ from everlog.journal.tag_names import (
     slice_tag,
     stored_tag,
 )
-from everlog.order.buckets import Bucket, bucket_of, bucket_size
-from everlog.order.plan import NOTHING, Order, Plan, advance, ends_of, extend, piece_of
-from everlog.order.timeuuid import (
+from everlog.core.timeuuid import (
     MAX_INDEX,
     MAX_PARTITIONS,
     MAX_RANK,
@@ -37,6 +36,7 @@ from everlog.order.timeuuid import (
     start_of,
     tick_of,
 )
+from everlog.errors import InvalidConfig, InvalidOffset, InvalidTag
 
 HOUR = bucket_size("hour")
 
@@ -167,10 +167,10 @@ PLACES = ("journal-a/0", "journal-a/1", "journal-b/0")
 def test_a_plan_goes_on_where_the_last_one_ended() -> None:
     """Offsets without a gap, ticks without an overlap, and only partitions that have something."""
     first = extend(None, {"a/0": 0, "a/1": 5}, {"a/0": 4, "a/1": 5}, now_tick=100, bucket_ms=HOUR)
-    assert first == Plan(1, 100, {"a/0": (0, 4)}, HOUR)
+    assert first == TagPlan(1, 100, {"a/0": (0, 4)}, HOUR)
     assert first.last_tick == 103
     second = extend(first, {"a/0": 4, "a/1": 5}, {"a/0": 4, "a/1": 7}, now_tick=90, bucket_ms=HOUR, shards={"hot": 4})
-    assert second == Plan(2, 105, {"a/1": (5, 7)}, HOUR, {"hot": 4})
+    assert second == TagPlan(2, 105, {"a/1": (5, 7)}, HOUR, {"hot": 4})
     assert extend(second, {"a/0": 4, "a/1": 7}, {"a/0": 3, "a/1": 7}, now_tick=999, bucket_ms=HOUR) is None
     assert extend(second, {"a/0": 4}, {"a/0": 5}, now_tick=999, bucket_ms=HOUR).tick == 999
 
@@ -185,8 +185,8 @@ batches = st.lists(
 )
 
 
-def make_plans(found) -> list[Plan]:
-    plans: list[Plan] = []
+def make_plans(found) -> list[TagPlan]:
+    plans: list[TagPlan] = []
     covered = dict.fromkeys(PLACES, 0)
     for grown, clock in found:
         ends = {place: covered[place] + more for place, more in grown.items()}
@@ -233,7 +233,11 @@ def test_the_watermark_is_below_everything_that_may_still_be_written(found, data
 
 
 def test_a_plan_in_between_holds_the_watermark_and_a_retired_topic_does_not() -> None:
-    plans = [Plan(1, 0, {"a/0": (0, 2)}, HOUR), Plan(2, 9, {"b/0": (0, 1)}, HOUR), Plan(3, 19, {"a/0": (2, 3)}, HOUR)]
+    plans = [
+        TagPlan(1, 0, {"a/0": (0, 2)}, HOUR),
+        TagPlan(2, 9, {"b/0": (0, 1)}, HOUR),
+        TagPlan(3, 19, {"a/0": (2, 3)}, HOUR),
+    ]
     reached = advance(NOTHING, plans, {"a/0": 2})
     assert (reached.nr, reached.tick, reached.positions) == (1, 1, {"a/0": 2})
     assert advance(reached, plans, {"a/0": 2}) is None
@@ -242,12 +246,12 @@ def test_a_plan_in_between_holds_the_watermark_and_a_retired_topic_does_not() ->
 
 def test_a_missing_plan_is_noticed() -> None:
     with pytest.raises(AssertionError, match="missing"):
-        advance(NOTHING, [Plan(2, 9, {"b/0": (0, 1)}, HOUR)], {"b/0": 5})
+        advance(NOTHING, [TagPlan(2, 9, {"b/0": (0, 1)}, HOUR)], {"b/0": 5})
 
 
 def test_the_place_of_an_event_says_its_bucket() -> None:
     """As it was when the plan was made, whatever the settings are by now."""
-    order = Order(3, 1, [piece_of(Plan(1, tick_of(1409547599999), {"a/1": (10, 99_999)}, HOUR, {"hot": 2}), "a/1")])
+    order = Order(3, 1, [piece_of(TagPlan(1, tick_of(1409547599999), {"a/1": (10, 99_999)}, HOUR, {"hot": 2}), "a/1")])
     place = order.place(10)
     assert place.offset(4) == TimeUuid(tick_of(1409547599999), event_rank(3, 1, 4))
     assert place.ordering(300) == str(place.offset(300)) == str(TimeUuid(place.tick, event_rank(3, 1, 300)))

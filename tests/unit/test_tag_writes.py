@@ -10,12 +10,12 @@ import pytest
 
 from everlog import sync
 from everlog.client import connect
+from everlog.core.events import Event
+from everlog.core.values import partition_of
 from everlog.errors import InvalidInput, ReplicationFailed, StorageFailed
-from everlog.journal.events import Event
-from everlog.journal.pinning import pin_topic
-from everlog.journal.values import partition_of
-from everlog.pipeline.ordering import Ordering
-from everlog.tags import reading
+from everlog.journal.topic_registry import pin_topic
+from everlog.pipeline.planner import Ordering
+from everlog.tags import view_reader
 from everlog.testing.replication import replicate
 from everlog.testing.tag_support import Counting, configured, everything, payloads, tag_through
 from tests.support import ManualClock, small_config
@@ -145,11 +145,11 @@ async def test_the_status_says_what_the_watermark_waits_for(tmp_path) -> None:
 async def test_a_log_that_is_closed_wakes_its_readers(tmp_path) -> None:
     log = connect(small_config(tmp_path / "data"), clock=ManualClock())
     await log.__aenter__()
-    reading = asyncio.ensure_future(anext(log.tag("t").live()))
+    view_reader = asyncio.ensure_future(anext(log.tag("t").live()))
     await asyncio.sleep(0.05)
     await log.close()
     with pytest.raises(StorageFailed, match="closed"):
-        await asyncio.wait_for(reading, 60)
+        await asyncio.wait_for(view_reader, 60)
 
 
 def test_the_blocking_twin(tmp_path) -> None:
@@ -180,8 +180,8 @@ def test_the_blocking_twin(tmp_path) -> None:
 
 async def test_a_page_is_bounded_in_bytes(tmp_path, monkeypatch) -> None:
     """Large events come in small pages, small ones in pages of the size that was asked for."""
-    monkeypatch.setattr(reading, "PAGE_BYTES", 10_000)
-    monkeypatch.setattr(reading, "FIRST_ROWS", 3)
+    monkeypatch.setattr(view_reader, "PAGE_BYTES", 10_000)
+    monkeypatch.setattr(view_reader, "FIRST_ROWS", 3)
     async with connect(small_config(tmp_path / "data", partitions=1), clock=ManualClock()) as log:
         for number in range(20):
             await log.journal("orders").append("a", [Event("x" * (4_000 if number < 8 else 10), tags={"t"})])

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from everlog.config import Config, TokenConfig
 from everlog.errors import InvalidConfig, InvalidInput
-from everlog.http.sessions import MAX_SESSIONS, Sessions
-from everlog.http.tokens import TokenFile, Tokens, hash_of, make_token
+from everlog.server.security.sessions import MAX_SESSIONS, Sessions
+from everlog.server.security.tokens import TokenFile, Tokens, hash_of, make_token
 from tests.cli_support import Cli
 from tests.support import ManualClock
 

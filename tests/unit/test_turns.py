@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from everlog.journal.turns import Turns
+from everlog.runtime.keyed_lock import KeyedLock
 
 
 async def test_one_at_a_time_in_the_order_of_asking() -> None:
-    turns, seen, inside = Turns(), [], 0
+    turns, seen, inside = KeyedLock(), [], 0
 
     async def work(number: int) -> None:
         nonlocal inside
@@ -28,7 +28,7 @@ async def test_one_at_a_time_in_the_order_of_asking() -> None:
 
 
 async def test_other_names_do_not_wait() -> None:
-    turns = Turns()
+    turns = KeyedLock()
     await turns.take("a")
     await asyncio.wait_for(turns.take("b"), 60)
 
@@ -36,7 +36,7 @@ async def test_other_names_do_not_wait() -> None:
 @pytest.mark.parametrize("granted", [False, True])
 async def test_who_gives_up_passes_the_turn_on(granted: bool) -> None:
     """Cancelled while waiting, or in the very moment the turn came: the next one gets it."""
-    turns = Turns()
+    turns = KeyedLock()
     await turns.take("k")
     second, third = asyncio.create_task(turns.take("k")), asyncio.create_task(turns.take("k"))
     await asyncio.sleep(0)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.errors import InvalidId, InvalidPosition, InvalidRange, InvalidSeqNr
-from everlog.journal.values import (
+from everlog.core.values import (
     HEAD_SEGMENTS,
     LEGACY_HEAD_SEGMENTS,
     MAX_SEQ_NR,
@@ -22,6 +21,7 @@ from everlog.journal.values import (
     segment_of,
     segments_of_partition,
 )
+from everlog.errors import InvalidId, InvalidPosition, InvalidRange, InvalidSeqNr
 
 
 @pytest.mark.case("kafka-journal", 6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from everlog.client import Everlog
-from everlog.console.console import Context, Model, Page
+from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.pages.journal import first_keys
 from everlog.documents.documents import Documents
 from everlog.documents.history import DocumentEvent
@@ -13,7 +13,7 @@ from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.paths import parse_path
 from everlog.documents.query import Query
 from everlog.errors import DocumentNotFound, QueryLimited
-from everlog.http.answers import content_url
+from everlog.server.document_answers import content_url
 
 SIZE = 50
 HISTORY = 30
@@ -118,4 +118,4 @@ def _event(one: DocumentEvent) -> dict[str, Any]:
     }
 
 
-DOCUMENTS = Page("documents", "Documents", "documents.html", build_documents)
+DOCUMENTS = ConsolePage("documents", "Documents", "documents.html", build_documents)

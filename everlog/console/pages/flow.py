@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from everlog.console.console import Context, Model, Page
-from everlog.console.observing import Observation
+from everlog.console.console import ConsolePage, Context, Model
+from everlog.console.observation import Observation
 from everlog.console.problems import count, find_notes, find_problems, level_of
-from everlog.console.sampling import Sample, Sampler, series
+from everlog.console.sampler import MetricSample, Sampler, series
 from everlog.pipeline.status import Status
 
 Box = dict[str, Any]
@@ -63,7 +63,7 @@ def _box(part: str, title: str, page: str, state: str, **more: Any) -> Box:
     return {**known, "facts": [], "series": [], "series_of": "", **more}
 
 
-def _log(found: Observation, sampler: Sampler, samples: list[Sample], embedded: bool) -> Box:
+def _log(found: Observation, sampler: Sampler, samples: list[MetricSample], embedded: bool) -> Box:
     status = found.status
     topics = 0 if status is None else len(status.topics)
     return _box(
@@ -79,7 +79,7 @@ def _log(found: Observation, sampler: Sampler, samples: list[Sample], embedded: 
     )
 
 
-def _pipeline(found: Observation, sampler: Sampler, samples: list[Sample]) -> Box:
+def _pipeline(found: Observation, sampler: Sampler, samples: list[MetricSample]) -> Box:
     status = found.status
     pipeline = None if status is None else status.pipeline
     facts: list[tuple[str, Any]] = []
@@ -101,7 +101,7 @@ def _pipeline(found: Observation, sampler: Sampler, samples: list[Sample]) -> Bo
     )
 
 
-def _store(found: Observation, sampler: Sampler, samples: list[Sample], embedded: bool) -> Box:
+def _store(found: Observation, sampler: Sampler, samples: list[MetricSample], embedded: bool) -> Box:
     status = found.status
     return _box(
         "store",
@@ -116,7 +116,7 @@ def _store(found: Observation, sampler: Sampler, samples: list[Sample], embedded
     )
 
 
-def _tags(found: Observation, sampler: Sampler, samples: list[Sample]) -> Box:
+def _tags(found: Observation, sampler: Sampler, samples: list[MetricSample]) -> Box:
     tags = found.tags
     if tags is not None and not tags.enabled:
         return _box("tags", "Tags", "tags", "off", unit="views by tag are off")
@@ -138,7 +138,7 @@ def _tags(found: Observation, sampler: Sampler, samples: list[Sample]) -> Box:
     )
 
 
-def _projections(found: Observation, sampler: Sampler, samples: list[Sample]) -> Box:
+def _projections(found: Observation, sampler: Sampler, samples: list[MetricSample]) -> Box:
     running = sum(one.owner is not None and not one.paused for one in found.projections)
     lags = [one.lag for one in found.projections if one.lag is not None]
     return _box(
@@ -156,7 +156,7 @@ def _projections(found: Observation, sampler: Sampler, samples: list[Sample]) ->
     )
 
 
-def _queues(found: Observation, samples: list[Sample]) -> Box:
+def _queues(found: Observation, samples: list[MetricSample]) -> Box:
     due = [one.oldest_due_ms for one in found.queues if one.oldest_due_ms is not None and one.ready]
     return _box(
         "queues",
@@ -176,7 +176,7 @@ def _queues(found: Observation, samples: list[Sample]) -> Box:
     )
 
 
-def _documents(found: Observation, sampler: Sampler, samples: list[Sample]) -> Box:
+def _documents(found: Observation, sampler: Sampler, samples: list[MetricSample]) -> Box:
     recovery = _service(found.status, "documents-hot")
     return _box(
         "documents",
@@ -196,4 +196,4 @@ def _service(status: Status | None, name: str) -> dict[str, Any]:
     return last if isinstance(last, dict) else {}
 
 
-FLOW = Page("flow", "Flow", "flow.html", build_flow)
+FLOW = ConsolePage("flow", "Flow", "flow.html", build_flow)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from everlog.client import Everlog
-from everlog.console.console import Context, Model, Page
+from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.timeline import Timeline, read_timeline, state_at
+from everlog.core.events import EventRecord
+from everlog.core.head import Head, exists
 from everlog.errors import InvalidInput
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Head, exists
-from everlog.journal.reading import Ref
+from everlog.journal.reader import Ref
 
 MAX_KEYS = 200
 MAX_LOOKED = 20_000
@@ -126,4 +126,4 @@ def _brief(row: EventRecord) -> dict[str, Any]:
     return {"seq_nr": row.seq_nr, "payload": row.payload, "payload_type": row.payload_type, "time_ms": row.timestamp}
 
 
-JOURNAL = Page("journal", "Journal", "journal.html", build_journal)
+JOURNAL = ConsolePage("journal", "Journal", "journal.html", build_journal)

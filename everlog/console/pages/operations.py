@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from everlog.console.console import Context, Model, Page
-from everlog.http.audit import JOURNAL, TOPIC
+from everlog.console.console import ConsolePage, Context, Model
+from everlog.server.audit import JOURNAL, TOPIC
 
 PAGE = 50
 
@@ -18,4 +18,4 @@ async def build_operations(context: Context) -> Model:
     }
 
 
-OPERATIONS = Page("operations", "Operations", "operations.html", build_operations)
+OPERATIONS = ConsolePage("operations", "Operations", "operations.html", build_operations)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from everlog.client import Everlog
-from everlog.console.console import Context, Model, Page
-from everlog.console.observing import Observation
-from everlog.console.sampling import series
+from everlog.console.console import ConsolePage, Context, Model
+from everlog.console.observation import Observation
+from everlog.console.sampler import series
 from everlog.journal.quarantine import WaitingItem
 from everlog.pipeline.phases import PHASES
 from everlog.pipeline.status import PipelineStatus
@@ -139,4 +139,4 @@ async def rejected_appends(log: Everlog, topic: str | None) -> list[dict[str, An
     return sorted(found, key=lambda one: -one["time_ms"])[:MAX_REJECTED]
 
 
-PIPELINE = Page("pipeline", "Pipeline", "pipeline.html", build_pipeline)
+PIPELINE = ConsolePage("pipeline", "Pipeline", "pipeline.html", build_pipeline)

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from everlog.console.console import Context, Model, Page
+from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.problems import is_silent
-from everlog.console.sampling import series
+from everlog.console.sampler import series
 from everlog.errors import UnknownProjection
-from everlog.projections.copies import Request, copy_name, is_copy
-from everlog.projections.management import ProjectionStatus
+from everlog.projections.copies import CopyRequest, copy_name, is_copy
 from everlog.projections.offsets import show as show_offset
-from everlog.projections.store import DeadLetter
+from everlog.projections.port import ProjectionDeadLetter
+from everlog.projections.projections import ProjectionStatus
 
 MAX_LETTERS = 100
 SHOWN_BYTES = 2000
@@ -60,7 +60,7 @@ async def _copies(context: Context, name: str, rows: list[dict[str, Any]]) -> di
     }
 
 
-def _request(one: Request | None) -> dict[str, Any] | None:
+def _request(one: CopyRequest | None) -> dict[str, Any] | None:
     if one is None:
         return None
     return {**one.shown(), "progress": None if not one.total else min(99, 100 * one.handled // one.total)}
@@ -93,7 +93,7 @@ def _progress(one: ProjectionStatus) -> int | None:
     return 100 if not one.lag.events else min(99, 100 * (known - one.lag.events) // known)
 
 
-def _letter(one: DeadLetter) -> dict[str, Any]:
+def _letter(one: ProjectionDeadLetter) -> dict[str, Any]:
     payload = None if one.payload is None else one.payload[:SHOWN_BYTES].decode(errors="replace")
     return {
         "offset": one.offset,
@@ -106,4 +106,4 @@ def _letter(one: DeadLetter) -> dict[str, Any]:
     }
 
 
-PROJECTIONS = Page("projections", "Projections", "projections.html", build_projections)
+PROJECTIONS = ConsolePage("projections", "Projections", "projections.html", build_projections)

@@ -6,18 +6,18 @@ from collections import Counter
 from typing import Any, cast
 
 from everlog.console.actions import is_wanted_job, is_wanted_letter, key_text
-from everlog.console.console import Context, Model, Page
-from everlog.console.sampling import series
-from everlog.console.why import Reason, explain_job, explain_queue
+from everlog.console.console import ConsolePage, Context, Model
+from everlog.console.sampler import series
+from everlog.console.why import WaitReason, explain_job, explain_queue
 from everlog.errors import StorageFailed
 from everlog.queues.declaration import Declaration, plain_options
 from everlog.queues.jobs import DeadJob, JobInfo
 from everlog.queues.keys import hash_key
+from everlog.queues.new_job import make_key, parse_key
 from everlog.queues.operations import AskDue, DueAnswer, Get, ListDead
-from everlog.queues.packing import make_key, parse_key
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
-from everlog.queues.rows import Attempt, DeadLetter, Flag, Row
+from everlog.queues.rows import Attempt, DeadLetter, Flag, JobRow
 
 MAX_PEEKED = 1000
 SHOWN = 50
@@ -83,11 +83,11 @@ def _priorities(waiting: list[JobInfo]) -> list[dict[str, Any]]:
 
 
 async def _why(
-    context: Context, queue: Queue, declaration: Declaration, text: str, waiting: list[JobInfo], why: list[Reason]
-) -> list[Reason]:
+    context: Context, queue: Queue, declaration: Declaration, text: str, waiting: list[JobInfo], why: list[WaitReason]
+) -> list[WaitReason]:
     """The key's rows, its dead letters, and how many jobs come before it."""
     key = make_key(declaration, parse_key(declaration, text))
-    rows = cast(list[Row], await queue.store.execute(queue.name, Get(key, hash_key(key))))
+    rows = cast(list[JobRow], await queue.store.execute(queue.name, Get(key, hash_key(key))))
     letters = cast(list[DeadLetter], await queue.store.execute(queue.name, ListDead(MAX_PEEKED)))
     places = [one.row.order for one in waiting]
     orders = [row.order for row in rows]
@@ -135,4 +135,4 @@ def _flag(one: Flag) -> dict[str, Any]:
     return {"reason": one.reason, "count": one.count, "first_ms": one.first_ms, "last_ms": one.last_ms}
 
 
-QUEUES = Page("queues", "Queues", "queues.html", build_queues)
+QUEUES = ConsolePage("queues", "Queues", "queues.html", build_queues)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everlog.console.console import Context, Model, Page
+from everlog.console.console import ConsolePage, Context, Model
 from everlog.errors import DocumentNotFound, InvalidInput
 
 MAX_FOUND = 50
@@ -71,4 +71,4 @@ async def _names(context: Context, text: str) -> list[dict[str, Any]]:
     return hits
 
 
-SEARCH = Page("search", "Search", "search.html", build_search, live=False)
+SEARCH = ConsolePage("search", "Search", "search.html", build_search, live=False)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from everlog.client import Everlog
-from everlog.console.console import Context, Model, Page
+from everlog.console.console import ConsolePage, Context, Model
 from everlog.tags.tag import TaggedEvent, TagInfo
 
 MAX_TAGS = 500
@@ -94,4 +94,4 @@ def _event(one: TaggedEvent) -> dict[str, Any]:
     }
 
 
-TAGS = Page("tags", "Tags", "tags.html", build_tags)
+TAGS = ConsolePage("tags", "Tags", "tags.html", build_tags)

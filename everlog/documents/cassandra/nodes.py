@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from everlog.cassandra.session import Session
 from everlog.documents.cassandra.schema import statements
 from everlog.documents.nodes import Node, NodeState, NodeTable
-from everlog.store.cassandra.session import Session
 
 KEPT_SECONDS = 3600
 _TABLE = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = 'document_node'"

@@ -13,11 +13,11 @@ from uuid import UUID
 
 import msgspec
 
+from everlog.cassandra.session import Session
 from everlog.documents.ids import TransactionId
-from everlog.documents.model import Transaction
+from everlog.documents.model import DocumentTransaction
 from everlog.documents.paths import partition_of_uri
-from everlog.documents.store import Waiting
-from everlog.store.cassandra.session import Session
+from everlog.documents.port import WaitingTransaction
 
 TOGETHER = 64
 
@@ -39,7 +39,7 @@ class Outbox:
         self._ttl = ttl
         self._noted: set[tuple[int, int]] = set()
 
-    async def add(self, one: Transaction) -> None:
+    async def add(self, one: DocumentTransaction) -> None:
         """Store a row; before that, note that its partition of the minute has some."""
         place = _place(one.uri, one.uuid, one.revision)
         if place not in self._noted:
@@ -48,35 +48,35 @@ class Outbox:
         values = (one.uri, one.uuid, one.revision, one.item, one.event, one.old_body)
         await self._session.write(self._cql["add_transaction"], *place, *values)
 
-    async def remove(self, one: Transaction) -> None:
+    async def remove(self, one: DocumentTransaction) -> None:
         """A row whose write surely did not happen."""
         await self._session.write(
             self._cql["delete_transaction"], *_place(one.uri, one.uuid, one.revision), one.uri, one.uuid
         )
 
-    async def get(self, uri: str, uuid: str, revision: int) -> Transaction | None:
+    async def get(self, uri: str, uuid: str, revision: int) -> DocumentTransaction | None:
         rows = await self._session.fetch(self._cql["transaction"], *_place(uri, uuid, revision), uri, uuid)
         if not rows:
             return None
         found, item, event, old_body, completed_ms = rows[0]
-        return Transaction(uri, uuid, found, item, event, old_body, completed_ms)
+        return DocumentTransaction(uri, uuid, found, item, event, old_body, completed_ms)
 
-    async def get_all(self, uri: str, wanted: Sequence[tuple[int, str]]) -> list[Transaction]:
+    async def get_all(self, uri: str, wanted: Sequence[tuple[int, str]]) -> list[DocumentTransaction]:
         """Rows by revision and uuid, in this order."""
         rows = await asyncio.gather(*[self.get(uri, uuid, revision) for revision, uuid in wanted])
         return [row for row in rows if row is not None]
 
-    async def complete(self, transactions: Sequence[Transaction], now_ms: int) -> None:
+    async def complete(self, transactions: Sequence[DocumentTransaction], now_ms: int) -> None:
         """The whole row is written again, with an end."""
         await asyncio.gather(*[self._complete(one, now_ms) for one in transactions])
 
-    async def _complete(self, one: Transaction, now_ms: int) -> None:
+    async def _complete(self, one: DocumentTransaction, now_ms: int) -> None:
         values = (one.uri, one.uuid, one.revision, one.item, one.event, one.old_body, now_ms, self._ttl)
         await self._session.write(self._cql["complete"], *_place(one.uri, one.uuid, one.revision), *values)
 
     async def incomplete(
         self, first: int, last: int, wanted: Collection[int] | None = None
-    ) -> AsyncIterator[list[Waiting]]:
+    ) -> AsyncIterator[list[WaitingTransaction]]:
         """Rows of these minutes that are not completed."""
         for quantum in range(first, last + 1):
             noted = [row[0] for row in await self._session.fetch(self._cql["partitions"], quantum)]
@@ -89,9 +89,13 @@ class Outbox:
                 if found:
                     yield found
 
-    async def _incomplete(self, quantum: int, partition: int) -> list[Waiting]:
+    async def _incomplete(self, quantum: int, partition: int) -> list[WaitingTransaction]:
         rows: list[Any] = await self._session.fetch(self._cql["incomplete"], quantum, partition)
-        return [Waiting(uri, uuid, revision) for uri, uuid, revision, completed_ms in rows if completed_ms is None]
+        return [
+            WaitingTransaction(uri, uuid, revision)
+            for uri, uuid, revision, completed_ms in rows
+            if completed_ms is None
+        ]
 
 
 def _place(uri: str, uuid: str, revision: int) -> tuple[int, int]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from everlog.cassandra.schema import Schema, keyspace_statements
+from everlog.cassandra.session import Session
 from everlog.errors import StorageFailed
-from everlog.store.cassandra.schema import Schema, keyspace_statements
-from everlog.store.cassandra.session import Session
 
 PACKAGE = "everlog.documents.cassandra"
 _TABLES = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?"

@@ -12,20 +12,20 @@ from everlog.documents.bodies import same
 from everlog.documents.filters.functions import FUNCTIONS, search
 from everlog.documents.filters.nodes import (
     Binary,
-    Call,
     Field,
+    FilterNode,
+    FunctionCall,
     ListOf,
     Literal,
-    Node,
     ObjectOf,
     Template,
     Unary,
 )
-from everlog.documents.filters.parsing import children
+from everlog.documents.filters.parser import children
 from everlog.documents.filters.values import (
     ARITHMETIC,
     MAX_TEXT,
-    Failure,
+    FilterFailure,
     compare,
     contains,
     is_number,
@@ -39,7 +39,7 @@ Value = Callable[[Any, int], Any]
 """The value of an expression for an element, at a time."""
 
 
-def make_matcher(node: Node | None) -> Callable[[Any, int], bool]:
+def make_matcher(node: FilterNode | None) -> Callable[[Any, int], bool]:
     """Whether an element matches; an expression without a value does not."""
     if node is None:
         return lambda element, now_ms: True
@@ -48,17 +48,17 @@ def make_matcher(node: Node | None) -> Callable[[Any, int], bool]:
     def matches(element: Any, now_ms: int) -> bool:
         try:
             return truth(evaluate(element, now_ms))
-        except (Failure, decimal.DecimalException, RecursionError):
+        except (FilterFailure, decimal.DecimalException, RecursionError):
             return False
 
     return matches
 
 
-def uses_time(node: Node | None) -> bool:
+def uses_time(node: FilterNode | None) -> bool:
     """Whether the answer depends on when it is asked: not for an index."""
     if node is None:
         return False
-    if isinstance(node, Call) and FUNCTIONS[node.name].needs_time:
+    if isinstance(node, FunctionCall) and FUNCTIONS[node.name].needs_time:
         return True
     return any(uses_time(child) for child in children(node))
 
@@ -72,7 +72,7 @@ def field_value(element: Any, names: tuple[str, ...]) -> Any:
     return element
 
 
-def _compile(node: Node) -> Value:
+def _compile(node: FilterNode) -> Value:
     match node:
         case Literal(value):
             return lambda element, now_ms: value
@@ -84,7 +84,7 @@ def _compile(node: Node) -> Value:
             return _unary(operator, _compile(operand))
         case Binary(operator, left, right):
             return _binary(operator, _compile(left), _compile(right))
-        case Call(name, arguments):
+        case FunctionCall(name, arguments):
             return _call(name, [_compile(one) for one in arguments])
         case ListOf(items):
             makers = [_compile(item) for item in items]
@@ -99,7 +99,7 @@ def _compile(node: Node) -> Value:
 
 def _joined(texts: list[str]) -> str:
     if sum(map(len, texts)) > MAX_TEXT:
-        raise Failure
+        raise FilterFailure
     return "".join(texts)
 
 
@@ -131,7 +131,7 @@ def _short_circuit(is_or: bool, left: Value, right: Value, element: Any, now_ms:
     """Two numbers are combined bit by bit; otherwise the right side is looked at only if it matters."""
     first = left(element, now_ms)
     if first is None:
-        raise Failure
+        raise FilterFailure
     if is_number(first):
         one, other = whole_of(first), whole_of(right(element, now_ms))
         return one | other if is_or else one & other
@@ -142,7 +142,7 @@ def _short_circuit(is_or: bool, left: Value, right: Value, element: Any, now_ms:
 
 def _xor(left: Any, right: Any) -> Any:
     if left is None:
-        raise Failure
+        raise FilterFailure
     if is_number(left):
         return whole_of(left) ^ whole_of(right)
     return truth(left) is not truth(right)
@@ -167,13 +167,13 @@ def _plus(left: Any, right: Any) -> Any:
 
 def _calculate(operation: Callable[[Decimal, Decimal], Decimal], left: Any, right: Any) -> Decimal:
     if not is_number(left):
-        raise Failure
+        raise FilterFailure
     return operation(Decimal(left), Decimal(number_of(right)))
 
 
 def _like(left: Any, right: Any) -> bool:
     if not isinstance(right, str):
-        raise Failure
+        raise FilterFailure
     return left is not None and search(text_form(left), right)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from everlog.documents.filters.patterns import Pattern, check_pattern
-from everlog.documents.filters.values import Failure, is_number, text_form, whole_of
+from everlog.documents.filters.values import FilterFailure, is_number, text_form, whole_of
 from everlog.errors import InvalidDocument
 
 MANY = 100
@@ -29,7 +29,7 @@ def search(text: str, pattern: str) -> bool:
     """Whether a pattern is found anywhere in a text."""
     found = _pattern(pattern).search(text)
     if found is None:
-        raise Failure
+        raise FilterFailure
     return found
 
 
@@ -38,13 +38,13 @@ def _pattern(text: str) -> Pattern:
     try:
         return check_pattern(text)
     except InvalidDocument:
-        raise Failure from None
+        raise FilterFailure from None
 
 
 def _case(index: Any, *values: Any) -> Any:
     at = whole_of(index)
     if not 1 <= at <= len(values):
-        raise Failure
+        raise FilterFailure
     return values[at - 1]
 
 
@@ -54,13 +54,13 @@ def _empty(value: Any) -> bool:
 
 def _length(value: Any) -> int:
     if not isinstance(value, str | list | dict):
-        raise Failure
+        raise FilterFailure
     return len(value)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Failure
+        raise FilterFailure
     return value
 
 
@@ -75,7 +75,7 @@ def _lower(value: Any) -> str:
 def _split(value: Any, pattern: Any) -> list[str]:
     found = _pattern(_text(pattern)).split(_text(value))
     if found is None:
-        raise Failure
+        raise FilterFailure
     return found
 
 
@@ -88,7 +88,7 @@ def _substr(value: Any, start: Any, end: Any = None) -> str:
     text, first = _text(value), whole_of(start)
     last = len(text) if end is None else whole_of(end)
     if not 0 <= first <= last <= len(text):
-        raise Failure
+        raise FilterFailure
     return text[first:last]
 
 
@@ -104,14 +104,14 @@ def _apply(value: Any, index: Any) -> Any:
         at = whole_of(index)
         if 0 <= at < len(value):
             return value[at]
-    raise Failure
+    raise FilterFailure
 
 
 def _zone(name: Any) -> tzinfo:
     try:
         return UTC if name is None else ZoneInfo(_text(name))
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise Failure from None
+        raise FilterFailure from None
 
 
 def _date_format(pattern: Any) -> str:
@@ -123,7 +123,7 @@ def _date_format(pattern: Any) -> str:
         elif token in _DATE_PARTS:
             found += _DATE_PARTS[token]
         elif token.isalpha():
-            raise Failure
+            raise FilterFailure
         else:
             found += token.replace("%", "%%")
     return found
@@ -131,14 +131,14 @@ def _date_format(pattern: Any) -> str:
 
 def _format_unix_time(value: Any, pattern: Any = None, zone: Any = None) -> str:
     if not is_number(value):
-        raise Failure
+        raise FilterFailure
     try:
         moment = datetime.fromtimestamp(whole_of(value) / 1000, _zone(zone))
         if pattern is None:
             return moment.isoformat(timespec="milliseconds")
         return moment.strftime(_date_format(pattern).replace("%f", f"{moment.microsecond // 1000:03}"))
     except (OverflowError, ValueError, OSError):
-        raise Failure from None
+        raise FilterFailure from None
 
 
 def _parse_unix_time(value: Any, pattern: Any = None, zone: Any = None) -> int:
@@ -149,7 +149,7 @@ def _parse_unix_time(value: Any, pattern: Any = None, zone: Any = None) -> int:
             moment = moment.replace(tzinfo=_zone(zone))
         return round(moment.timestamp() * 1000)
     except (OverflowError, ValueError, OSError):
-        raise Failure from None
+        raise FilterFailure from None
 
 
 def _read_time(text: str, pattern: str) -> datetime:

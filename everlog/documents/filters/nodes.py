@@ -32,7 +32,7 @@ class Unary:
     """`!` or `-`."""
 
     operator: str
-    operand: Node
+    operand: FilterNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,45 +40,45 @@ class Binary:
     """Two operands; the operator as it is written."""
 
     operator: str
-    left: Node
-    right: Node
+    left: FilterNode
+    right: FilterNode
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """A function; its name is the newer spelling."""
 
     name: str
-    arguments: tuple[Node, ...]
+    arguments: tuple[FilterNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
     """A list, some items of which are not constant."""
 
-    items: tuple[Node, ...]
+    items: tuple[FilterNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectOf:
     """An object, some values of which are not constant."""
 
-    pairs: tuple[tuple[str, Node], ...]
+    pairs: tuple[tuple[str, FilterNode], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
     """`s"…${…}…"`: texts and expressions, one after the other."""
 
-    parts: tuple[Node, ...]
+    parts: tuple[FilterNode, ...]
 
 
-Node: TypeAlias = Literal | Field | Unary | Binary | Call | ListOf | ObjectOf | Template
+FilterNode: TypeAlias = Literal | Field | Unary | Binary | FunctionCall | ListOf | ObjectOf | Template
 
 BOOLEAN_OPERATORS = frozenset(("=", "!=", "<", "<=", ">", ">=", "has", "has not", "like", "not like"))
 
 
-def conjuncts(node: Node | None) -> Iterator[Node]:
+def conjuncts(node: FilterNode | None) -> Iterator[FilterNode]:
     """The parts that are all true whenever the whole is: through `and`, never below anything else."""
     if node is None:
         return
@@ -89,13 +89,13 @@ def conjuncts(node: Node | None) -> Iterator[Node]:
         yield node
 
 
-def is_boolean(node: Node) -> bool:
+def is_boolean(node: FilterNode) -> bool:
     """Whether the value is true or false, whenever there is one."""
     if isinstance(node, Literal):
         return isinstance(node.value, bool)
     if isinstance(node, Unary):
         return node.operator == "!"
-    if isinstance(node, Call):
+    if isinstance(node, FunctionCall):
         return node.name in ("empty", "exists")
     return isinstance(node, Binary) and node.operator in BOOLEAN_OPERATORS
 
@@ -112,7 +112,7 @@ def name_text(names: tuple[str, ...]) -> str:
     )
 
 
-def text_of(node: Node) -> str:
+def text_of(node: FilterNode) -> str:
     """The node as text; parsed again, it gives an equal tree. Equal texts mean equal trees."""
     match node:
         case Literal(value):
@@ -123,7 +123,7 @@ def text_of(node: Node) -> str:
             return f"{operator}{_inner(operand)}"
         case Binary(operator, left, right):
             return f"{_inner(left)} {operator} {_inner(right)}"
-        case Call(name, arguments):
+        case FunctionCall(name, arguments):
             return f"{name}({', '.join(map(text_of, arguments))})"
         case ListOf(items):
             return f"[{', '.join(map(text_of, items))}]"
@@ -142,12 +142,12 @@ def _literal_text(value: Any) -> str:
     return f"({text})" if text.startswith("-") else text
 
 
-def _template_text(part: Node) -> str:
+def _template_text(part: FilterNode) -> str:
     if isinstance(part, Literal):
         return encode_body(part.value)[1:-1].replace("$", "\\u0024")
     return "${" + text_of(part).replace("\\", "\\\\").replace('"', '\\"') + "}"
 
 
-def _inner(node: Node) -> str:
+def _inner(node: FilterNode) -> str:
     text = text_of(node)
     return f"({text})" if isinstance(node, Binary | Unary) else text

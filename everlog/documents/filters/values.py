@@ -1,4 +1,4 @@
-"""Values inside filters: conversions, truth and order. What cannot be done is a `Failure`: the row does not match."""
+"""Values inside filters: conversions, truth and order. A conversion that fails is a `FilterFailure`: no match."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRUE = frozenset(("true", "y", "yes", "on", "1"))
 _FALSE = frozenset(("false", "n", "no", "off", "0"))
 
 
-class Failure(Exception):
+class FilterFailure(Exception):
     """An expression that has no value for this element."""
 
 
@@ -32,10 +32,10 @@ def number_of(value: Any) -> int | Decimal:
     if isinstance(value, str):
         parsed = parse_number(value)
         if parsed is None:
-            raise Failure
+            raise FilterFailure
         return parsed
     if not is_number(value):
-        raise Failure
+        raise FilterFailure
     number: int | Decimal = value
     return number
 
@@ -55,7 +55,7 @@ def whole_of(value: Any) -> int:
     """A number as an int of 64 bits; others would be too much work."""
     number = number_of(value)
     if not -MAX_WHOLE <= number <= MAX_WHOLE:
-        raise Failure
+        raise FilterFailure
     return int(number)
 
 
@@ -80,14 +80,14 @@ def truth(value: Any) -> bool:
             return True
         if lowered in _FALSE:
             return False
-    raise Failure
+    raise FilterFailure
 
 
 def compare(left: Any, right: Any) -> int:
     """-1, 0 or 1, by the type of the left value; neither is null."""
     if isinstance(left, bool):
         if not isinstance(right, bool):
-            raise Failure
+            raise FilterFailure
         return int(left) - int(right)
     if is_number(left):
         other = number_of(right)
@@ -95,7 +95,7 @@ def compare(left: Any, right: Any) -> int:
     if isinstance(left, str):
         text = text_form(right)
         return (left > text) - (left < text)
-    raise Failure
+    raise FilterFailure
 
 
 def contains(whole: Any, part: Any) -> bool:
@@ -110,4 +110,4 @@ def contains(whole: Any, part: Any) -> bool:
         return any(same(one, part) for one in whole)
     if isinstance(whole, dict):
         return any(same(one, part) for one in whole.values())
-    raise Failure
+    raise FilterFailure

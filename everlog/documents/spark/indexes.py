@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from everlog.config import Config
-from everlog.documents.completing import locate
+from everlog.documents.completer import locate
 from everlog.documents.indexes import Index, IndexStatus
-from everlog.documents.paths import Place, parse_collection
+from everlog.documents.paths import DocumentPlace, parse_collection
+from everlog.documents.port import PendingIndex
 from everlog.documents.spark.tasks import opened, rows_of, session_of
-from everlog.documents.store import PendingIndex
 from everlog.errors import InvalidDocument
-from everlog.pipeline.worker import for_tasks
+from everlog.pipeline.task import for_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ ELEMENTS_PER_TASK = 20_000
 _DONE = pa.schema([("steps", pa.int64()), ("failure", pa.string())])
 DONE = "steps long, failure string"
 
-Progress = Callable[[int, int], None]
+BuildProgress = Callable[[int, int], None]
 Ranges = list[tuple[str, str | None]]
 """`(after, to)`: the elements behind an id up to another one, or to the end."""
 
@@ -82,7 +82,7 @@ def build_indexes(
     path: str | None = None,
     session: SparkSession | None = None,
     per_task: int = ELEMENTS_PER_TASK,
-    progress: Progress | None = None,
+    progress: BuildProgress | None = None,
 ) -> BuiltIndexes:
     """Build the indexes that wait for it, of one collection or of all; safe to be repeated.
 
@@ -116,7 +116,7 @@ async def _waiting(config: Config, uri: str | None) -> list[PendingIndex]:
 async def _divide(config: Config, uri: str, per_task: int) -> tuple[int, Ranges]:
     """The collection's revision, read before its elements are; and ranges of their ids, the last one without an end."""
     async with opened(config) as parts:
-        head, _ = await parts.store.load(Place(uri))
+        head, _ = await parts.store.load(DocumentPlace(uri))
         cuts = await parts.store.cut(uri, per_task)
     ends: list[str | None] = [*cuts, None]
     return 0 if head is None else head.revision, list(zip(["", *cuts], ends, strict=True))

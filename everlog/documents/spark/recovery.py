@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from everlog.config import Config
 from everlog.documents.paths import partition_of_uri
-from everlog.documents.recovery import Recovered, StaleWindow
+from everlog.documents.port import WaitingTransaction
+from everlog.documents.recovery import RecoveredTransactions, StaleWindow
 from everlog.documents.spark.tasks import opened, rows_of, session_of, tasks_for
-from everlog.documents.store import Waiting
-from everlog.pipeline.worker import for_tasks
+from everlog.pipeline.task import for_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,7 +48,7 @@ class FindTask:
             if columns:
                 yield pa.RecordBatch.from_arrays(columns, schema=_FOUND)
 
-    async def _find(self, minutes: list[int]) -> list[Waiting]:
+    async def _find(self, minutes: list[int]) -> list[WaitingTransaction]:
         async with opened(self.config) as parts:
             return [
                 one
@@ -82,29 +82,31 @@ class CompleteTask:
     abandon_ms: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        by_partition: dict[int, list[Waiting]] = {}
+        by_partition: dict[int, list[WaitingTransaction]] = {}
         for row in rows_of(batches):
-            one = Waiting(*row)
+            one = WaitingTransaction(*row)
             by_partition.setdefault(partition_of_uri(one.uri), []).append(one)
         if by_partition:
             done = asyncio.run(self._complete(by_partition))
             columns = [pa.array(column, pa.int64()) for column in zip(*done, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, schema=_DONE)
 
-    async def _complete(self, by_partition: Mapping[int, list[Waiting]]) -> list[tuple[int, int | None, int, int, int]]:
+    async def _complete(
+        self, by_partition: Mapping[int, list[WaitingTransaction]]
+    ) -> list[tuple[int, int | None, int, int, int]]:
         done = []
         async with opened(self.config) as parts:
             for partition, rows in by_partition.items():
-                found, stuck = Recovered(), dict[int, int]()
+                found, stuck = RecoveredTransactions(), dict[int, int]()
                 await parts.recovery.recover(rows, self.abandon_ms, found, stuck)
                 done.append((partition, stuck.get(partition), found.completed, found.abandoned, found.failed))
         return done
 
 
-def recover(config: Config, *, session: SparkSession | None = None) -> Recovered:
+def recover(config: Config, *, session: SparkSession | None = None) -> RecoveredTransactions:
     """Complete what is older than the hot window, from the checkpoints on. Safe while servers run, and to repeat."""
     window = asyncio.run(_window(config))
-    total, stuck = Recovered(), dict[int, int]()
+    total, stuck = RecoveredTransactions(), dict[int, int]()
     with session_of(config, session) as spark:
         minutes = window.last + 1 - window.first
         grid = spark.range(window.first, window.last + 1, 1, tasks_for(minutes, MINUTES_PER_TASK))

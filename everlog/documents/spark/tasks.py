@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from everlog.client import connect
 from everlog.config import Config
-from everlog.documents.definitions import Opened
-from everlog.pipeline.session import open_session
+from everlog.documents.definitions import OpenDocuments
+from everlog.spark.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ MOST_TASKS = 64
 
 
 @asynccontextmanager
-async def opened(config: Config) -> AsyncIterator[Opened]:
+async def opened(config: Config) -> AsyncIterator[OpenDocuments]:
     """The documents, as long as the block lasts."""
     async with connect(config) as log:
         yield await log.documents.open()

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from everlog.errors import StorageFailed
-from everlog.sqlite import Trace, connect, is_fatal, transaction, translated
+from everlog.sqlite.connection import Trace, connect, is_fatal, transaction, translated
 
 MAX_SHARED = 100
 T = TypeVar("T")
 
-Work = Callable[[sqlite3.Connection], Any]
+WriterWork = Callable[[sqlite3.Connection], Any]
 
 
 class _Waiting(NamedTuple):
-    work: Work
+    work: WriterWork
     done: asyncio.Future[Any]
     lazy: bool
 
@@ -73,7 +73,7 @@ class SharedWriter:
         finally:
             self._running = None
 
-    def _commit(self, works: list[Work], lazy: bool) -> list[Any]:
+    def _commit(self, works: list[WriterWork], lazy: bool) -> list[Any]:
         with translated(self._path):
             if self._connection is None:
                 self._connection = connect(self._path, synchronous=self._synchronous, trace=self._trace)
@@ -81,7 +81,7 @@ class SharedWriter:
             with transaction(self._connection):
                 return [self._one(self._connection, work) for work in works]
 
-    def _one(self, connection: sqlite3.Connection, work: Work) -> Any:
+    def _one(self, connection: sqlite3.Connection, work: WriterWork) -> Any:
         connection.execute("SAVEPOINT one")
         try:
             result = work(connection)

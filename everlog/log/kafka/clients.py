@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from everlog.errors import InvalidConfig
 from everlog.log.kafka.errors import kafka_error
-from everlog.log.kafka.settings import Settings
+from everlog.log.kafka.settings import ClientSettings
 
 logger = logging.getLogger("everlog.log.kafka")
 
@@ -21,7 +21,7 @@ Client = TypeVar("Client")
 Found = TypeVar("Found")
 
 
-def make_client(kind: Callable[[Settings], Client], settings: Settings) -> Client:
+def make_client(kind: Callable[[ClientSettings], Client], settings: ClientSettings) -> Client:
     """A client; InvalidConfig if the library does not take the settings."""
     try:
         return kind({**settings, "logger": logger})
@@ -31,7 +31,7 @@ def make_client(kind: Callable[[Settings], Client], settings: Settings) -> Clien
         ) from error
 
 
-class Watch:
+class ClientWatch:
     """Keeps what a client says about its connections."""
 
     def __init__(self) -> None:

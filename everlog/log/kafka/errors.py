@@ -90,7 +90,7 @@ LOST = {
 }
 
 
-class Place(NamedTuple):
+class LogPartition(NamedTuple):
     """A partition of a topic."""
 
     topic: str

@@ -7,18 +7,18 @@ import itertools
 from collections.abc import Coroutine
 from typing import Any
 
-from everlog.clock import Clock
 from everlog.config import Config
 from everlog.errors import InvalidInput
-from everlog.log.base import Ack, Bounds, Log, LogTopic, NewRecord, Record
-from everlog.log.kafka.fetching import Fetcher
+from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.kafka.index import Budget
-from everlog.log.kafka.offsets import RETRY_FIRST, RETRY_MOST, Offsets
-from everlog.log.kafka.producing import Producing
+from everlog.log.kafka.offsets import RETRY_FIRST, RETRY_MOST, EndOffsets
+from everlog.log.kafka.producer import Producing
 from everlog.log.kafka.settings import consumer_settings, producer_settings
-from everlog.log.kafka.tail import Fetchers, Source, Tail
+from everlog.log.kafka.tail import Fetchers, Tail, TailSource
 from everlog.log.kafka.topics import Topics
-from everlog.sqlite import Trace
+from everlog.log.port import Ack, Bounds, Log, LogTopic, NewRecord, Record
+from everlog.runtime.clock import Clock
+from everlog.sqlite.connection import Trace
 
 FORGET_SECONDS = 10.0
 
@@ -34,9 +34,9 @@ class KafkaLog(Log):
         self._timeout = kafka.request_timeout
         self._topics = topics
         self._tails: dict[LogTopic, list[Tail]] = {}
-        self._offsets = Offsets(consuming, loop, timeout=kafka.request_timeout, trace=trace)
+        self._offsets = EndOffsets(consuming, loop, timeout=kafka.request_timeout, trace=trace)
         self._fetchers = Fetchers(lambda: Fetcher(consuming, loop, trace))
-        self._source = Source(
+        self._source = TailSource(
             servers=kafka.bootstrap_servers,
             timeout=kafka.request_timeout,
             budget=Budget(kafka.tail_records, kafka.tail_bytes),

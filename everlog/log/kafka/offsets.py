@@ -17,11 +17,11 @@ from contextlib import suppress
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from everlog.errors import StorageFailed
-from everlog.log.base import Bounds
 from everlog.log.kafka.clients import join, make_client
-from everlog.log.kafka.errors import Place, explain, is_missing, is_silence, kafka_error
-from everlog.log.kafka.settings import Settings
-from everlog.sqlite import Trace
+from everlog.log.kafka.errors import LogPartition, explain, is_missing, is_silence, kafka_error
+from everlog.log.kafka.settings import ClientSettings
+from everlog.log.port import Bounds
+from everlog.sqlite.connection import Trace
 
 logger = logging.getLogger("everlog.log.kafka")
 
@@ -34,17 +34,17 @@ RETRY_MOST = 0.5
 # In the protocol these stand for the two ends of a partition.
 _LATEST = -1
 
-Question = tuple[Place, bool]
+Question = tuple[LogPartition, bool]
 """A partition, and whether its start is of interest, too."""
 
 Answer = Bounds | KafkaError
-Ask = Callable[[Sequence[Question]], Mapping[Question, Answer]]
+AskOffset = Callable[[Sequence[Question]], Mapping[Question, Answer]]
 
 
 class Lane:
     """One request after the other, in a thread; `ask` sends one and waits for the answers."""
 
-    def __init__(self, ask: Ask, close: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, ask: AskOffset, close: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         self._ask = ask
         self._close = close
         self._loop = loop
@@ -106,11 +106,11 @@ class Lane:
                     future.set_exception(StorageFailed("the log is closed"))
 
 
-class Offsets:
+class EndOffsets:
     """Asks for the ends of partitions; a partition that does not answer gets a lane apart from the others."""
 
     def __init__(
-        self, settings: Settings, loop: asyncio.AbstractEventLoop, *, timeout: float, trace: Trace | None = None
+        self, settings: ClientSettings, loop: asyncio.AbstractEventLoop, *, timeout: float, trace: Trace | None = None
     ) -> None:
         self._settings = settings
         self._servers = str(settings["bootstrap.servers"])
@@ -119,17 +119,17 @@ class Offsets:
         self._trace = trace
         self._quick = self._open(min(QUICK_SECONDS, timeout))
         self._patient: Lane | None = None
-        self._silent: set[Place] = set()
+        self._silent: set[LogPartition] = set()
 
     def _open(self, timeout: float) -> Lane:
         consumer = make_client(Consumer, self._settings)
         return Lane(lambda questions: self._request(consumer, questions, timeout), consumer.close, self._loop)
 
-    async def end(self, place: Place) -> int:
+    async def end(self, place: LogPartition) -> int:
         """Where the partition ends, as its leader says."""
         return (await self._find((place, False))).end
 
-    async def bounds(self, place: Place) -> Bounds:
+    async def bounds(self, place: LogPartition) -> Bounds:
         """Where the partition starts and ends, as its leader says."""
         return await self._find((place, True))
 
@@ -152,7 +152,7 @@ class Offsets:
             await asyncio.sleep(pause)
             pause = min(2 * pause, RETRY_MOST)
 
-    def _lane(self, place: Place) -> Lane:
+    def _lane(self, place: LogPartition) -> Lane:
         if place not in self._silent:
             return self._quick
         if self._patient is None:
@@ -170,7 +170,7 @@ class Offsets:
             if ends:
                 asked = [TopicPartition(place.topic, place.partition, _LATEST) for place in ends]
                 for found in consumer.offsets_for_times(asked, timeout=timeout):
-                    question = (Place(found.topic, found.partition), False)
+                    question = (LogPartition(found.topic, found.partition), False)
                     answers[question] = found.error or Bounds(0, found.offset)
             for place, both in questions:
                 if both:

@@ -18,10 +18,10 @@ MAX_QUEUED_KIB = 64 * 1024
 # What a consumer may hold before it is asked for it.
 MAX_FETCHED_KIB = 16 * 1024
 
-Settings = dict[str, Any]
+ClientSettings = dict[str, Any]
 
 
-def client_settings(kafka: KafkaConfig) -> Settings:
+def client_settings(kafka: KafkaConfig) -> ClientSettings:
     """What every client needs: where the servers are, and who asks."""
     return {
         "bootstrap.servers": kafka.bootstrap_servers,
@@ -35,9 +35,9 @@ def client_settings(kafka: KafkaConfig) -> Settings:
     }
 
 
-def _security(kafka: KafkaConfig) -> Settings:
+def _security(kafka: KafkaConfig) -> ClientSettings:
     protocol = ("SASL_" if kafka.username is not None else "") + ("SSL" if kafka.tls else "PLAINTEXT")
-    found: Settings = {"security.protocol": protocol}
+    found: ClientSettings = {"security.protocol": protocol}
     if kafka.username is not None:
         found["sasl.mechanism"] = kafka.mechanism
         found["sasl.username"] = kafka.username
@@ -50,12 +50,12 @@ def _security(kafka: KafkaConfig) -> Settings:
     return found | {name: file for name, file in files.items() if file is not None}
 
 
-def admin_settings(kafka: KafkaConfig) -> Settings:
+def admin_settings(kafka: KafkaConfig) -> ClientSettings:
     """For topics."""
     return client_settings(kafka) | kafka.conf
 
 
-def producer_settings(config: Config) -> Settings:
+def producer_settings(config: Config) -> ClientSettings:
     """One record is stored once, in order, on all replicas that are in sync, or its outcome is unknown."""
     kafka = config.kafka
     assert kafka is not None
@@ -73,7 +73,7 @@ def producer_settings(config: Config) -> Settings:
     }
 
 
-def consumer_settings(kafka: KafkaConfig) -> Settings:
+def consumer_settings(kafka: KafkaConfig) -> ClientSettings:
     """A consumer that reads what it is told to, in no group, and never decides by itself where to go on."""
     return {
         **client_settings(kafka),

@@ -15,13 +15,13 @@ from typing import TypeVar
 
 from everlog.errors import StorageFailed, TopicMissing, TopicReplaced, Unreachable
 from everlog.errors.storage import rescue
-from everlog.log.base import Bounds, LogTopic, NewRecord, Record, Trimmed
-from everlog.log.kafka.errors import Place
-from everlog.log.kafka.fetching import Fetcher
-from everlog.log.kafka.following import Following, Sink
+from everlog.log.kafka.errors import LogPartition
+from everlog.log.kafka.fetcher import Fetcher
+from everlog.log.kafka.follower import Following, RecordSink
 from everlog.log.kafka.index import Budget, TailIndex, cost
-from everlog.log.kafka.offsets import Offsets
+from everlog.log.kafka.offsets import EndOffsets
 from everlog.log.kafka.topics import Topics
+from everlog.log.port import Bounds, LogTopic, NewRecord, Record, Trimmed
 
 Answer = TypeVar("Answer")
 
@@ -79,13 +79,13 @@ class Fetchers:
 
 
 @dataclass(slots=True)
-class Source:
+class TailSource:
     """What all partitions share."""
 
     servers: str
     timeout: float
     budget: Budget
-    offsets: Offsets
+    offsets: EndOffsets
     topics: Topics
     fetchers: Fetchers
 
@@ -93,8 +93,8 @@ class Source:
 class Tail:
     """One partition, for the event loop. `acked` is the highest offset that was acknowledged to this process."""
 
-    def __init__(self, source: Source, topic: LogTopic, partition: int) -> None:
-        self.place = Place(topic.name, partition)
+    def __init__(self, source: TailSource, topic: LogTopic, partition: int) -> None:
+        self.place = LogPartition(topic.name, partition)
         self.servers = source.servers
         self.timeout = source.timeout
         self.acked = -1
@@ -119,7 +119,7 @@ class Tail:
         start, end = await self._ask(self._source.offsets.bounds)
         return Bounds(start, max(end, self.acked + 1))
 
-    async def _ask(self, question: Callable[[Place], Awaitable[Answer]]) -> Answer:
+    async def _ask(self, question: Callable[[LogPartition], Awaitable[Answer]]) -> Answer:
         try:
             return await question(self.place)
         except TopicMissing as error:
@@ -300,7 +300,9 @@ class Tail:
         return found[:limit]
 
     @asynccontextmanager
-    async def _reading(self, first: int, before: int, sink: Sink, key: bytes | None = None) -> AsyncIterator[Following]:
+    async def _reading(
+        self, first: int, before: int, sink: RecordSink, key: bytes | None = None
+    ) -> AsyncIterator[Following]:
         async with self._source.fetchers.one() as fetcher:
             following = Following(self, fetcher, first, sink, key=key, until=before)
             try:

@@ -16,12 +16,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from everlog.config import Config
 from everlog.errors import EverlogError, TooFewReplicas, TopicMissing, Unreachable, UnsuitableTopic
-from everlog.log.base import LogTopic
-from everlog.log.kafka.clients import Watch, answer_of, make_client
+from everlog.log.kafka.clients import ClientWatch, answer_of, make_client
 from everlog.log.kafka.errors import explain, is_denied, is_missing, kafka_error
 from everlog.log.kafka.safety import concerns
 from everlog.log.kafka.settings import admin_settings
-from everlog.sqlite import Trace
+from everlog.log.port import LogTopic
+from everlog.sqlite.connection import Trace
 
 logger = logging.getLogger("everlog.log.kafka")
 
@@ -50,7 +50,7 @@ class Topics:
         self._servers = config.kafka.bootstrap_servers
         self._timeout = config.kafka.request_timeout
         self._trace = trace
-        self._watch = Watch()
+        self._watch = ClientWatch()
         self._admin = make_client(
             AdminClient, {**admin_settings(config.kafka), "error_cb": self._notice, "socket.timeout.ms": 10_000}
         )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from everlog.config import Config
-from everlog.pipeline.sources.base import Source
+from everlog.log.stream import LogStream
 
 
-def source_of(config: Config) -> Source:
+def source_of(config: Config) -> LogStream:
     """The source that a configuration names."""
     if config.kafka is not None:
-        from everlog.pipeline.sources.kafka import KafkaSource
+        from everlog.log.kafka.stream import KafkaSource
 
         return KafkaSource(config, config.kafka)
-    from everlog.pipeline.sources.embedded import EmbeddedSource
+    from everlog.log.sqlite.stream import EmbeddedSource
 
     return EmbeddedSource(config)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from everlog.cassandra.schema import quoted
 from everlog.errors import InvalidInput
-from everlog.store.cassandra.schema import quoted
 
-Kind = Literal["select", "insert", "update", "delete", "schema"]
+StatementKind = Literal["select", "insert", "update", "delete", "schema"]
 
 _NAME = r'(?:"(?:[^"]|"")+"|[A-Za-z]\w*)'
 _HIDDEN = re.compile(r"'(?:[^']|'')*'|\$\$.*?\$\$|--[^\n]*|//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -38,7 +38,7 @@ class Statement(NamedTuple):
     """
 
     text: str
-    kind: Kind
+    kind: StatementKind
     table: str
     bound: Mapping[str, int]
     conditional: bool
@@ -58,7 +58,7 @@ def read(text: str, keyspace: str, copies: tuple[tuple[str, str], ...] = ()) -> 
             f"not understood: {' '.join(text.split())[:100]!r}: a view takes SELECT, INSERT, UPDATE, DELETE, and "
             "CREATE, ALTER, DROP, TRUNCATE of a table"
         )
-    kind: Kind = next(one for one in ("insert", "update", "delete", "select", "schema") if head[one])
+    kind: StatementKind = next(one for one in ("insert", "update", "delete", "select", "schema") if head[one])
     table = dict(copies).get(name_of(head["table"]), name_of(head["table"]))
     space = quoted(keyspace) if head["keyspace"] is None else head["keyspace"]
     start = head.start("table" if head["keyspace"] is None else "keyspace")

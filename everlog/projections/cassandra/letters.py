@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from everlog.clock import Clock
-from everlog.projections.store import DeadLetter
+from everlog.cassandra.session import Session
+from everlog.projections.port import ProjectionDeadLetter
+from everlog.runtime.clock import Clock
 from everlog.store.cassandra.rows import timestamp
-from everlog.store.cassandra.session import Session
 
 
 class Letters:
@@ -21,24 +21,24 @@ class Letters:
         self._clock = clock
         self._last = 0
 
-    async def _numbered(self, name: str, key: str) -> list[tuple[int, DeadLetter]]:
+    async def _numbered(self, name: str, key: str) -> list[tuple[int, ProjectionDeadLetter]]:
         rows = await self._session.fetch(self._cql["letters"], name, key)
-        fields = DeadLetter.__struct_fields__
+        fields = ProjectionDeadLetter.__struct_fields__
         found = [
-            (row[9], DeadLetter(**{**dict(zip(fields, row[:9], strict=True)), "requested": bool(row[8])}))
+            (row[9], ProjectionDeadLetter(**{**dict(zip(fields, row[:9], strict=True)), "requested": bool(row[8])}))
             for row in rows
         ]
         return sorted(found, key=lambda one: one[0])
 
-    async def list(self, name: str, key: str) -> list[DeadLetter]:
+    async def list(self, name: str, key: str) -> list[ProjectionDeadLetter]:
         return [letter for _, letter in await self._numbered(name, key)]
 
-    async def _put(self, letter: DeadLetter, nr: int) -> None:
+    async def _put(self, letter: ProjectionDeadLetter, nr: int) -> None:
         values = (letter.name, letter.key, letter.offset, letter.manifest, letter.cause, letter.attempts)
         times = (letter.payload, timestamp(letter.created_ms), letter.requested, nr)
         await self._session.write(self._cql["put_letter"], *values, *times)
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+    async def bury(self, letters: Sequence[ProjectionDeadLetter]) -> None:
         for letter in letters:
             known = {one.offset: nr for nr, one in await self._numbered(letter.name, letter.key)}
             self._last = max(self._last + 1, self._clock.now_ms() * 1000)
@@ -52,7 +52,7 @@ class Letters:
                 count += 1
         return count
 
-    async def answer(self, letter: DeadLetter, cause: str | None) -> None:
+    async def answer(self, letter: ProjectionDeadLetter, cause: str | None) -> None:
         if cause is None:
             await self._session.write(self._cql["drop_letter"], letter.name, letter.key, letter.offset)
             return

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from everlog.core.timeuuid import TimeUuid
 from everlog.errors import InvalidOffset
-from everlog.order.timeuuid import TimeUuid
 from everlog.projections.offsets import Offset, Single, decode, encode
 
 COLUMN = "everlog_mark"
@@ -31,18 +31,18 @@ class Commands(NamedTuple):
         return max(self.own, self.entries.get(entry, 0))
 
 
-class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+class PartitionMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """`at`: by projection and entry, the epoch and the offset of the last event. `letters`: replayed ones."""
 
     nr: int = 0
     at: Mapping[str, tuple[int, str, str]] = {}
     letters: tuple[str, ...] = ()
 
-    def moved(self, places: Mapping[str, Single], epoch: int, letter: str | None = None) -> Mark:
+    def moved(self, places: Mapping[str, Single], epoch: int, letter: str | None = None) -> PartitionMark:
         """After a write of this epoch."""
         at = {**self.at, **{entry: (epoch, *encode(offset)) for entry, offset in places.items()}}
         letters = self.letters if letter is None else (*self.letters, letter)[-MAX_LETTERS:]
-        return Mark(self.nr + 1, at, letters)
+        return PartitionMark(self.nr + 1, at, letters)
 
     def covers(self, places: Mapping[str, Single], commands: Commands) -> bool:
         """Whether the partition has this event already. Marks from before a command say nothing."""
@@ -58,11 +58,11 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.at[entry][0] if entry in self.at else 0
 
 
-def read_mark(text: str | None) -> Mark:
-    return Mark() if text is None else msgspec.json.decode(text, type=Mark)
+def read_mark(text: str | None) -> PartitionMark:
+    return PartitionMark() if text is None else msgspec.json.decode(text, type=PartitionMark)
 
 
-def write_mark(mark: Mark) -> str:
+def write_mark(mark: PartitionMark) -> str:
     return msgspec.json.encode(mark).decode()
 
 

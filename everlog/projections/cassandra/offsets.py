@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from everlog.clock import Clock
+from everlog.cassandra.session import Session
 from everlog.errors import Busy, OwnershipLost
 from everlog.projections.ids import PARTITIONS, partition_of_key
 from everlog.projections.offsets import Encoded
-from everlog.projections.windows import Place
+from everlog.projections.save_window import LogPlace
+from everlog.runtime.clock import Clock
 from everlog.store.cassandra.rows import timestamp
-from everlog.store.cassandra.session import Session
 
 MAX_TRIES = 20
 
@@ -43,7 +43,7 @@ def places_of(row: OffsetRow) -> dict[str, int]:
     return msgspec.json.decode(row.positions, type=dict[str, int]) if row.positions else {}
 
 
-class Offsets:
+class OffsetTable:
     """Reads and writes of the rows of one keyspace."""
 
     def __init__(self, session: Session, cql: Mapping[str, str], clock: Clock) -> None:
@@ -76,7 +76,7 @@ class Offsets:
         offset: Encoded | None,
         *,
         mergeable: bool,
-        positions: Mapping[Place, int] | None = None,
+        positions: Mapping[LogPlace, int] | None = None,
         command: bool = False,
         strict: bool = False,
     ) -> None:

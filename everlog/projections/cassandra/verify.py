@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from everlog.errors import InvalidProjection
 from everlog.journal.journal import Parts
 from everlog.projections.cassandra.marks import COLUMN
-from everlog.projections.cassandra.store import CassandraOffsetStore
+from everlog.projections.cassandra.offset_store import CassandraOffsetStore
 from everlog.projections.copies import Difference, copy_name
 from everlog.projections.projection import Projection
 from everlog.projections.rebuild import clean

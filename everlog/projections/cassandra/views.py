@@ -16,24 +16,24 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from everlog.cassandra.schema import quoted
+from everlog.cassandra.session import Session
 from everlog.errors import Busy, HandlerFailed, InvalidInput, OwnershipLost
-from everlog.failpoints import failpoint
 from everlog.projections.cassandra.cql import Statement, read
 from everlog.projections.cassandra.marks import (
     COLUMN,
     Commands,
-    Mark,
+    PartitionMark,
     is_ordered,
     places_of,
     read_mark,
     write_mark,
 )
 from everlog.projections.offsets import Offset
-from everlog.projections.sharing import Lease
-from everlog.projections.store import DeadLetter, Transaction, View, ViewChanged
-from everlog.projections.windows import Progress
-from everlog.store.cassandra.schema import quoted
-from everlog.store.cassandra.session import Session
+from everlog.projections.port import ProjectionDeadLetter, View, ViewChanged, ViewTransaction
+from everlog.projections.save_window import OffsetProgress
+from everlog.runtime.failpoints import failpoint
+from everlog.runtime.lease import Lease
 
 MAX_STATEMENTS = 500
 MAX_ROWS = 100
@@ -42,7 +42,7 @@ MAX_TRIES = 20
 _COLUMNS = "SELECT column_name, kind, position FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
 
 
-class Table(NamedTuple):
+class ViewTable(NamedTuple):
     """A table of a view: its key, and whether it has the column for marks."""
 
     name: str
@@ -51,14 +51,14 @@ class Table(NamedTuple):
     marked: bool
 
 
-class Partition(NamedTuple):
+class ViewPartition(NamedTuple):
     """A partition of a table."""
 
-    table: Table
+    table: ViewTable
     values: tuple[Any, ...]
 
 
-class Write(NamedTuple):
+class ViewWrite(NamedTuple):
     """A statement of a handler. `whole`: it binds the whole key of a row. `sweeps`: it deletes more than one row."""
 
     text: str
@@ -68,7 +68,7 @@ class Write(NamedTuple):
     sweeps: bool
 
 
-Rows = dict[tuple[Any, ...], Write]
+ViewRows = dict[tuple[Any, ...], ViewWrite]
 
 
 class Tables:
@@ -77,9 +77,9 @@ class Tables:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.keyspace = session.config.keyspace
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, ViewTable] = {}
         self._texts: set[str] = set()
-        self._marks: OrderedDict[Partition, str | None] = OrderedDict()
+        self._marks: OrderedDict[ViewPartition, str | None] = OrderedDict()
 
     def read(self, text: str, copies: Mapping[str, str]) -> Statement:
         """A statement; they are prepared, so there must not be many different ones."""
@@ -90,7 +90,7 @@ class Tables:
             self._texts.add(statement.text)
         return statement
 
-    async def table(self, name: str) -> Table:
+    async def table(self, name: str) -> ViewTable:
         found = self._tables.get(name)
         if found is None or not found.marked:  # the column may have been added since
             rows = await self.session.fetch(_COLUMNS, self.keyspace.lower(), name)
@@ -99,10 +99,10 @@ class Tables:
                 for kind in ("partition_key", "clustering")
             )
             marked = any(column == COLUMN and kind == "static" for column, kind, _ in rows)
-            found = self._tables[name] = Table(name, key, clustering, marked)
+            found = self._tables[name] = ViewTable(name, key, clustering, marked)
         return found
 
-    async def mark(self, partition: Partition) -> str | None:
+    async def mark(self, partition: ViewPartition) -> str | None:
         """The mark as it was after our last write, or as it is: an open conditional write is finished first.
 
         One that is out of date does no harm, as long as it is asked for before the rows: the write is refused then.
@@ -113,16 +113,16 @@ class Tables:
             self._remember(partition, rows[0][0] if rows else None)
         return self._marks[partition]
 
-    def _remember(self, partition: Partition, mark: str | None) -> None:
+    def _remember(self, partition: ViewPartition, mark: str | None) -> None:
         self._marks[partition] = mark
         self._marks.move_to_end(partition)
         if len(self._marks) > MAX_MARKS:
             self._marks.popitem(last=False)
 
-    def _named(self, partition: Partition) -> str:
+    def _named(self, partition: ViewPartition) -> str:
         return f'{quoted(self.keyspace)}."{partition.table.name}"'
 
-    async def write(self, partition: Partition, before: str | None, rows: Sequence[Write], after: str) -> None:
+    async def write(self, partition: ViewPartition, before: str | None, rows: Sequence[ViewWrite], after: str) -> None:
         """Rows and mark, if the mark is as it was before the rows were read; else ViewChanged."""
         cql = f"UPDATE {self._named(partition)} SET {COLUMN} = ? WHERE {_key(partition)} IF {COLUMN} = ?"
         batch = [(cql, [after, *partition.values, before]), *((row.text, row.values) for row in rows)]
@@ -138,7 +138,7 @@ class Tables:
         raise Busy(f"{partition.table.name}: a partition could not be written in {MAX_TRIES} attempts: try again")
 
 
-def _key(partition: Partition) -> str:
+def _key(partition: ViewPartition) -> str:
     return " AND ".join(f'"{column}" = ?' for column in partition.table.key)
 
 
@@ -164,7 +164,7 @@ class CassandraView(View):
         return await self._tables.session.fetch(self._tables.read(statement, self._copies).text, *values)
 
 
-class OpenView(View):
+class CassandraOpenView(View):
     """What a handler of exactly-once gets: writes are kept until it has come back, reads see what was before it."""
 
     def __init__(self, transaction: CassandraTransaction, tables: Tables, copies: Mapping[str, str]) -> None:
@@ -206,9 +206,9 @@ class OpenView(View):
         return await self._tables.session.fetch(found.text, *values)
 
 
-def _partition(table: Table, statement: Statement, values: Sequence[Any]) -> Partition:
+def _partition(table: ViewTable, statement: Statement, values: Sequence[Any]) -> ViewPartition:
     try:
-        return Partition(table, tuple(values[statement.bound[column]] for column in table.key))
+        return ViewPartition(table, tuple(values[statement.bound[column]] for column in table.key))
     except (KeyError, IndexError) as error:
         raise HandlerFailed(
             f"with exactly_once, a statement names the whole partition key of {table.name} and binds its values: "
@@ -216,39 +216,39 @@ def _partition(table: Table, statement: Statement, values: Sequence[Any]) -> Par
         ) from error
 
 
-def _write(table: Table, statement: Statement, values: Sequence[Any]) -> Write:
+def _write(table: ViewTable, statement: Statement, values: Sequence[Any]) -> ViewWrite:
     row = tuple(values[statement.bound[column]] for column in table.clustering if column in statement.bound)
     whole = len(row) == len(table.clustering)
     # Without its whole key a row is told by its statement: a static one, or one with a fixed value in its key.
     key = row if whole else (statement.text, *row)
-    return Write(statement.text, values, key, whole, sweeps=statement.kind == "delete" and not whole)
+    return ViewWrite(statement.text, values, key, whole, sweeps=statement.kind == "delete" and not whole)
 
 
-class Event(NamedTuple):
+class ViewEvent(NamedTuple):
     """What one event writes to a partition."""
 
     offset: Offset | None
-    rows: Rows
+    rows: ViewRows
 
 
-class CassandraTransaction(Transaction):
+class CassandraTransaction(ViewTransaction):
     """Rows by partition, then dead letters, then the offset. Each step may be repeated after a crash."""
 
-    view: OpenView
+    view: CassandraOpenView
 
     def __init__(self, tables: Tables, lease: Lease, commands: Commands, copies: Mapping[str, str]) -> None:
-        self.view = OpenView(self, tables, copies)
-        self.progress: Progress | None = None
-        self.letters: list[DeadLetter] = []
-        self.forgotten: DeadLetter | None = None
+        self.view = CassandraOpenView(self, tables, copies)
+        self.progress: OffsetProgress | None = None
+        self.letters: list[ProjectionDeadLetter] = []
+        self.forgotten: ProjectionDeadLetter | None = None
         self._tables = tables
         self._lease = lease
         self._commands = commands
         self._offset: Offset | None = None
-        self._open: dict[Partition, Rows] = {}
-        self._kept: dict[Partition, list[Event]] = {}
+        self._open: dict[ViewPartition, ViewRows] = {}
+        self._kept: dict[ViewPartition, list[ViewEvent]] = {}
         # The marks from before the first read of each partition, or from our last write to it.
-        self._seen: dict[Partition, str | None] = {}
+        self._seen: dict[ViewPartition, str | None] = {}
         self._error: BaseException | None = None
         self._full = False
 
@@ -268,22 +268,22 @@ class CassandraTransaction(Transaction):
 
     def keep(self) -> None:
         for partition, rows in self._open.items():
-            self._kept.setdefault(partition, []).append(Event(self._offset, rows))
+            self._kept.setdefault(partition, []).append(ViewEvent(self._offset, rows))
         self._open, self._offset = {}, None
 
     def undo(self) -> None:
         self._open, self._offset, self._full = {}, None, False
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: OffsetProgress) -> None:
         self.progress = progress
 
-    def bury(self, letters: Sequence[DeadLetter]) -> None:
+    def bury(self, letters: Sequence[ProjectionDeadLetter]) -> None:
         self.letters.extend(letters)
 
-    def forget(self, letter: DeadLetter) -> None:
+    def forget(self, letter: ProjectionDeadLetter) -> None:
         self.forgotten = letter
 
-    def add(self, partition: Partition, write: Write) -> None:
+    def add(self, partition: ViewPartition, write: ViewWrite) -> None:
         """All statements of a batch have one time, so that none of them can come after another one."""
         rows = self._open.setdefault(partition, {})
         others = [one for one in rows.values() if one.row != write.row]
@@ -293,7 +293,7 @@ class CassandraTransaction(Transaction):
             )
         rows[write.row] = write
 
-    async def settle(self, partition: Partition) -> None:
+    async def settle(self, partition: ViewPartition) -> None:
         """Before a read: what earlier events wrote there is stored, and nothing changes there unseen from now on."""
         if partition in self._open:
             raise HandlerFailed(
@@ -309,13 +309,13 @@ class CassandraTransaction(Transaction):
             raise self._error
         await self._tables.session.together([self._write(partition) for partition in list(self._kept)])
 
-    async def _mark(self, partition: Partition) -> Mark:
+    async def _mark(self, partition: ViewPartition) -> PartitionMark:
         if partition not in self._seen:
             self._seen[partition] = await self._tables.mark(partition)
         return read_mark(self._seen[partition])
 
-    async def _write(self, partition: Partition) -> None:
-        events: Sequence[Event] = self._kept.pop(partition, [])
+    async def _write(self, partition: ViewPartition) -> None:
+        events: Sequence[ViewEvent] = self._kept.pop(partition, [])
         try:
             while events:
                 events = await self._write_some(partition, events)
@@ -323,10 +323,10 @@ class CassandraTransaction(Transaction):
             self._error = error
             raise
 
-    async def _write_some(self, partition: Partition, events: Sequence[Event]) -> Sequence[Event]:
+    async def _write_some(self, partition: ViewPartition, events: Sequence[ViewEvent]) -> Sequence[ViewEvent]:
         """As many events as go into one batch: each row once, and not too many. What is left."""
         mark = await self._mark(partition)
-        batch: Rows = {}
+        batch: ViewRows = {}
         done = 0
         for event in events:
             moved = self._after(mark, event)
@@ -342,7 +342,7 @@ class CassandraTransaction(Transaction):
             self._seen[partition] = after
         return events[done:]
 
-    def _after(self, mark: Mark, event: Event) -> Mark | None:
+    def _after(self, mark: PartitionMark, event: ViewEvent) -> PartitionMark | None:
         """The mark with this event; None if it has it already. A higher epoch is another owner's."""
         name, key, epoch = self._lease.name, self._lease.key, self._lease.epoch
         offset = event.offset if event.offset is not None or self.progress is None else self.progress.offset
@@ -355,7 +355,7 @@ class CassandraTransaction(Transaction):
         return None if mark.covers(places, self._commands) else mark.moved(places, epoch)
 
 
-def _fit(batch: Rows, rows: Rows) -> bool:
+def _fit(batch: ViewRows, rows: ViewRows) -> bool:
     """Whether all of them may have one time: no two change the same row, as far as that can be told."""
     if len(batch) + len(rows) > MAX_ROWS or not batch.keys().isdisjoint(rows):
         return False

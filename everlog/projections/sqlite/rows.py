@@ -9,18 +9,18 @@ from typing import Any
 from everlog.errors import InvalidOffset, OwnershipLost
 from everlog.projections.ids import ProjectionId, partition_of_key
 from everlog.projections.offsets import Offset, Single, decode, entries, is_mergeable
-from everlog.projections.sharing import Lease
-from everlog.projections.store import DeadLetter, Desired
-from everlog.projections.windows import Progress
-from everlog.sqlite import load_statements
+from everlog.projections.port import Desired, ProjectionDeadLetter
+from everlog.projections.save_window import OffsetProgress
+from everlog.runtime.lease import Lease
+from everlog.sqlite.connection import load_statements
 
 SQL = load_statements("everlog.projections.sqlite")
 
-OffsetRow = tuple[Any, ...]
+SqliteOffsetRow = tuple[Any, ...]
 """entry, key, offset, manifest, mergeable, updated"""
 
 
-def offset_from(rows: Sequence[OffsetRow], key: str, *, own: bool) -> Offset | None:
+def offset_from(rows: Sequence[SqliteOffsetRow], key: str, *, own: bool) -> Offset | None:
     """The offset of a key: its own row, or the map of all entries of the name; with `own`, of those it wrote."""
     if rows and all(row[4] for row in rows):
         found: dict[str, Single] = {
@@ -45,7 +45,7 @@ def check_owner(connection: sqlite3.Connection, lease: Lease) -> None:
         raise OwnershipLost(f"{lease.name}-{lease.key}", lease.epoch)
 
 
-def save_progress(connection: sqlite3.Connection, lease: Lease, progress: Progress, now_ms: int) -> None:
+def save_progress(connection: sqlite3.Connection, lease: Lease, progress: OffsetProgress, now_ms: int) -> None:
     """The offset, its mirror, and the positions."""
     if progress.offset is not None:
         _write_entries(connection, lease.name, lease.key, lease.epoch, progress.offset, now_ms)
@@ -59,7 +59,7 @@ def write_offset(
     projection: ProjectionId,
     epoch: int,
     offset: Offset | None,
-    rows: Sequence[OffsetRow],
+    rows: Sequence[SqliteOffsetRow],
     now_ms: int,
 ) -> None:
     """Replace an offset as a whole: entries that the new one lacks go."""
@@ -90,7 +90,7 @@ def _write_entries(
     )
 
 
-def bury(connection: sqlite3.Connection, letters: Sequence[DeadLetter]) -> None:
+def bury(connection: sqlite3.Connection, letters: Sequence[ProjectionDeadLetter]) -> None:
     for one in letters:
         facts = (one.offset, one.manifest, one.cause, one.attempts, one.payload, one.created_ms)
         connection.execute(SQL["bury"], (one.name, one.key, *facts))

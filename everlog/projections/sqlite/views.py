@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from everlog.errors import HandlerFailed
 from everlog.projections.copies import rename
 from everlog.projections.offsets import Offset
-from everlog.projections.sharing import Lease
+from everlog.projections.port import ProjectionDeadLetter, View, ViewTransaction
+from everlog.projections.save_window import OffsetProgress
 from everlog.projections.sqlite.rows import SQL, bury, save_progress
-from everlog.projections.store import DeadLetter, Transaction, View
-from everlog.projections.windows import Progress
-from everlog.sqlite import explain, is_fatal
+from everlog.runtime.lease import Lease
+from everlog.sqlite.connection import explain, is_fatal
 
 T = TypeVar("T")
 _SAVEPOINT = "everlog_envelope"
@@ -47,7 +47,7 @@ class SqliteView(View):
         return _run(self._reader, self._path, rename(statement, self._copies), values).fetchall()
 
 
-class OpenView(View):
+class SqliteOpenView(View):
     """Statements inside the transaction that also stores the offset."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, copies: Mapping[str, str] | None) -> None:
@@ -82,10 +82,10 @@ def _run(connection: sqlite3.Connection, path: Path, statement: str, values: tup
         raise
 
 
-class SqliteTransaction(Transaction):
+class SqliteTransaction(ViewTransaction):
     """One transaction over view rows, offset and dead letters."""
 
-    view: OpenView
+    view: SqliteOpenView
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class SqliteTransaction(Transaction):
         self._connection = connection
         self._lease = lease
         self._now_ms = now_ms
-        self.view = OpenView(connection, path, copies)
+        self.view = SqliteOpenView(connection, path, copies)
 
     def close(self) -> None:
         self.view.close()
@@ -113,11 +113,11 @@ class SqliteTransaction(Transaction):
         self._connection.execute(f"ROLLBACK TO {_SAVEPOINT}")
         self._connection.execute(f"RELEASE {_SAVEPOINT}")
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: OffsetProgress) -> None:
         save_progress(self._connection, self._lease, progress, self._now_ms)
 
-    def bury(self, letters: Sequence[DeadLetter]) -> None:
+    def bury(self, letters: Sequence[ProjectionDeadLetter]) -> None:
         bury(self._connection, letters)
 
-    def forget(self, letter: DeadLetter) -> None:
+    def forget(self, letter: ProjectionDeadLetter) -> None:
         self._connection.execute(SQL["forget_letter"], (letter.name, letter.key, letter.offset))

@@ -10,18 +10,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from everlog.clock import Clock
+from everlog.cassandra.schema import Schema, keyspace_statements
+from everlog.cassandra.session import Session
+from everlog.config.queue_options import QueueSettings
 from everlog.errors import Unreachable
 from everlog.queues.cassandra.blobs import INLINE_BYTES
 from everlog.queues.cassandra.owner import Desk
 from everlog.queues.cassandra.protocol import Backend, Shard, Statics
 from everlog.queues.memory import MemoryTable
 from everlog.queues.operations import Operation
-from everlog.queues.options import Settings
 from everlog.queues.rows import DeadLetter, Flag
-from everlog.queues.sharding import Part
-from everlog.store.cassandra.schema import Schema, keyspace_statements
-from everlog.store.cassandra.session import Session
+from everlog.queues.shards import ShardPart
+from everlog.runtime.clock import Clock
 
 logger = logging.getLogger("everlog.queues")
 
@@ -117,14 +117,14 @@ class CassandraDesk(Desk):
     """Dead letters and flags of a shard. Letters are found by their entries, flags by a suffix of their reason."""
 
     def __init__(
-        self, session: Session, journal: str, settings: Settings, clock: Clock, part: Part | None = None
+        self, session: Session, journal: str, settings: QueueSettings, clock: Clock, part: ShardPart | None = None
     ) -> None:
         self._session = session
         self._cql = queue_statements(session.config.keyspace)
         self._journal = journal
         self._ttl_ms = settings.dead_letter_ttl
         self._clock = clock
-        self._part = part or Part()
+        self._part = part or ShardPart()
         self._suffix = f"/{self._part.index}" if self._part.index else ""
 
     async def load(self, table: MemoryTable) -> None:

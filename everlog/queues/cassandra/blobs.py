@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from everlog.queues.cassandra.protocol import ShardLog
-from everlog.queues.rows import Row
+from everlog.queues.rows import JobRow
 
 INLINE_BYTES = 64 * 1024
 _FIELDS = ("image", "slot")
@@ -33,7 +33,7 @@ class Blobs:
         self._new: list[_Stored] = []
         self.pending: dict[int, dict[str, list[Any]]] = {}
 
-    def take_out(self, row: Row, inline: int = INLINE_BYTES) -> tuple[Row, dict[str, tuple[int, str]]]:
+    def take_out(self, row: JobRow, inline: int = INLINE_BYTES) -> tuple[JobRow, dict[str, tuple[int, str]]]:
         """The row without what has more bytes than that, and where it is; `flush` writes it."""
         places: dict[str, tuple[int, str]] = {}
         for field in _FIELDS:
@@ -63,7 +63,7 @@ class Blobs:
         for field in _FIELDS:
             self._stored.pop((entry, field), None)
 
-    async def put_back(self, row: Row, places: dict[str, list[Any]]) -> Row:
+    async def put_back(self, row: JobRow, places: dict[str, list[Any]]) -> JobRow:
         """The row with the data that the log names."""
         for field, (segment, item) in places.items():
             data = await self._log.read_blob(segment, item)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from everlog.config.queue_options import QueueSettings
 from everlog.errors import EverlogError
 from everlog.queues.cassandra.blobs import INLINE_BYTES, Blobs
 from everlog.queues.cassandra.protocol import ShardLog
@@ -21,18 +22,17 @@ from everlog.queues.engine import Engine
 from everlog.queues.memory import MemoryTable
 from everlog.queues.operations import (
     AckFlag,
-    Answer,
     Cancel,
     Forget,
     Heartbeat,
     Operation,
     Pause,
+    QueueAnswer,
     RaiseFlag,
     Revive,
 )
-from everlog.queues.options import Settings
-from everlog.queues.rows import PROCESSING, Row
-from everlog.queues.sharding import Part
+from everlog.queues.rows import PROCESSING, JobRow
+from everlog.queues.shards import ShardPart
 
 logger = logging.getLogger("everlog.queues")
 
@@ -46,7 +46,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 # So many takeovers by force within so long are worth a flag.
 MAX_TAKEOVERS = 3
 FLAP_MS = 600_000
-WHOLE = Part()
+WHOLE = ShardPart()
 AUDITED = (AckFlag, Cancel, Forget, Pause, Revive)
 _IMAGE, _CLAIM, _GONE, _META, _LARGE = 1, 2, 3, 4, 5
 _pack = msgspec.msgpack.Encoder().encode
@@ -56,17 +56,17 @@ _unpack = msgspec.msgpack.Decoder().decode
 class ShardTable(MemoryTable):
     """A table in memory that knows in which segment the last image of every row is."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: ShardPart) -> None:
         super().__init__()
         self.segments: dict[int, int] = {}
-        self.logged: dict[int, Row] = {}
+        self.logged: dict[int, JobRow] = {}
         self._part = part
 
     def next_entry(self) -> int:
         self._last_entry = self._part.next_entry(self._last_entry)
         return self._last_entry
 
-    def restore(self, row: Row | None, entry: int) -> None:
+    def restore(self, row: JobRow | None, entry: int) -> None:
         """A row as the log has it."""
         before = self.rows.get(entry)
         if row is not None:
@@ -107,13 +107,13 @@ class Owner:
     def __init__(
         self,
         log: ShardLog,
-        settings: Settings,
+        settings: QueueSettings,
         *,
         desk: Desk | None = None,
         segment_records: int = SEGMENT_RECORDS,
         segment_bytes: int = SEGMENT_BYTES,
         sweep: int = 500,
-        part: Part = WHOLE,
+        part: ShardPart = WHOLE,
     ) -> None:
         self.log = log
         self.table = ShardTable(part)
@@ -169,7 +169,7 @@ class Owner:
         kind, entry, *rest = _unpack(record)
         table = self.table
         if kind in (_IMAGE, _LARGE):
-            row = msgspec.convert(rest[0], Row)
+            row = msgspec.convert(rest[0], JobRow)
             table.restore(row, entry)
             table.segments[entry], table.logged[entry] = segment, row
             self._blobs.pending.pop(entry, None)
@@ -195,9 +195,9 @@ class Owner:
     def _meta(self) -> bytes:
         return _pack((_META, self.table.last_entry, self.table.paused(), self._takeovers))
 
-    async def execute(self, operations: Sequence[Operation], now: int) -> list[Answer]:
+    async def execute(self, operations: Sequence[Operation], now: int) -> list[QueueAnswer]:
         """The answers, once all that they rest on is in the log. An error leaves nobody's call acknowledged."""
-        answers: list[Answer] = []
+        answers: list[QueueAnswer] = []
         for operation in operations:
             answers.append(self._apply(operation, now))
             if len(self.table.changed) >= BATCH_ROWS:
@@ -227,7 +227,7 @@ class Owner:
         except EverlogError as error:  # it was done, and whoever asked for it must hear that
             logger.warning("%s was done and is not in the audit: %s", operation, error)
 
-    def _apply(self, operation: Operation, now: int) -> Answer:
+    def _apply(self, operation: Operation, now: int) -> QueueAnswer:
         table = self.table
         if not isinstance(operation, Heartbeat):
             return self.engine.apply(operation, now)
@@ -261,7 +261,7 @@ class Owner:
             records.append(self._meta())
         return records
 
-    def _image(self, row: Row, size: int) -> bytes:
+    def _image(self, row: JobRow, size: int) -> bytes:
         """A record of a row, for the newest segment; what is large of it is beside the log when `_write` is done.
 
         `size`: how many bytes its batch has already.
@@ -307,5 +307,5 @@ class Owner:
 _CLAIMED = ("status", "start_ms", "lease_ms", "token", "owner", "stop", "stop_reason")
 
 
-def _claimed(row: Row) -> dict[str, Any]:
+def _claimed(row: JobRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in _CLAIMED}

@@ -17,13 +17,13 @@ from everlog.errors import AnswerLost, Busy, Deposed, EverlogError, OwnedElsewhe
 from everlog.queues.cassandra.owner import Owner
 from everlog.queues.cassandra.protocol import Shard, ShardLog
 from everlog.queues.listeners import Listeners
-from everlog.queues.operations import READS, Answer, AskDue, Claim, DueAnswer, Heartbeat, Operation, Put
-from everlog.queues.sharding import Part
-from everlog.queues.wire import Outcome, decode_outcomes, encode_outcomes
+from everlog.queues.operations import READS, AskDue, Claim, DueAnswer, Heartbeat, Operation, Put, QueueAnswer
+from everlog.queues.shards import ShardPart
+from everlog.queues.wire import WireOutcome, decode_outcomes, encode_outcomes
 
 if TYPE_CHECKING:
     from everlog.queues.cassandra.calls import Call, Reply
-    from everlog.queues.cassandra.store import CassandraQueueStore
+    from everlog.queues.cassandra.queue_store import CassandraQueueStore
 
 logger = logging.getLogger("everlog.queues")
 
@@ -39,7 +39,7 @@ class _Request(NamedTuple):
     """`passed_on`: by another process, so it is done here or not at all. `until`: how long to look for an owner."""
 
     operation: Operation
-    future: asyncio.Future[Answer]
+    future: asyncio.Future[QueueAnswer]
     passed_on: bool
     until: float
 
@@ -60,7 +60,7 @@ class _Last(NamedTuple):
 class ShardService:
     """Groups of operations, beats, takeovers, one after the other."""
 
-    def __init__(self, store: CassandraQueueStore, name: str, part: Part) -> None:
+    def __init__(self, store: CassandraQueueStore, name: str, part: ShardPart) -> None:
         self._store = store
         self._name = name
         self._part = part
@@ -77,14 +77,14 @@ class ShardService:
         self._task = asyncio.create_task(self._run(), name=f"everlog-shard-{name}-{part.index}")
         self.counted: Counter[str] = Counter()
 
-    async def execute(self, operation: Operation, *, passed_on: bool = False) -> Answer:
+    async def execute(self, operation: Operation, *, passed_on: bool = False) -> QueueAnswer:
         if self._closing or self._task.done():
             if passed_on:  # the next owner takes it
                 raise OwnedElsewhere(self._name, "nobody")
             raise StorageFailed(f"the queue {self._name} is closed")
         if len(self._requests) >= MAX_WAITING:
             raise Busy(f"{MAX_WAITING:,} operations wait for the queue {self._name}: try again")
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[QueueAnswer] = asyncio.get_running_loop().create_future()
         until = self._store.clock.monotonic() + 2 * self._store.takeover_seconds
         self._requests.append(_Request(operation, future, passed_on, until))
         self._some.set()
@@ -106,7 +106,7 @@ class ShardService:
     async def _reply(self, call: Call) -> Reply:
         from everlog.queues.cassandra.calls import Reply
 
-        async def run(operation: Operation) -> Outcome:
+        async def run(operation: Operation) -> WireOutcome:
             try:
                 return await self.execute(operation, passed_on=True)
             except EverlogError as error:
@@ -294,7 +294,7 @@ class ShardService:
         else:
             await self._deliver(requests, outcomes)
 
-    async def _ask(self, row: Shard, call: Call) -> list[Outcome]:
+    async def _ask(self, row: Shard, call: Call) -> list[WireOutcome]:
         """The outcomes; moments are turned into those of our clock."""
         reply = await self._store.send(row.address, call)
         ahead = self._store.clock.now_ms() - reply.now_ms
@@ -303,7 +303,7 @@ class ShardService:
             for one in decode_outcomes(reply.outcomes, call.operations)
         ]
 
-    async def _deliver(self, requests: Sequence[_Request], outcomes: Sequence[Outcome]) -> None:
+    async def _deliver(self, requests: Sequence[_Request], outcomes: Sequence[WireOutcome]) -> None:
         refused: list[_Request] = []
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, OwnedElsewhere):

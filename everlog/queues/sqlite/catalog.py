@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from everlog.config.queue_options import BucketPeriod
 from everlog.queues.declaration import Declaration, decode_declaration
-from everlog.queues.options import Bucket
-from everlog.sqlite import Connection, Trace, connect, load_statements, migrate
+from everlog.sqlite.connection import Connection, Trace, connect, load_statements, migrate
 
 FOLDER = "queues"
 MAIN = "main.db"
@@ -17,7 +17,7 @@ SQL = load_statements(PACKAGE)
 BLOCK = 1000
 
 
-class Known(NamedTuple):
+class KnownQueue(NamedTuple):
     """A queue."""
 
     jid: int
@@ -67,7 +67,7 @@ class Main:
         except BaseException:
             self.connection.close()
             raise
-        self.queues: dict[str, Known] = {}
+        self.queues: dict[str, KnownQueue] = {}
         self.buckets: dict[str, list[BucketFile]] = {}
         self._version: int | None = None
 
@@ -79,7 +79,8 @@ class Main:
         self._version, before = version, (self.queues, self.buckets)
         rows = self.connection.execute(SQL["queues"])
         self.queues = {
-            name: Known(jid, decode_declaration(declaration), bool(paused)) for jid, name, declaration, paused in rows
+            name: KnownQueue(jid, decode_declaration(declaration), bool(paused))
+            for jid, name, declaration, paused in rows
         }
         self.buckets = {}
         for row in self.connection.execute(SQL["buckets"]):
@@ -91,7 +92,7 @@ class Main:
         """Look anew next time: SQLite does not tell a connection of its own changes."""
         self._version = None
 
-    def open_bucket(self, known: Known, now: int) -> None:
+    def open_bucket(self, known: KnownQueue, now: int) -> None:
         """Make the bucket that new jobs go to at this moment, if it is not there: whoever needs it first does."""
         options = known.declaration.options
         # Queues that share files have versions of their own: their rows say which, the files do not.
@@ -145,7 +146,7 @@ class Main:
         return range(first, first + BLOCK)
 
 
-def period(bucket: Bucket, now: int) -> tuple[int, str]:
+def period(bucket: BucketPeriod, now: int) -> tuple[int, str]:
     """When the period of a moment began, and its name. Periods are those of the calendar, in UTC.
 
     >>> period("day", 1_700_000_000_000)

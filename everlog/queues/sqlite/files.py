@@ -17,9 +17,9 @@ from importlib import resources
 from pathlib import Path
 
 from everlog.errors import StorageFailed
-from everlog.failpoints import failpoint
-from everlog.queues.sqlite.catalog import BLOCK, BucketFile, Known, Main
-from everlog.sqlite import Connection, Trace, connect, load_statements, migrate
+from everlog.queues.sqlite.catalog import BLOCK, BucketFile, KnownQueue, Main
+from everlog.runtime.failpoints import failpoint
+from everlog.sqlite.connection import Connection, Trace, connect, load_statements, migrate
 
 BUCKET_PACKAGE = "everlog.queues.sqlite.bucket"
 NAMES = (
@@ -38,7 +38,7 @@ ITEM = {
 MAX_RELOADS = 100
 
 
-class Opened:
+class OpenBucket:
     """An open bucket."""
 
     def __init__(self, bucket: BucketFile, connection: Connection) -> None:
@@ -56,7 +56,7 @@ class Opened:
             self.connection.executemany(ITEM[statement], rows)
 
 
-class Files:
+class BucketFiles:
     """Connections of one thread. `patient`: whether to wait for another process that writes, or to fail at once."""
 
     def __init__(
@@ -67,17 +67,17 @@ class Files:
         self._patient = patient
         self._trace = trace
         self.main = Main(folder, synchronous=synchronous, patient=patient, trace=trace)
-        self._opened: dict[str, Opened] = {}
+        self._opened: dict[str, OpenBucket] = {}
         self._entries: Iterator[int] = iter(())
         self._left = 0
         self._tentative = False
 
-    def known(self, name: str) -> Known | None:
+    def known(self, name: str) -> KnownQueue | None:
         """The queue of that name, as of now."""
         self.main.refresh()
         return self.main.queues.get(name)
 
-    def live(self, known: Known) -> list[Opened]:
+    def live(self, known: KnownQueue) -> list[OpenBucket]:
         """The buckets of a queue, from the oldest to the newest."""
         buckets = self.main.buckets.get(known.space, [])
         wanted = {bucket.file for bucket in buckets}
@@ -86,7 +86,7 @@ class Files:
                 self._opened.pop(file).connection.close()
         return [self._open(bucket, known) for bucket in buckets]
 
-    def _open(self, bucket: BucketFile, known: Known) -> Opened:
+    def _open(self, bucket: BucketFile, known: KnownQueue) -> OpenBucket:
         found = self._opened.get(bucket.file)
         if found is not None and found.bucket.seq == bucket.seq:
             return found
@@ -107,14 +107,14 @@ class Files:
         except BaseException:
             connection.close()
             raise
-        opened = self._opened[bucket.file] = Opened(bucket, connection)
+        opened = self._opened[bucket.file] = OpenBucket(bucket, connection)
         return opened
 
     def path(self, bucket: BucketFile) -> Path:
         return Path(bucket.file) if bucket.foreign else self.main.path.parent / bucket.file
 
     @contextmanager
-    def transaction(self, name: str, now: int) -> Iterator[tuple[Known, list[Opened]]]:
+    def transaction(self, name: str, now: int) -> Iterator[tuple[KnownQueue, list[OpenBucket]]]:
         """Lock all buckets of a queue, the open one last; commit what was changed, or nothing."""
         known, buckets = self._lock(name, now)
         try:
@@ -127,7 +127,7 @@ class Files:
             for opened in buckets:
                 opened.changed = False
 
-    def _lock(self, name: str, now: int) -> tuple[Known, list[Opened]]:
+    def _lock(self, name: str, now: int) -> tuple[KnownQueue, list[OpenBucket]]:
         """The locks are worth something only if the list of buckets is still the same when all are held."""
         for _ in range(MAX_RELOADS):
             known = self.known(name)
@@ -135,7 +135,7 @@ class Files:
                 raise KeyError(name)
             self.main.open_bucket(known, now)
             buckets = self.live(known)
-            begun: list[Opened] = []
+            begun: list[OpenBucket] = []
             try:
                 for opened in buckets:
                     opened.connection.execute("BEGIN IMMEDIATE")
@@ -149,7 +149,7 @@ class Files:
             self.rollback(begun)
         raise StorageFailed(f"{self.main.path} changes too often")
 
-    def _finish_moves(self, buckets: list[Opened]) -> None:
+    def _finish_moves(self, buckets: list[OpenBucket]) -> None:
         """Delete the older copies of moved jobs; only when they are known to be gone is the note removed."""
         for at, newer in enumerate(buckets[1:], 1):
             moved = newer.connection.execute(ITEM["moved"]).fetchall()
@@ -178,7 +178,7 @@ class Files:
         self._left -= 1
         return next(self._entries)
 
-    def commit(self, buckets: Sequence[Opened]) -> None:
+    def commit(self, buckets: Sequence[OpenBucket]) -> None:
         """The main file first, then from the newest bucket to the oldest."""
         if self.main.connection.in_transaction:
             failpoint("queue.main")
@@ -195,7 +195,7 @@ class Files:
                 opened.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         failpoint("queue.committed")
 
-    def rollback(self, buckets: Sequence[Opened]) -> None:
+    def rollback(self, buckets: Sequence[OpenBucket]) -> None:
         """Undo everything, with the entry ids that were reserved on the way."""
         if self._tentative:
             self._left, self._tentative = 0, False

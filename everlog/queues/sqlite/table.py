@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from everlog.queues.operations import Place
-from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, Flag, Image, Row
-from everlog.queues.sqlite.catalog import SQL, Known
-from everlog.queues.sqlite.files import ITEM, Files, Opened
-from everlog.queues.table import Counts, Table, Times, Write
+from everlog.queues.operations import JobPlace
+from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, Flag, Image, JobRow
+from everlog.queues.sqlite.catalog import SQL, KnownQueue
+from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
+from everlog.queues.table import QueueTable, TableCounts, TableWrite, Times
 
 _pack = msgspec.msgpack.Encoder().encode
 _image = msgspec.msgpack.Decoder(Image).decode
@@ -26,13 +26,13 @@ LOOK_AT_ONCE = 100
 ITEM["find_all"] = ITEM["find_all"].replace("{hashes}", ", ".join("?" * LOOK_AT_ONCE))
 
 
-def row_from(found: tuple[Any, ...]) -> Row:
+def row_from(found: tuple[Any, ...]) -> JobRow:
     """A row from the columns of a query: they stand in the order of the fields."""
     if found[17] is None and found[20] is None:  # neither a successor nor failed attempts, as most rows
-        return Row(found[0], found[1], found[2], Image(*found[3:10]), *found[10:20])
+        return JobRow(found[0], found[1], found[2], Image(*found[3:10]), *found[10:20])
     (entry, key, key_hash, priority, process_ms, inserted_ms, expires_s, data_date, schema, data, *state) = found[:21]
     status, start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts = state
-    return Row(
+    return JobRow(
         entry,
         key,
         key_hash,
@@ -51,26 +51,26 @@ def row_from(found: tuple[Any, ...]) -> Row:
     )
 
 
-class SqliteTable(Table):
+class SqliteTable(QueueTable):
     """One queue. Used inside one transaction over all its buckets, or, to read only, without any."""
 
-    def __init__(self, files: Files, known: Known, buckets: Sequence[Opened]) -> None:
+    def __init__(self, files: BucketFiles, known: KnownQueue, buckets: Sequence[OpenBucket]) -> None:
         self._files = files
         self._jid = known.jid
         self._paused = known.paused
         self._buckets = buckets
         # Where a row that was read lies; the last bucket is the open one.
-        self._home: dict[int, Opened] = {}
+        self._home: dict[int, OpenBucket] = {}
 
     def next_entry(self) -> int:
         return self._files.next_entry()
 
-    def _select(self, statement: str, values: tuple[object, ...]) -> list[Row]:
+    def _select(self, statement: str, values: tuple[object, ...]) -> list[JobRow]:
         """Rows of all buckets, from the oldest on: a row that is being moved is seen in the newer one."""
         if len(self._buckets) == 1:
             opened = self._buckets[0]
             return [row_from(found) for found in opened.connection.execute(ITEM[statement], values)]
-        rows: dict[int, Row] = {}
+        rows: dict[int, JobRow] = {}
         for opened in self._buckets:
             for found in opened.connection.execute(ITEM[statement], values):
                 row = row_from(found)
@@ -78,20 +78,20 @@ class SqliteTable(Table):
                 self._home[row.entry] = opened
         return list(rows.values())
 
-    def _home_of(self, row: Row) -> Opened:
+    def _home_of(self, row: JobRow) -> OpenBucket:
         if len(self._buckets) == 1:
             return self._buckets[0]
         return self._home[row.entry]
 
-    def find(self, key_hash: bytes, key: bytes) -> list[Row]:
+    def find(self, key_hash: bytes, key: bytes) -> list[JobRow]:
         rows = [row for row in self._select("find", (self._jid, key_hash)) if row.key == key]
         return sorted(rows, key=lambda row: row.entry)
 
-    def get(self, entry: int) -> Row | None:
+    def get(self, entry: int) -> JobRow | None:
         rows = self._select("get", (entry, self._jid))
         return rows[-1] if rows else None
 
-    def save(self, row: Row, before: Row | None) -> None:
+    def save(self, row: JobRow, before: JobRow | None) -> None:
         if before is None:
             self._insert(self._buckets[-1], row)
             return
@@ -101,7 +101,7 @@ class SqliteTable(Table):
             return
         opened.write("update_all", (*_columns(row), row.entry))
 
-    def save_all(self, writes: Sequence[Write]) -> None:
+    def save_all(self, writes: Sequence[TableWrite]) -> None:
         """What is alike goes to SQLite in one go."""
         if len(self._buckets) > 1:
             return super().save_all(writes)
@@ -117,8 +117,8 @@ class SqliteTable(Table):
             self._buckets[0].write_all(statement, rows)
         return None
 
-    def refile(self, row: Row, before: Row) -> None:
-        """A row of an older bucket moves to the open one, which notes it: see `Files`."""
+    def refile(self, row: JobRow, before: JobRow) -> None:
+        """A row of an older bucket moves to the open one, which notes it: see `BucketFiles`."""
         home, newest = self._home_of(before), self._buckets[-1]
         if home is newest:
             self.save(row, before)
@@ -127,11 +127,11 @@ class SqliteTable(Table):
         newest.write("add_moved", (row.entry,))
         home.write("delete", (row.entry,))
 
-    def _insert(self, opened: Opened, row: Row) -> None:
+    def _insert(self, opened: OpenBucket, row: JobRow) -> None:
         opened.write("insert", (row.entry, self._jid, row.hash, row.key, *_columns(row)))
         self._home[row.entry] = opened
 
-    def remove(self, row: Row) -> None:
+    def remove(self, row: JobRow) -> None:
         self._home_of(row).write("delete", (row.entry,))
 
     def end(self, entry: int, token: int) -> bool:
@@ -150,10 +150,10 @@ class SqliteTable(Table):
             ended.update((entry, token) for (entry,) in rows.fetchall())
         return ended
 
-    def find_all(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[Row] | None] | None:
+    def find_all(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[JobRow] | None] | None:
         if len(self._buckets) > 1:
             return None  # what merges also moves to the newest
-        found: dict[bytes, Sequence[Row] | None] = {}
+        found: dict[bytes, Sequence[JobRow] | None] = {}
         for first in range(0, len(hashes), LOOK_AT_ONCE):
             some = hashes[first : first + LOOK_AT_ONCE]
             for row in self._select("find_all", (self._jid, *some, *[some[0]] * (LOOK_AT_ONCE - len(some)))):
@@ -174,15 +174,15 @@ class SqliteTable(Table):
             yield priority
             last = priority
 
-    def due(self, priority: int, now: int, limit: int) -> list[Row]:
+    def due(self, priority: int, now: int, limit: int) -> list[JobRow]:
         rows = self._select("due", (self._jid, priority, now, now, limit))
         return rows if len(self._buckets) == 1 else heapq.nsmallest(limit, rows, key=lambda row: row.order)
 
-    def overdue(self, now: int, limit: int) -> list[Row]:
+    def overdue(self, now: int, limit: int) -> list[JobRow]:
         rows = self._select("overdue", (self._jid, now, limit))
         return rows if len(self._buckets) == 1 else heapq.nsmallest(limit, rows, key=lambda row: row.deadline_ms)
 
-    def expired(self, now: int, limit: int) -> list[Row]:
+    def expired(self, now: int, limit: int) -> list[JobRow]:
         return self._select("expired", (self._jid, now, now // 1000, limit))[:limit]
 
     def live_leases(self, now: int) -> int:
@@ -196,16 +196,16 @@ class SqliteTable(Table):
             self._least("next_expiry", (self._jid,)),
         )
 
-    def counts(self, now: int) -> Counts:
+    def counts(self, now: int) -> TableCounts:
         waiting = self._all("count_waiting", (now, self._jid, now))
         overdue = self._all("count_overdue", (self._jid, now, now))
         late = sum(row[0] for row in overdue)
         dates = [row[2] for row in waiting] + [row[1] for row in overdue]
         oldest = min((date for date in dates if date is not None and date <= now), default=None)
         ready = sum(row[1] for row in waiting)
-        return Counts(ready + late, sum(row[0] for row in waiting) - ready, self.live_leases(now), oldest)
+        return TableCounts(ready + late, sum(row[0] for row in waiting) - ready, self.live_leases(now), oldest)
 
-    def page(self, after: Place | None, now: int, limit: int) -> list[Row]:
+    def page(self, after: JobPlace | None, now: int, limit: int) -> list[JobRow]:
         rows = self._select("page", (self._jid, *(after or (-1, 0, b"", 0)), now, limit))
         return heapq.nsmallest(limit, rows, key=lambda row: row.order)
 
@@ -275,11 +275,11 @@ class SqliteTable(Table):
         self._files.begin_main().execute(SQL["pause"], (int(paused), self._jid))
 
 
-def _only_state(row: Row, before: Row) -> bool:
+def _only_state(row: JobRow, before: JobRow) -> bool:
     return row.image is before.image and row.slot is before.slot and row.attempts is before.attempts
 
 
-def _state(row: Row) -> tuple[Any, ...]:
+def _state(row: JobRow) -> tuple[Any, ...]:
     """The columns of the statement `update_state`: what changes while a job runs."""
     return (
         row.status,
@@ -295,7 +295,7 @@ def _state(row: Row) -> tuple[Any, ...]:
     )
 
 
-def _columns(row: Row) -> tuple[Any, ...]:
+def _columns(row: JobRow) -> tuple[Any, ...]:
     """All columns that an update may change, in the order of `update_all` and, behind the key, of `insert`."""
     image = row.image
     return (

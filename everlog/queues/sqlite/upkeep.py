@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from everlog.failpoints import failpoint
-from everlog.queues.sqlite.catalog import SQL, Known
-from everlog.queues.sqlite.files import ITEM, Files, Opened
+from everlog.queues.sqlite.catalog import SQL, KnownQueue
+from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
 from everlog.queues.sqlite.table import SqliteTable, row_from
+from everlog.runtime.failpoints import failpoint
 
 log = logging.getLogger("everlog.queues")
 
 CARRY = 500
 
 
-def tend(files: Files, known: Known, now: int) -> None:
+def tend(files: BucketFiles, known: KnownQueue, now: int) -> None:
     """Carry the jobs of buckets beyond max_buckets into the open one; put away what is drained."""
     name = known.declaration.name
     while _carry(files, name, now):
@@ -24,7 +24,7 @@ def tend(files: Files, known: Known, now: int) -> None:
         _retire(files, name, now, seq)
 
 
-def _carry(files: Files, name: str, now: int) -> bool:
+def _carry(files: BucketFiles, name: str, now: int) -> bool:
     """Some jobs of the oldest bucket, if there are too many buckets; whether there may be more."""
     with files.transaction(name, now) as (known, buckets):
         if len(buckets) <= known.declaration.options.max_buckets:
@@ -38,7 +38,7 @@ def _carry(files: Files, name: str, now: int) -> bool:
         return len(found) == CARRY
 
 
-def _retire(files: Files, name: str, now: int, seq: int) -> None:
+def _retire(files: BucketFiles, name: str, now: int, seq: int) -> None:
     """Take a bucket that is drained off the list, under all locks; then do with its file what the queue says."""
     with files.transaction(name, now) as (known, buckets):
         old = next((opened for opened in buckets[:-1] if opened.bucket.seq == seq), None)
@@ -49,7 +49,7 @@ def _retire(files: Files, name: str, now: int, seq: int) -> None:
     _put_away(files, known, old)
 
 
-def _put_away(files: Files, known: Known, old: Opened) -> None:
+def _put_away(files: BucketFiles, known: KnownQueue, old: OpenBucket) -> None:
     """Nobody looks into the file any more. If we die here, it stays as it is: that costs disk only."""
     options = known.declaration.options
     path = files.path(old.bucket)

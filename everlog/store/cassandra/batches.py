@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from everlog.cassandra.session import CassandraRequest, Session, make_batch
+from everlog.core.events import EventRecord
+from everlog.core.head import Topic
 from everlog.errors import Refused
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Topic
-from everlog.store.base import KeyChange
 from everlog.store.cassandra.rows import row_values
-from everlog.store.cassandra.session import Request, Session, make_batch
+from everlog.store.port import KeyChange
 
 MAX_ROWS = 100
 MAX_BYTES = 256 * 1024
@@ -72,14 +72,14 @@ class RowStatements:
         return [*range(self._always), *optional, len(self._columns)]
 
 
-def row_requests(put_row: RowStatements, topic: Topic, key: KeyChange) -> list[Request]:
+def row_requests(put_row: RowStatements, topic: Topic, key: KeyChange) -> list[CassandraRequest]:
     """A statement or a batch for every partition that a journal's new rows go into."""
     change = key.change
     assert change.head is not None
     # Where a purge is yet to be cleaned up, a row may take the place of one of the life before, which is still there:
     # it must not take over what it lacks itself.
     whole = any(deletion.purge for deletion in key.garbage)
-    found: list[Request] = []
+    found: list[CassandraRequest] = []
     for segment, rows in partitions(change.rows, change.head.segment_size):
         statements = [put_row.bind(*row_values(topic, key.id, segment, row), whole) for row in rows]
         found.append(statements[0] if len(statements) == 1 else make_batch(statements))

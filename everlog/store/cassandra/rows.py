@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from everlog.errors import ForeignWriter, IntegrityViolated
-from everlog.journal.changes import Quarantined, Rejected
-from everlog.journal.codec import encode_tags
-from everlog.journal.duration import ExpireAfter, StoredDuration, utc_day
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Deletion, Head, Topic
-from everlog.journal.values import (
+from everlog.core.change import Quarantined, Rejected
+from everlog.core.codec import encode_tags
+from everlog.core.duration import ExpireAfter, StoredDuration, utc_day
+from everlog.core.events import EventRecord
+from everlog.core.head import Deletion, Head, Topic
+from everlog.core.timeuuid import TimeUuid
+from everlog.core.values import (
     DEFAULT_SEGMENT_SIZE,
     HEAD_SEGMENTS,
     LEGACY_HEAD_SEGMENTS,
@@ -23,12 +23,12 @@ from everlog.journal.values import (
     head_segment,
     partition_of,
 )
-from everlog.log.appending import pack_headers
-from everlog.order.timeuuid import TimeUuid
-from everlog.store.base import Snapshot
-from everlog.store.tags import Progress, TagEntry, TagRow
+from everlog.errors import ForeignWriter, IntegrityViolated
+from everlog.log.sqlite.appender import pack_headers
+from everlog.store.port import Snapshot
+from everlog.store.tag_port import TagEntry, TagProgress, TagRow
 
-Row = tuple[Any, ...]
+CassandraRow = tuple[Any, ...]
 
 # Where the statement `head` has the segment.
 SEGMENT = 14
@@ -80,13 +80,13 @@ def segments_for(journal_id: str) -> tuple[int, int]:
     return head_segment(journal_id), head_segment(journal_id, LEGACY_HEAD_SEGMENTS)
 
 
-def head_from(rows: Sequence[Row], topic: Topic, journal_id: str) -> Head:
+def head_from(rows: Sequence[CassandraRow], topic: Topic, journal_id: str) -> Head:
     """A head from the rows of the statement `head`: of two, in the old and in the new segment, the newer counts."""
     heads = [_head(row, topic, journal_id) for row in rows]
     return heads[0] if len(heads) == 1 else max(heads, key=lambda head: head.offset)
 
 
-def _head(row: Row, topic: Topic, journal_id: str) -> Head:
+def _head(row: CassandraRow, topic: Topic, journal_id: str) -> Head:
     partition, offset, segment_size, seq_nr, delete_to, created, updated = row[:7]
     expire_after, expire_on, record_id, origin, purged, halted_at, garbage, segment, written, tag_seq = row[7:]
     if offset is None or partition is None:
@@ -194,7 +194,7 @@ def persistence_id(topic: str, journal_id: str) -> str:
     return f"{topic}|{journal_id}"
 
 
-def tag_row_from(row: Row) -> TagRow:
+def tag_row_from(row: CassandraRow) -> TagRow:
     """A row of the statement `tagged`."""
     offset, pid, number, seq_nr, time, partition, place, *event = row
     topic, _, journal_id = pid.partition("|")
@@ -202,12 +202,12 @@ def tag_row_from(row: Row) -> TagRow:
     return TagRow(TimeUuid.of_stored(offset), topic, journal_id, number, found)
 
 
-def progress_from(row: Row) -> Progress:
+def progress_from(row: CassandraRow) -> TagProgress:
     """A row of the statement `progress`, without its tag; where all events were removed at once, only that is known."""
     seq_nr, number, offset, lowest = row
     lowest = lowest or 1
     place = TimeUuid(0, 0) if offset is None else TimeUuid.of_stored(offset)
-    return Progress(seq_nr or 0, number or lowest - 1, place, lowest)
+    return TagProgress(seq_nr or 0, number or lowest - 1, place, lowest)
 
 
 def _add_optional(values: list[Any], row: EventRecord) -> int:
@@ -240,7 +240,7 @@ def _add_optional(values: list[Any], row: EventRecord) -> int:
     return shape
 
 
-def event_from(row: Row) -> EventRecord:
+def event_from(row: CassandraRow) -> EventRecord:
     """An event from a row of the statement `rows`."""
     seq_nr, time, partition, offset, kind, text, data, tags, origin, version, life, append_id, *rest = row
     metadata, headers, ordering = rest
@@ -315,7 +315,7 @@ def snapshot_values(snapshot: Snapshot) -> list[Any]:
     ]
 
 
-def snapshot_from(row: Row) -> Snapshot:
+def snapshot_from(row: CassandraRow) -> Snapshot:
     """A snapshot from a row of the statement `snapshots`, without the slot."""
     seq_nr, time, kind, text, data, record_id, origin, version, metadata = row
     return Snapshot(seq_nr, time, kind, data if text is None else text, record_id, origin, version, metadata or "")

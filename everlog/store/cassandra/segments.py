@@ -12,11 +12,11 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from everlog.journal.events import EventRecord
-from everlog.journal.values import segment_of
-from everlog.store.base import KeyChange, RowCursor
+from everlog.cassandra.session import Session
+from everlog.core.events import EventRecord
+from everlog.core.values import segment_of
 from everlog.store.cassandra.rows import event_from, timestamp
-from everlog.store.cassandra.session import Session
+from everlog.store.port import KeyChange, RowCursor
 
 # A gap is written down if so many whole segments lie in it.
 MIN_GAP = 4

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from everlog.cassandra.session import Session
 from everlog.errors import Busy
-from everlog.store.base import Snapshot
 from everlog.store.cassandra.rows import snapshot_from, snapshot_values, timestamp
-from everlog.store.cassandra.session import Session
-from everlog.store.ring import ring_slot
+from everlog.store.port import Snapshot
+from everlog.store.snapshot_ring import ring_slot
 
 MAX_TRIES = 20
 
 
-class Ring:
+class SnapshotRing:
     """Snapshots of journals in the table `snapshot_buffer`."""
 
     def __init__(self, session: Session, cql: Mapping[str, str]) -> None:

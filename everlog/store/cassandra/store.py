@@ -10,25 +10,25 @@ from typing import Any, Self
 
 import msgspec
 
+from everlog.cassandra.schema import Schema, statements
+from everlog.cassandra.session import CassandraRow, Session, connect, make_batch
 from everlog.config import CassandraConfig
+from everlog.core.change import Quarantined, Rejected
+from everlog.core.events import EventRecord
+from everlog.core.head import Head, Topic
 from everlog.errors import Unreachable
-from everlog.journal.changes import Quarantined, Rejected
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Head, Topic
-from everlog.log.base import LogTopic
-from everlog.log.sqlite import record_from
-from everlog.sqlite import Trace
-from everlog.store.base import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
+from everlog.log.port import LogTopic
+from everlog.log.sqlite.log import record_from
+from everlog.sqlite.connection import Trace
 from everlog.store.cassandra.batches import RowStatements
-from everlog.store.cassandra.listing import Listing
+from everlog.store.cassandra.head_scan import Listing
 from everlog.store.cassandra.rows import head_from, timestamp
-from everlog.store.cassandra.schema import Schema, statements
 from everlog.store.cassandra.segments import PageReader, Segments
-from everlog.store.cassandra.session import Row, Session, connect, make_batch
-from everlog.store.cassandra.snapshots import Ring
-from everlog.store.cassandra.tags import CassandraTags
+from everlog.store.cassandra.snapshots import SnapshotRing
+from everlog.store.cassandra.tag_tables import CassandraTags
+from everlog.store.cassandra.tag_views import Views
 from everlog.store.cassandra.task import CassandraTask, head_key
-from everlog.store.cassandra.views import Views
+from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
 
 MAX_TRIES = 20
 
@@ -44,7 +44,7 @@ class CassandraStore(Store):
         self._legacy = legacy_heads
         self._cql = statements(session.config.keyspace)
         self._listing = Listing(session, self._cql, legacy=legacy_heads)
-        self._ring = Ring(session, self._cql)
+        self._ring = SnapshotRing(session, self._cql)
         self._put_row = RowStatements(session, self._cql["put_row"])
         self._views = Views(session, self._cql)
         self.tags = CassandraTags(session, self._cql, self._views, self._pinned)
@@ -67,7 +67,7 @@ class CassandraStore(Store):
         """The connection to the keyspace, for those who read other tables of it."""
         return self._session
 
-    async def _fetch(self, name: str, *values: Any, serial: bool = False) -> list[Row]:
+    async def _fetch(self, name: str, *values: Any, serial: bool = False) -> list[CassandraRow]:
         return await self._session.fetch(self._cql[name], *values, serial=serial)
 
     async def _pinned(self, name: str) -> Topic | None:

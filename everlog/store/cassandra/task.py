@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from everlog.cassandra.session import CassandraRequest, CassandraRow, Session, rows_of
+from everlog.core.change import Quarantined
+from everlog.core.head import Deletion, Head, Topic
 from everlog.errors import Refused
-from everlog.journal.changes import Quarantined
-from everlog.journal.head import Deletion, Head, Topic
-from everlog.log.sqlite import record_from
-from everlog.store.base import KeyChange, StoreTask
+from everlog.log.sqlite.log import record_from
 from everlog.store.cassandra.batches import RowStatements, row_requests
 from everlog.store.cassandra.rows import SEGMENT, head_from, head_values, rejected_values, segments_for, waiting_values
 from everlog.store.cassandra.segments import MIN_GAP, Segments, gaps_of
-from everlog.store.cassandra.session import Request, Row, Session, rows_of
-from everlog.store.cassandra.views import Views
+from everlog.store.cassandra.tag_views import Views
+from everlog.store.port import KeyChange, StoreTask
 
 # Heads are loaded some at a time: half the work of loading them one by one, for us and for the server.
 HEADS_AT_ONCE = 16
@@ -54,7 +54,7 @@ class CassandraTask(StoreTask):
         return -1 if not rows or rows[0][0] is None else int(rows[0][0])
 
     async def heads(self, ids: Sequence[str]) -> dict[str, Head]:
-        found: dict[str, list[Row]] = {}
+        found: dict[str, list[CassandraRow]] = {}
         prepared, cql = await self._prepare("heads")
 
         async def load(some: Sequence[str]) -> None:
@@ -94,7 +94,7 @@ class CassandraTask(StoreTask):
         name, base = self._topic.name, self._topic.base
         too_large: dict[str, Exception] = {}
 
-        def requests() -> Iterator[tuple[str, Request, str]]:
+        def requests() -> Iterator[tuple[str, CassandraRequest, str]]:
             for key in changes:
                 try:
                     for request in row_requests(put_row, self._topic, key):
@@ -183,7 +183,7 @@ class CassandraTask(StoreTask):
 
     async def _clean(self, key: KeyChange) -> None:
         """Carry out a journal's deletions, a bounded number of statements at a time."""
-        requests: list[tuple[str, Request, str]] = []
+        requests: list[tuple[str, CassandraRequest, str]] = []
         async for name, values in self._deletions(key):
             prepared, cql = await self._prepare(name)
             requests.append((key.id, prepared.bind(values), cql))
@@ -192,7 +192,7 @@ class CassandraTask(StoreTask):
                 requests = []
         await self._run(requests)
 
-    async def _run(self, requests: Sequence[tuple[str, Request, str]]) -> None:
+    async def _run(self, requests: Sequence[tuple[str, CassandraRequest, str]]) -> None:
         for error in (await self._session.run_all(requests, len(requests))).values():
             raise error
 

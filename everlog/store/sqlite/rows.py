@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from everlog.journal.changes import Quarantined, Rejected
-from everlog.journal.duration import ExpireAfter, StoredDuration, utc_day
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Deletion, Head
-from everlog.journal.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
-from everlog.log.appending import pack_headers
-from everlog.order.timeuuid import TimeUuid
-from everlog.store.tags import TagEntry, TagRow
+from everlog.core.change import Quarantined, Rejected
+from everlog.core.duration import ExpireAfter, StoredDuration, utc_day
+from everlog.core.events import EventRecord
+from everlog.core.head import Deletion, Head
+from everlog.core.timeuuid import TimeUuid
+from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
+from everlog.log.sqlite.appender import pack_headers
+from everlog.store.tag_port import TagEntry, TagRow
 
 _encode = msgspec.json.Encoder().encode
 _duration = msgspec.json.Decoder(StoredDuration).decode

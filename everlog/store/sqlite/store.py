@@ -17,18 +17,18 @@ from typing import TypeVar
 
 import msgspec
 
-from everlog.journal.changes import Quarantined, Rejected
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Head, Topic
-from everlog.journal.values import segment_of
-from everlog.log.base import LogTopic
-from everlog.log.sqlite import record_from
-from everlog.sqlite import Trace, connect, migrate, transaction, translated
-from everlog.store.base import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
-from everlog.store.ring import ring_slot
+from everlog.core.change import Quarantined, Rejected
+from everlog.core.events import EventRecord
+from everlog.core.head import Head, Topic
+from everlog.core.values import segment_of
+from everlog.log.port import LogTopic
+from everlog.log.sqlite.log import record_from
+from everlog.sqlite.connection import Trace, connect, migrate, transaction, translated
+from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
+from everlog.store.snapshot_ring import ring_slot
 from everlog.store.sqlite.rows import head_from, segments_for
 from everlog.store.sqlite.statements import SQL
-from everlog.store.sqlite.tags import SqliteTags
+from everlog.store.sqlite.tag_tables import SqliteTags
 from everlog.store.sqlite.task import SqliteTask
 
 FILE = "store.db"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 
-from everlog.journal.changes import Quarantined
-from everlog.journal.head import Deletion, Head, Topic
-from everlog.journal.values import MAX_SEQ_NR
-from everlog.log.sqlite import record_from
-from everlog.sqlite import is_fatal
-from everlog.store.base import KeyChange, StoreTask
+from everlog.core.change import Quarantined
+from everlog.core.head import Deletion, Head, Topic
+from everlog.core.values import MAX_SEQ_NR
+from everlog.log.sqlite.log import record_from
+from everlog.sqlite.connection import is_fatal
+from everlog.store.port import KeyChange, StoreTask
 from everlog.store.sqlite.rows import (
     event_values,
     head_from,
@@ -20,8 +20,8 @@ from everlog.store.sqlite.rows import (
     waiting_values,
 )
 from everlog.store.sqlite.statements import SQL
-from everlog.store.sqlite.tags import delete_tagged, put_tagged
-from everlog.store.tags import TagEntry
+from everlog.store.sqlite.tag_tables import delete_tagged, put_tagged
+from everlog.store.tag_port import TagEntry
 
 MAX_REJECTED = 10_000
 

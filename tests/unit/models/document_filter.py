@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import cmp_to_key
 from typing import Any
 
-from everlog.documents.filters.nodes import Binary, Call, Field, Literal, Node, Unary
+from everlog.documents.filters.nodes import Binary, Field, FilterNode, FunctionCall, Literal, Unary
 
 
 class NoValueError(Exception):
@@ -18,7 +18,7 @@ class NoValueError(Exception):
 RANKS = {type(None): 0, bool: 1, int: 2, Decimal: 2, str: 3, list: 4, dict: 4}
 
 
-def naive_match(node: Node | None, element: Any) -> bool:
+def naive_match(node: FilterNode | None, element: Any) -> bool:
     if node is None:
         return True
     try:
@@ -41,7 +41,7 @@ def truth(value: Any) -> bool:
     raise NoValueError
 
 
-def value_of(node: Node, element: Any) -> Any:  # noqa: PLR0912
+def value_of(node: FilterNode, element: Any) -> Any:  # noqa: PLR0912
     match node:
         case Literal(value):
             return value
@@ -53,11 +53,11 @@ def value_of(node: Node, element: Any) -> Any:  # noqa: PLR0912
             return not truth(value_of(operand, element))
         case Unary(_, operand):
             return -number(value_of(operand, element))
-        case Call("exists", (argument,)):
+        case FunctionCall("exists", (argument,)):
             return value_of(argument, element) is not None
-        case Call("empty", (argument,)):
+        case FunctionCall("empty", (argument,)):
             return value_of(argument, element) in (None, "", [], {})
-        case Call("length", (argument,)):
+        case FunctionCall("length", (argument,)):
             found = value_of(argument, element)
             if type(found) not in (str, list, dict):
                 raise NoValueError

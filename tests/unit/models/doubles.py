@@ -8,12 +8,12 @@ from functools import partial
 from random import Random
 from typing import Any, NoReturn, TypeVar
 
-from everlog.journal.changes import Quarantined
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Head, Topic
-from everlog.journal.values import segment_of
-from everlog.log.base import Ack, Bounds, Log, LogTopic, NewRecord, Record, Trimmed
-from everlog.store.base import KeyChange, RowCursor, Store, StoreTask
+from everlog.core.change import Quarantined
+from everlog.core.events import EventRecord
+from everlog.core.head import Head, Topic
+from everlog.core.values import segment_of
+from everlog.log.port import Ack, Bounds, Log, LogTopic, NewRecord, Record, Trimmed
+from everlog.store.port import KeyChange, RowCursor, Store, StoreTask
 from tests.unit.models.scheduler import Step
 from tests.unit.models.tables import Tables, head_columns
 

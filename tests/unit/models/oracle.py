@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
-from everlog.journal.head import Head
-from everlog.log.base import Record
+from everlog.core.head import Head
+from everlog.log.port import Record
 
 
 class Facts(NamedTuple):

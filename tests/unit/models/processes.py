@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from everlog.core.actions import Action, encode_action
+from everlog.core.events import Event
 from everlog.errors import Conflict, JournalHalted, OutcomeUnknown, Overtaken
-from everlog.journal.actions import Action, encode_action
-from everlog.journal.drafts import Draft
-from everlog.journal.events import Event
-from everlog.journal.reading import Reader, Ref, Span
-from everlog.journal.writing import Appended, Origin, Writer
-from everlog.log.base import Ack, Headers, NewRecord, Record
-from everlog.pipeline.apply import Grouped, apply
-from everlog.pipeline.known import KnownHeads
-from everlog.store.base import Store
+from everlog.journal.draft import Draft
+from everlog.journal.reader import Reader, Ref, Span
+from everlog.journal.writer import Appended, Origin, Writer
+from everlog.log.port import Ack, Headers, NewRecord, Record
+from everlog.pipeline.apply import KeyGroups, apply
+from everlog.pipeline.head_cache import KnownHeads
+from everlog.store.port import Store
 from tests.unit.models.oracle import facts_of
 from tests.unit.models.scheduler import Step
 from tests.unit.models.world import TOPIC, World, ref_of
@@ -45,7 +45,7 @@ class Pipeline:
         await self.publish(last)
 
     async def apply(self, store: Store, records: list[Record], known: KnownHeads | None = None) -> None:
-        grouped = Grouped()
+        grouped = KeyGroups()
         grouped.add(TOPIC, records)
         applied = await apply(store, TOPIC, 0, grouped, known=known)
         if applied.failed:

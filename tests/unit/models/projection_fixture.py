@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
+from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
-from everlog.projections.store import OffsetStore
 from everlog.testing.projection_kit import ListProvider, MemoryOffsets
 
 TEXTS = ["abc", "def", "ghi", "jkl", "mno", "pqr"]

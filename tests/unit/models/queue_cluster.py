@@ -7,14 +7,14 @@ import random
 from typing import Any
 
 from everlog.config import CassandraConfig
+from everlog.config.queue_options import QueueSettings
 from everlog.queues.cassandra.owner import Desk
-from everlog.queues.cassandra.store import CassandraQueueStore
+from everlog.queues.cassandra.queue_store import CassandraQueueStore
 from everlog.queues.declaration import Declaration
 from everlog.queues.memory import MemoryTable
 from everlog.queues.operations import Operation
-from everlog.queues.options import Settings
 from everlog.queues.rows import DeadLetter, Flag
-from everlog.queues.sharding import Part
+from everlog.queues.shards import ShardPart
 from tests.unit.models.queue_log import ModelBackend, World
 
 
@@ -28,7 +28,7 @@ class Tables:
         self.worlds: dict[tuple[str, int], World] = {}
         self.desks: dict[tuple[str, int], ModelDesk] = {}
 
-    def world(self, name: str, part: Part) -> World:
+    def world(self, name: str, part: ShardPart) -> World:
         return self.worlds.setdefault((name, part.index), World(self.chance, lossy=self.lossy))
 
 
@@ -68,12 +68,12 @@ class ModelQueueStore(CassandraQueueStore):
         super().__init__(CassandraConfig(), name=name, **options)
         self.tables = tables
 
-    async def backend(self, name: str, part: Part) -> ModelBackend:
+    async def backend(self, name: str, part: ShardPart) -> ModelBackend:
         self._loop = asyncio.get_running_loop()
         await self.reach_others()
         return ModelBackend(self.tables.world(name, part))
 
-    async def desk(self, name: str, part: Part, settings: Settings) -> ModelDesk:
+    async def desk(self, name: str, part: ShardPart, settings: QueueSettings) -> ModelDesk:
         return self.tables.desks.setdefault((name, part.index), ModelDesk())
 
     async def declare(self, wanted: Declaration) -> Declaration:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from everlog.config.queue_options import QueueSettings
 from everlog.queues.operations import (
     Cancel,
     Claim,
@@ -19,7 +20,6 @@ from everlog.queues.operations import (
     Release,
     Sweep,
 )
-from everlog.queues.options import Settings
 
 Entry = dict[str, Any]
 
@@ -27,7 +27,7 @@ Entry = dict[str, Any]
 class Oracle:
     """Answers what a queue must answer; rows by key, token and data instead of entry ids."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QueueSettings) -> None:
         self.settings = settings
         self.rows: list[Entry] = []
         self.dead: list[Entry] = []

@@ -10,6 +10,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from everlog.config.queue_options import QueueOptions
 from everlog.queues.declaration import Declaration
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import (
@@ -20,7 +21,7 @@ from everlog.queues.operations import (
     Get,
     Handle,
     Heartbeat,
-    Lease,
+    JobLease,
     ListDead,
     ListFlags,
     Operation,
@@ -30,9 +31,8 @@ from everlog.queues.operations import (
     Release,
     Sweep,
 )
-from everlog.queues.options import QueueOptions
-from everlog.queues.rows import Packet, Row
-from everlog.queues.store import QueueStore
+from everlog.queues.port import QueueStore
+from everlog.queues.rows import JobRow, Packet
 from everlog.testing.queue_desk import VirtualClock
 from tests.unit.models.queue_oracle import Entry, Oracle
 
@@ -41,7 +41,7 @@ KEYS = [encode_key(f"k{number}") for number in range(6)]
 Reopen = Callable[[QueueStore], Awaitable[QueueStore]]
 
 
-def row_facts(row: Row) -> tuple[Any, ...]:
+def row_facts(row: JobRow) -> tuple[Any, ...]:
     image = row.image
     return (
         row.key,
@@ -97,7 +97,7 @@ class Simulation:
         self.oracle = Oracle(options.settings)
         self.reopen = reopen
         self.steps = 0
-        self.held: list[Lease] = []  # leases that some worker believes it has, alive or not
+        self.held: list[JobLease] = []  # leases that some worker believes it has, alive or not
         self.by_handle: dict[Handle, Entry] = {}
         self.issued: set[Handle] = set()
         # I4: work that was accepted and not yet covered by an attempt that started later, by key.
@@ -155,7 +155,7 @@ class Simulation:
             self.chance.choice([0, 0, 0, now // 1000 + 1, now // 1000 + 30]),
         )
 
-    def handle(self, lease: Lease) -> Handle:
+    def handle(self, lease: JobLease) -> Handle:
         return Handle(lease.row.entry, lease.row.token)
 
     async def act(self, operation: Operation) -> None:
@@ -189,7 +189,7 @@ class Simulation:
         elif isinstance(operation, Cancel):
             assert answer == expected, self.say(operation, answer, expected)
 
-    def check_claim(self, leases: list[Lease], expected: list[Entry], now: int) -> None:
+    def check_claim(self, leases: list[JobLease], expected: list[Entry], now: int) -> None:
         """I2: no handle twice. I6, I7: the first ones in order, never early, never expired."""
         found = [row_facts(lease.row) for lease in leases]
         assert found == [entry_facts(row) for row in expected], self.say("claim", found, expected)

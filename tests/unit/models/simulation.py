@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass
 from random import Random
 
-from everlog.journal.reading import Reader
+from everlog.journal.reader import Reader
 from tests.unit.models.doubles import StoreDouble
 from tests.unit.models.oracle import facts_of
 from tests.unit.models.processes import ModelWriter, Pipeline, look, read, write

@@ -7,12 +7,12 @@ from functools import partial
 
 import msgspec
 
-from everlog.journal.head import Head
-from everlog.journal.reading import Reader, View
-from everlog.log.base import Record
-from everlog.pipeline.handover import HandOver
-from everlog.pipeline.known import KnownHeads
-from everlog.store.base import KeyChange
+from everlog.core.head import Head
+from everlog.journal.reader import JournalView, Reader
+from everlog.log.port import Record
+from everlog.pipeline.head_cache import KnownHeads
+from everlog.pipeline.head_handover import HandOver
+from everlog.store.port import KeyChange
 from tests.unit.models.doubles import Statement, StoreDouble, TaskDouble
 from tests.unit.models.processes import Pipeline
 from tests.unit.models.tables import head_columns
@@ -92,7 +92,7 @@ def store_with(task: type[TaskDouble]) -> type[StoreDouble]:
 class NoRecheck(Reader):
     """Does not look at the head again after the rows."""
 
-    async def _recheck(self, view: View) -> None:
+    async def _recheck(self, view: JournalView) -> None:
         pass
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from everlog.journal.changes import Quarantined
-from everlog.journal.duration import ExpireAfter
-from everlog.journal.events import EventRecord
-from everlog.journal.head import Deletion, Head
-from everlog.journal.values import MAX_SEQ_NR
+from everlog.core.change import Quarantined
+from everlog.core.duration import ExpireAfter
+from everlog.core.events import EventRecord
+from everlog.core.head import Deletion, Head
+from everlog.core.values import MAX_SEQ_NR
 
 _decode_garbage = msgspec.json.Decoder(tuple[Deletion, ...]).decode
 

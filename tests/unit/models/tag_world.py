@@ -16,20 +16,20 @@ from typing import Any
 from unittest import mock
 
 from everlog.config import TagsConfig
-from everlog.journal.changes import Quarantined
-from everlog.journal.codec import EventData
-from everlog.journal.head import Head, Topic
-from everlog.journal.values import partition_of
-from everlog.order.buckets import Bucket
-from everlog.order.plan import NOTHING, Plan, Watermark
-from everlog.order.timeuuid import MIN_RANK, TimeUuid
-from everlog.pipeline import ordering
-from everlog.pipeline.apply import Grouped, Tagging, apply
-from everlog.pipeline.ordering import Ordering
-from everlog.pipeline.places import place_name
-from everlog.store.base import KeyChange, Store, StoreTask
-from everlog.store.tags import TagEntry, TagRow, TagTables
-from everlog.tags.reading import read_range
+from everlog.core.buckets import Bucket
+from everlog.core.change import Quarantined
+from everlog.core.codec import EventData
+from everlog.core.head import Head, Topic
+from everlog.core.places import place_name
+from everlog.core.plan import NOTHING, TagPlan, Watermark
+from everlog.core.timeuuid import MIN_RANK, TimeUuid
+from everlog.core.values import partition_of
+from everlog.pipeline import planner
+from everlog.pipeline.apply import KeyGroups, Tagging, apply
+from everlog.pipeline.planner import Ordering
+from everlog.store.port import KeyChange, Store, StoreTask
+from everlog.store.tag_port import TagEntry, TagRow, TagTables
+from everlog.tags.view_reader import read_range
 from tests.support import append_record
 from tests.unit.models.doubles import double
 from tests.unit.models.scheduler import Process, Step
@@ -108,7 +108,7 @@ class Tables(TagTables):
     def __init__(self, world: TagWorld) -> None:
         self.world = world
         self.pinned: dict[str, str] = {}
-        self.plan_rows: list[Plan] = []
+        self.plan_rows: list[TagPlan] = []
         self.mark = NOTHING
         self.found: dict[str, dict[Bucket, dict[TimeUuid, TagRow]]] = {}
 
@@ -126,11 +126,11 @@ class Tables(TagTables):
         await Step(f"pin {key}")
         return self.pinned.setdefault(key, value)
 
-    async def plans(self, first: int) -> list[Plan]:
+    async def plans(self, first: int) -> list[TagPlan]:
         await Step("read plans")
         return [plan for plan in self.plan_rows if plan.nr >= first]
 
-    async def add_plan(self, plan: Plan) -> bool:
+    async def add_plan(self, plan: TagPlan) -> bool:
         await Step(f"add plan {plan.nr}")
         answered = self.world.random.random() < 0.9
         if (self.plan_rows[-1].nr if self.plan_rows else 0) != plan.nr - 1:
@@ -172,7 +172,7 @@ class Tables(TagTables):
 class NoCondition(Tables):
     """Plans are added without looking at the last one."""
 
-    async def add_plan(self, plan: Plan) -> bool:
+    async def add_plan(self, plan: TagPlan) -> bool:
         await Step(f"add plan {plan.nr}")
         self.plan_rows = [*[known for known in self.plan_rows if known.nr < plan.nr], plan]
         return True
@@ -254,7 +254,7 @@ class Pipeline:
         orders = await driver.prepare(moved, dict(zip(PLACES, starts, strict=True)))
         for nr in (0, 1):
             if ends[nr] > starts[nr]:
-                grouped = Grouped()
+                grouped = KeyGroups()
                 grouped.add(TOPIC, self.world.records[nr][starts[nr] : ends[nr]])
                 await apply(self.world.store, TOPIC, nr, grouped, Tagging(orders[TOPIC.name, nr]))
         await self.publish(driver, {(TOPIC.name, nr): ends[nr] - 1 for nr in (0, 1) if ends[nr] > starts[nr]})
@@ -372,8 +372,8 @@ class TagWorld:
     def run(self) -> TagWorld:
         with ExitStack() as stack:
             for name, patch in self.setup.patches.items():
-                stack.enter_context(mock.patch.object(ordering, name, patch))
-            stack.enter_context(mock.patch.object(ordering, "DROP_EVERY", 2))
+                stack.enter_context(mock.patch.object(planner, name, patch))
+            stack.enter_context(mock.patch.object(planner, "DROP_EVERY", 2))
             try:
                 self._mix()
                 self._settle()
@@ -463,7 +463,7 @@ class TagWorld:
 
 def _numbers(record: Any, tag: str) -> tuple[int, int]:
     """The first seqNr and how many events of the record carry the tag."""
-    from everlog.journal.entries import decode
+    from everlog.core.entry import decode
 
     entry = decode(record)
     tagged = [event.seq_nr for event in entry.value.events if tag in event.tags]

@@ -8,12 +8,12 @@ from random import Random
 
 import pytest
 
+from everlog.core.actions import Delete, Purge, Resume
+from everlog.core.events import Event
 from everlog.errors import Conflict, JournalHalted, OutcomeUnknown
-from everlog.journal.actions import Delete, Purge, Resume
-from everlog.journal.drafts import Draft
-from everlog.journal.events import Event
-from everlog.journal.reading import Reader, Span
-from everlog.journal.writing import Appended
+from everlog.journal.draft import Draft
+from everlog.journal.reader import Reader, Span
+from everlog.journal.writer import Appended
 from tests.unit.models.oracle import facts_of
 from tests.unit.models.processes import ModelWriter, Pipeline
 from tests.unit.models.scheduler import Process, run_alone

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from everlog.journal.actions import Delete, Purge
+from everlog.core.actions import Delete, Purge
 from tests.unit.models.processes import Pipeline
 from tests.unit.models.scheduler import Process, run_alone
 from tests.unit.models.world import World, append, plain

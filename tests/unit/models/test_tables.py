@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.journal.events import EventRecord
+from everlog.core.events import EventRecord
 from tests.unit.models.tables import Row, Tables
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from everlog.order import plan as real
+from everlog.core import plan as real
 from tests.unit.models.tag_world import LateRows, NoCondition, OwnOrder, PointersFirst, Setup, TagWorld
 
 SETUPS = {

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from everlog.journal.actions import Action, Append, Delete, Expected, Mark, Purge, Range, Resume, encode_action
-from everlog.journal.codec import EventData, PayloadMetadata, encode_value
-from everlog.journal.duration import ExpireAfter
-from everlog.journal.head import Topic
-from everlog.journal.reading import Ref
-from everlog.log.base import Ack, LogTopic, NewRecord, Record
+from everlog.core.actions import Action, ActionRange, Append, Delete, Expected, Mark, Purge, Resume, encode_action
+from everlog.core.codec import EventData, PayloadMetadata, encode_value
+from everlog.core.duration import ExpireAfter
+from everlog.core.head import Topic
+from everlog.journal.reader import Ref
+from everlog.log.port import Ack, LogTopic, NewRecord, Record
 from tests.unit.models.doubles import LogDouble, StoreDouble
 from tests.unit.models.oracle import Journals
 from tests.unit.models.tables import Tables
@@ -133,7 +133,7 @@ def append(
     events = [EventData(number, (), "text", f"event {number}") for number in numbers]
     after = None if days is None else ExpireAfter.of(timedelta(days=days))
     payload_type, value = encode_value(events, PayloadMetadata(after))
-    span = Range(numbers[0], last or numbers[-1])
+    span = ActionRange(numbers[0], last or numbers[-1])
     return encode_action(Append(range=span, payload_type=payload_type, metadata={}, expected=expected)), value
 
 

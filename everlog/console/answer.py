@@ -1,0 +1,192 @@
+"""From a request to a page: as HTML, as JSON at the same address, or live as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+from litestar import Response
+from litestar.exceptions import HTTPException
+from litestar.response import Stream
+
+from everlog.console.access import Visitor, visitor_of
+from everlog.console.console import MAX_STREAMS, Console, ConsolePage, Context, Model
+from everlog.console.problems import Problem, find_problems
+from everlog.console.render import HEADERS, changed, encode, render, url
+from everlog.errors import (
+    EverlogError,
+    InvalidInput,
+    JournalHalted,
+    JournalNotFound,
+    QueueNotFound,
+    StorageFailed,
+    UnknownProjection,
+)
+from everlog.server.errors import status_of
+from everlog.server.requests import AnyRequest, parameters
+
+PATIENCE_SECONDS = 15.0
+# While log or store are known not to answer, a page need not find that out by itself.
+OUTAGE_SECONDS = 4.0
+LIVE_SECONDS = 2.0
+CHECKPOINT_SECONDS = 10.0
+WAIT = "The Flow page says which part does not answer. This page comes back with it; nothing is lost meanwhile."
+THEMES = ("light", "dark", "auto")
+THEME_COOKIE = "everlog_theme"
+
+Form = Literal["html", "json", "live"]
+
+
+def form_of_answer(request: AnyRequest) -> Form:
+    """What is asked for: `.json` and `.live` say it, else `Accept` does."""
+    path = request.scope["path"]
+    if path.endswith(".json"):
+        return "json"
+    if path.endswith(".live"):
+        return "live"
+    return "json" if wants_json(request) else "html"
+
+
+def wants_json(request: AnyRequest) -> bool:
+    accept = request.headers.get("accept", "").lower()
+    return "application/json" in accept and "text/html" not in accept
+
+
+async def answer_page(page: ConsolePage, request: AnyRequest) -> Response[Any]:
+    """The page as it was asked for."""
+    console: Console = request.app.state.console
+    form = form_of_answer(request)
+    given = parameters(request)
+    if form == "live":
+        return _live(page, request, console, given)
+    status, model = await build(page, console, given)
+    if form == "json":
+        return Response(encode(model), status_code=status, media_type="application/json", headers=HEADERS)
+    values = await view(page, request, console, given, model)
+    if "error" not in model and given.get("done", "").isdecimal():
+        values["done"] = await _operation(console, int(given["done"][:18]))
+    return Response(render(values["template"], **values), status_code=status, media_type="text/html", headers=HEADERS)
+
+
+async def build(page: ConsolePage, console: Console, given: dict[str, str]) -> tuple[int, Model]:
+    """The model, or what went wrong as one."""
+    log = console.log
+    context = Context(log, console.sampler, console.operations, given, log.parts.clock.now_ms())
+    last = console.sampler.last
+    patience = OUTAGE_SECONDS if last is not None and last.errors else PATIENCE_SECONDS
+    try:
+        async with asyncio.timeout(patience):
+            return 200, await page.build(context)
+    except EverlogError as error:
+        return status_for(error), {"error": {"what": str(error), "remedy": remedy_for(error)}}
+    except TimeoutError:
+        return 503, {"error": {"what": f"no answer in {patience:g} s", "remedy": WAIT}}
+
+
+def status_for(error: EverlogError) -> int:
+    if isinstance(error, JournalNotFound | QueueNotFound | UnknownProjection):
+        return 404
+    if isinstance(error, JournalHalted):
+        return 409
+    return 503 if isinstance(error, StorageFailed) and status_of(error) == 500 else status_of(error)
+
+
+def remedy_for(error: EverlogError) -> str:
+    """What to do, where the message itself does not say it."""
+    if isinstance(error, StorageFailed):
+        return WAIT
+    if isinstance(error, InvalidInput):
+        return "Change it in the form or in the address."
+    return "Try again" if error.retriable else ""
+
+
+async def view(
+    page: ConsolePage,
+    request: AnyRequest,
+    console: Console,
+    given: dict[str, str],
+    model: Model,
+    *,
+    fragment: bool = False,
+) -> dict[str, Any]:
+    """All that a template knows."""
+    problems = await current_problems(console)
+    theme = request.cookies.get(THEME_COOKIE, "auto")
+    visitor: Visitor = visitor_of(request)
+    state = {name: value for name, value in given.items() if name not in ("done", "paused")}
+    return {
+        "template": "error.html" if "error" in model else page.template,
+        "page": page,
+        "m": model,
+        "given": defaultdict(str, given),
+        "here": lambda **changes: url(page.name, **changed(state, **changes)),
+        "twin": url(page.name, ".json", **state),
+        "stream": url(page.name, ".live", **state) if page.live else "",
+        "paused": given.get("paused") == "1",
+        "visitor": visitor,
+        "problems": problems,
+        "level": "bad" if any(one.level == "bad" for one in problems) else "warn" if problems else "",
+        "theme": theme if theme in THEMES else "auto",
+        "now_ms": console.log.parts.clock.now_ms(),
+        "where": console.log.config.where,
+        "documents_topic": console.log.config.documents.topic,
+        "base": str(request.base_url).rstrip("/"),
+        "fragment": fragment,
+        "done": None,
+    }
+
+
+async def current_problems(console: Console) -> list[Problem]:
+    """As of the sampler's last look: a page of something else does not wait for a look at everything."""
+    found = console.sampler.last or await console.sampler.latest()
+    return find_problems(found, embedded=console.log.config.embedded)
+
+
+async def _operation(console: Console, seq_nr: int) -> Any:
+    try:
+        return await console.operations.get(seq_nr)
+    except EverlogError:
+        return None  # it is only the message about what was done
+
+
+def _live(page: ConsolePage, request: AnyRequest, console: Console, given: dict[str, str]) -> Response[Any]:
+    if not page.live:
+        raise HTTPException("this page has no live part", status_code=404)
+    if console.streams >= MAX_STREAMS:
+        raise HTTPException("too many pages are open: close some", status_code=503, headers={"Retry-After": "10"})
+    return Stream(
+        lambda: frames(page, request, console, given),
+        media_type="text/event-stream",
+        headers={**HEADERS, "Cache-Control": "no-store"},
+    )
+
+
+async def frames(
+    page: ConsolePage, request: AnyRequest, console: Console, given: dict[str, str]
+) -> AsyncIterator[bytes]:
+    """The live part of a page, whenever it looks different; a checkpoint while it does not."""
+    stopping: asyncio.Event = request.app.state.stopping
+    loop = asyncio.get_running_loop()
+    last, number, due = "", 0, loop.time() + CHECKPOINT_SECONDS
+    console.streams += 1
+    try:
+        while not stopping.is_set():
+            _, model = await build(page, console, given)
+            values = await view(page, request, console, given, model, fragment=True)
+            html = render(values["template"], **values)
+            if html != last:
+                last, number, due = html, number + 1, loop.time() + CHECKPOINT_SECONDS
+                frame = {"html": html, "problems": len(values["problems"]), "level": values["level"]}
+                yield f"id: {number}\nevent: fragment\ndata: {encode(frame).decode()}\n\n".encode()
+            elif loop.time() >= due:
+                due = loop.time() + CHECKPOINT_SECONDS
+                yield f"id: {number}\nevent: checkpoint\ndata: {{}}\n\n".encode()
+            try:
+                async with asyncio.timeout(LIVE_SECONDS):
+                    await stopping.wait()
+            except TimeoutError:
+                continue
+    finally:
+        console.streams -= 1

@@ -1,0 +1,289 @@
+"""Documents on Cassandra: a document or a collection is one partition, a write is one conditional batch on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import msgspec
+
+from everlog.cassandra.session import Session, connect, make_batch
+from everlog.config import CassandraConfig
+from everlog.documents.cassandra.indexes import Indexes
+from everlog.documents.cassandra.nodes import CassandraNodes
+from everlog.documents.cassandra.outbox import Outbox, open_transactions
+from everlog.documents.cassandra.schema import prepare_tables, statements
+from everlog.documents.ids import TransactionId
+from everlog.documents.indexes import Index, IndexStatus
+from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction, StoredMessage
+from everlog.documents.nodes import NodeTable
+from everlog.documents.paths import DocumentPlace
+from everlog.documents.port import (
+    DocumentState,
+    DocumentStore,
+    DocumentView,
+    Locate,
+    PendingIndex,
+    TemplateIndex,
+    WaitingTransaction,
+)
+from everlog.documents.query import Batch, FoundElement
+from everlog.documents.query_plan import IndexRange
+from everlog.errors import Unreachable
+from everlog.runtime.failpoints import failpoint
+from everlog.sqlite.connection import Trace
+
+PAGE = 500
+IDS_PAGE = 5000
+SETTLE_ATTEMPTS = 3
+DAY_SECONDS = 86_400
+
+_messages = msgspec.json.Decoder(tuple[StoredMessage, ...]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class _Statics(NamedTuple):
+    """The head, what is accepted and not completed, up to where all is completed, and the map as it is stored."""
+
+    head: DocumentHead | None
+    waiting: dict[int, str]
+    completed_to: int
+    pending: str | None
+
+
+class CassandraDocuments(DocumentStore):
+    """Documents in one keyspace. Make it with `open`."""
+
+    def __init__(self, session: Session, *, transaction_days: float = 7.0) -> None:
+        self._session = session
+        self._cql = statements(session.config.keyspace)
+        self._outbox = Outbox(session, self._cql, ttl=round(transaction_days * DAY_SECONDS))
+        self._indexes = Indexes(session, self._cql)
+
+    @classmethod
+    async def open(cls, config: CassandraConfig, *, transaction_days: float = 7.0, trace: Trace | None = None) -> Self:
+        """Connect, and make the tables if they are missing."""
+        session = await connect(config, trace)
+        try:
+            await prepare_tables(session)
+        except BaseException:
+            await session.close()
+            raise
+        return cls(session, transaction_days=transaction_days)
+
+    async def _fetch(self, name: str, *values: Any, serial: bool = False) -> list[tuple[Any, ...]]:
+        return await self._session.fetch(self._cql[name], *values, serial=serial)
+
+    async def _statics(self, uri: str, *, serial: bool = False) -> _Statics:
+        rows = await self._fetch("head", uri, serial=serial)
+        if not rows or rows[0][0] is None:
+            return _Statics(None, {}, 0, None)
+        revision, deleted, count, last_id, messages, view, pending, completed_to = rows[0]
+        waiting = open_transactions(pending, completed_to)
+        head = DocumentHead(revision, deleted, count, last_id, _messages(messages), len(waiting), view)
+        return _Statics(head, waiting, completed_to or 0, pending)
+
+    async def load(self, place: DocumentPlace, *, settled: bool = False) -> DocumentState:
+        """The head first: a body that is newer than the revision does no harm, one that is older would."""
+        head = (await self._statics(place.uri, serial=settled)).head
+        rows = await self._fetch("row", *place) if head is not None else []
+        return DocumentState(head, DocumentRow(*rows[0]) if rows else None)
+
+    async def accept(self, change: DocumentChange) -> bool:
+        found = await self._statics(change.place.uri)
+        one = change.transaction
+        await self._outbox.add(one)
+        failpoint("documents.outboxed")
+        batch = make_batch(await self._batch(change, found))
+        applied = await self._session.attempt_if(batch, f"BATCH {self._cql['put_head']}")
+        if applied is None:
+            applied = await self._settle(change)
+        if not applied:
+            await self._outbox.remove(one)
+        return applied
+
+    async def _batch(self, change: DocumentChange, found: _Statics) -> list[Any]:
+        """The condition names the old map too: no accepted write may fall out of it."""
+        head, place, row = change.head, change.place, change.row
+        pending = {**found.waiting, change.transaction.revision: change.transaction.uuid}
+        texts = (_encode(head.messages).decode(), head.view, _encode(pending).decode())
+        condition = (place.uri, change.expected or None, found.pending)
+        values = (head.revision, head.deleted, head.count, head.last_id, *texts, *condition)
+        requests: list[tuple[str, tuple[Any, ...]]] = [("put_head", values)]
+        if change.clears:
+            requests.append(("delete_rows", (place.uri,)))
+        elif row is None:
+            requests.append(("delete_row", tuple(place)))
+        else:
+            body = (row.body, row.revision, row.created_ms, row.modified_ms)
+            requests.append(("put_row", (*place, *body)))
+        return [(await self._session.prepare(self._cql[name])).bind(list(bound)) for name, bound in requests]
+
+    async def _settle(self, change: DocumentChange) -> bool:
+        """What became of a write without an answer. A read at SERIAL finishes it, or makes it impossible."""
+        one = change.transaction
+        for attempt in range(1, SETTLE_ATTEMPTS + 1):
+            try:
+                head, waiting, completed_to, _ = await self._statics(one.uri, serial=True)
+            except Unreachable:
+                if attempt == SETTLE_ATTEMPTS:
+                    raise
+                continue
+            if head is None or head.revision < one.revision:
+                return False
+            if one.revision > completed_to:
+                return waiting.get(one.revision) == one.uuid
+            found = await self._outbox.get(one.uri, one.uuid, one.revision)
+            return found is not None and found.completed_ms is not None
+        raise AssertionError("the loop ends by a return or an error")
+
+    async def add_transaction(self, transaction: DocumentTransaction) -> None:
+        await self._outbox.add(transaction)
+
+    async def transaction(self, transaction_id: TransactionId) -> DocumentTransaction | None:
+        uri, uuid, revision = transaction_id.uri, str(transaction_id.uuid), transaction_id.revision
+        found = await self._outbox.get(uri, uuid, revision)
+        if found is None or found.completed_ms is not None:
+            return found
+        waiting = (await self._statics(uri)).waiting
+        return msgspec.structs.replace(found, accepted=waiting.get(revision) == uuid)
+
+    async def pending(self, uri: str, *, limit: int) -> list[DocumentTransaction]:
+        waiting = (await self._statics(uri)).waiting
+        return await self._outbox.get_all(uri, list(waiting.items())[:limit])
+
+    async def complete(self, uri: str, transactions: Sequence[DocumentTransaction], now_ms: int) -> None:
+        """The rows first: what is above `completed_to` is looked at again."""
+        await self._outbox.complete(transactions, now_ms)
+        reached = max(one.revision for one in transactions)
+        await self._session.write(self._cql["completed_to"], reached, reached, uri)
+
+    def incomplete(
+        self, first_quantum: int, last_quantum: int, partitions: Collection[int] | None = None
+    ) -> AsyncIterator[list[WaitingTransaction]]:
+        return self._outbox.incomplete(first_quantum, last_quantum, partitions)
+
+    async def abandon(self, waiting: WaitingTransaction, now_ms: int) -> bool:
+        """Even if its writer sleeps and wakes up later: then the map has the uuid, and the event goes out."""
+        accepted = (await self._statics(waiting.uri, serial=True)).waiting
+        found = await self._outbox.get(waiting.uri, waiting.uuid, waiting.revision)
+        if accepted.get(waiting.revision) == waiting.uuid or found is None or found.completed_ms is not None:
+            return False
+        await self._outbox.complete([found], now_ms)
+        return True
+
+    async def forget(self, before_ms: int, *, limit: int = 1000) -> int:
+        return 0  # rows are completed with an end of their own
+
+    async def elements(self, uri: str, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int) -> Batch:
+        name = "elements" + ("" if where.high is None else "_to") + ("_reverse" if reverse else "")
+        bounds = [where.low] if where.high is None else [where.low, where.high]
+        return await self._scan(name, [uri, *bounds, limit], limit, max_bytes)
+
+    async def entries(
+        self, uri: str, index: Index, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int
+    ) -> Batch:
+        name = "entries" + ("_reverse" if reverse else "")
+        return await self._scan(name, [index.definition_id, where.low, where.high, limit], limit, max_bytes)
+
+    async def _scan(self, name: str, values: list[Any], limit: int, max_bytes: int) -> Batch:
+        entries: list[FoundElement] = []
+        size, state = 0, None
+        while True:
+            rows, state = await self._session.page(self._cql[name], values, min(PAGE, limit), state)
+            for row in rows:
+                entries.append(FoundElement(*row))
+                size += len(row[1])
+                if size >= max_bytes:
+                    return Batch(entries, more=True)
+            if state is None:
+                return Batch(entries, more=len(entries) >= limit)
+
+    async def indexes(self, uri: str) -> list[Index]:
+        return await self._indexes.all(uri)
+
+    async def create_index(self, uri: str, index: Index) -> bool:
+        return await self._indexes.create(uri, index)
+
+    async def mark_index(self, uri: str, index: Index, status: IndexStatus, reason: str | None = None) -> bool:
+        return await self._indexes.mark(uri, index, status, reason)
+
+    async def build(self, uri: str, index: Index, locate: Locate, *, limit: int) -> bool:
+        head = (await self._statics(uri)).head
+        return await self._indexes.build(uri, index, locate, limit=limit, revision=0 if head is None else head.revision)
+
+    async def cut(self, uri: str, every: int) -> list[str]:
+        found: list[str] = []
+        count = 0
+        async for rows in self._session.pages(self._cql["item_ids"], uri, page=IDS_PAGE):
+            for (item,) in rows:
+                count += item is not None
+                if item is not None and count % every == 0:
+                    found.append(item)
+        return found
+
+    async def build_part(
+        self, uri: str, index: Index, locate: Locate, *, after: str, to: str | None, limit: int
+    ) -> str | None:
+        return await self._indexes.build_part(uri, index, locate, after=after, to=to, limit=limit)
+
+    async def finish(self, uri: str, index: Index, revision: int) -> bool:
+        return await self._indexes.finish(uri, index, revision)
+
+    async def update_index(
+        self, uri: str, index: Index, transactions: Sequence[DocumentTransaction], locate: Locate, revision: int
+    ) -> None:
+        await self._indexes.update(uri, index, transactions, locate, revision)
+
+    async def drop_index(self, uri: str, index: Index, *, limit: int) -> bool:
+        await self._indexes.drop(uri, index)
+        return True
+
+    async def pending_indexes(self) -> list[PendingIndex]:
+        return await self._indexes.pending()
+
+    async def checkpoints(self) -> dict[int, int]:
+        return dict(await self._fetch("checkpoints"))
+
+    async def save_checkpoints(self, quanta: Mapping[int, int]) -> None:
+        cql = self._cql["save_checkpoint"]
+        await asyncio.gather(*[self._session.write(cql, name, last, last) for name, last in quanta.items()])
+
+    async def places(self, prefix: str) -> AsyncIterator[list[DocumentPlace]]:
+        """The whole table is read: Cassandra keeps documents in no order."""
+        async for rows in self._session.pages(self._cql["all_places"], page=IDS_PAGE):
+            yield [DocumentPlace(uri, item) for uri, item in rows if item is not None and uri.startswith(prefix)]
+
+    async def views(self) -> list[DocumentView]:
+        return [DocumentView(row[0], row[1], row[2], bool(row[3])) for row in await self._fetch("views")]
+
+    async def put_view(self, view: DocumentView) -> bool:
+        return await self._applied("put_view", *view)
+
+    async def mark_filled(self, uri: str) -> None:
+        await self._applied("mark_filled", uri)
+
+    async def delete_view(self, uri: str) -> bool:
+        return await self._applied("delete_view", uri)
+
+    async def template_indexes(self) -> list[TemplateIndex]:
+        return [TemplateIndex(*row) for row in await self._fetch("template_indexes")]
+
+    async def put_template_index(self, template: TemplateIndex) -> bool:
+        return await self._applied("put_template_index", *template)
+
+    async def delete_template_index(self, index_id: str) -> bool:
+        return await self._applied("delete_template_index", index_id)
+
+    async def _applied(self, name: str, *values: Any) -> bool:
+        applied = await self._session.write_if(self._cql[name], *values)
+        if applied is None:
+            raise Unreachable("Cassandra does not say what became of a definition: look at it, and try again")
+        return applied
+
+    def node_table(self) -> NodeTable:
+        return CassandraNodes(self._session, self._cql)
+
+    async def close(self) -> None:
+        await self._session.close()

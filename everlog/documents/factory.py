@@ -1,0 +1,73 @@
+"""Documents on the log and the store that a configuration names."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from everlog.config import ENVELOPE_BYTES, Config, DocumentsConfig
+from everlog.documents.documents import Documents
+from everlog.documents.history import History
+from everlog.documents.port import DocumentStore
+from everlog.documents.publisher import JournalPublisher, Publisher
+from everlog.documents.sqlite.document_store import SqliteDocuments
+from everlog.errors import InvalidConfig
+from everlog.journal.journal import Journal, Parts
+from everlog.journal.writer import Writer
+from everlog.sqlite.connection import Trace
+
+log = logging.getLogger("everlog.documents")
+
+
+def make_documents(parts: Parts, *, trace: Trace | None = None) -> Documents:
+    """Documents beside the journals of this log."""
+    config = fitting(parts.config)
+    journal = document_journal(parts)
+
+    async def open_store() -> DocumentStore:
+        cassandra = parts.config.cassandra
+        if cassandra is not None:
+            from everlog.documents.cassandra.document_store import CassandraDocuments
+
+            return await CassandraDocuments.open(cassandra, transaction_days=config.transaction_days, trace=trace)
+        return SqliteDocuments(parts.config.folder, synchronous=parts.config.store.synchronous, trace=trace)
+
+    def publisher() -> Publisher:
+        return JournalPublisher(journal)
+
+    return Documents(
+        config,
+        parts.clock,
+        open_store,
+        lambda: History(journal, limit=config.max_history, poll=config.feed_poll),
+        publisher,
+    )
+
+
+def fitting(config: Config) -> DocumentsConfig:
+    """The settings of documents, with bodies that fit into a record of the log."""
+    documents, kafka = config.documents, config.kafka
+    if kafka is None or documents.max_event_bytes <= kafka.max_record_bytes:
+        return documents
+    room = kafka.max_record_bytes - ENVELOPE_BYTES
+    if room < 1:
+        raise InvalidConfig(f"[kafka] max_record_bytes leaves no room for documents: they need {ENVELOPE_BYTES:,} more")
+    log.warning("bodies of documents have at most %d bytes, because [kafka] max_record_bytes allows no more", room)
+    return msgspec.structs.replace(documents, max_body_bytes=room)
+
+
+def document_journal(parts: Parts) -> Journal:
+    """The topic of the events. Its appends may be as large as a body, whatever the limit of others is."""
+    config, journal = parts.config, parts.config.journal
+    writer = Writer(
+        parts.log,
+        parts.reader,
+        parts.clock,
+        parts.origin,
+        max_append_bytes=config.documents.max_event_bytes,
+        known_journals=journal.known_journals,
+        page_size=journal.page_size,
+    )
+    own = Parts(config, parts.log, parts.store, parts.reader, writer, parts.clock, parts.origin)
+    return Journal(config.documents.topic, own)

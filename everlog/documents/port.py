@@ -1,0 +1,220 @@
+"""What a store of documents is. Implemented by `everlog.documents.sqlite` (one file) and `…cassandra`.
+
+The rules that every implementation keeps:
+
+1. `accept` stores the outbox row before the content, and the content only if the document is still at the expected
+   revision: of two writers one loses, and every accepted revision has its outbox row.
+2. An outbox row is abandoned only after its write can no longer happen.
+3. An index entry is a function of the element's newest content, whatever the order in which updates arrive.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from everlog.documents.ids import TransactionId
+from everlog.documents.indexes import Index, IndexStatus
+from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction
+from everlog.documents.nodes import NodeTable
+from everlog.documents.paths import DocumentPlace
+from everlog.documents.query import Batch
+from everlog.documents.query_plan import IndexRange
+
+
+class DocumentState(NamedTuple):
+    """What a write is decided on."""
+
+    head: DocumentHead | None
+    row: DocumentRow | None
+
+
+class WaitingTransaction(NamedTuple):
+    """An outbox row that is not completed, without its event."""
+
+    uri: str
+    uuid: str
+    revision: int
+
+
+class PendingIndex(NamedTuple):
+    """An index that is being built or deleted."""
+
+    uri: str
+    definition: Index
+
+
+class DocumentView(NamedTuple):
+    """A read-only collection that shows what matches a template. `filled`: also what was there before it."""
+
+    uri: str
+    template: str
+    filter: str | None
+    filled: bool = False
+
+    def shows_as(self, other: DocumentView) -> bool:
+        """Whether the two are defined alike."""
+        return self[:3] == other[:3]
+
+
+class TemplateIndex(NamedTuple):
+    """An index that every matching collection gets at its next write; the definition is JSON."""
+
+    index_id: str
+    template: str
+    definition: str
+
+
+Locate = Callable[[Index, str], bytes | None]
+"""Where a body belongs in an index; None: its filter leaves it out. May raise InvalidDocument."""
+
+
+class DocumentStore(ABC):
+    """Documents, collections, their outbox and their indexes."""
+
+    @abstractmethod
+    async def load(self, place: DocumentPlace, *, settled: bool = False) -> DocumentState:
+        """The document and the body at this place. `settled`: after any write under way has ended, either way."""
+
+    @abstractmethod
+    async def accept(self, change: DocumentChange) -> bool:
+        """Store a write; False, and nothing of it is visible, if the document is not at `change.expected` any more.
+
+        Raises Unreachable if nobody can say; then `load(…, settled=True)` does.
+        """
+
+    @abstractmethod
+    async def add_transaction(self, transaction: DocumentTransaction) -> None:
+        """An outbox row alone: what is left of a write that ended between its two steps."""
+
+    @abstractmethod
+    async def transaction(self, transaction_id: TransactionId) -> DocumentTransaction | None:
+        """One outbox row."""
+
+    @abstractmethod
+    async def pending(self, uri: str, *, limit: int) -> list[DocumentTransaction]:
+        """Accepted and not completed, by revision, the lowest first."""
+
+    @abstractmethod
+    async def complete(self, uri: str, transactions: Sequence[DocumentTransaction], now_ms: int) -> None:
+        """Note that the events are out."""
+
+    @abstractmethod
+    def incomplete(
+        self, first_quantum: int, last_quantum: int, partitions: Collection[int] | None = None
+    ) -> AsyncIterator[list[WaitingTransaction]]:
+        """All outbox rows of these minutes that are not completed, accepted or not; of some partitions, or of all."""
+
+    @abstractmethod
+    async def abandon(self, waiting: WaitingTransaction, now_ms: int) -> bool:
+        """Complete an outbox row without an event if its write did not happen and cannot any more."""
+
+    @abstractmethod
+    async def forget(self, before_ms: int, *, limit: int = 1000) -> int:
+        """Remove outbox rows that were completed before this time; how many. Called again while some are left."""
+
+    @abstractmethod
+    async def elements(self, uri: str, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int) -> Batch:
+        """Elements of a collection by their ids."""
+
+    @abstractmethod
+    async def entries(
+        self, uri: str, index: Index, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int
+    ) -> Batch:
+        """Elements of an index by their keys."""
+
+    @abstractmethod
+    async def indexes(self, uri: str) -> list[Index]:
+        """The indexes of a collection in the order of their ids, whatever their status."""
+
+    @abstractmethod
+    async def create_index(self, uri: str, index: Index) -> bool:
+        """Define an index; False if there is one with this id."""
+
+    @abstractmethod
+    async def mark_index(self, uri: str, index: Index, status: IndexStatus, reason: str | None = None) -> bool:
+        """Change the status of this very definition; False if it is not there any more, or has that status."""
+
+    @abstractmethod
+    async def build(self, uri: str, index: Index, locate: Locate, *, limit: int) -> bool:
+        """Index the next elements after `built_to`; True if none was left: then the index is ready."""
+
+    @abstractmethod
+    async def cut(self, uri: str, every: int) -> list[str]:
+        """Every so many-th id of a collection's elements, in order: where work on it may be divided."""
+
+    @abstractmethod
+    async def build_part(
+        self, uri: str, index: Index, locate: Locate, *, after: str, to: str | None, limit: int
+    ) -> str | None:
+        """Index the next elements with `after < id <= to`; the last of them, None if none was left.
+
+        Parts may be built by several at once, and twice. Whoever knows that all are done calls `finish`.
+        """
+
+    @abstractmethod
+    async def finish(self, uri: str, index: Index, revision: int) -> bool:
+        """The index is ready, and as new as this revision; False if it was not being built any more."""
+
+    @abstractmethod
+    async def update_index(
+        self, uri: str, index: Index, transactions: Sequence[DocumentTransaction], locate: Locate, revision: int
+    ) -> None:
+        """Bring the entries of all elements that these writes touched up to date, and the index to this revision."""
+
+    @abstractmethod
+    async def drop_index(self, uri: str, index: Index, *, limit: int) -> bool:
+        """Remove entries of a deleted index; True if none was left: then the definition is gone too."""
+
+    @abstractmethod
+    async def pending_indexes(self) -> list[PendingIndex]:
+        """All indexes that are being built or deleted."""
+
+    @abstractmethod
+    async def checkpoints(self) -> dict[int, int]:
+        """The minute up to which nothing is left to recover, by partition; of those that have one."""
+
+    @abstractmethod
+    async def save_checkpoints(self, quanta: Mapping[int, int]) -> None:
+        """None of them moves back."""
+
+    @abstractmethod
+    def places(self, prefix: str) -> AsyncIterator[list[DocumentPlace]]:
+        """Where something is stored, of all documents and collections whose uris begin like this. In any order."""
+
+    @abstractmethod
+    async def views(self) -> list[DocumentView]:
+        """All views."""
+
+    @abstractmethod
+    async def put_view(self, view: DocumentView) -> bool:
+        """Define a view; False if its uri is a view already."""
+
+    @abstractmethod
+    async def mark_filled(self, uri: str) -> None:
+        """The view shows what was there before it."""
+
+    @abstractmethod
+    async def delete_view(self, uri: str) -> bool:
+        """False if there is none."""
+
+    @abstractmethod
+    async def template_indexes(self) -> list[TemplateIndex]:
+        """All template indexes."""
+
+    @abstractmethod
+    async def put_template_index(self, template: TemplateIndex) -> bool:
+        """False if the id is taken."""
+
+    @abstractmethod
+    async def delete_template_index(self, index_id: str) -> bool:
+        """False if there is none."""
+
+    @abstractmethod
+    def node_table(self) -> NodeTable:
+        """The servers that share these documents."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was begun and let go of the files."""

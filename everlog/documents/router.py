@@ -1,0 +1,61 @@
+"""Which node a write belongs to, and when that node may work on it. Pure.
+
+Routing only saves contention. Two nodes that disagree for a while do no harm: a write is accepted on the revision that
+it was decided on, whoever decides.
+
+A node begins as activating: others send it what is its own, and it keeps that until everybody routes as it does and has
+ended its tasks of keys that have moved. A node that leaves is deactivating: it sends on what comes, and the next owner
+keeps that until the leaver has ended its tasks and is passive.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+from everlog.documents.nodes import SHARING, Node, NodeState
+from everlog.documents.ring import HashRing
+
+
+@functools.lru_cache(maxsize=32)
+def _ring(nodes: frozenset[str]) -> HashRing:
+    return HashRing(nodes)
+
+
+class Routing:
+    """How one node routes: the members that it knows of, itself among them."""
+
+    def __init__(self, me: Node, others: Collection[Node] = ()) -> None:
+        self.me = me
+        self.others: Mapping[str, Node] = {node.id: node for node in others if node.state is not NodeState.PASSIVE}
+        members = [me, *self.others.values()]
+        self._current = _ring(frozenset(node.id for node in members if node.state in SHARING))
+        self._previous = _ring(frozenset(node.id for node in members if node.state is not NodeState.PASSIVE))
+        marks = sorted(f"{node.id} {node.state in SHARING}" for node in members if node.state is not NodeState.PASSIVE)
+        self.view = hashlib.blake2b("\n".join(marks).encode(), digest_size=16).hexdigest()
+
+    def place(self, key: str) -> Node | Literal["here", "wait"]:
+        """Where a task of this key runs now. `wait`: here, but somebody else may still be at it."""
+        owner = self._current.owner(key)
+        if owner is None:
+            return "here"  # nobody takes work any more; the store decides
+        if owner != self.me.id:
+            return self.others[owner]
+        if self.me.state is NodeState.ACTIVATING or self._previous.owner(key) != owner:
+            return "wait"
+        return "here"
+
+    def owns(self, key: str) -> bool:
+        """Whether this node alone works on a key."""
+        return self.place(key) == "here"
+
+    def moved(self, keys: Collection[str]) -> bool:
+        """Whether one of these keys, which this node works on, belongs to another node."""
+        return any(self._current.owner(key) not in (self.me.id, None) for key in keys)
+
+    @property
+    def unconfirmed(self) -> list[Node]:
+        """Those who route otherwise, or still work on what has moved."""
+        return [node for node in self.others.values() if node.view != self.view]

@@ -1,0 +1,326 @@
+"""Documents in one SQLite file, any number of processes.
+
+A write is one transaction: the outbox row, the head and the body appear together or not at all. An index update reads
+the current element in its own transaction, so that updates may come in any order, and twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from everlog.documents.ids import TransactionId
+from everlog.documents.indexes import Index, IndexSortItem, IndexStatus
+from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction, StoredMessage
+from everlog.documents.nodes import NodeTable
+from everlog.documents.paths import DocumentPlace, partition_of_uri
+from everlog.documents.port import (
+    DocumentState,
+    DocumentStore,
+    DocumentView,
+    Locate,
+    PendingIndex,
+    TemplateIndex,
+    WaitingTransaction,
+)
+from everlog.documents.query import Batch, FoundElement
+from everlog.documents.query_plan import IndexRange
+from everlog.documents.sqlite.nodes import SqliteNodes
+from everlog.documents.sqlite.writer import SharedWriter
+from everlog.sqlite.connection import Trace, connect, load_statements, migrate, translated
+
+FILE = "documents.db"
+SQL = load_statements("everlog.documents.sqlite")
+PAGE = 500
+IN_LOOP = 200  # so many rows are read where they are asked for; more in a thread
+
+_messages = msgspec.json.Decoder(tuple[StoredMessage, ...]).decode
+_sort_by = msgspec.json.Decoder(tuple[IndexSortItem, ...]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class SqliteDocuments(DocumentStore):
+    """Documents in the file `documents.db` of a folder."""
+
+    def __init__(self, folder: Path, *, synchronous: str = "FULL", trace: Trace | None = None) -> None:
+        self.path = folder / FILE
+        self._reader = connect(self.path, synchronous=synchronous, trace=trace)
+        self._scanner: sqlite3.Connection | None = None
+        self._scanning = asyncio.Lock()
+        self._trace = trace
+        self._writer = SharedWriter(self.path, synchronous=synchronous, trace=trace)
+        try:
+            migrate(self._reader, self.path, "everlog.documents.sqlite")
+        except BaseException:
+            self._reader.close()
+            raise
+
+    def _read(self, name: str, *parameters: object) -> list[tuple[Any, ...]]:
+        with translated(self.path):
+            return self._reader.execute(SQL[name], parameters).fetchall()
+
+    async def _change(self, name: str, *parameters: object) -> int:
+        return await self._writer.run(lambda connection: connection.execute(SQL[name], parameters).rowcount)
+
+    async def load(self, place: DocumentPlace, *, settled: bool = False) -> DocumentState:
+        with translated(self.path):
+            self._reader.execute("BEGIN")  # head and body of one moment
+            try:
+                heads = self._reader.execute(SQL["head"], (place.uri,)).fetchall()
+                rows = self._reader.execute(SQL["row"], (place.uri, place.item)).fetchall() if heads else []
+            finally:
+                self._reader.execute("COMMIT")
+        return DocumentState(_head(heads[0]) if heads else None, DocumentRow(*rows[0]) if rows else None)
+
+    async def accept(self, change: DocumentChange) -> bool:
+        head, place, row = change.head, change.place, change.row
+
+        def write(connection: sqlite3.Connection) -> bool:
+            found = connection.execute(SQL["revision"], (place.uri,)).fetchone()
+            if (0 if found is None else found[0]) != change.expected:
+                return False
+            connection.execute(SQL["add_transaction"], _transaction_values(change.transaction))
+            values = (head.revision, head.deleted, head.count, head.last_id, _encode(head.messages).decode(), head.view)
+            connection.execute(SQL["put_head"], (place.uri, *values))
+            if change.clears:
+                connection.execute(SQL["delete_rows"], (place.uri,))
+            elif row is None:
+                connection.execute(SQL["delete_row"], place)
+            else:
+                connection.execute(SQL["put_row"], (*place, row.body, row.revision, row.created_ms, row.modified_ms))
+            return True
+
+        return await self._writer.run(write)
+
+    async def add_transaction(self, transaction: DocumentTransaction) -> None:
+        orphan = msgspec.structs.replace(transaction, accepted=False)
+        await self._change("add_transaction", *_transaction_values(orphan))
+
+    async def transaction(self, transaction_id: TransactionId) -> DocumentTransaction | None:
+        rows = self._read("transaction", transaction_id.uri, str(transaction_id.uuid))
+        return _transaction(rows[0]) if rows else None
+
+    async def pending(self, uri: str, *, limit: int) -> list[DocumentTransaction]:
+        return [_transaction(row) for row in self._read("pending", uri, limit)]
+
+    async def complete(self, uri: str, transactions: Sequence[DocumentTransaction], now_ms: int) -> None:
+        values = [(now_ms, uri, one.uuid) for one in transactions]
+        # If a power failure undoes it, recovery finds the events in the log and notes it again.
+        await self._writer.run(lambda connection: connection.executemany(SQL["complete"], values).rowcount, lazy=True)
+
+    async def incomplete(
+        self, first_quantum: int, last_quantum: int, partitions: Collection[int] | None = None
+    ) -> AsyncIterator[list[WaitingTransaction]]:
+        place = (first_quantum, -1)
+        while rows := self._read("incomplete", last_quantum, *place, PAGE):
+            found = [WaitingTransaction(*row[:3]) for row in rows]
+            yield found if partitions is None else [one for one in found if partition_of_uri(one.uri) in partitions]
+            place = rows[-1][3:]
+
+    async def abandon(self, waiting: WaitingTransaction, now_ms: int) -> bool:
+        return await self._change("abandon", now_ms, waiting.uri, waiting.uuid) > 0
+
+    async def forget(self, before_ms: int, *, limit: int = 1000) -> int:
+        return await self._change("forget", before_ms, limit)
+
+    async def elements(self, uri: str, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int) -> Batch:
+        name = "elements_reverse" if reverse else "elements"
+        return await self._scan(name, (uri, where.low, where.high, limit), limit, max_bytes)
+
+    async def entries(
+        self, uri: str, index: Index, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int
+    ) -> Batch:
+        name = "entries_reverse" if reverse else "entries"
+        return await self._scan(name, (index.definition_id, where.low, where.high, limit), limit, max_bytes)
+
+    async def _scan(self, name: str, parameters: tuple[Any, ...], limit: int, max_bytes: int) -> Batch:
+        if limit <= IN_LOOP:
+            return self._take(self._reader, name, parameters, limit, max_bytes)
+        async with self._scanning:
+            return await asyncio.to_thread(self._scan_apart, name, parameters, limit, max_bytes)
+
+    def _scan_apart(self, name: str, parameters: tuple[Any, ...], limit: int, max_bytes: int) -> Batch:
+        if self._scanner is None:
+            self._scanner = connect(self.path, trace=self._trace)
+        return self._take(self._scanner, name, parameters, limit, max_bytes)
+
+    def _take(
+        self, connection: sqlite3.Connection, name: str, parameters: tuple[Any, ...], limit: int, max_bytes: int
+    ) -> Batch:
+        entries: list[FoundElement] = []
+        size = 0
+        with translated(self.path):
+            cursor = connection.execute(SQL[name], parameters)
+            for row in cursor:
+                entries.append(FoundElement(*row))
+                size += len(row[1])
+                if size >= max_bytes:
+                    cursor.close()
+                    return Batch(entries, more=True)
+        return Batch(entries, more=len(entries) >= limit)
+
+    async def indexes(self, uri: str) -> list[Index]:
+        return [_index(row) for row in self._read("indexes", uri)]
+
+    async def create_index(self, uri: str, index: Index) -> bool:
+        values = (uri, index.index_id, _encode(index.sort_by).decode(), index.filter_by, index.status)
+        rest = (index.definition_id, index.built_to, index.revision, index.count, index.since)
+        return await self._change("create_index", *values, *rest) > 0
+
+    async def mark_index(self, uri: str, index: Index, status: IndexStatus, reason: str | None = None) -> bool:
+        return await self._change("mark_index", status, reason, uri, index.index_id, index.definition_id) > 0
+
+    async def build(self, uri: str, index: Index, locate: Locate, *, limit: int) -> bool:
+        name = (uri, index.index_id, index.definition_id)
+
+        def step(connection: sqlite3.Connection) -> bool:
+            found = connection.execute(SQL["index_status"], name).fetchone()
+            if found is None or found[0] != IndexStatus.INDEXING:
+                return True  # deleted meanwhile, or failed, or ready
+            rows = connection.execute(SQL["elements"], (uri, _behind(found[1]), None, limit)).fetchall()
+            if not rows:
+                connection.execute(SQL["ready"], name)
+                return True
+            added = sum(_put(connection, index, item, body, locate) for item, body in rows)
+            connection.execute(SQL["built"], (rows[-1][0], added, *name))
+            return False
+
+        return await self._writer.run(step)
+
+    async def cut(self, uri: str, every: int) -> list[str]:
+        return [item for (item,) in self._read("cut", uri, every)]
+
+    async def build_part(
+        self, uri: str, index: Index, locate: Locate, *, after: str, to: str | None, limit: int
+    ) -> str | None:
+        name = (uri, index.index_id, index.definition_id)
+
+        def step(connection: sqlite3.Connection) -> str | None:
+            found = connection.execute(SQL["index_status"], name).fetchone()
+            if found is None or found[0] != IndexStatus.INDEXING:
+                return None
+            bounds = (_behind(after), None if to is None else _behind(to))
+            rows = connection.execute(SQL["elements"], (uri, *bounds, limit)).fetchall()
+            added = sum(_put(connection, index, item, body, locate) for item, body in rows)
+            connection.execute(SQL["counted"], (added, *name))
+            return rows[-1][0] if rows else None
+
+        return await self._writer.run(step)
+
+    async def finish(self, uri: str, index: Index, revision: int) -> bool:
+        return await self._change("finish", revision, uri, index.index_id, index.definition_id) > 0
+
+    async def update_index(
+        self, uri: str, index: Index, transactions: Sequence[DocumentTransaction], locate: Locate, revision: int
+    ) -> None:
+        items = sorted({one.item for one in transactions if one.item})
+
+        def update(connection: sqlite3.Connection) -> None:
+            if connection.execute(SQL["index_status"], (uri, index.index_id, index.definition_id)).fetchone() is None:
+                return
+            added = 0
+            for item in items:
+                row = connection.execute(SQL["row"], (uri, item)).fetchone()
+                added += _put(connection, index, item, None if row is None else row[0], locate)
+            connection.execute(SQL["indexed"], (revision, added, uri, index.index_id, index.definition_id))
+
+        await self._writer.run(update)
+
+    async def drop_index(self, uri: str, index: Index, *, limit: int) -> bool:
+        def drop(connection: sqlite3.Connection) -> bool:
+            if connection.execute(SQL["delete_entries"], (index.definition_id, limit)).rowcount == limit:
+                return False
+            connection.execute(SQL["delete_index"], (uri, index.index_id, index.definition_id))
+            return True
+
+        return await self._writer.run(drop)
+
+    async def pending_indexes(self) -> list[PendingIndex]:
+        return [PendingIndex(row[0], _index(row[1:])) for row in self._read("pending_indexes")]
+
+    async def checkpoints(self) -> dict[int, int]:
+        return dict(self._read("checkpoints"))
+
+    async def save_checkpoints(self, quanta: Mapping[int, int]) -> None:
+        values = list(quanta.items())
+        await self._writer.run(lambda connection: connection.executemany(SQL["save_checkpoint"], values).rowcount)
+
+    async def places(self, prefix: str) -> AsyncIterator[list[DocumentPlace]]:
+        uri, item = prefix, ""
+        while rows := self._read("places", uri, item, prefix + "\U0010ffff", PAGE):
+            yield [DocumentPlace(*row) for row in rows]
+            uri, item = rows[-1][0], rows[-1][1] + "\0"
+
+    async def views(self) -> list[DocumentView]:
+        return [DocumentView(row[0], row[1], row[2], bool(row[3])) for row in self._read("views")]
+
+    async def put_view(self, view: DocumentView) -> bool:
+        return await self._change("put_view", *view) > 0
+
+    async def mark_filled(self, uri: str) -> None:
+        await self._change("mark_filled", uri)
+
+    async def delete_view(self, uri: str) -> bool:
+        return await self._change("delete_view", uri) > 0
+
+    async def template_indexes(self) -> list[TemplateIndex]:
+        return [TemplateIndex(*row) for row in self._read("template_indexes")]
+
+    async def put_template_index(self, template: TemplateIndex) -> bool:
+        return await self._change("put_template_index", *template) > 0
+
+    async def delete_template_index(self, index_id: str) -> bool:
+        return await self._change("delete_template_index", index_id) > 0
+
+    def node_table(self) -> NodeTable:
+        return SqliteNodes(self.path.parent)
+
+    async def close(self) -> None:
+        await self._writer.close()
+        async with self._scanning:
+            if self._scanner is not None:
+                self._scanner.close()
+            self._reader.close()
+
+
+def _behind(item: str) -> str:
+    """The first id that may follow."""
+    return item + "\0" if item else ""
+
+
+def _put(connection: sqlite3.Connection, index: Index, item: str, body: str | None, locate: Locate) -> int:
+    """Make an index hold an element as it is now, or not hold it; by how many entries it grows."""
+    name = (index.definition_id, item)
+    before = connection.execute(SQL["entry"], name).fetchone() is not None
+    key = None if body is None else locate(index, body)
+    if key is None:
+        if before:
+            connection.execute(SQL["delete_entry"], name)
+        return -int(before)
+    connection.execute(SQL["put_entry"], (*name, key, body))
+    return int(not before)
+
+
+def _head(row: tuple[Any, ...]) -> DocumentHead:
+    revision, deleted, count, last_id, messages, view, pending = row
+    return DocumentHead(revision, bool(deleted), count, last_id, _messages(messages), pending, bool(view))
+
+
+def _transaction(row: tuple[Any, ...]) -> DocumentTransaction:
+    uri, uuid, revision, item, event, old_body, completed_ms, accepted = row
+    return DocumentTransaction(uri, uuid, revision, item, event, old_body, completed_ms, bool(accepted))
+
+
+def _transaction_values(one: DocumentTransaction) -> tuple[object, ...]:
+    quantum = TransactionId.parse(one.id).quantum
+    return (one.uri, one.uuid, one.revision, one.item, quantum, one.event, one.old_body, one.accepted, one.completed_ms)
+
+
+def _index(row: tuple[Any, ...]) -> Index:
+    index_id, sort_by, filter_by, status, *rest = row
+    return Index(index_id, _sort_by(sort_by), filter_by, IndexStatus(status), *rest)

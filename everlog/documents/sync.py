@@ -1,0 +1,31 @@
+"""Documents without `await`: the twin that `everlog.sync` hands out."""
+
+from __future__ import annotations
+
+from everlog.documents.documents import Documents
+from everlog.runtime.twin import Twin, blocking, iterating
+
+
+class BlockingDocuments(Twin[Documents]):
+    """JSON documents and collections."""
+
+    put = blocking(Documents.put)
+    patch = blocking(Documents.patch)
+    delete = blocking(Documents.delete)
+    post = blocking(Documents.post)
+    get = blocking(Documents.get)
+    list = blocking(Documents.list)
+    create_index = blocking(Documents.create_index)
+    index = blocking(Documents.index)
+    indexes = blocking(Documents.indexes)
+    delete_index = blocking(Documents.delete_index)
+    build_indexes = blocking(Documents.build_indexes)
+    put_view = blocking(Documents.put_view)
+    delete_view = blocking(Documents.delete_view)
+    transaction = blocking(Documents.transaction)
+    pending = blocking(Documents.pending)
+    settle = blocking(Documents.settle)
+    history = iterating(Documents.history)
+    revision_at = blocking(Documents.revision_at)
+    at = blocking(Documents.at)
+    diff = blocking(Documents.diff)

@@ -1,0 +1,329 @@
+"""Appending: an idempotent producer, and a thread that gathers its answers for the event loop.
+
+Appends that are ready at the same time are handed to the library in one go, and all answers that are there at once
+reach the event loop in one call: one by one, the library's thread would wake up for every single record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
+
+from everlog.errors import Busy, EverlogError, StorageFailed, Unacknowledged
+from everlog.log.kafka.clients import join, make_client
+from everlog.log.kafka.errors import LOST, explain, explain_delivery, kafka_error
+from everlog.log.kafka.records import headers_of
+from everlog.log.kafka.settings import ClientSettings
+from everlog.log.kafka.tail import Tail
+from everlog.log.port import Ack, NewRecord
+from everlog.sqlite.connection import Trace
+
+logger = logging.getLogger("everlog.log.kafka")
+
+POLL_SECONDS = 0.1
+# An outage is a warning so often.
+SAY_SECONDS = 10.0
+# An append that was not acknowledged waits so much longer for the reason.
+REASON_SECONDS = 5.0
+# A record without an offset in its answer is stored, but nobody knows where.
+_NO_OFFSET = -1
+
+T = TypeVar("T")
+DeliveryReason = Callable[[str], Coroutine[None, None, str | None]]
+"""Why a topic takes no records, if that can be seen."""
+
+
+class _Sending:
+    """A record on its way, and who waits for it. Called by the library, in the line's thread, with the answer."""
+
+    __slots__ = ("future", "line", "lost", "record", "since", "tail")
+
+    def __init__(self, future: asyncio.Future[Ack], tail: Tail, record: NewRecord) -> None:
+        self.future = future
+        self.tail = tail
+        self.record = record
+        self.since = 0.0
+        self.line: _Line | None = None
+        self.lost = 0
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        assert self.line is not None
+        kind, timestamp = message.timestamp()
+        if kind != TIMESTAMP_LOG_APPEND_TIME:
+            timestamp = self.record.timestamp
+        self.line.answers.append((self, error, message.offset(), timestamp))
+
+    def fail(self, error: EverlogError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+_Answers = list[tuple[_Sending, KafkaError | None, int | None, int]]
+
+
+class _Line:
+    """One producer with its thread. `lost` counts lost connections; `dead` is set when it takes no more records."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        loop: asyncio.AbstractEventLoop,
+        settle: Callable[[_Line, _Answers], None],
+        *,
+        timeout: float,
+    ) -> None:
+        self.answers: _Answers = []
+        self.lost = 0
+        self.dead = False
+        self.waiting: set[_Sending] = set()
+        self._loop = loop
+        self._settle = settle
+        self._timeout = timeout
+        self._stopping = False
+        self._said = -SAY_SECONDS
+        self.producer = make_client(Producer, {**settings, "error_cb": self.notice})
+        self._thread = threading.Thread(target=self._run, name="everlog-kafka-produce", daemon=True)
+        self._thread.start()
+
+    def notice(self, error: KafkaError) -> None:
+        """Something happened that concerns no single record."""
+        if error.code() in LOST:
+            self.lost += 1
+            if time.monotonic() - self._said > SAY_SECONDS:
+                self._said = time.monotonic()
+                logger.warning("Kafka: %s", error.str())
+        if error.fatal():
+            logger.error("Kafka's producer gave up (%s); another one takes over", error.str())
+            self.dead = True
+
+    def _run(self) -> None:
+        """The thread: all answers come here, so that none falls between two lists."""
+        while not self._stopping:
+            self._serve(lambda: self.producer.poll(POLL_SECONDS))
+            if self.answers:
+                self._hand_over()
+        for _ in range(2):  # something fatal ends the first one early
+            self._serve(lambda: self.producer.flush(self._timeout))
+        self._hand_over()
+
+    def _serve(self, work: Callable[[], object]) -> None:
+        """Let the library call us; what is fatal it raises instead of calling `notice`."""
+        try:
+            work()
+        except KafkaException as error:
+            self.notice(kafka_error(error))
+        except Exception:
+            logger.exception("Kafka's producer failed; another one takes over")
+            self.dead = self._stopping = True
+
+    def _hand_over(self) -> None:
+        answers, self.answers = self.answers, []
+        try:
+            self._loop.call_soon_threadsafe(self._settle, self, answers)
+        except RuntimeError:
+            logger.warning("%d appends were decided, but nobody waits for them any more", len(answers))
+            self._stopping = True
+
+    async def close(self) -> None:
+        """Send what was accepted, for a bounded time, and stop the thread."""
+        self._stopping = True
+        await join(self._thread)
+
+
+class Producing:
+    """Appends records for one event loop. `reason` is asked when records are not acknowledged in time."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        timeout: float,
+        reason: DeliveryReason,
+        trace: Trace | None = None,
+    ) -> None:
+        self._settings = settings
+        self._servers = str(settings["bootstrap.servers"])
+        self._loop = loop
+        self._timeout = timeout
+        self._reason = reason
+        self._trace = trace
+        self._gathered: list[_Sending] = []
+        self._full = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._line = self._open()
+
+    def _open(self) -> _Line:
+        return _Line(self._settings, self._loop, self._settle, timeout=self._timeout)
+
+    async def append(self, tail: Tail, record: NewRecord) -> Ack:
+        """Store one record durably."""
+        if self._closed:
+            raise StorageFailed("the log is closed")
+        sending = _Sending(self._loop.create_future(), tail, record)
+        if self._full or self._trace is not None:
+            sending.since = self._loop.time()
+        if not self._gathered:
+            self._loop.call_soon(self._send)
+        self._gathered.append(sending)
+        return await sending.future
+
+    def _send(self) -> None:
+        """Hand what has gathered to the library, as far as it has room."""
+        gathered, self._gathered = self._gathered, []
+        for at, sending in enumerate(gathered):
+            if sending.future.done():
+                continue  # whoever asked for it has left
+            try:
+                self._produce(sending)
+            except BufferError:
+                self._gathered = gathered[at:]
+                self._wait_for_room()
+                return
+            except KafkaException as error:
+                sending.fail(explain(kafka_error(error), f"an append to {sending.tail.place}", self._servers))
+
+    def _produce(self, sending: _Sending) -> None:
+        line = self._line if not self._line.dead else self._replace()
+        sending.line, sending.lost = line, line.lost
+        place, record = sending.tail.place, sending.record
+        try:
+            line.producer.produce(
+                place.topic,
+                record.value,
+                record.key,
+                place.partition,
+                sending,
+                timestamp=record.timestamp,
+                headers=headers_of(record.action, record.headers),
+            )
+        except KafkaException as error:
+            if kafka_error(error).code() != KafkaError._FATAL or line.dead:
+                raise
+            line.dead = True
+            self._produce(sending)
+            return
+        line.waiting.add(sending)
+
+    def _wait_for_room(self) -> None:
+        """The library is full: the next answers make room. What waits for too long was surely not sent."""
+        self._full = True
+        now = self._loop.time()
+        for sending in self._gathered:
+            sending.since = sending.since or now
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._timeout, self._give_up)
+
+    def _give_up(self) -> None:
+        self._timer = None
+        late = self._loop.time() - self._timeout
+        for sending in self._gathered:
+            if sending.since <= late:
+                sending.fail(
+                    Busy(
+                        f"{self._timeout:g} s passed and too many appends still wait for Kafka: this one was not sent; "
+                        "append less at once, or see what slows the brokers down"
+                    )
+                )
+        self._gathered = [sending for sending in self._gathered if not sending.future.done()]
+        if self._gathered:
+            wait = self._gathered[0].since - late
+            self._timer = self._loop.call_later(max(wait, 0.0), self._give_up)
+        else:
+            self._full = False
+
+    def _replace(self) -> _Line:
+        """A producer that has failed for good makes way for another; what it still has is answered by it."""
+        old, self._line = self._line, self._open()
+        self._start(self._retire(old))
+        return self._line
+
+    async def _retire(self, line: _Line) -> None:
+        await line.close()
+        self._abandon(line)
+
+    def _settle(self, line: _Line, answers: _Answers) -> None:
+        """In the event loop: every index learns of its new records before anybody goes on."""
+        if self._full:
+            self._full = False
+            self._loop.call_soon(self._send)
+        discard = line.waiting.discard
+        unknown: list[tuple[_Sending, KafkaError]] = []
+        for sending, error, offset, timestamp in answers:
+            discard(sending)
+            if error is not None:
+                unknown.append((sending, error))
+                continue
+            if offset is None or offset <= _NO_OFFSET:
+                sending.fail(Unacknowledged(f"an append to {sending.tail.place} was stored, but nobody said where"))
+                continue
+            before = sending.tail.acknowledge(sending.record, offset, timestamp)
+            future = sending.future
+            if not future.done():
+                future.set_result(Ack(offset, before))
+            if self._trace is not None:
+                self._trace(f"produce {sending.tail.place}, offset {offset}", self._loop.time() - sending.since)
+        if unknown:
+            self._explain(line, unknown)
+
+    def _explain(self, line: _Line, failed: list[tuple[_Sending, KafkaError]]) -> None:
+        """Say what became of records without an acknowledgement."""
+        silent: dict[str, list[tuple[_Sending, EverlogError]]] = {}
+        for sending, error in failed:
+            place = sending.tail.place
+            if error.fatal() or error.code() == KafkaError._FATAL:
+                line.dead = True
+            answer = explain_delivery(
+                error, f"an append to {place}", self._servers, lost=sending.lost != line.lost or line.dead
+            )
+            if isinstance(answer, Unacknowledged):
+                silent.setdefault(place.topic, []).append((sending, answer))
+            else:
+                sending.fail(answer)
+        for topic, waiting in silent.items():
+            self._start(self._ask_why(topic, waiting))
+
+    def _start(self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
+        """A task that is waited for at the end."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _ask_why(self, topic: str, silent: list[tuple[_Sending, EverlogError]]) -> None:
+        """Records that were not acknowledged in time: add what is the matter with the topic, if that is soon seen."""
+        why: str | None = None
+        try:
+            async with asyncio.timeout(REASON_SECONDS):
+                why = await self._reason(topic)
+        except (TimeoutError, EverlogError) as error:
+            logger.debug("why %s takes no records is not known: %r", topic, error)
+        finally:
+            for sending, answer in silent:
+                sending.fail(answer if why is None else Unacknowledged(f"{answer}; {why}"))
+
+    def _abandon(self, line: _Line) -> None:
+        for sending in line.waiting:
+            sending.fail(Unacknowledged(f"an append to {sending.tail.place}: the log was closed before the answer"))
+        line.waiting.clear()
+
+    async def close(self) -> None:
+        """Finish what was accepted, for a bounded time."""
+        self._closed = True
+        self._send()
+        for sending in self._gathered:
+            sending.fail(StorageFailed("the log was closed before this append was sent"))
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._line.close()
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._abandon(self._line)

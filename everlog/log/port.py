@@ -1,0 +1,134 @@
+"""What a log is: topics of a fixed number of partitions, each an ordered list of records.
+
+Implemented by `everlog.log.sqlite.log` (one file) and `everlog.log.kafka`. Everything above uses only what stands here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One record as the log holds it. `action` is the header `journal.action`, `headers` are the others."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    action: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class NewRecord(msgspec.Struct, frozen=True, gc=False):
+    """A record on its way into the log."""
+
+    partition: int
+    timestamp: int
+    key: bytes | None
+    action: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class LogTopic(NamedTuple):
+    """A topic of the log. A topic that is created again under its old name has another `id`."""
+
+    name: str
+    id: str
+    partitions: int
+
+
+class Bounds(NamedTuple):
+    """What a partition holds: offsets from `start` up to but not including `end`."""
+
+    start: int
+    end: int
+
+
+class Ack(msgspec.Struct, frozen=True, gc=False):
+    """Where a record went.
+
+    `previous` is the offset of the same key's record before it, at least -1, if the log can tell: then nothing of
+    this key lies between the two. None if it cannot.
+    """
+
+    offset: int
+    previous: int | None = None
+
+
+class Trimmed(Exception):
+    """The log no longer holds all that was asked for: its partition starts at `start` by now."""
+
+    def __init__(self, start: int) -> None:
+        super().__init__(f"the log starts at {start}")
+        self.start = start
+
+
+class Log(ABC):
+    """An ordered, durable log. Topic names are the log's own (`journal-orders`)."""
+
+    @abstractmethod
+    async def topic(self, name: str) -> LogTopic | None:
+        """The topic, or None if it does not exist."""
+
+    @abstractmethod
+    async def create_topic(self, name: str) -> LogTopic:
+        """The topic, created with the configured number of partitions if it does not exist."""
+
+    @abstractmethod
+    async def topics(self) -> list[LogTopic]:
+        """All topics, by name; in a log that is shared with others, at least those that may hold journals."""
+
+    @abstractmethod
+    async def append(self, topic: LogTopic, record: NewRecord) -> Ack:
+        """Store one record durably.
+
+        Raises Unacknowledged if nobody can say in time whether it was stored; any other error means that it was not.
+        """
+
+    @abstractmethod
+    async def bounds(self, topic: LogTopic, partition: int) -> Bounds:
+        """Where the partition starts and ends now."""
+
+    @abstractmethod
+    async def end(self, topic: LogTopic, partition: int, *, reach: int = 0) -> int:
+        """Where the partition ends now: above every record that was acknowledged before this call.
+
+        `reach` is an end that somebody has seen already; a log that does not know of it yet may wait for it.
+        """
+
+    def floor(self, topic: LogTopic, partition: int) -> int:
+        """From which offset on `tail` is cheap, for those who may choose where to start; 0 if it always is."""
+        return 0
+
+    @abstractmethod
+    async def tail(
+        self, topic: LogTopic, partition: int, key: bytes, *, after: int, before: int, limit: int
+    ) -> list[Record]:
+        """One key's records with `after < offset < before`, oldest first, at most `limit` of them.
+
+        Raises Trimmed if the log does not hold everything above `after` any more.
+        """
+
+    @abstractmethod
+    async def tail_keys(self, topic: LogTopic, partition: int, *, after: int, before: int) -> Sequence[bytes]:
+        """The distinct keys of the records with `after < offset < before`. Raises Trimmed as `tail` does."""
+
+    @abstractmethod
+    async def timestamp_at(self, topic: LogTopic, partition: int, offset: int) -> int | None:
+        """The timestamp of the first record at or after this offset; None if there is none."""
+
+    async def concerns(self) -> dict[str, list[str]]:
+        """By topic: what may lose acknowledged records one day. Topics without any are left out."""
+        return {}
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finish what was accepted and let go of the files."""

@@ -1,0 +1,58 @@
+"""What a reader knows of each journal: the number that it delivered last."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from typing import NamedTuple
+
+
+class Last(NamedTuple):
+    """`number` at `place`, noted at the steady time `updated`; `highest` is the latest place of all so far.
+
+    `guess`: nothing was delivered yet; a first look at the tag saw `number` + 1 as the lowest.
+    """
+
+    number: int
+    place: int
+    highest: int
+    updated: int
+    guess: bool = False
+
+
+class DeliveredNumbers:
+    """Per journal the last number. Bounded: who was silent for long is forgotten."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Last] = {}
+        self.forgot = False
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def __iter__(self) -> Iterator[tuple[str, Last]]:
+        return iter(self._last.items())
+
+    def get(self, persistence_id: str) -> Last | None:
+        return self._last.get(persistence_id)
+
+    def put(self, persistence_id: str, last: Last) -> None:
+        self._last[persistence_id] = last
+
+    def since(self, place: int) -> Mapping[str, int]:
+        """The last numbers of all journals that were delivered at this place or later."""
+        return {pid: last.number for pid, last in self._last.items() if last.highest >= place and not last.guess}
+
+    def forget(self, *, updated_before: int, below: int, spare: Container[str]) -> None:
+        """Drop journals that were silent since then.
+
+        Not those with an event at `below` or later: a search or a look back could still find that one, and would
+        deliver it again.
+        """
+        old = [
+            pid
+            for pid, last in self._last.items()
+            if last.updated < updated_before and last.highest < below and pid not in spare
+        ]
+        for pid in old:
+            del self._last[pid]
+        self.forgot = self.forgot or bool(old)

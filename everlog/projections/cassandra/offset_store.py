@@ -1,0 +1,405 @@
+"""Projections on Cassandra: conditional writes, owner epochs, and the mirror that Akka and Pekko Projection read."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import msgspec
+
+from everlog.cassandra.session import CassandraRow, Session, connect
+from everlog.config import CassandraConfig
+from everlog.errors import Busy, InvalidOffset, OffsetConflict, OwnershipLost, UnknownProjection
+from everlog.projections.cassandra.letters import Letters
+from everlog.projections.cassandra.marks import Commands
+from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, OffsetTable, places_of
+from everlog.projections.cassandra.tables import prepare_tables, projection_statements
+from everlog.projections.cassandra.view_copies import copy_tables, drop_tables
+from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, Tables
+from everlog.projections.copies import Copies
+from everlog.projections.ids import PARTITIONS, ProjectionId
+from everlog.projections.offsets import Offset, decode, entries, is_mergeable, same, show
+from everlog.projections.port import (
+    ANYTHING,
+    Anything,
+    Desired,
+    KnownProjection,
+    OffsetStore,
+    ProjectionDeadLetter,
+    Report,
+    View,
+    ViewTransaction,
+)
+from everlog.projections.save_window import LogPlace, OffsetProgress
+from everlog.runtime.clock import Clock, SystemClock
+from everlog.runtime.failpoints import failpoint
+from everlog.runtime.lease import Lease
+from everlog.sqlite.connection import Trace
+from everlog.store.cassandra.rows import timestamp
+
+_encode = msgspec.json.Encoder().encode
+_report = msgspec.json.Decoder(Report).decode
+MAX_LEASES = 1000
+
+
+class CassandraOffsetStore(OffsetStore):
+    """Tables in one keyspace. Make it with `open`."""
+
+    has_views = True
+    stores_whole = False
+    look_seconds = 0.5
+
+    def __init__(self, session: Session, *, clock: Clock | None = None) -> None:
+        self.session = self._session = session
+        self._clock = clock or SystemClock()
+        self._cql = projection_statements(session.config.keyspace)
+        self._offsets = OffsetTable(session, self._cql, self._clock)
+        self._letters = Letters(session, self._cql, self._clock)
+        self._tables = Tables(session)
+        self._commanded: dict[Lease, Commands] = {}
+        self._beats = itertools.count()
+        self._me = self._clock.new_id()
+
+    @classmethod
+    async def open(cls, config: CassandraConfig, *, clock: Clock | None = None, trace: Trace | None = None) -> Self:
+        """Connect, and create the tables if they are not there."""
+        session = await connect(config, trace)
+        try:
+            await prepare_tables(session)
+        except BaseException:
+            await session.close()
+            raise
+        return cls(session, clock=clock)
+
+    async def _fetch(self, name: str, *values: Any, serial: bool = False) -> list[CassandraRow]:
+        return await self._session.fetch(self._cql[name], *values, serial=serial)
+
+    # Owners
+
+    async def leases(self, name: str) -> dict[str, Lease]:
+        rows = await self._fetch("leases", name, serial=True)
+        return {row[0]: Lease(name, *row[:4]) for row in rows if row[0] is not None and row[2] is not None}
+
+    async def _lease(self, projection: ProjectionId) -> tuple[Lease | None, int | None]:
+        """The lease, and the last epoch of the name."""
+        rows = await self._fetch("leases", projection.name, serial=True)
+        last = rows[0][5] if rows else None
+        found = [Lease(projection.name, *row[:4]) for row in rows if row[0] == projection.key and row[2] is not None]
+        return (found[0] if found else None), last
+
+    async def take(self, projection: ProjectionId, owner: str, seen: Lease | None) -> Lease | None:
+        found, last = await self._lease(projection)
+        if found != seen:
+            return None
+        lease = await self._move(projection, "take", owner, found, last)
+        if lease is not None:
+            await self._fence(projection, lease.epoch)
+        return lease
+
+    async def _move(
+        self, projection: ProjectionId, how: str, owner: str | None, seen: Lease | None, last: int | None
+    ) -> Lease | None:
+        """Count the epoch up, if nothing changed since it was seen."""
+        epoch, beat = (last or 0) + 1, 0 if seen is None else seen.beat + 1
+        place = (projection.name, projection.key)
+        before = (None, None, None) if seen is None else (seen.owner, seen.epoch, seen.beat)
+        owned = (owner,) if how == "take" else ()
+        values = (epoch, *owned, epoch, beat, *place, last, *before)
+        done = await self._session.write_if(self._cql[how], *values)
+        lease = Lease(*place, owner, epoch, beat)
+        if done is None:
+            done = (await self._lease(projection))[0] == lease
+        return lease if done else None
+
+    async def _fence(self, projection: ProjectionId, epoch: int) -> None:
+        """Rows of this key first, and the key's own row even if it has no offset: then the old owner is out."""
+        rows = await self._offsets.all(projection.name)
+        mine = {row.entry for row in rows if row.key == projection.key} | {projection.key}
+        try:
+            await asyncio.gather(
+                *(self._offsets.fence(projection.name, entry, projection.key, epoch) for entry in sorted(mine))
+            )
+        except OwnershipLost:
+            return  # somebody was faster with a higher epoch: the first save will tell
+
+    async def renew(self, lease: Lease, report: Report) -> Lease | None:
+        projection = ProjectionId(lease.name, lease.key)
+        for _ in range(MAX_TRIES):
+            found, _ = await self._lease(projection)
+            if found is None or found.owner != lease.owner:
+                return None
+            values = (found.beat + 1, _encode(report).decode(), lease.name, lease.key, lease.owner)
+            if await self._session.write_if(self._cql["renew"], *values):
+                return msgspec.structs.replace(found, beat=found.beat + 1)
+        raise Busy(f"{projection}: its lease could not be renewed in {MAX_TRIES} attempts")
+
+    async def release(self, lease: Lease, report: Report) -> None:
+        found, _ = await self._lease(ProjectionId(lease.name, lease.key))
+        if found is not None and found.owner == lease.owner:
+            values = (found.beat + 1, _encode(report).decode(), lease.name, lease.key, lease.owner)
+            await self._session.write_if(self._cql["release"], *values)
+
+    async def join(self, name: str, owner: str) -> dict[str, int]:
+        await self._session.write(self._cql["join"], name, owner, f"{self._me}:{next(self._beats)}")
+        # A beat only has to differ from the last one; as a number it fits the interface.
+        return {one: hash(beat) for one, beat in await self._fetch("instances", name)}
+
+    async def leave(self, name: str, owner: str) -> None:
+        await self._session.write(self._cql["leave"], name, owner)
+
+    # Offsets
+
+    async def load(self, projection: ProjectionId) -> Offset | None:
+        return _offset_from(await self._rows(projection.name), projection.key, own=False)
+
+    async def _rows(self, name: str) -> list[OffsetRow]:
+        """Rows with an offset: ours, or if there is none, what Akka left."""
+        rows = [row for row in await self._offsets.all(name) if row.offset is not None]
+        return rows or await self._mirrored(name)
+
+    async def _mirrored(self, name: str) -> list[OffsetRow]:
+        found = await asyncio.gather(*(self._fetch("mirrored", name, nr) for nr in range(PARTITIONS)))
+        return [
+            OffsetRow(row[0], row[0], 0, 0, row[1], row[2], bool(row[3]), None, row[4])
+            for rows in found
+            for row in rows
+            if row[1] is not None and row[2] is not None
+        ]
+
+    async def save(self, lease: Lease, progress: OffsetProgress) -> None:
+        key, offset = lease.key, progress.offset
+        mergeable = offset is not None and is_mergeable(offset)
+        if offset is not None and mergeable:
+            if progress.positions or offset:
+                await self._write(lease, key, None, progress, strict=True)  # the fence says whether it is still ours
+            await asyncio.gather(
+                *(self._write(lease, entry, text, OffsetProgress(None)) for entry, text in entries(key, offset).items())
+            )
+        else:
+            text = None if offset is None else entries(key, offset)[key]
+            await self._write(lease, key, text, progress, strict=True)
+
+    async def _write(
+        self, lease: Lease, entry: str, text: Any, progress: OffsetProgress, *, strict: bool = False
+    ) -> None:
+        await self._offsets.write(
+            lease.name,
+            entry,
+            lease.key,
+            lease.epoch,
+            text,
+            mergeable=entry != lease.key,
+            positions=progress.positions,
+            strict=strict,
+        )
+
+    async def set_offset(
+        self, projection: ProjectionId, offset: Offset | None, *, expected: Offset | Anything | None = ANYTHING
+    ) -> None:
+        await self._must_know(projection)
+        name, key = projection.name, projection.key
+        rows = await self._rows(name)
+        mine = [row for row in rows if row.key == key or (row.mergeable and row.key == row.entry)]
+        if offset is not None and mine and is_mergeable(offset) != bool(mine[0].mergeable):
+            raise InvalidOffset(f"{projection} has offsets of another kind, so {offset!r} does not fit")
+        new = {} if offset is None else entries(key, offset)
+        lease = await self._raise_epoch(projection)
+        await self._fence(projection, lease.epoch)
+        # Fenced: nobody else moves it now. So what is compared is what is replaced.
+        found = _offset_from(await self._rows(name), key, own=True)
+        if not isinstance(expected, Anything) and not same(found, expected):
+            raise OffsetConflict(str(projection), show(expected), show(found))
+        await self._offsets.write(name, key, key, lease.epoch, new.get(key), mergeable=False, command=True)
+        for entry in {row.entry for row in mine} - set(new):
+            await self._offsets.clear(name, entry, key, lease.epoch)
+        for entry, text in new.items():
+            if entry != key:
+                await self._offsets.write(name, entry, key, lease.epoch, text, mergeable=True, command=True)
+
+    async def _raise_epoch(self, projection: ProjectionId) -> Lease:
+        for _ in range(MAX_TRIES):
+            found, last = await self._lease(projection)
+            lease = await self._move(projection, "raise_epoch", None if found is None else found.owner, found, last)
+            if lease is not None:
+                return lease
+        raise Busy(f"{projection}: others change it all the time: try again")
+
+    async def positions(self, name: str) -> dict[str, dict[LogPlace, int]]:
+        found: dict[str, dict[LogPlace, int]] = {}
+        for row in await self._offsets.all(name):
+            for place, offset in places_of(row).items():
+                topic, _, partition = place.rpartition(":")
+                found.setdefault(row.entry, {})[topic, int(partition)] = offset
+        return found
+
+    # What is wanted
+
+    async def desired(self, name: str) -> dict[str, Desired]:
+        found = await asyncio.gather(*(self._fetch("desired", name, nr) for nr in range(PARTITIONS)))
+        return {row[0]: Desired(bool(row[1]), row[2], row[3] or 0) for rows in found for row in rows}
+
+    async def pause(self, projection: ProjectionId, paused: bool) -> Desired:
+        return await self._want(projection, lambda before: msgspec.structs.replace(before, paused=paused))
+
+    async def skip(self, projection: ProjectionId, offset: str | None) -> Desired:
+        return await self._want(projection, lambda before: msgspec.structs.replace(before, skip=offset))
+
+    async def _want(self, projection: ProjectionId, change: Callable[[Desired], Desired]) -> Desired:
+        await self._must_know(projection)
+        place = (projection.name, projection.partition, projection.key)
+        for _ in range(MAX_TRIES):
+            rows = await self._fetch("desired", *place[:2], serial=True)
+            before = next((Desired(bool(row[1]), row[2], row[3] or 0) for row in rows if row[0] == place[2]), Desired())
+            after = msgspec.structs.replace(change(before), version=before.version + 1)
+            now = timestamp(self._clock.now_ms())
+            values = (after.paused, after.skip, after.version, now, *place, before.version or None)
+            if await self._session.write_if(self._cql["want"], *values):
+                return after
+        raise Busy(f"{projection}: others command it all the time: try again")
+
+    async def _must_know(self, projection: ProjectionId) -> None:
+        if (await self._lease(projection))[0] is not None:
+            return
+        if all(row.entry != projection.key for row in await self._rows(projection.name)):
+            raise UnknownProjection(projection.name, projection.key)
+
+    # Dead letters
+
+    async def _check_owner(self, lease: Lease) -> None:
+        """A look, no guarantee: dead letters are written under their offset, so that a late one does no harm."""
+        row = await self._offsets.one(lease.name, lease.key)
+        if row.epoch != lease.epoch:
+            raise OwnershipLost(f"{lease.name}-{lease.key}", lease.epoch)
+
+    async def bury(self, lease: Lease, letters: Sequence[ProjectionDeadLetter]) -> None:
+        await self._check_owner(lease)
+        await self._letters.bury(letters)
+
+    async def dead_letters(
+        self, name: str, key: str | None = None, *, requested: bool = False, limit: int = 1000
+    ) -> list[ProjectionDeadLetter]:
+        keys = [key] if key is not None else sorted(await self.leases(name))
+        found = [letter for one in keys for letter in await self._letters.list(name, one)]
+        return [letter for letter in found if letter.requested or not requested][:limit]
+
+    async def request_replay(self, projection: ProjectionId, offset: str | None = None) -> int:
+        count = await self._letters.request(projection.name, projection.key, offset)
+        if count:
+            await self._want(projection, lambda before: before)  # a new version: the owner looks
+        return count
+
+    async def answer_replay(self, lease: Lease, letter: ProjectionDeadLetter, cause: str | None) -> None:
+        await self._check_owner(lease)
+        await self._letters.answer(letter, cause)
+
+    async def drop_letters(self, projection: ProjectionId, offset: str | None = None) -> int:
+        return await self._letters.drop(projection.name, projection.key, offset)
+
+    # All of it
+
+    async def known(self, name: str | None = None) -> list[KnownProjection]:
+        leases: dict[tuple[str, str], tuple[Lease, Report]] = {
+            (row[0], row[1]): (Lease(*row[:5]), _report(row[5] or "{}"))
+            for row in await self._fetch("all_leases")
+            if row[1] is not None and row[3] is not None and name in (None, row[0])
+        }
+        names = {place[0] for place in leases} | {row[0] for row in await self._fetch("names_of_mirror")}
+        result: list[KnownProjection] = []
+        for one in sorted(names if name is None else names & {name}):
+            rows, desired = await self._rows(one), await self.desired(one)
+            keys = {key for found, key in leases if found == one} | {row.key or row.entry for row in rows}
+            for key in sorted(keys):
+                lease, report = leases.get((one, key), (None, Report()))
+                updated = max((row.updated for row in rows if row.key == key and row.updated), default=None)
+                letters = len(await self._letters.list(one, key))
+                offset = _offset_from(rows, key, own=True)
+                result.append(
+                    KnownProjection(one, key, lease, report, offset, updated, desired.get(key, Desired()), letters)
+                )
+        return result
+
+    def stamp(self) -> object:
+        return None
+
+    # Views
+
+    def view(self, copies: Mapping[str, str] | None = None) -> View:
+        return CassandraView(self._tables, copies or {})
+
+    @asynccontextmanager
+    async def transaction(
+        self, lease: Lease, copies: Mapping[str, str] | None = None
+    ) -> AsyncIterator[ViewTransaction]:
+        """Rows first, then the offset: events between a partition's mark and the offset are found covered there."""
+        await self._check_owner(lease)
+        running = CassandraTransaction(self._tables, lease, await self._commands(lease), copies or {})
+        try:
+            yield running
+        finally:
+            running.close()
+        await running.commit()
+        failpoint("view.rows")
+        await self._letters.bury(running.letters)
+        if running.forgotten is not None:
+            await self._letters.answer(running.forgotten, None)
+        if running.progress is not None:
+            await self.save(lease, running.progress)
+
+    async def _commands(self, lease: Lease) -> Commands:
+        """A command raises the epoch: so it is asked once."""
+        known = msgspec.structs.replace(lease, beat=0)
+        if known not in self._commanded:
+            rows = await self._offsets.all(lease.name)
+            own = max((row.since or 0 for row in rows if row.entry == lease.key), default=0)
+            if len(self._commanded) >= MAX_LEASES:
+                self._commanded.clear()
+            self._commanded[known] = Commands(own, {f"{lease.name}:{row.entry}": row.since or 0 for row in rows})
+        return self._commanded[known]
+
+    async def copies(self, name: str) -> Copies:
+        return (await self._copies(name, serial=False))[1]
+
+    async def _copies(self, name: str, *, serial: bool = True) -> tuple[int | None, Copies]:
+        """Readers need not wait for a switch that is under way: they see one copy or the other."""
+        rows = await self._fetch("copies", name, serial=serial)
+        return (rows[0][0], msgspec.json.decode(rows[0][1], type=Copies)) if rows else (None, Copies())
+
+    async def change_copies(self, name: str, before: Copies, after: Copies) -> bool:
+        version, found = await self._copies(name)
+        if found != before:
+            return False
+        values = ((version or 0) + 1, _encode(after).decode(), name, version)
+        done = await self._session.write_if(self._cql["put_copies"], *values)
+        return (await self._copies(name))[1] == after if done is None else done
+
+    async def copy_tables(self, copies: Mapping[str, str]) -> None:
+        await copy_tables(self._session, copies)
+
+    async def drop_tables(self, tables: Sequence[str]) -> None:
+        await drop_tables(self._session, tables)
+
+    async def erase(self, name: str) -> None:
+        keys = {one.key for one in await self.known(name)}
+        await asyncio.gather(*(self._session.write(self._cql["erase_letters"], name, key) for key in keys))
+        for number in range(PARTITIONS):
+            for what in ("erase_offsets", "erase_mirror", "erase_wishes"):
+                await self._session.write(self._cql[what], name, number)
+        await self._session.write(self._cql["erase_instances"], name)
+        await self._session.write(self._cql["erase_lease"], name)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+def _offset_from(rows: Sequence[OffsetRow], key: str, *, own: bool) -> Offset | None:
+    """As in SQLite: the key's own row, or the map of all entries of the name; with `own`, of those it wrote."""
+    if rows and all(row.mergeable for row in rows):
+        found = [row for row in rows if not own or row.key in (key, row.entry)]
+        return {row.entry: decode(row.offset or "", row.manifest or "") for row in found} or None
+    for row in rows:
+        if row.entry == key and not row.mergeable:
+            return decode(row.offset or "", row.manifest or "")
+    return None

@@ -1,0 +1,19 @@
+"""Which store keeps the offsets of a configuration's projections."""
+
+from __future__ import annotations
+
+from everlog.config import Config, prepare_folder
+from everlog.projections.port import OffsetStore
+from everlog.projections.sqlite.offset_store import FILE, SqliteOffsetStore
+from everlog.runtime.clock import Clock
+from everlog.sqlite.connection import Trace
+
+
+async def open_offset_store(config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> OffsetStore:
+    """Tables of Cassandra, or a file of its own in the folder, so that a projection never waits for the pipeline."""
+    if config.cassandra is not None:
+        from everlog.projections.cassandra.offset_store import CassandraOffsetStore
+
+        return await CassandraOffsetStore.open(config.cassandra, clock=clock, trace=trace)
+    prepare_folder(config.folder)
+    return SqliteOffsetStore(config.folder / FILE, synchronous=config.store.synchronous, clock=clock, trace=trace)

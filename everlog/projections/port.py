@@ -1,0 +1,296 @@
+"""What keeps the state of projections: offsets, owners, what is wanted of them, dead letters.
+
+The rules, which the conformance suite checks:
+
+* An offset moves only under the epoch of its owner, or by a command, which counts the epoch up. So a stale owner,
+  however late it wakes, changes nothing: it gets OwnershipLost.
+* `projection_offset` is the authority. `offset_store`, in the form of Akka and Pekko Projection, is its mirror; it is
+  read only where ours has no row, to take a projection over.
+* What is wanted (paused, skip) is a row that the owner follows, so that commands work while nobody runs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+import msgspec
+
+from everlog.errors import InvalidProjection
+from everlog.projections.copies import Copies
+from everlog.projections.ids import ProjectionId
+from everlog.projections.offsets import Offset
+from everlog.projections.save_window import LogPlace, OffsetProgress
+from everlog.runtime.lease import Lease
+
+
+class ViewChanged(Exception):
+    """Others wrote where a handler had read: nothing of that was stored, and it is handled again at once."""
+
+
+class Anything:
+    """Stands for "whatever the offset is now" in a compare-and-set."""
+
+
+ANYTHING: Final = Anything()
+
+
+class Desired(msgspec.Struct, frozen=True):
+    """What is wanted of an instance. `skip` is the offset of an envelope that is not to be handled."""
+
+    paused: bool = False
+    skip: str | None = None
+    version: int = 0
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What an owner says about itself, for those who look from outside.
+
+    `seen` is the version of Desired that it follows, `keys` how many keys its source has. `batch`: on Spark, from where
+    to where the batch goes that is being stored.
+    """
+
+    state: str = "new"
+    seen: int = 0
+    handled: int = 0
+    skipped: int = 0
+    restarts: int = 0
+    error: str | None = None
+    failing: str | None = None
+    attempts: int = 0
+    source: Mapping[str, Any] = {}
+    tracks_all: bool = False
+    keys: int = 1
+    batch: str | None = None
+    updated_ms: int = 0
+
+
+class KnownProjection(msgspec.Struct, frozen=True):
+    """A projection instance as the store knows it."""
+
+    name: str
+    key: str
+    lease: Lease | None
+    report: Report
+    offset: Offset | None
+    updated_ms: int | None
+    desired: Desired
+    dead_letters: int
+
+
+class ProjectionDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """An envelope that was given up. `payload` is None if it could not be written down: then it cannot be replayed."""
+
+    name: str
+    key: str
+    offset: str
+    manifest: str
+    cause: str
+    attempts: int
+    payload: bytes | None
+    created_ms: int
+    requested: bool = False
+
+
+class View(ABC):
+    """The tables that a handler fills, in the store's own database."""
+
+    @abstractmethod
+    async def execute(self, statement: str, *values: Any) -> int:
+        """Run a statement; how many rows it changed, -1 if the store does not count."""
+
+    @abstractmethod
+    async def fetch(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+
+
+class ViewTransaction(ABC):
+    """View rows and the offset, stored together or not at all."""
+
+    view: View
+
+    @property
+    def full(self) -> bool:
+        """Whether no further envelope may share this transaction."""
+        return False
+
+    @abstractmethod
+    def savepoint(self, offset: Offset | None = None) -> None:
+        """What follows is the envelope's at this offset, and can be undone by `undo`, until `keep`."""
+
+    @abstractmethod
+    def keep(self) -> None:
+        """What followed the last savepoint is good."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """Back to the last savepoint."""
+
+    @abstractmethod
+    def save(self, progress: OffsetProgress) -> None:
+        """Store the offset with what the view got."""
+
+    @abstractmethod
+    def bury(self, letters: Sequence[ProjectionDeadLetter]) -> None:
+        """Store dead letters with it."""
+
+    @abstractmethod
+    def forget(self, letter: ProjectionDeadLetter) -> None:
+        """The dead letter was handled."""
+
+
+class OffsetStore(ABC):
+    """The interface. Implemented by `everlog.projections.sqlite` and `everlog.projections.cassandra`."""
+
+    # Whether `view` and `transaction` are there.
+    has_views = False
+    # Whether a transaction is stored as a whole, however many partitions of tables it touches.
+    stores_whole = True
+    # How long to wait at least between looks for changes, because a look costs.
+    look_seconds = 0.0
+
+    # Owners
+
+    @abstractmethod
+    async def leases(self, name: str) -> dict[str, Lease]:
+        """The leases of a projection by key, free ones too."""
+
+    @abstractmethod
+    async def take(self, projection: ProjectionId, owner: str, seen: Lease | None) -> Lease | None:
+        """Become the owner under a new epoch, unless the lease is no longer as it was seen; then None.
+
+        Epochs of one name grow over all its keys, so that parts of a source may move from key to key.
+        """
+
+    @abstractmethod
+    async def renew(self, lease: Lease, report: Report) -> Lease | None:
+        """Count the beat up and leave a report. The lease as it is now, None if it is lost.
+
+        Its epoch may have grown by a command: then this owner starts its stream again, under the new one.
+        """
+
+    @abstractmethod
+    async def release(self, lease: Lease, report: Report) -> None:
+        """Free the key, if it is still this owner's."""
+
+    @abstractmethod
+    async def join(self, name: str, owner: str) -> dict[str, int]:
+        """Say that an instance lives; the beats of all that do or did."""
+
+    @abstractmethod
+    async def leave(self, name: str, owner: str) -> None:
+        """The instance ends."""
+
+    # Offsets
+
+    @abstractmethod
+    async def load(self, projection: ProjectionId) -> Offset | None:
+        """The stored offset. If all rows of the name are entries of maps: the map of all of them."""
+
+    @abstractmethod
+    async def save(self, lease: Lease, progress: OffsetProgress) -> None:
+        """Store how far the owner is. Raises OwnershipLost, and stores nothing, unless the epoch is still its own."""
+
+    @abstractmethod
+    async def set_offset(
+        self, projection: ProjectionId, offset: Offset | None, *, expected: Offset | Anything | None = ANYTHING
+    ) -> None:
+        """Replace the offset, or clear it with None, under a new epoch. Raises OffsetConflict, UnknownProjection."""
+
+    @abstractmethod
+    async def positions(self, name: str) -> dict[str, dict[LogPlace, int]]:
+        """By key: up to where in the log everything is done."""
+
+    # What is wanted
+
+    @abstractmethod
+    async def desired(self, name: str) -> dict[str, Desired]:
+        """What is wanted of each key; a key without a row wants nothing special."""
+
+    @abstractmethod
+    async def pause(self, projection: ProjectionId, paused: bool) -> Desired:
+        """Want an instance paused, or not. Raises UnknownProjection."""
+
+    @abstractmethod
+    async def skip(self, projection: ProjectionId, offset: str | None) -> Desired:
+        """Want an envelope skipped, or with None nothing any more. Raises UnknownProjection."""
+
+    # Dead letters
+
+    @abstractmethod
+    async def bury(self, lease: Lease, letters: Sequence[ProjectionDeadLetter]) -> None:
+        """Keep dead letters; the same offset again replaces the one before. Raises OwnershipLost."""
+
+    @abstractmethod
+    async def dead_letters(
+        self, name: str, key: str | None = None, *, requested: bool = False, limit: int = 1000
+    ) -> list[ProjectionDeadLetter]:
+        """Dead letters, oldest first."""
+
+    @abstractmethod
+    async def request_replay(self, projection: ProjectionId, offset: str | None = None) -> int:
+        """Want dead letters handled again: one, or all that can be. How many; the owner follows."""
+
+    @abstractmethod
+    async def answer_replay(self, lease: Lease, letter: ProjectionDeadLetter, cause: str | None) -> None:
+        """A dead letter was handled (cause None: it goes), or failed again (it stays). Raises OwnershipLost."""
+
+    @abstractmethod
+    async def drop_letters(self, projection: ProjectionId, offset: str | None = None) -> int:
+        """Forget dead letters, one or all; how many."""
+
+    # All of it
+
+    @abstractmethod
+    async def known(self, name: str | None = None) -> list[KnownProjection]:
+        """Every projection instance that ever ran here, or that can be taken over."""
+
+    @abstractmethod
+    def stamp(self) -> object:
+        """Differs from the last one if something was written since by whomever; None if that cannot be told cheaply."""
+
+    # Views
+
+    def view(self, copies: Mapping[str, str] | None = None) -> View:
+        """The view's tables, each statement on its own. `copies`: tables that stand under another name."""
+        raise InvalidProjection("this store has no tables for views")
+
+    def transaction(
+        self, lease: Lease, copies: Mapping[str, str] | None = None
+    ) -> AbstractAsyncContextManager[ViewTransaction]:
+        """View rows and offset together. Raises OwnershipLost before anything is done, ViewChanged at any time."""
+        raise InvalidProjection("this store cannot keep view rows and offsets together: use at_least_once")
+
+    @abstractmethod
+    async def copies(self, name: str) -> Copies:
+        """Which copies of a projection's view there are."""
+
+    @abstractmethod
+    async def change_copies(self, name: str, before: Copies, after: Copies) -> bool:
+        """Replace that, if it is as it was seen; whether it was."""
+
+    async def update_copies(self, name: str, change: Callable[[Copies], Copies]) -> Copies:
+        """Change what is there, again if somebody else was quicker; what it is now."""
+        while True:
+            seen = await self.copies(name)
+            after = change(seen)
+            if after == seen or await self.change_copies(name, seen, after):
+                return after
+
+    async def copy_tables(self, copies: Mapping[str, str]) -> None:
+        """Make empty tables like these, under other names, unless they are there. Raises InvalidProjection."""
+        raise InvalidProjection("this store has no tables for views")
+
+    async def drop_tables(self, tables: Sequence[str]) -> None:
+        """Drop tables of views, if they are there."""
+        raise InvalidProjection("this store has no tables for views")
+
+    @abstractmethod
+    async def erase(self, name: str) -> None:
+        """Forget a projection as a whole, as if it had never run. Its number as a copy must not come again."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of the files or connections."""

@@ -1,0 +1,198 @@
+"""What a projection on Spark reads: a view by tag or slices of all, or the records of a topic, as a stream."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from everlog.config import Config
+from everlog.core.places import LogOffsets, parse_place, place_name
+from everlog.core.tag_names import PER_SLICE_TAG, SLICES, slice_tag
+from everlog.core.timeuuid import TimeUuid
+from everlog.errors import InvalidOffset, InvalidProjection, LogTruncated, TopicMissing
+from everlog.log.stream import StreamDecoder
+from everlog.pipeline.sources import source_of
+from everlog.pipeline.start import Start
+from everlog.pipeline.task import for_tasks
+from everlog.projections.offsets import Offset
+from everlog.projections.record_source import Records
+from everlog.projections.save_window import OffsetProgress
+from everlog.projections.source import Source
+from everlog.projections.tag_source import TagSource
+from everlog.store.factory import open_log
+from everlog.tags.spark.stream import FORMAT, TagOptions, TagStreamSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RECORDS = "topic string, partition int, offset long, time timestamp, key string, action string, value binary"
+_RECORDS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("time", pa.timestamp("us", "UTC")),
+        ("key", pa.string()),
+        ("action", pa.string()),
+        ("value", pa.binary()),
+    ]
+)
+
+
+class SparkFeed(ABC):
+    """A source at work on Spark."""
+
+    tracks_all = False
+    # Whether it can be told where the first batch must end.
+    repeatable = False
+    keys: tuple[str, ...]
+
+    @abstractmethod
+    async def stream(
+        self, session: SparkSession, stored: Mapping[str, Offset | None], first: str | None = None
+    ) -> DataFrame:
+        """What comes after the stored offsets, by key. `first`: the offset of the stream that ends the first batch."""
+
+    @abstractmethod
+    def reached(self, offset: str) -> dict[str, OffsetProgress]:
+        """By key: what is done once a batch is that ends at this offset of the stream."""
+
+
+class TagFeed(SparkFeed):
+    """Events by tag, or by slices."""
+
+    tracks_all = True
+    repeatable = True
+
+    def __init__(self, config: Config, source: TagSource, max_events: int) -> None:
+        self._config = config
+        self._max_events = max_events
+        self._tags: dict[str, tuple[str, ...]] = {}
+        if source.name is not None:
+            self._tags[source.name] = (source.name,)
+        else:
+            size = SLICES // source.split
+            if size % PER_SLICE_TAG:
+                raise InvalidProjection(f"on Spark, slices are divided into {SLICES // PER_SLICE_TAG} keys at most")
+            self._tags = {
+                f"{first}-{first + size - 1}": tuple(
+                    slice_tag(one) for one in range(first, first + size, PER_SLICE_TAG)
+                )
+                for first in range(0, SLICES, size)
+            }
+        self.keys = tuple(self._tags)
+
+    async def stream(
+        self, session: SparkSession, stored: Mapping[str, Offset | None], first: str | None = None
+    ) -> DataFrame:
+        start = {key: None if stored[key] is None else str(stored[key]) for key in self.keys}
+        for at in filter(None, start.values()):
+            TimeUuid.parse(at)
+        options = TagOptions(
+            for_tasks(self._config), self._tags, start, self._max_events, None if first is None else json.loads(first)
+        )
+        session.dataSource.register(TagStreamSource)
+        return session.readStream.format(FORMAT).option("everlog", msgspec.json.encode(options).decode()).load()
+
+    def reached(self, offset: str) -> dict[str, OffsetProgress]:
+        found, short = json.loads(offset), self._config.journal.short
+        places = {parse_place(place): end for place, end in found["positions"].items()}
+        positions = {(short(topic), partition): end - 1 for (topic, partition), end in places.items()}
+        return {
+            key: OffsetProgress(TimeUuid.parse(at).uuid, positions=positions)
+            for key, at in found["at"].items()
+            if at is not None
+        }
+
+
+class RecordFeed(SparkFeed):
+    """The records of a topic, by the pipeline's own source."""
+
+    def __init__(self, config: Config, source: Records) -> None:
+        if source.split != 1:
+            raise InvalidProjection("on Spark, a topic's records are one key: its partitions are read in parallel")
+        self._topic = source.topic
+        self._name = config.journal.topic_prefix + source.topic
+        journal = msgspec.structs.replace(config.journal, topics=(self._name,))
+        self._config = msgspec.structs.replace(config, journal=journal)
+        self._source = source_of(self._config)
+        self.keys = (self._name,)
+
+    async def stream(
+        self, session: SparkSession, stored: Mapping[str, Offset | None], first: str | None = None
+    ) -> DataFrame:
+        assert first is None
+        start = Start(offsets=await self._start(stored[self._name]))
+        rows = RecordRows(self._topic, self._source.decoder)
+        return self._source.stream(session, start).mapInArrow(rows, RECORDS)
+
+    async def _start(self, stored: Offset | None) -> LogOffsets:
+        if stored is not None and not isinstance(stored, Mapping):
+            raise InvalidOffset(f"the offset {stored!r} is none of a topic's records: those are maps")
+        log = await open_log(self._config)
+        try:
+            topic = await log.topic(self._name)
+            if topic is None:
+                raise TopicMissing(f"there is no topic {self._topic} yet")
+            offsets: LogOffsets = {}
+            for partition in range(topic.partitions):
+                done = int(str((stored or {}).get(f"{self._name}-{partition}", -1)))
+                first = (await log.bounds(topic, partition)).start
+                if 0 <= done < first - 1:
+                    gone = f"records {done + 1} to {first - 1} are gone, the projection did not see them"
+                    raise LogTruncated(self._name, partition, gone)
+                offsets[place_name(self._name, partition)] = max(done + 1, first)
+            return offsets
+        finally:
+            await log.close()
+
+    def reached(self, offset: str) -> dict[str, OffsetProgress]:
+        ends = {parse_place(place)[1]: end - 1 for place, end in self._source.ends(offset).items() if end}
+        entries = {f"{self._name}-{partition}": at for partition, at in ends.items()}
+        positions = {(self._topic, partition): at for partition, at in ends.items()}
+        return {self._name: OffsetProgress(entries or None, positions=positions)}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRows:
+    """Rows of the pipeline's source as plain records; travels to the workers."""
+
+    topic: str
+    decoder: StreamDecoder
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for part in self.decoder(batch):
+                rows = [self._row(record) for record in part.records]
+                yield pa.RecordBatch.from_pylist(rows, schema=_RECORDS)
+
+    def _row(self, record: Any) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "time": datetime.fromtimestamp(record.timestamp / 1000, UTC),
+            "key": _text(record.key),
+            "action": _text(record.action),
+            "value": record.value,
+        }
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="replace")
+
+
+def feed_of(config: Config, source: Source, max_events: int) -> SparkFeed:
+    """The source as Spark reads it. A source of one's own has nothing that tasks could read."""
+    if isinstance(source, TagSource):
+        return TagFeed(config, source, max_events)
+    if isinstance(source, Records):
+        return RecordFeed(config, source)
+    raise InvalidProjection("on Spark, a source is a tag, slices, or the records of a topic")

@@ -1,0 +1,312 @@
+"""Queues on Cassandra: each shard belongs to one process at a time, all others reach it there.
+
+Whoever uses a shard that nobody owns becomes its owner, and listens for the others. One takes over when the owner's
+beat has stood still for a while of its own clock, or at once when the owner has let go. No wall clock is compared. A
+process without an address (`host=None`) cannot be reached and reaches nobody: the others get `OwnedElsewhere`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+
+from everlog.cassandra.session import Session, connect
+from everlog.config import CassandraConfig
+from everlog.config.queue_options import QueueSettings
+from everlog.errors import Busy, DeclarationRefused, InvalidConfig, MissingExtra, QueueNotFound
+from everlog.queues.cassandra.backend import (
+    Audited,
+    CassandraBackend,
+    CassandraDesk,
+    QueueSchema,
+    queue_statements,
+    read_audit,
+)
+from everlog.queues.cassandra.owner import Desk
+from everlog.queues.cassandra.protocol import Backend
+from everlog.queues.cassandra.shard import SWEEP, ShardService
+from everlog.queues.declaration import Declaration, decode_declaration, encode_declaration
+from everlog.queues.operations import READS, AskHead, AskStats, Claim, JobLease, JobPlace, Operation, QueueAnswer, Stats
+from everlog.queues.port import QueueStore
+from everlog.queues.shards import ShardPart, combine, in_turn, shard_of
+from everlog.runtime.clock import Clock
+from everlog.sqlite.connection import Trace
+
+if TYPE_CHECKING:
+    from everlog.queues.cassandra.calls import Call, Caller, CallServer, Nudges, Reply
+
+logger = logging.getLogger("everlog.queues")
+
+BEAT_SECONDS = 2.0
+TAKEOVER_SECONDS = 8.0
+REFRESH_SECONDS = 5.0
+
+T = TypeVar("T")
+
+
+class CassandraQueueStore(QueueStore):
+    """The queues of a keyspace."""
+
+    def __init__(
+        self,
+        config: CassandraConfig,
+        *,
+        clock: Clock | None = None,
+        trace: Trace | None = None,
+        name: str | None = None,
+        beat_seconds: float = BEAT_SECONDS,
+        takeover_seconds: float = TAKEOVER_SECONDS,
+        segment_records: int = 200_000,
+        sweep: int = SWEEP,
+        host: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        super().__init__(clock)
+        self.name = name or f"owner-{self.clock.new_id()}"
+        self.beat_seconds = beat_seconds
+        self.takeover_seconds = takeover_seconds
+        self.segment_records = segment_records
+        self.sweep = sweep
+        self._config = config
+        self._trace = trace
+        self._cql = queue_statements(config.keyspace)
+        self._session: Session | None = None
+        self._opening = asyncio.Lock()
+        self._shards: dict[tuple[str, int], ShardService] = {}
+        self._known: dict[str, tuple[float, Declaration]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._host = host
+        self._token = token
+        self._address = ""
+        self._server: CallServer | None = None
+        self._caller: Caller | None = None
+        self._nudges: Nudges | None = None
+
+    @property
+    def calls(self) -> bool:
+        """Whether this process reaches others."""
+        return self._caller is not None
+
+    @property
+    def nudged_at(self) -> str:
+        """Where this process hears that it should look."""
+        return "" if self._nudges is None else self._nudges.address
+
+    async def session(self) -> Session:
+        """Connected, with all tables there."""
+        async with self._opening:
+            if self._session is None:
+                await self.reach_others()
+                session = await connect(self._config, self._trace)
+                try:
+                    await QueueSchema(session).prepare()
+                except BaseException:
+                    await session.close()
+                    raise
+                self._loop = asyncio.get_running_loop()
+                self._session = session
+        return self._session
+
+    async def backend(self, name: str, part: ShardPart) -> Backend:
+        """The log of a shard."""
+        return CassandraBackend(await self.session(), name, part.index)
+
+    async def desk(self, name: str, part: ShardPart, settings: QueueSettings) -> Desk:
+        """What a shard has beside its log."""
+        return CassandraDesk(await self.session(), name, settings, self.clock, part)
+
+    async def reach_others(self) -> None:
+        """Be ready to call other processes, and to hear of work from them."""
+        host = self._host
+        if host is None or self._server is not None:
+            return
+        try:
+            from everlog.queues.cassandra.calls import Caller, CallServer, Nudges
+        except MissingExtra as error:
+            logger.warning("queues are used by this process alone, others cannot reach it: %s", error)
+            return
+        self._server = CallServer(host, self._token, self._serve_call)
+        self._caller = Caller(self._token, self.takeover_seconds / 2)
+        self._nudges = Nudges(self.ring)
+        try:
+            await self._nudges.open(host)
+        except OSError as error:
+            raise InvalidConfig(f"[queue] host = {host!r} is no address of this machine: {error}") from error
+
+    async def listen(self) -> str:
+        """The address of this process, where it answers from now on; empty if it does not."""
+        if self._server is not None and not self._address:
+            async with self._opening:
+                if not self._address:
+                    self._address = await self._server.start()
+        return self._address
+
+    async def _serve_call(self, call: Call) -> Reply | None:
+        shard = self._shards.get((call.queue, call.shard))
+        return None if call.owner != self.name or shard is None else await shard.answer(call)
+
+    async def send(self, address: str, call: Call) -> Reply:
+        assert self._caller is not None
+        return await self._caller.send(address, call)
+
+    def nudge(self, address: str, name: str) -> None:
+        if self._nudges is not None:
+            self._nudges.send(address, name)
+
+    def changes(self, name: str) -> object:
+        """Others may have changed it at any time: it is looked at with every poll."""
+        return self.clock.monotonic()
+
+    async def declare(self, wanted: Declaration) -> Declaration:
+        session = await self.session()
+        for _ in range(20):
+            found = await session.fetch(self._cql["queue"], wanted.name, serial=True)
+            if not found:
+                await session.write_if(self._cql["insert_queue"], wanted.name, encode_declaration(wanted).decode())
+                continue
+            before = decode_declaration(found[0][0])
+            if before.options.shards != wanted.options.shards:
+                raise DeclarationRefused(
+                    f"{wanted.name} has {before.options.shards} shards, which cannot change: declare another queue"
+                )
+            self._remember(before)
+            evolved = before.evolve(wanted, empty=await self._is_empty(wanted.name))
+            text = encode_declaration(evolved).decode()
+            if evolved == before or await session.write_if(self._cql["update_queue"], text, wanted.name, found[0][0]):
+                self._remember(evolved)
+                self.ring(wanted.name)
+                return self._known[wanted.name][1]
+        raise Busy(f"the declaration of {wanted.name} is being changed by others: try again")
+
+    async def _is_empty(self, name: str) -> bool:
+        stats = await self.execute(name, AskStats())
+        assert isinstance(stats, Stats)
+        return stats.ready + stats.delayed + stats.running == 0
+
+    def _remember(self, declaration: Declaration) -> None:
+        self._known[declaration.name] = (self.clock.monotonic(), declaration)
+
+    async def declared(self, name: str) -> Declaration | None:
+        known = self._known.get(name)
+        if known is not None and self.clock.monotonic() - known[0] < REFRESH_SECONDS:
+            return known[1]
+        session = await self.session()
+        found = await session.fetch(self._cql["queue"], name, serial=known is None)
+        if not found:
+            return None
+        self._remember(decode_declaration(found[0][0]))
+        return self._known[name][1]
+
+    async def known(self, name: str) -> Declaration:
+        """The declaration, or an error that names the queues that there are."""
+        found = await self.declared(name)
+        if found is None:
+            raise QueueNotFound(name, await self.names())
+        return found
+
+    async def names(self) -> list[str]:
+        session = await self.session()
+        return sorted(name for name, _ in await session.fetch(self._cql["queues"]))
+
+    async def execute(self, name: str, operation: Operation) -> QueueAnswer:
+        shards = (await self.known(name)).options.shards
+        index = shard_of(operation, shards)
+        if index is not None:
+            answer = await self._shard(name, index, shards).execute(operation)
+        elif isinstance(operation, Claim):
+            answer = await self._claim(name, operation, shards)
+        else:
+            answer = combine(operation, await self._of_all(name, operation, shards))
+        if not isinstance(operation, READS):
+            self.ring(name, operation)
+        return answer
+
+    async def _of_all(self, name: str, operation: Operation, shards: int) -> list[QueueAnswer]:
+        return await asyncio.gather(*(self._shard(name, at, shards).execute(operation) for at in range(shards)))
+
+    async def _claim(self, name: str, operation: Claim, shards: int) -> list[JobLease]:
+        """Of the shard that has the first job, then of the next one, until there are enough."""
+        heads = cast("list[JobPlace | None]", await self._of_all(name, AskHead(operation.fast_only), shards))
+        leases: list[JobLease] = []
+        for index in in_turn(heads):
+            if len(leases) < operation.limit:
+                wanted = msgspec.structs.replace(operation, limit=operation.limit - len(leases))
+                leases += cast("list[JobLease]", await self._shard(name, index, shards).execute(wanted))
+        return leases
+
+    def _shard(self, name: str, index: int, shards: int) -> ShardService:
+        found = self._shards.get((name, index))
+        if found is None:
+            found = self._shards[name, index] = ShardService(self, name, ShardPart(index, shards))
+        return found
+
+    async def audited(self, name: str, limit: int = 100) -> list[Audited]:
+        """What administrators did to a queue within a week, the newest first."""
+        await self.known(name)
+        return await read_audit(await self.session(), name, self.clock.now_ms(), limit)
+
+    def sibling(self) -> QueueStore:
+        """The queue is in this process: other threads ask the loop that has it."""
+        return _Door(self)
+
+    def counted(self, name: str) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for (queue, _), shard in self._shards.items():
+            if queue == name:
+                found.update(shard.counted)
+        return found
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None
+        return self._loop
+
+    async def close(self) -> None:
+        await super().close()
+        await asyncio.gather(*(shard.close() for shard in self._shards.values()))
+        self._shards.clear()
+        if self._server is not None:
+            await self._server.stop()
+        if self._caller is not None:
+            await self._caller.close()
+        if self._nudges is not None:
+            self._nudges.close()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+class _Door(QueueStore):
+    """The same queues for another thread."""
+
+    def __init__(self, inner: CassandraQueueStore) -> None:
+        super().__init__(inner.clock)
+        self._inner = inner
+
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        if asyncio.get_running_loop() is self._inner.loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._inner.loop))
+
+    async def declare(self, wanted: Declaration) -> Declaration:
+        return await self._call(self._inner.declare(wanted))
+
+    async def declared(self, name: str) -> Declaration | None:
+        return await self._call(self._inner.declared(name))
+
+    async def names(self) -> list[str]:
+        return await self._call(self._inner.names())
+
+    async def execute(self, name: str, operation: Operation) -> QueueAnswer:
+        return await self._call(self._inner.execute(name, operation))
+
+    def sibling(self) -> QueueStore:
+        return _Door(self._inner)
+
+    def counted(self, name: str) -> Counter[str]:
+        return self._inner.counted(name)

@@ -1,0 +1,24 @@
+"""Which store of queues a configuration names."""
+
+from __future__ import annotations
+
+from everlog.config import Config
+from everlog.queues.port import QueueStore
+from everlog.queues.sqlite.queue_store import SqliteQueueStore
+from everlog.queues.webhook import Webhook
+from everlog.runtime.clock import Clock
+from everlog.sqlite.connection import Trace
+
+
+def open_queues(config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> QueueStore:
+    """The store of queues; on a cluster it connects when it is first used."""
+    if config.cassandra is not None:
+        from everlog.queues.cassandra.queue_store import CassandraQueueStore
+
+        host, token = config.queue.host, config.server.cluster_token
+        store: QueueStore = CassandraQueueStore(config.cassandra, clock=clock, trace=trace, host=host, token=token)
+    else:
+        store = SqliteQueueStore(config.folder, synchronous=config.queue.synchronous, clock=clock, trace=trace)
+    if config.queue.webhook is not None:
+        store.webhook = Webhook(config.queue.webhook)
+    return store

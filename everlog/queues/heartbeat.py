@@ -1,0 +1,107 @@
+"""Heartbeats in a thread of their own: a job that keeps the event loop busy must not lose its lease for that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from everlog.errors import EverlogError
+from everlog.queues.operations import BeatAnswer, Handle, Heartbeat
+from everlog.queues.port import QueueStore
+from everlog.runtime.clock import Clock
+
+log = logging.getLogger("everlog.queues")
+
+# So many heartbeats fit into a lease: two may be lost.
+BEATS = 3
+MAX_SLEEP = 3600.0
+TellLost = Callable[[BeatAnswer], None]
+
+
+class _Watched(NamedTuple):
+    queue: str
+    interval: float
+    next_beat: float
+    told: TellLost
+
+
+class Heartbeats:
+    """Beats for all jobs of a worker. `told` is called, in the heart's thread, when a job is lost or must stop."""
+
+    def __init__(self, open_store: Callable[[], QueueStore], clock: Clock) -> None:
+        self._open_store = open_store
+        self._clock = clock
+        self._watched: dict[tuple[str, Handle], _Watched] = {}
+        self._lock = threading.RLock()  # taken for every job: a condition's own `with` would take longer
+        self._changed = threading.Condition(self._lock)
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="everlog-heart", daemon=True)
+        self._started = False
+        self._sleeps_until = 0.0
+
+    def watch(self, queue: str, handle: Handle, lease_ms: int, told: TellLost) -> None:
+        """Beat for a job from now on."""
+        interval = lease_ms / 1000 / BEATS
+        next_beat = self._clock.monotonic() + interval
+        with self._lock:
+            assert not self._closed
+            self._watched[queue, handle] = _Watched(queue, interval, next_beat, told)
+            if not self._started:
+                self._started = True
+                self._thread.start()
+            elif next_beat < self._sleeps_until:
+                self._changed.notify()
+
+    def forget(self, queue: str, handle: Handle) -> None:
+        with self._lock:
+            self._watched.pop((queue, handle), None)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._started:
+            self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            runner.run(self._beat_on())
+
+    async def _beat_on(self) -> None:
+        store = self._open_store()
+        try:
+            while (due := self._next_due()) is not None:
+                await asyncio.gather(*(self._beat(store, handle, watched) for handle, watched in due))
+        finally:
+            await store.close()
+
+    def _next_due(self) -> list[tuple[Handle, _Watched]] | None:
+        """Blocks until some beats are due: this thread has nothing else to do. None at the end."""
+        with self._changed:
+            while not self._closed:
+                now = self._clock.monotonic()
+                due = [(key, found) for key, found in self._watched.items() if found.next_beat <= now]
+                if due:
+                    for key, found in due:
+                        self._watched[key] = found._replace(next_beat=now + found.interval)
+                    return [(handle, found) for (_, handle), found in due]
+                nearest = min((found.next_beat for found in self._watched.values()), default=now + MAX_SLEEP)
+                self._sleeps_until = nearest
+                self._changed.wait(nearest - now)
+        return None
+
+    async def _beat(self, store: QueueStore, handle: Handle, watched: _Watched) -> None:
+        try:
+            answer = await store.execute(watched.queue, Heartbeat(handle))
+        except EverlogError as error:
+            log.warning("no heartbeat for %s of %s: %s", handle.entry, watched.queue, error)
+            return
+        assert isinstance(answer, BeatAnswer)
+        if answer.ack != "OK" or answer.stop is not None:
+            with self._changed:
+                known = self._watched.pop((watched.queue, handle), None) is not None
+            if known:  # else the job ended meanwhile, and its lease with it
+                watched.told(answer)

@@ -1,0 +1,103 @@
+"""From what a client says to the packet that is sent: keys, data and dates, all checked before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from everlog.core.time_span import Duration, milliseconds
+from everlog.errors import InvalidInput, InvalidKey
+from everlog.queues.columns import encode_columns_key
+from everlog.queues.declaration import Declaration
+from everlog.queues.keys import JobKey, encode_key, hash_key
+from everlog.queues.payload import encode_data
+from everlog.queues.priority import DEFAULT_PRIORITY, check_priority
+from everlog.queues.rows import Packet
+
+When = datetime | timedelta
+
+
+class NewJob(NamedTuple):
+    """A job to put. `at` or `delay`: not before then. `expires`: not after then (a moment, or how long from now)."""
+
+    key: JobKey | Mapping[str, Any]
+    data: Any = None
+    priority: int = DEFAULT_PRIORITY
+    at: When | None = None
+    delay: Duration | timedelta | None = None
+    expires: When | Duration | None = None
+
+
+def make_key(declaration: Declaration, key: object) -> bytes:
+    """The canonical bytes of a key; a declared one is a value per column, or a dictionary of them."""
+    schema = declaration.schema
+    if schema is None:
+        return encode_key(key)
+    columns = schema.key_columns
+    if isinstance(key, Mapping):
+        return encode_columns_key(columns, key)
+    values = key if isinstance(key, tuple) else (key,)
+    if len(values) != len(columns):
+        raise InvalidInput(f"the key of {declaration.name} has {len(columns)} columns, not {len(values)}")
+    return encode_columns_key(columns, dict(zip((column.name for column in columns), values, strict=True)))
+
+
+def parse_key(declaration: Declaration | None, text: str) -> JobKey:
+    """A key as one types it: text, or for declared columns one value for each, separated by commas."""
+    schema = None if declaration is None else declaration.schema
+    if schema is None:
+        return text
+    columns = schema.key_columns
+    parts = text.split(",") if len(columns) > 1 else [text]
+    if len(parts) != len(columns):
+        raise InvalidKey(f"the key is {','.join(column.name for column in columns)}, not {text!r}")
+    values: list[str | int | bytes] = []
+    for column, part in zip(columns, parts, strict=True):
+        try:
+            whole = column.width is not None
+            values.append(int(part) if whole else part if column.type == "string" else part.encode())
+        except ValueError as error:
+            raise InvalidKey(f"the key column {column.name} is {column.type}: {part!r} is not") from error
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def packing(job: NewJob, now: int) -> Callable[[Declaration], Packet]:
+    """What makes the packet that a put sends. All that needs no declaration is checked already."""
+    priority = check_priority(job.priority)
+    process_ms, expires_s = process_ms_of(job.at, job.delay, now), expires_s_of(job.expires, now)
+
+    def pack(declaration: Declaration) -> Packet:
+        key = make_key(declaration, job.key)
+        data = encode_data(job.data, declaration)
+        return Packet(key, hash_key(key), data, priority, now, process_ms, expires_s, declaration.version)
+
+    return pack
+
+
+def process_ms_of(at: When | None, delay: Duration | timedelta | None, now: int) -> int | None:
+    """When a job may start; None: at once."""
+    if at is not None and delay is not None:
+        raise InvalidInput("give `at` or `delay`, not both")
+    if delay is not None:
+        return now + milliseconds(delay)
+    return None if at is None else _absolute_ms("at", at, now)
+
+
+def expires_s_of(expires: When | Duration | None, now: int) -> int:
+    """The last second of its life, rounded up: a job must not expire earlier than it was told."""
+    if expires is None:
+        return 0
+    if isinstance(expires, str | int | float):
+        expires = timedelta(milliseconds=milliseconds(expires))
+    return -(-_absolute_ms("expires", expires, now) // 1000)
+
+
+def _absolute_ms(name: str, when: object, now: int) -> int:
+    if isinstance(when, timedelta):
+        return now + round(when.total_seconds() * 1000)
+    if not isinstance(when, datetime):
+        raise InvalidInput(f"{name} is a datetime or a timedelta, not {when!r}")
+    if when.tzinfo is None:
+        raise InvalidInput(f"{name}={when} has no time zone: write datetime(…, tzinfo=UTC)")
+    return round(when.timestamp() * 1000)

@@ -1,0 +1,128 @@
+"""Requests to a server, for the clients of its parts: a refusal there is the same error here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from everlog.errors import (
+    AccessDenied,
+    EverlogError,
+    InvalidConfig,
+    InvalidDocument,
+    InvalidInput,
+    MissingExtra,
+    StorageFailed,
+    Unreachable,
+)
+from everlog.wire.errors import error_of
+
+try:
+    import httpx
+except ImportError as error:
+    raise MissingExtra("server") from error
+
+LINES = "application/x-ndjson"
+TIMEOUT = 30.0
+TOKEN_VARIABLE = "EVERLOG_TOKEN"  # noqa: S105  # the name of a variable
+# Many requests may be under way at once; streams stay open.
+_LIMITS = httpx.Limits(max_connections=200, max_keepalive_connections=50)
+
+
+def open_client(address: str, token: str | None) -> httpx.AsyncClient:
+    """A client of a server; the token may come from the environment, never from the address."""
+    url = httpx.URL(address.rstrip("/"))
+    if url.userinfo or url.query:
+        raise InvalidConfig("a token does not belong into an address: connect(address, token=…), or EVERLOG_TOKEN")
+    known = token or os.environ.get(TOKEN_VARIABLE)
+    headers = {} if known is None else {"Authorization": f"Bearer {known}"}
+    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT, headers=headers, limits=_LIMITS)
+
+
+class Wire:
+    """Sends requests and raises what the server refuses."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Any = ...,
+    ) -> httpx.Response:
+        """One request with its answer."""
+        content = None if body is ... else msgspec.json.encode(body)
+        try:
+            answer = await self._http.request(method, url, params=_given(params), headers=headers, content=content)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        if answer.is_error:
+            raise refusal_of(answer)
+        return answer
+
+    async def lines(self, url: str, params: Mapping[str, Any] | None = None) -> AsyncGenerator[str, None]:
+        """JSON lines, as they come. A line that says what went wrong is raised."""
+        async with aclosing(self.stream(url, params, {"Accept": LINES})) as found:
+            async for line in found:
+                if line.startswith('{"error":'):
+                    raise refusal(500, msgspec.json.decode(line)["error"])
+                if line:
+                    yield line
+
+    async def stream(
+        self,
+        url: str,
+        params: Mapping[str, Any] | None,
+        headers: Mapping[str, str],
+        *,
+        patience: float | None = TIMEOUT,
+    ) -> AsyncGenerator[str, None]:
+        """The lines of a long answer."""
+        how: dict[str, Any] = {"params": _given(params), "headers": headers, "timeout": httpx.Timeout(patience)}
+        try:
+            async with self._http.stream("GET", url, **how) as answer:
+                if answer.is_error:
+                    await answer.aread()
+                    raise refusal_of(answer)
+                async for line in answer.aiter_lines():
+                    yield line
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        return Unreachable(f"the server at {self._http.base_url} does not answer: {str(error) or type(error).__name__}")
+
+
+def _given(params: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if params is None else {name: value for name, value in params.items() if value is not None}
+
+
+def refusal_of(answer: httpx.Response) -> EverlogError:
+    """The error that the server meant."""
+    try:
+        return refusal(answer.status_code, answer.json())
+    except (ValueError, KeyError, TypeError):
+        return StorageFailed(f"{answer.url} answers {answer.status_code} without a reason: is it an Everlog server?")
+
+
+def refusal(status: int, body: dict[str, Any]) -> EverlogError:
+    """The error that a status and a body stand for."""
+    code, text, extra = str(body["code"]), str(body["description"]), body.get("extra")
+    known = error_of(code, text, extra)
+    if known is not None:
+        return known
+    if status in (401, 403):
+        return AccessDenied(f"{text} (connect with token=…, or set {TOKEN_VARIABLE})")
+    if code == "invalid-request":
+        return InvalidInput(text)
+    if status < 500:
+        return InvalidDocument(code, text, **(extra or {}))
+    return Unreachable(text) if status == 503 else StorageFailed(text)

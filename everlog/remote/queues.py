@@ -1,0 +1,192 @@
+"""Queues of a server, as the same store that local ones are: `Queue` and `Worker` do not know the difference.
+
+Operations that are ready at the same moment travel in one request, as they share one commit where the files are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from everlog.errors import AnswerLost, EverlogError, MissingExtra, QueueNotFound, StorageFailed, Unreachable
+from everlog.queues.declaration import Declaration
+from everlog.queues.operations import READS, Operation, Put, QueueAnswer
+from everlog.queues.port import QueueStore
+from everlog.queues.wire import MEDIA_TYPE, WireError, WireOutcome, decode_outcomes, encode_operations, unpack_error
+from everlog.remote.connection import refusal
+from everlog.runtime.clock import Clock
+
+try:
+    import httpx
+except ImportError as error:
+    raise MissingExtra("server") from error
+
+TIMEOUT = 30.0
+MAX_BATCH = 256
+MAX_BATCH_BYTES = 4 * 1024 * 1024
+LONGEST_WAIT = 20.0
+RETRY_SECONDS = 1.0
+REFRESH_SECONDS = 5.0
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class _Request(NamedTuple):
+    operation: Operation
+    future: asyncio.Future[QueueAnswer]
+
+
+class _Known(NamedTuple):
+    since: float
+    declaration: Declaration
+
+
+class RemoteQueueStore(QueueStore):
+    """The queues of a server."""
+
+    def __init__(self, http: httpx.AsyncClient, clock: Clock, *, owns_client: bool = False) -> None:
+        super().__init__(clock)
+        self._http = http
+        self._owns_client = owns_client
+        self._gathered: dict[str, list[_Request]] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._known: dict[str, _Known] = {}
+
+    async def declare(self, wanted: Declaration) -> Declaration:
+        body = msgspec.to_builtins(wanted)
+        del body["name"]
+        answer = await self._call("PUT", _url(wanted.name), content=msgspec.json.encode(body))
+        return self._remember(answer)
+
+    async def declared(self, name: str) -> Declaration | None:
+        known = self._known.get(name)
+        if known is not None and self.clock.monotonic() - known.since < REFRESH_SECONDS:
+            return known.declaration
+        try:
+            return self._remember(await self._call("GET", _url(name)))
+        except QueueNotFound:
+            return None
+
+    def _remember(self, answer: httpx.Response) -> Declaration:
+        found = msgspec.json.decode(answer.content, type=_DeclarationBody).declaration
+        self._known[found.name] = _Known(self.clock.monotonic(), found)
+        return found
+
+    async def names(self) -> list[str]:
+        answer = await self._call("GET", "/queues")
+        return msgspec.json.decode(answer.content, type=dict[str, list[str]])["queues"]
+
+    async def execute(self, name: str, operation: Operation) -> QueueAnswer:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[QueueAnswer] = loop.create_future()
+        gathered = self._gathered.setdefault(name, [])
+        if not gathered:
+            loop.call_soon(self._flush, name)
+        gathered.append(_Request(operation, future))
+        return await future
+
+    def _flush(self, name: str) -> None:
+        gathered = self._gathered.pop(name, [])
+        while gathered:
+            size = count = 0
+            for request in gathered[:MAX_BATCH]:
+                size += len(request.operation.packet.data) if isinstance(request.operation, Put) else 0
+                if count and size > MAX_BATCH_BYTES:
+                    break
+                count += 1
+            task = asyncio.create_task(self._send(name, gathered[:count]))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+            gathered = gathered[count:]
+
+    async def _send(self, name: str, batch: Sequence[_Request]) -> None:
+        operations = [request.operation for request in batch]
+        outcomes: Sequence[WireOutcome]
+        try:
+            headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
+            url = f"{_url(name)}/operations"
+            answer = await self._call("POST", url, content=encode_operations(operations), headers=headers)
+            outcomes = decode_outcomes(answer.content, operations)
+        except _Lost as lost:
+            outcomes = [
+                Unreachable(str(lost)) if isinstance(one, READS) else AnswerLost(name, str(lost)) for one in operations
+            ]
+        except EverlogError as error:
+            outcomes = [error] * len(operations)
+        for request, outcome in zip(batch, outcomes, strict=True):
+            if request.future.done():
+                continue
+            if isinstance(outcome, EverlogError):
+                request.future.set_exception(outcome)
+            else:
+                request.future.set_result(outcome)
+
+    async def wait(self, name: str, listener: str, seconds: float) -> bool:
+        """A long poll; a server that is away is no wake-up, and not asked again at once."""
+        wait = min(seconds, LONGEST_WAIT)
+        parameters: dict[str, Any] = {"seconds": wait, "listener": listener}
+        try:
+            answer = await self._call("POST", f"{_url(name)}/wait", params=parameters, timeout=wait + TIMEOUT)
+        except EverlogError as error:
+            if not error.retriable:
+                raise
+            await asyncio.sleep(min(seconds, RETRY_SECONDS))
+            return False
+        return msgspec.json.decode(answer.content, type=dict[str, bool])["woken"]
+
+    async def _call(self, method: str, url: str, **options: Any) -> httpx.Response:
+        """A request; what the server refuses is raised as it would be there."""
+        try:
+            answer = await self._http.request(method, url, **options)
+        except _NOT_SENT as error:
+            raise Unreachable(f"the server at {self._http.base_url} does not answer: {error!r}") from error
+        except httpx.TransportError as error:
+            raise _Lost(f"the server at {self._http.base_url} did not answer to the end: {error!r}") from error
+        if answer.is_error:
+            raise _refusal(answer)
+        return answer
+
+    def sibling(self) -> RemoteQueueStore:
+        """Connections belong to an event loop."""
+        http = httpx.AsyncClient(base_url=self._http.base_url, headers=self._http.headers, timeout=TIMEOUT)
+        return RemoteQueueStore(http, self.clock, owns_client=True)
+
+    def counted(self, name: str) -> Counter[str]:
+        """The server counts."""
+        return Counter()
+
+    async def close(self) -> None:
+        await super().close()
+        if self._sending:
+            await asyncio.gather(*self._sending, return_exceptions=True)
+        if self._owns_client:
+            await self._http.aclose()
+
+
+class _Lost(Unreachable):
+    """Sent, and not answered."""
+
+
+class _DeclarationBody(msgspec.Struct):
+    declaration: Declaration
+
+
+def _url(name: str) -> str:
+    return f"/queues/{quote(name, safe='')}"
+
+
+def _refusal(answer: httpx.Response) -> EverlogError:
+    try:
+        found = answer.json()
+        facts = dict(found.get("extra") or {})
+        text, kind = str(found["description"]), str(facts.pop("error", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return StorageFailed(f"{answer.url} answers {answer.status_code} without a reason: is it an Everlog server?")
+    if not kind:
+        known = answer.status_code in (401, 403, 503)
+        return refusal(answer.status_code, found) if known else StorageFailed(text)
+    return unpack_error(WireError(kind, text, facts))

@@ -1,0 +1,77 @@
+"""Who takes which keys: instances share a projection's keys by leases. Pure: time is an argument.
+
+An owner renews its lease by counting a beat up. Nobody compares clocks: a lease is stale for an observer who saw the
+same beat for the lease's whole length on its own clock. The owner gives up earlier, counting from before it asked
+for the renewal; so it never works on a key that another may have taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Who owns a key: `epoch` grows with every change of hands, `beat` with every renewal. No owner: free."""
+
+    name: str
+    key: str
+    owner: str | None
+    epoch: int
+    beat: int = 0
+
+
+class LeaseWatch:
+    """Remembers since when each lease and each instance has shown the same beat."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: dict[str, tuple[object, float]] = {}
+
+    def look(self, name: str, beat: object, now: float) -> bool:
+        """Whether this one is alive: its beat changed within the lease's length, as seen from here."""
+        before = self._seen.get(name)
+        if before is None or before[0] != beat:
+            self._seen[name] = (beat, now)
+            return True
+        return now - before[1] < self._seconds
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget all others."""
+        self._seen = {name: seen for name, seen in self._seen.items() if name in names}
+
+
+class Shares(NamedTuple):
+    """What an instance should do: keys to take, keys to give up."""
+
+    take: list[str]
+    give: list[str]
+
+
+def share(me: str, keys: Collection[str], owners: Mapping[str, str | None], alive: Collection[str]) -> Shares:
+    """Fair shares: once all have done this, no living instance has more than one key more than another.
+
+    `owners`: who holds each key now, None where it is free or its lease is stale. The limits of all instances add up
+    to the number of keys, so an instance beyond its limit gives keys up only if somebody else has room for them.
+    """
+    living = sorted({*alive, me})
+    held: dict[str, list[str]] = {name: [] for name in living}
+    free: list[str] = []
+    for key in sorted(keys):
+        owner = owners.get(key)
+        if owner in held:
+            held[owner].append(key)
+        else:
+            free.append(key)
+    least, more = divmod(len(keys), len(living))
+    # Who has most already may keep one key more than the others: no key moves without need.
+    order = sorted(living, key=lambda name: (-len(held[name]), name))
+    limits = {name: least + (place < more) for place, name in enumerate(order)}
+    room = limits[me] - len(held[me])
+    if room >= 0:
+        # Instances start at different places, so that they seldom reach for the same key.
+        start = living.index(me) * max(1, len(free) // len(living)) % len(free) if free else 0
+        return Shares([*free[start:], *free[:start]][:room], [])
+    return Shares([], held[me][room:])

@@ -1,0 +1,156 @@
+"""The HTTP application: routes of the parts, one way to answer errors, one guard. Parts add their routes below."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+from everlog.client import Everlog
+from everlog.documents.ids import next_id
+from everlog.errors import EverlogError, MissingExtra
+from everlog.runtime.service import Service
+
+try:
+    from litestar import Litestar
+    from litestar.datastructures import State
+    from litestar.exceptions import HTTPException
+    from litestar.types import ControllerRouterHandler, Receive, Scope, Send
+except ImportError as error:
+    raise MissingExtra("server") from error
+
+from everlog.console.console import console_running
+from everlog.console.routes import CONSOLE_ROUTES
+from everlog.server.audit import Audit
+from everlog.server.errors import handle_http, handle_refusal, handle_unexpected
+from everlog.server.fanout import Fanout
+from everlog.server.request_watch import HttpCounters, RequestWatch
+from everlog.server.requests import in_time
+from everlog.server.routes.definitions import DEFINITION_ROUTES
+from everlog.server.routes.documents import CONTENT_ROUTES
+from everlog.server.routes.journals import JOURNAL_ROUTES
+from everlog.server.routes.nodes import NODE_ROUTES
+from everlog.server.routes.operations import OPERATION_ROUTES
+from everlog.server.routes.projections import PROJECTION_ROUTES
+from everlog.server.routes.queues import QUEUE_ROUTES
+from everlog.server.routes.snapshots import SNAPSHOT_ROUTES
+from everlog.server.routes.tags import TAG_ROUTES
+from everlog.server.schemas.openapi import openapi_config
+from everlog.server.security.guard import Security, guard
+from everlog.server.security.login import LOGIN_ROUTES
+
+# Every part's routes. What a route needs is in its `opt`, see security.py; nothing else says who may do what.
+ROUTES: list[ControllerRouterHandler] = [
+    *CONTENT_ROUTES,
+    *DEFINITION_ROUTES,
+    *NODE_ROUTES,
+    *JOURNAL_ROUTES,
+    *SNAPSHOT_ROUTES,
+    *TAG_ROUTES,
+    *PROJECTION_ROUTES,
+    *QUEUE_ROUTES,
+    *OPERATION_ROUTES,
+    *LOGIN_ROUTES,
+    *CONSOLE_ROUTES,
+]
+
+
+class Application(Litestar):
+    """Routes by the path as it was sent: an encoded slash is not a separator, and `/%74ags` is not `/tags`."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        await self._watched(scope, receive, send)
+
+    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw: bytes | None = scope.get("raw_path")
+        if raw is not None:
+            scope["path"] = raw.partition(b"?")[0].decode("latin-1")
+        scope.setdefault("state", {})
+        watch = RequestWatch(scope, send, self.state.http_counters, self.state.audit)  # type: ignore[arg-type]
+        try:
+            await super().__call__(scope, in_time(receive, self.state.body_seconds), watch.send)
+        finally:
+            watch.end()
+
+
+def make_app(
+    log: Everlog,
+    *,
+    security: Security | None = None,
+    routes: Sequence[ControllerRouterHandler] = (),
+    metrics: Sequence[Callable[[], str]] = (),
+) -> Application:
+    """The application on an open log; whoever opened it closes it.
+
+    `routes`: more of them, under the same guard. `metrics`: more lines for Prometheus, such as those of
+    `everlog.projections.metrics.Metrics` where projections run in this process.
+    """
+    clock = log.parts.clock
+
+    def new_error_id() -> str:
+        return next_id(clock.now_ms(), UUID(clock.new_id()).int)
+
+    @asynccontextmanager
+    async def running(app: Litestar) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for service in await document_services(log):
+                service.start()
+                stack.push_async_callback(service.stop)
+            await stack.enter_async_context(console_running(app, log))
+            yield
+
+    return Application(
+        [*ROUTES, *routes],
+        guards=[guard],
+        exception_handlers={
+            EverlogError: handle_refusal,
+            HTTPException: handle_http,
+            Exception: handle_unexpected,
+        },
+        lifespan=[running],
+        openapi_config=openapi_config(),
+        # Bodies are read by the handlers, which know the limit of their part.
+        request_max_body_size=None,
+        state=State(
+            {
+                "log": log,
+                "documents": log.documents,
+                "config": log.config,
+                "security": security or Security.of(log.config, clock),
+                "audit": Audit(log),
+                "http_counters": HttpCounters(),
+                "metrics": tuple(metrics),
+                "new_error_id": new_error_id,
+                "stopping": asyncio.Event(),
+                "body_seconds": max(log.config.server.body_timeout, log.config.documents.request_timeout),
+                "fanout": Fanout(),
+            }
+        ),
+        # Errors are answered by our handlers and logged there.
+        logging_config=None,
+    )
+
+
+async def document_services(log: Everlog) -> list[Service]:
+    """What runs beside the routes: recovery of the outbox, often for the last half hour, now and then for all."""
+    parts, config = log.parts, log.config.documents
+    recovery = (await log.documents.open()).recovery
+    started = False
+
+    async def hot() -> object:
+        nonlocal started
+        if not started:  # what the last run of this process left need not wait for its time
+            found = await recovery.everything()
+            started = True
+            return found
+        return await recovery.hot()
+
+    return [
+        Service("documents-hot", config.hot_recovery_retry, hot, clock=parts.clock, store=parts.store),
+        Service("documents-stale", config.stale_recovery_retry, recovery.stale, clock=parts.clock, store=parts.store),
+    ]

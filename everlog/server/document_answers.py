@@ -1,0 +1,127 @@
+"""Answers about documents: HAL bodies, headers, and server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+from litestar import Response
+
+from everlog.documents.bodies import encode_body
+from everlog.documents.documents import CollectionPage, Document
+from everlog.documents.history import DocumentEvent
+from everlog.documents.ids import etag_of
+from everlog.documents.model import WrittenDocument
+from everlog.server.errors import JSON
+from everlog.server.request_watch import HttpCounters
+from everlog.server.sse import Checkpoint, Frame, Items, event_stream
+
+PREFIX = "/hyper-storage"
+POSITION = "Journal-Position"
+MAX_CHECKPOINT = 10.0
+_SAFE = "/~:@!$&'()*+,;=-._"
+_OF_THIS_PAGE = ("after", "explain", "position")
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+def content_url(path: str) -> str:
+    """Where a document is."""
+    return f"{PREFIX}/content/{quote(path, safe=_SAFE)}"
+
+
+def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+    return Response(_encode(value), status_code=status, media_type=JSON, headers=headers)
+
+
+def revision_headers(revision: int) -> dict[str, str]:
+    return {"Revision": str(revision), "Hyperbus-Revision": str(revision)}
+
+
+def written_answer(written: WrittenDocument, headers: dict[str, str]) -> Response[bytes]:
+    """A write: 201 with links and the place, or 200 with the transaction alone."""
+    headers |= revision_headers(written.revision)
+    if written.position is not None:
+        headers[POSITION] = str(written.position)
+    if not written.created:
+        return json_answer({"transactionId": written.transaction_id}, headers=headers)
+    body = {
+        "transactionId": written.transaction_id,
+        "path": written.path,
+        "_links": {
+            "self": {"href": f"{PREFIX}/transactions/{{transactionId}}", "templated": True},
+            "location": {"href": f"{PREFIX}/content/{{path}}", "templated": True},
+        },
+    }
+    return json_answer(body, status=201, headers=headers | {"Location": content_url(written.path)})
+
+
+def document_answer(found: Document, headers: dict[str, str]) -> Response[bytes]:
+    headers |= revision_headers(found.revision) | {"ETag": found.etag}
+    return Response(found.json.encode(), media_type=JSON, headers=headers)
+
+
+def page_etag(page: CollectionPage) -> str:
+    """A weak tag: pages of one revision say the same, perhaps from another index."""
+    return "W/" + etag_of(page.revision)
+
+
+def page_answer(path: str, page: CollectionPage, given: dict[str, str], headers: dict[str, str]) -> Response[bytes]:
+    """A page of a collection, with the link to the next one if there may be one."""
+    headers |= revision_headers(page.revision)
+    headers["ETag"] = page_etag(page)
+    if page.count is not None:
+        headers["Hyper-Storage-Count"] = str(page.count)
+    body: dict[str, Any] = {"_embedded": {"els": msgspec.Raw(page.json.encode())}}
+    if page.next is not None:
+        query = {name: value for name, value in given.items() if name not in _OF_THIS_PAGE} | page.next
+        body["_links"] = {"next": {"href": f"{content_url(path)}?{urlencode(query)}"}}
+    if page.explanation is not None:
+        body["explain"] = page.explanation
+    return json_answer(body, headers=headers)
+
+
+def event_body(event: DocumentEvent) -> dict[str, Any]:
+    """An event as history and feeds show it."""
+    return {
+        "method": event.method,
+        "path": event.path,
+        "headers": {
+            "messageId": event.message_id,
+            "correlationId": event.correlation_id,
+            "revision": event.revision,
+            "transactionId": event.transaction_id,
+        },
+        "time": event.time_ms,
+        "position": str(event.position),
+        "body": msgspec.Raw(encode_body(event.body).encode()),
+    }
+
+
+def server_sent(
+    items: AsyncGenerator[DocumentEvent | int, None], *, every: float, stopping: asyncio.Event, counters: HttpCounters
+) -> AsyncIterator[bytes]:
+    """A feed on the wire. The id of an event is its revision."""
+    return event_stream(
+        _frames(items),
+        checkpoint=lambda revision: f'{{"revision":{revision}}}',
+        every=min(every, MAX_CHECKPOINT),
+        stopping=stopping,
+        counters=counters,
+    )
+
+
+async def _frames(items: AsyncGenerator[DocumentEvent | int, None]) -> Items:
+    reached: int | None = None
+    async with contextlib.aclosing(items):
+        async for item in items:
+            if isinstance(item, DocumentEvent):
+                reached = item.revision
+                yield [Frame(str(reached), item.method, _encode(event_body(item)).decode())]
+            else:
+                skipped = 0 if reached is None else item - reached  # of other elements of the collection
+                reached = item
+                yield Checkpoint(str(item), skipped)

@@ -1,0 +1,45 @@
+"""JSON lines: one document per line, as they come. A last line `{"error": …}` says that more was to come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from litestar.response import Stream
+
+from everlog.errors import EverlogError
+from everlog.server.errors import describe
+from everlog.server.requests import AnyRequest
+
+LINES = "application/x-ndjson"
+T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode_lines
+
+
+def wants_lines(request: AnyRequest) -> bool:
+    """Whether the reader asks for lines."""
+    accepted = request.headers.get("accept", "")
+    return any(kind in accepted for kind in (LINES, "application/jsonl", "application/x-jsonlines"))
+
+
+async def lines_answer(
+    request: AnyRequest,
+    pages: AsyncIterator[Sequence[T]],
+    body: Callable[[T], Any],
+    headers: Mapping[str, str] | None = None,
+) -> Stream:
+    """All pages as lines. The first one is read before the answer begins, so that its errors have their status."""
+    first = await anext(pages, None)
+
+    async def lines() -> AsyncIterator[bytes]:
+        if first is None:
+            return
+        yield _encode([body(one) for one in first])
+        try:
+            async for page in pages:
+                yield _encode([body(one) for one in page])
+        except EverlogError as error:
+            yield _encode([{"error": describe(error, request.app.state.new_error_id())}])
+
+    return Stream(lines, media_type=LINES, headers=dict(headers or {}))

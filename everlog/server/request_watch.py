@@ -1,0 +1,77 @@
+"""What is noted about every request: counters for Prometheus, headers that protect browsers, ends of operations."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+
+from litestar.types import HTTPScope, Message, Send
+
+from everlog.server.audit import Audit
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_PAGE_POLICY = (
+    "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+
+
+class HttpCounters:
+    """Requests by route, method and status. Routes are counted by their name, so the numbers stay few."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str, int]] = Counter()
+        self.seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self.open = 0
+        self.streams = 0
+        self.cut = 0
+
+    def note_cut(self) -> None:
+        """A connection was ended because its peer took too long."""
+        self.cut += 1
+
+
+class RequestWatch:
+    """One request from its beginning to its end."""
+
+    def __init__(self, scope: HTTPScope, send: Send, counters: HttpCounters, audit: Audit) -> None:
+        self._scope = scope
+        self._send = send
+        self._counters = counters
+        self._audit = audit
+        self._began = time.perf_counter()
+        self._status = 500
+        counters.open += 1
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            headers = list(message["headers"])
+            _protect(headers)
+            message["headers"] = headers
+            operation = self._scope["state"].pop("operation", None)
+            if operation is not None:
+                await self._audit.answered(operation, self._status, self._scope["state"].get("facts", {}))
+        await self._send(message)
+
+    def end(self) -> None:
+        handler = self._scope.get("route_handler")
+        name = getattr(handler, "handler_name", "none") if handler is not None else "none"
+        method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
+        self._counters.open -= 1
+        self._counters.requests[name, method, self._status] += 1
+        self._counters.seconds[name, method] += time.perf_counter() - self._began
+
+
+def _protect(headers: list[tuple[bytes, bytes]]) -> None:
+    """What browsers need to be told; what a route says itself counts."""
+    given = {name.lower(): value for name, value in headers}
+    wanted = {
+        b"x-content-type-options": b"nosniff",
+        b"referrer-policy": b"same-origin",
+        b"x-frame-options": b"DENY",
+        b"cache-control": b"no-store",
+    }
+    if given.get(b"content-type", b"").startswith(b"text/html"):
+        wanted[b"content-security-policy"] = _PAGE_POLICY.encode()
+    headers += [(name, value) for name, value in wanted.items() if name not in given]

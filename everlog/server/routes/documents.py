@@ -1,0 +1,280 @@
+"""The routes of documents. Paths are taken as they were sent, so that an encoded slash stays part of its segment."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from litestar import Response, delete, patch, post, put, route
+from litestar.response import Stream
+
+from everlog.documents.bodies import decode_body
+from everlog.documents.conditional import Preconditions
+from everlog.documents.documents import Documents
+from everlog.documents.model import Method
+from everlog.documents.paths import parse_path
+from everlog.documents.query import Query
+from everlog.errors import InvalidDocument
+from everlog.server.document_answers import (
+    document_answer,
+    event_body,
+    json_answer,
+    page_answer,
+    page_etag,
+    revision_headers,
+    server_sent,
+    written_answer,
+)
+from everlog.server.document_requests import body_bytes, config_of, content_path, correlation, documents_of
+from everlog.server.requests import AnyRequest, flag, parameters, whole_number
+from everlog.server.routes.nodes import routed
+from everlog.server.schemas import document_examples as examples
+from everlog.server.schemas.documents import (
+    ANY,
+    CONTENT_PATH,
+    CREATED,
+    OBJECT,
+    PAGE_OR_BODY,
+    READ_HEADERS,
+    READ_PARAMETERS,
+    REVISION,
+    WRITE_HEADERS,
+    WRITING,
+    WRITTEN,
+    answer,
+    header,
+    operation,
+)
+from everlog.server.sse import stream_answer
+
+HISTORY_PAGE = 100
+REPLACED = answer("Done", WRITTEN, WRITING, examples=examples.WRITTEN)
+MADE = answer("Made", CREATED, WRITING | {"Location": "Where it is"}, examples=examples.CREATED)
+
+
+async def _write(request: AnyRequest, method: Method, data: bytes, body: Any) -> Response[Any]:
+    docs, uri = documents_of(request), parse_path(content_path(request)).uri
+    return await routed(request, docs.writers, uri, data, lambda: _write_here(request, method, body))
+
+
+async def _write_here(request: AnyRequest, method: Method, body: Any) -> Response[bytes]:
+    headers = request.headers
+    message_id = headers.get("hyperbus-message-id", headers.get("idempotency-key"))
+    wait = headers.get("hyper-storage-wait")
+    if wait not in (None, "full", "none"):
+        raise InvalidDocument("invalid-header", "Hyper-Storage-Wait is 'full' or 'none'")
+    written = await documents_of(request).write(
+        method,
+        content_path(request),
+        body,
+        if_match=headers.get("if-match"),
+        if_none_match=headers.get("if-none-match"),
+        message_id=message_id,
+        correlation_id=headers.get("hyperbus-correlation-id"),
+        wait=wait == "full",
+    )
+    known = correlation(request)
+    if message_id is not None:
+        known["Hyperbus-Message-Id"] = message_id
+    return written_answer(written, known)
+
+
+@route(
+    "/hyper-storage/content/{path:path}",
+    http_method=["GET", "HEAD"],
+    name="content.get",
+    operation_class=operation(
+        CONTENT_PATH,
+        *READ_PARAMETERS,
+        *READ_HEADERS,
+        header("Last-Event-ID", "With feed: go on behind this revision"),
+        answers={
+            200: answer(
+                "The body, a page, or changes",
+                PAGE_OR_BODY,
+                REVISION | {"ETag": "Of the body or the page", "Hyper-Storage-Count": "Elements of the collection"},
+                examples=examples.CONTENT,
+            ),
+            304: answer("What the client has is current", headers=REVISION | {"ETag": "The same"}),
+        },
+        refusals=(504,),
+    ),
+)
+async def get_content(request: AnyRequest) -> Response[Any]:
+    """A document, an element, or a page of a collection; with `feed`, `history`, `at`, `diff` its changes."""
+    docs, given, headers = documents_of(request), parameters(request), correlation(request)
+    name = content_path(request)
+    if "feed" in given and request.method == "GET":
+        return await _feed(request, name, given)
+    token = _token(given)
+    if "history" in given:
+        return await _history(docs, name, given, token, headers)
+    if "at" in given:
+        return await _at(docs, name, given["at"], token, headers)
+    if "diff" in given:
+        return await _diff(docs, name, given["diff"], token, headers)
+    conditions = Preconditions.of(request.headers.get("if-match"), request.headers.get("if-none-match"))
+    if parse_path(name).kind == "collection":
+        page = await docs.list(name, _query(given), token=token)
+        if conditions.unchanged(page_etag(page)):
+            return _unchanged(page_etag(page), page.revision, headers)
+        return page_answer(name, page, given, headers)
+    found = await docs.get(name, token=token)
+    if conditions.unchanged(found.etag):
+        return _unchanged(found.etag, found.revision, headers)
+    return document_answer(found, headers)
+
+
+def _unchanged(etag: str, revision: int, headers: dict[str, str]) -> Response[None]:
+    return Response(None, status_code=304, headers=headers | revision_headers(revision) | {"ETag": etag})
+
+
+def _token(given: dict[str, str]) -> str | None:
+    """The position that an answer must include. It may stand as `after`, where a page or a revision has no colon."""
+    if ":" in given.get("after", ""):
+        return given.pop("after")
+    return given.get("position")
+
+
+def _query(given: dict[str, str]) -> Query:
+    return Query(
+        filter=given.get("filter", ""),
+        sort=given.get("sort", ""),
+        size=whole_number(given, "size"),
+        skip_max=whole_number(given, "skipMax"),
+        after=given.get("after"),
+        explain=flag(given, "explain"),
+    )
+
+
+async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream:
+    """`Last-Event-ID`, or `after` for those who cannot set headers: go on behind that revision."""
+    last = request.headers.get("last-event-id", given.get("after"))
+    after = whole_number({"Last-Event-ID": last}, "Last-Event-ID") if last is not None else None
+    if after is not None and after < 0:
+        raise InvalidDocument("invalid-parameter", "Last-Event-ID is a revision, 0 for the beginning")
+    docs, config, stopping = documents_of(request), config_of(request), request.app.state.stopping
+    parse_path(path)
+    counters = request.app.state.http_counters
+    return stream_answer(
+        lambda: server_sent(
+            docs.feed(path, after=after), every=config.feed_checkpoint, stopping=stopping, counters=counters
+        )
+    )
+
+
+async def _history(
+    docs: Documents, path: str, given: dict[str, str], token: str | None, headers: dict[str, str]
+) -> Response[bytes]:
+    """Changes, oldest first, or newest first with `history=reverse`; `after` is a revision."""
+    size = whole_number(given, "size")
+    limit = HISTORY_PAGE if size is None else size
+    after = whole_number(given, "after") or 0
+    if not 1 <= limit <= 1000 or after < 0:
+        raise InvalidDocument("invalid-parameter", "size is between 1 and 1,000, after is a revision")
+    reverse = given["history"] == "reverse"
+    events = docs.history(path, after=after, limit=limit, reverse=reverse, token=token)
+    found = [event async for event in events]
+    body: dict[str, Any] = {"_embedded": {"els": [event_body(event) for event in found]}}
+    if len(found) == limit and not reverse:
+        body["_links"] = {"next": {"href": f"?history&size={limit}&after={found[-1].revision}"}}
+    return json_answer(body, headers=headers)
+
+
+async def _at(docs: Documents, path: str, text: str, token: str | None, headers: dict[str, str]) -> Response[bytes]:
+    """A revision, or a time such as 2026-01-31T12:00:00Z."""
+    if text.isdecimal() and len(text) <= 18:
+        revision = int(text)
+    else:
+        try:
+            moment = datetime.fromisoformat(text.replace(" ", "+"))
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise InvalidDocument("invalid-parameter", "at is a revision, or a time such as 2026-01-31T12:00:00Z")
+        revision = await docs.revision_at(path, moment, token=token)
+    body = await docs.at(path, revision, token=token)
+    wrapped = {"_embedded": {"els": body}} if parse_path(path).kind == "collection" else body
+    return json_answer(wrapped, headers=headers | revision_headers(revision))
+
+
+async def _diff(docs: Documents, path: str, text: str, token: str | None, headers: dict[str, str]) -> Response[bytes]:
+    old, comma, new = text.partition(",")
+    if not comma or not old.isdecimal() or not new.isdecimal() or len(text) > 37:
+        raise InvalidDocument("invalid-parameter", "diff is two revisions: diff=3,5")
+    patch_ = await docs.diff(path, int(old), int(new), token=token)
+    return json_answer(patch_, headers=headers | {"Content-Type": examples.MERGE_PATCH})
+
+
+@put(
+    "/hyper-storage/content/{path:path}",
+    status_code=200,
+    operation_class=operation(
+        CONTENT_PATH,
+        *WRITE_HEADERS,
+        answers={200: REPLACED, 201: MADE},
+        refusals=(408, 409, 412, 413, 421, 422, 429, 504),
+        body=ANY,
+        example=examples.ORDER,
+        optional=True,
+    ),
+)
+async def put_content(request: AnyRequest) -> Response[Any]:
+    """Store a document or an element; without a body, begin an empty collection."""
+    data = await body_bytes(request)
+    place = parse_path(content_path(request))
+    return await _write(request, "put", data, None if not data and place.kind == "collection" else decode_body(data))
+
+
+@patch(
+    "/hyper-storage/content/{path:path}",
+    status_code=200,
+    operation_class=operation(
+        CONTENT_PATH,
+        *WRITE_HEADERS,
+        answers={200: REPLACED},
+        refusals=(408, 409, 412, 413, 421, 422, 429, 504),
+        body=OBJECT,
+        example=examples.CHANGE,
+    ),
+)
+async def patch_content(request: AnyRequest) -> Response[Any]:
+    """Merge into what is stored (RFC 7396)."""
+    data = await body_bytes(request)
+    return await _write(request, "patch", data, decode_body(data))
+
+
+@delete(
+    "/hyper-storage/content/{path:path}",
+    status_code=200,
+    operation_class=operation(
+        CONTENT_PATH,
+        *WRITE_HEADERS,
+        answers={200: REPLACED},
+        refusals=(409, 412, 421, 422, 429, 504),
+    ),
+)
+async def delete_content(request: AnyRequest) -> Response[Any]:
+    """Delete a document, an element or a collection."""
+    return await _write(request, "delete", b"", None)
+
+
+@post(
+    "/hyper-storage/content/{path:path}",
+    status_code=201,
+    operation_class=operation(
+        CONTENT_PATH,
+        *WRITE_HEADERS,
+        answers={201: MADE},
+        refusals=(405, 408, 409, 412, 413, 421, 422, 429, 504),
+        body=OBJECT,
+        example=examples.ORDER,
+    ),
+)
+async def post_content(request: AnyRequest) -> Response[Any]:
+    """Add an element to a collection under a new id."""
+    data = await body_bytes(request)
+    return await _write(request, "post", data, decode_body(data))
+
+
+CONTENT_ROUTES = [get_content, put_content, patch_content, delete_content, post_content]

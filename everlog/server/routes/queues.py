@@ -1,0 +1,398 @@
+"""The routes of work queues: `/queues/{name}/…`. JSON for people and other languages, and one route for our client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from litestar import MediaType, Response, Router, delete, get, post, put
+from litestar.params import JSONBody, PathParameter, QueryParameter
+
+from everlog.client import Everlog
+from everlog.config.queue_options import MAX_PAYLOAD, check_name
+from everlog.errors import AccessDenied, EverlogError
+from everlog.queues.checks import check_operation
+from everlog.queues.declaration import ColumnSchema, Declaration, convert_schemas
+from everlog.queues.jobs import Job
+from everlog.queues.listeners import listener_name
+from everlog.queues.new_job import parse_key
+from everlog.queues.operations import Handle, Operation, Pause
+from everlog.queues.queue import Queue
+from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_operations, encode_outcomes
+from everlog.server.audit import note
+from everlog.server.queue_errors import QUEUE_HANDLERS, NoSuchLetter
+from everlog.server.requests import AnyRequest, read_body
+from everlog.server.schemas import queue_examples as examples
+from everlog.server.schemas.openapi import shown
+from everlog.server.schemas.queues import (
+    MAX_WAIT,
+    BeatBody,
+    CancelBody,
+    ClaimBody,
+    ClaimsBody,
+    CountBody,
+    DeadPageBody,
+    DeclareBody,
+    FailBody,
+    FlagsBody,
+    JobBody,
+    PageBody,
+    PausedBody,
+    PutBody,
+    QueueBody,
+    QueuesBody,
+    ReceiptBody,
+    StatsBody,
+    WokenBody,
+    also_fine,
+    claimed_body,
+    dead_body,
+    flag_body,
+    job_fields,
+    moment,
+    read_data,
+    read_key,
+    read_place,
+    refusals,
+    write_place,
+)
+from everlog.server.security.guard import begin_operation, principal_of
+
+MAX_BODY = 2 * MAX_PAYLOAD
+OPERATORS = (Pause,)  # what an operator does, through whichever route: it needs the scope admin
+BODY_SECONDS = 30.0
+Name = Annotated[str, PathParameter(description="The queue")]
+EntryPath = Annotated[int, PathParameter(description="The number of the job")]
+TokenPath = Annotated[int, PathParameter(description="The token of the claim")]
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")]
+
+
+def _log(request: AnyRequest) -> Everlog:
+    found: Everlog = request.app.state.log
+    return found
+
+
+def _queue(request: AnyRequest, name: str) -> Queue:
+    return _log(request).queue(name)
+
+
+@get("/", responses=refusals(), opt=shown(answers={200: examples.NAMES}))
+async def list_queues(request: AnyRequest) -> QueuesBody:
+    """The names of all queues."""
+    return QueuesBody(await _log(request).queues.names())
+
+
+@get("/{name:str}", responses=refusals(404), opt=shown(answers={200: examples.QUEUE}))
+async def get_queue(request: AnyRequest, name: Name) -> QueueBody:
+    """What a queue is declared to be."""
+    return QueueBody(await _queue(request, name).declaration())
+
+
+@put(
+    "/{name:str}",
+    responses=refusals(408, 409, 413),
+    opt=shown(body=examples.DECLARE, answers={200: examples.QUEUE}),
+    request_max_body_size=1024 * 1024,
+)
+async def declare_queue(request: AnyRequest, name: Name, data: JSONBody[DeclareBody]) -> QueueBody:
+    """Make a queue, or change its options. Needs the scope `admin`, unless it does no more than a first put does."""
+    schemas: tuple[ColumnSchema, ...] = convert_schemas(data.schemas)
+    wanted = Declaration(check_name(name), data.options, schemas, data.description)
+    queues = _log(request).queues
+    found = await queues.declared(name)
+    if wanted != (found or Declaration(name)):
+        await begin_operation(request)
+    return QueueBody(await queues.declare(wanted))
+
+
+@post(
+    "/{name:str}/jobs",
+    status_code=201,
+    responses={**also_fine(200, ReceiptBody, "Merged with what is there"), **refusals(408, 409, 413)},
+    opt=shown(body=examples.PUT, answers={201: examples.CREATED, 200: examples.MERGED}),
+    request_max_body_size=MAX_BODY,
+)
+async def put_job(request: AnyRequest, name: Name, data: JSONBody[PutBody]) -> Response[ReceiptBody]:
+    """Put a job, or merge it into the one that waits for its key. The first put makes the queue."""
+    queue = _queue(request, name)
+    declaration = await _log(request).queues.declared(queue.name)
+    receipt = await queue.put(
+        read_key(data.key, declaration),
+        read_data(data, declaration),
+        priority=data.priority,
+        at=data.at,
+        delay=data.delay,
+        expires=data.expires_at if data.expires_in is None else data.expires_in,
+    )
+    status = 201 if receipt.result == "CREATED" else 200
+    return Response(ReceiptBody(receipt.result, receipt.entry), status_code=status)
+
+
+@get("/{name:str}/jobs", responses=refusals(404), opt=shown(answers={200: examples.WAITING}))
+async def peek_jobs(
+    request: AnyRequest,
+    name: Name,
+    limit: Limit = 10,
+    after: Annotated[str | None, QueryParameter(description="The `next` of the page before")] = None,
+    key: Annotated[str | None, QueryParameter(description="Only the jobs of this key, also running ones")] = None,
+) -> PageBody:
+    """What waits, in the order in which it will run; nothing is claimed."""
+    queue = _queue(request, name)
+    if key is not None:
+        found = await queue.get(parse_key(await queue.declaration(), key))
+        return PageBody([JobBody(**job_fields(info)) for info in found])
+    found = await queue.peek(limit, after=None if after is None else read_place(after))
+    following = write_place(found[-1].row.order) if len(found) == limit else None
+    return PageBody([JobBody(**job_fields(info)) for info in found], following)
+
+
+@get("/{name:str}/claims", responses=refusals(404), opt=shown(answers={200: examples.CLAIMED}))
+async def list_claims(request: AnyRequest, name: Name, limit: Limit = 100) -> PageBody:
+    """What is being processed; the one whose lease ends first at the head."""
+    return PageBody([JobBody(**job_fields(info)) for info in await _queue(request, name).leases(limit)])
+
+
+@post(
+    "/{name:str}/claims",
+    status_code=200,
+    responses=refusals(404, 408, 413),
+    opt=shown(body=examples.CLAIM, answers={200: examples.CLAIMS}),
+    request_max_body_size=65_536,
+)
+async def claim_jobs(request: AnyRequest, name: Name, data: JSONBody[ClaimBody]) -> ClaimsBody:
+    """Take the first jobs that are due; with `wait`, wait for one. Each is yours until its deadline."""
+    jobs = await _claim_patiently(request, _queue(request, name), data)
+    return ClaimsBody([claimed_body(job) for job in jobs])
+
+
+async def _claim_patiently(request: AnyRequest, queue: Queue, wanted: ClaimBody) -> list[Job]:
+    """Claims again after every wake-up, until the time is over, the client is gone, or the server stops."""
+    clock, store = _log(request).parts.clock, _log(request).queues
+    listener = listener_name(wanted.owner, clock.new_id())
+    ends = clock.monotonic() + wanted.wait
+    while True:
+        jobs = await queue.claim(wanted.limit, owner=wanted.owner, lease=wanted.lease, fast_only=wanted.fast_only)
+        left = ends - clock.monotonic()
+        if jobs or left <= 0 or request.app.state.stopping.is_set():
+            return jobs
+        if await _listen(request, store.wait(queue.name, listener, left)) is None:
+            return []
+
+
+async def _listen(request: AnyRequest, waiting: Any) -> bool | None:
+    """Whether a wake-up came; None if nobody is there to hear it, or the server stops."""
+    wait = asyncio.ensure_future(waiting)
+    ends = [asyncio.ensure_future(_gone(request)), asyncio.ensure_future(request.app.state.stopping.wait())]
+    try:
+        await asyncio.wait([wait, *ends], return_when=asyncio.FIRST_COMPLETED)
+        return bool(await wait) if wait.done() else None
+    finally:
+        for task in (wait, *ends):
+            task.cancel()
+        await asyncio.gather(wait, *ends, return_exceptions=True)
+
+
+async def _gone(request: AnyRequest) -> None:
+    """Returns when the client has hung up."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+@post(
+    "/{name:str}/claims/{entry:int}/{token:int}/heartbeat",
+    status_code=200,
+    responses=refusals(404, 409),
+    opt=shown(answers={200: examples.BEAT}),
+)
+async def beat_job(request: AnyRequest, name: Name, entry: EntryPath, token: TokenPath) -> BeatBody:
+    """Keep a job for one more lease."""
+    answer = await _queue(request, name).heartbeat(Handle(entry, token))
+    return BeatBody(moment(answer.deadline_ms), answer.stop, answer.reason)
+
+
+@post("/{name:str}/claims/{entry:int}/{token:int}/done", status_code=204, responses=refusals(404, 409))
+async def finish_job(request: AnyRequest, name: Name, entry: EntryPath, token: TokenPath) -> None:
+    """The work is finished: the job goes."""
+    await _queue(request, name).done(Handle(entry, token))
+
+
+@post(
+    "/{name:str}/claims/{entry:int}/{token:int}/fail",
+    status_code=204,
+    responses=refusals(404, 408, 409, 413),
+    opt=shown(body=examples.FAIL),
+    request_max_body_size=65_536,
+)
+async def fail_job(
+    request: AnyRequest, name: Name, entry: EntryPath, token: TokenPath, data: JSONBody[FailBody]
+) -> None:
+    """The attempt failed: again later, or a dead letter."""
+    await _queue(request, name).fail(Handle(entry, token), data.reason, delay=data.delay, retry=data.retry)
+
+
+@post("/{name:str}/claims/{entry:int}/{token:int}/release", status_code=204, responses=refusals(404, 409))
+async def release_job(request: AnyRequest, name: Name, entry: EntryPath, token: TokenPath) -> None:
+    """Give a job back untouched; that does not count as a failure."""
+    await _queue(request, name).release(Handle(entry, token))
+
+
+@post(
+    "/{name:str}/cancel",
+    status_code=200,
+    responses=refusals(404, 408, 413),
+    opt=shown(body=examples.CANCEL, answers={200: examples.COUNT}),
+    request_max_body_size=65_536,
+)
+async def cancel_job(request: AnyRequest, name: Name, data: JSONBody[CancelBody]) -> CountBody:
+    """Remove what waits for a key, tell what runs to stop."""
+    queue = _queue(request, name)
+    key = read_key(data.key, await queue.declaration())
+    return CountBody(await queue.cancel(key, data.reason))
+
+
+@post(
+    "/{name:str}/pause",
+    status_code=200,
+    responses=refusals(404),
+    opt=shown(answers={200: examples.PAUSED}, scope="admin"),
+)
+async def pause_queue(request: AnyRequest, name: Name) -> PausedBody:
+    """Give out no more jobs. Needs the scope `admin`."""
+    return PausedBody(True, await _queue(request, name).pause())
+
+
+@post(
+    "/{name:str}/resume",
+    status_code=200,
+    responses=refusals(404),
+    opt=shown(answers={200: examples.RESUMED}, scope="admin"),
+)
+async def resume_queue(request: AnyRequest, name: Name) -> PausedBody:
+    """Give out jobs again. Needs the scope `admin`."""
+    return PausedBody(False, await _queue(request, name).resume())
+
+
+@get("/{name:str}/dead", responses=refusals(404), opt=shown(answers={200: examples.DEAD}))
+async def list_dead(
+    request: AnyRequest,
+    name: Name,
+    limit: Limit = 100,
+    before: Annotated[int | None, QueryParameter(description="The `next` of the page before")] = None,
+) -> DeadPageBody:
+    """Dead letters, the newest first."""
+    found = await _queue(request, name).dead(limit, before=before)
+    return DeadPageBody([dead_body(letter) for letter in found], found[-1].entry if len(found) == limit else None)
+
+
+@post(
+    "/{name:str}/dead/{entry:int}/revive",
+    status_code=200,
+    responses=refusals(404, 409),
+    opt=shown(answers={200: examples.CREATED}),
+)
+async def revive_job(request: AnyRequest, name: Name, entry: EntryPath) -> ReceiptBody:
+    """Put a dead letter back into the queue."""
+    receipt = await _queue(request, name).revive(entry)
+    if receipt is None:
+        raise NoSuchLetter(detail=f"{name} has no dead letter {entry}")
+    return ReceiptBody(receipt.result, receipt.entry)
+
+
+@get("/{name:str}/flags", responses=refusals(404), opt=shown(answers={200: examples.FLAGS}))
+async def list_flags(request: AnyRequest, name: Name) -> FlagsBody:
+    """What somebody should look at."""
+    return FlagsBody([flag_body(flag) for flag in await _queue(request, name).flags()])
+
+
+@delete("/{name:str}/flags/{reason:str}", status_code=204, responses=refusals(404))
+async def ack_flag(
+    request: AnyRequest, name: Name, reason: Annotated[str, PathParameter(description="The flag's reason")]
+) -> None:
+    """Close a flag."""
+    if not await _queue(request, name).ack_flag(reason):
+        raise NoSuchLetter(detail=f"{name} has no open flag {reason!r}")
+
+
+@get("/{name:str}/stats", responses=refusals(404), opt=shown(answers={200: examples.STATS}))
+async def get_stats(request: AnyRequest, name: Name) -> StatsBody:
+    """How many jobs are ready, delayed, running, dead."""
+    found = await _queue(request, name).stats()
+    oldest = None if found.oldest_due_ms is None else moment(found.oldest_due_ms)
+    return StatsBody(found.ready, found.delayed, found.running, found.dead, found.paused, oldest)
+
+
+@post("/{name:str}/wait", status_code=200, responses=refusals(404), opt=shown(answers={200: examples.WOKEN}))
+async def wait_for_work(
+    request: AnyRequest,
+    name: Name,
+    seconds: Annotated[float, QueryParameter(ge=0, le=MAX_WAIT, description="How long")] = 30.0,
+    listener: Annotated[str, QueryParameter(max_length=1000, description="Who waits: the owner of its claims")] = "",
+) -> WokenBody:
+    """Wait until there may be work."""
+    log = _log(request)
+    await log.queue(name).declaration()
+    listening = listener_name(listener, log.parts.clock.new_id())
+    return WokenBody(bool(await _listen(request, log.queues.wait(name, listening, seconds))))
+
+
+@post(
+    "/{name:str}/operations",
+    status_code=200,
+    media_type=MediaType.MESSAGEPACK,
+    responses=refusals(404, 408, 413),
+    opt=shown(body=examples.OPERATIONS, answers={200: examples.OUTCOMES}),
+    description="For the Python client: operations as MessagePack, answered in their order.",
+)
+async def run_operations(request: AnyRequest, name: Name) -> Response[bytes]:
+    body = await read_body(request, limit=MAX_BODY, seconds=BODY_SECONDS)
+    operations, store = decode_operations(body), _log(request).queues
+    declaration = await _queue(request, name).declaration()
+    may_operate = principal_of(request).may("admin")
+    acts = [one for one in operations if isinstance(one, OPERATORS)]
+    if acts and may_operate:
+        await begin_operation(request)
+        note(request, paused=acts[-1].paused)
+
+    async def run(operation: Operation) -> WireOutcome:
+        try:
+            if isinstance(operation, OPERATORS) and not may_operate:
+                raise AccessDenied(f"pausing and resuming {name} needs the scope 'admin'")
+            check_operation(operation, declaration)
+            return await store.execute(name, operation)
+        except EverlogError as error:
+            return error
+
+    outcomes = await asyncio.gather(*(run(operation) for operation in operations))
+    return Response(encode_outcomes(outcomes), media_type=MEDIA_TYPE)
+
+
+QUEUE_ROUTES = [
+    Router(
+        "/queues",
+        route_handlers=[
+            list_queues,
+            get_queue,
+            declare_queue,
+            put_job,
+            peek_jobs,
+            list_claims,
+            claim_jobs,
+            beat_job,
+            finish_job,
+            fail_job,
+            release_job,
+            cancel_job,
+            pause_queue,
+            resume_queue,
+            list_dead,
+            revive_job,
+            list_flags,
+            ack_flag,
+            get_stats,
+            wait_for_work,
+            run_operations,
+        ],
+        exception_handlers=QUEUE_HANDLERS,
+        tags=["queues"],
+    )
+]

@@ -1,0 +1,60 @@
+"""What the OpenAPI document shows of the routes of documents: bodies that could be sent, and what could come back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everlog.server.errors import JSON
+
+MERGE_PATCH = "application/merge-patch+json"
+EVENTS = "text/event-stream"
+
+TRANSACTION_ID = "orders~:6f2d5c40-fe9c-11f0-8080-808080808080:7"
+_POSITION = "documents:3:42"
+_EVENT = (
+    'id: 7\nevent: feed:put\ndata: {"method":"feed:put","path":"orders~/o-1","headers":{"messageId":"m-1",'
+    f'"correlationId":"m-1","revision":7,"transactionId":"{TRANSACTION_ID}"}},"time":1769860800000,'
+    f'"position":"{_POSITION}","body":{{"total":12,"id":"o-1"}}}}\n\n'
+)
+_SORT = [{"fieldName": "total", "fieldType": "decimal", "order": "desc"}]
+
+ORDER = {"total": 12, "customer": "ann"}
+STORED = {**ORDER, "id": "o-1"}
+CHANGE = {"total": 13, "note": None}
+CONTENT = {JSON: STORED, MERGE_PATCH: CHANGE, EVENTS: _EVENT}
+WRITTEN = {JSON: {"transactionId": TRANSACTION_ID}}
+CREATED = {
+    JSON: {
+        "transactionId": TRANSACTION_ID,
+        "path": "orders~/o-1",
+        "_links": {
+            "self": {"href": "/hyper-storage/transactions/{transactionId}", "templated": True},
+            "location": {"href": "/hyper-storage/content/{path}", "templated": True},
+        },
+    }
+}
+_DONE: dict[str, Any] = {"transactionId": TRANSACTION_ID, "revision": 7}
+TRANSACTION = {JSON: {**_DONE, "completedAt": 1769860800012, "position": _POSITION}}
+TRANSACTIONS = {JSON: {"_embedded": {"els": [{**_DONE, "completedAt": None, "position": None}]}}}
+INDEX_NEW = {"indexId": "by-total", "sortBy": _SORT, "filterBy": "total > 5"}
+INDEX_CREATED = {
+    JSON: {
+        "indexId": "by-total",
+        "path": "orders~",
+        "_links": {"self": {"href": "/hyper-storage/indexes/orders~"}},
+    }
+}
+INDEX = {JSON: {**INDEX_NEW, "status": "ready", "revision": 7, "count": 2}}
+VIEW_NEW = {"template_uri": "people/{*}", "filter": "money > 1000"}
+VIEW = {JSON: {"path": "rich~", **VIEW_NEW, "status": "ready"}}
+TEMPLATE_NEW = {"template_uri": "team/{*}~", "sort_by": [{"fieldName": "name"}], "filter": None}
+TEMPLATE_CREATED = {JSON: {"indexId": "by-name", "template_uri": "team/{*}~"}}
+TEMPLATE = {
+    JSON: {
+        "indexId": "by-name",
+        "template_uri": "team/{*}~",
+        "sortBy": [{"fieldName": "name", "fieldType": "text", "order": "asc"}],
+        "filterBy": None,
+    }
+}
+NODE = {JSON: {"id": "6f2d5c40", "state": "active", "view": "a1b2c3"}}

@@ -1,0 +1,223 @@
+"""Group commit: what is ready at the same time shares one transaction, and one wait for the disk.
+
+Items gather until the event loop has run all that is ready, then they are committed on the spot: a quick commit costs
+less than handing it to a thread. While commits are slow, or somebody else holds the file, a thread takes over and
+waits patiently, and the next group gathers meanwhile.
+
+An item is answered when its group is durable; if a group fails, all of it fails and nothing of it is stored. Groups
+are committed in the order in which they gathered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from everlog.errors import EverlogError, StorageFailed, Unacknowledged
+from everlog.sqlite.connection import error_name, explain, is_busy
+
+logger = logging.getLogger("everlog.commits")
+
+MAX_WAITING = 20_000
+# Commits that take longer than this on average would hold up the event loop.
+QUICK_SECONDS = 0.005
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+Files = TypeVar("Files", bound=Closable)
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Committed(NamedTuple, Generic[Answer]):
+    """The answer to each item of a group, and how long the group held up whoever committed it."""
+
+    answers: Sequence[Answer]
+    seconds: float
+
+
+class CommitRequest(msgspec.Struct, Generic[Item, Answer]):
+    """An item on its way, and who waits for it."""
+
+    item: Item
+    future: asyncio.Future[Answer]
+
+
+class Handed(NamedTuple, Generic[Item, Answer]):
+    """A group for the thread, the loop that gets its answers, and the timer that will not wait for them."""
+
+    loop: asyncio.AbstractEventLoop
+    group: list[CommitRequest[Item, Answer]]
+    timer: asyncio.TimerHandle | None
+
+
+class GroupCommitter(Generic[Files, Item, Answer]):
+    """Commits items for one event loop.
+
+    `open_files` opens connections that wait for a locked file, or fail at once. `commit` does a group in one
+    transaction; if it raises, it has done nothing (of a failing disk nobody knows).
+    `group_by`: items of one group have this in common. `limit`: after so many seconds without an answer from the
+    thread an item is unacknowledged.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        open_files: Callable[[bool], Files],
+        commit: Callable[[Files, Sequence[Item]], Committed[Answer]],
+        *,
+        group_by: Callable[[Item], Hashable] | None = None,
+        max_group: int = MAX_WAITING,
+        limit: float | None = None,
+    ) -> None:
+        self._path = path
+        self._open = open_files
+        self._commit = commit
+        self._group_by = group_by
+        self._max_group = max_group
+        self._limit = limit
+        self._gathered: list[CommitRequest[Item, Answer]] = []
+        self._waiting = 0
+        self._room = asyncio.Event()
+        self._pace = 0.0
+        self._in_thread = 0
+        self._handed: queue.SimpleQueue[Handed[Item, Answer] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._here: Files | None = None
+        self._closed = False
+
+    async def execute(self, item: Item) -> Answer:
+        """Commit one item durably."""
+        while self._waiting >= MAX_WAITING:
+            self._room.clear()
+            await self._room.wait()
+        if self._closed:
+            raise StorageFailed(f"{self._path} is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        if not self._gathered:
+            loop.call_soon(self._flush, loop)
+        self._gathered.append(CommitRequest(item, future))
+        self._waiting += 1
+        return await future
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        gathered, self._gathered = self._gathered, []
+        for group in self._groups(gathered):
+            if self._in_thread or self._pace >= QUICK_SECONDS or not self._commit_here(group):
+                self._hand_over(loop, group)
+
+    def _groups(self, gathered: list[CommitRequest[Item, Answer]]) -> Iterable[list[CommitRequest[Item, Answer]]]:
+        """What is committed together, none of it too large."""
+        if self._group_by is None:
+            alike: Iterable[list[CommitRequest[Item, Answer]]] = [gathered]
+        else:
+            found: dict[Hashable, list[CommitRequest[Item, Answer]]] = {}
+            for request in gathered:
+                found.setdefault(self._group_by(request.item), []).append(request)
+            alike = found.values()
+        for group in alike:
+            for first in range(0, len(group), self._max_group):
+                yield group[first : first + self._max_group]
+
+    def _commit_here(self, group: list[CommitRequest[Item, Answer]]) -> bool:
+        """Commit in this thread; False if somebody else holds the file: nothing was done then."""
+        outcome: Sequence[Answer] | EverlogError
+        try:
+            if self._here is None:
+                self._here = self._open(False)
+            outcome = self._answers(self._here, group)
+        except Exception as error:
+            if isinstance(error, sqlite3.Error) and is_busy(error):
+                return False
+            outcome = self._verdict(error)
+        self._settle(group, outcome)
+        return True
+
+    def _answers(self, files: Files, group: Sequence[CommitRequest[Item, Answer]]) -> Sequence[Answer]:
+        answers, seconds = self._commit(files, [request.item for request in group])
+        self._pace += (seconds - self._pace) / 8
+        return answers
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, group: list[CommitRequest[Item, Answer]]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._commit_handed, name="everlog-commits", daemon=True)
+            self._thread.start()
+        timer = None if self._limit is None else loop.call_later(self._limit, self._give_up, group)
+        self._in_thread += len(group)
+        self._handed.put(Handed(loop, group, timer))
+
+    def _give_up(self, group: Sequence[CommitRequest[Item, Answer]]) -> None:
+        """Too long: whoever still waits learns that nobody knows. The thread goes on trying."""
+        silence = Unacknowledged(f"{self._path}: no answer in {self._limit:g} s")
+        for request in group:
+            if not request.future.done():
+                request.future.set_exception(silence)
+
+    def _commit_handed(self) -> None:
+        """The thread: commits group after group, patiently."""
+        files: Files | None = None
+        while (handed := self._handed.get()) is not None:
+            outcome: Sequence[Answer] | EverlogError
+            try:
+                files = files or self._open(True)
+                outcome = self._answers(files, handed.group)
+            except Exception as error:
+                outcome = self._verdict(error)
+            try:
+                handed.loop.call_soon_threadsafe(self._take_back, handed, outcome)
+            except RuntimeError:
+                logger.warning("%d items were decided, but nobody waits for them any more", len(handed.group))
+        if files is not None:
+            files.close()
+
+    def _take_back(self, handed: Handed[Item, Answer], outcome: Sequence[Answer] | EverlogError) -> None:
+        if handed.timer is not None:
+            handed.timer.cancel()
+        self._in_thread -= len(handed.group)
+        self._settle(handed.group, outcome)
+
+    def _settle(self, group: Sequence[CommitRequest[Item, Answer]], outcome: Sequence[Answer] | EverlogError) -> None:
+        """Tell everybody who still waits."""
+        self._waiting -= len(group)
+        self._room.set()
+        if isinstance(outcome, EverlogError):
+            for request in group:
+                if not request.future.done():
+                    request.future.set_exception(outcome)
+            return
+        for request, answer in zip(group, outcome, strict=True):
+            if not request.future.done():
+                request.future.set_result(answer)
+
+    async def close(self) -> None:
+        """Finish what was accepted."""
+        self._closed = True
+        self._flush(asyncio.get_running_loop())
+        if self._thread is not None:
+            self._handed.put(None)
+            await asyncio.to_thread(self._thread.join)  # what it sent last is settled before this returns
+        if self._here is not None:
+            self._here.close()
+
+    def _verdict(self, error: Exception) -> EverlogError:
+        """What an error says about the group: a disk that fails while it writes leaves open whether it was stored."""
+        if isinstance(error, EverlogError):
+            return error
+        if not isinstance(error, sqlite3.Error):
+            logger.error("a group failed", exc_info=error)
+            return StorageFailed(f"{self._path}: {error!r}")
+        if error_name(error).startswith("SQLITE_IOERR"):
+            return Unacknowledged(f"{self._path}: {error}")
+        return explain(self._path, error)

@@ -1,0 +1,41 @@
+"""Reads that go on after a short failure of the store; every page has its own bounds, so nothing comes twice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from everlog.config import TagsConfig
+from everlog.errors import EverlogError
+
+log = logging.getLogger("everlog.tags")
+
+T = TypeVar("T")
+
+
+class ReadRetry(Protocol):
+    """Calls again what failed for a passing reason."""
+
+    async def __call__(self, work: Callable[[], Awaitable[T]]) -> T: ...
+
+
+class Patience:
+    """Tries again after a pause that doubles, at most so many times in a row."""
+
+    def __init__(self, config: TagsConfig, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self._config = config
+        self._sleep = sleep
+
+    async def __call__(self, work: Callable[[], Awaitable[T]]) -> T:
+        config = self._config
+        for attempt in range(config.retries):
+            try:
+                return await work()
+            except EverlogError as error:
+                if not error.retriable:
+                    raise
+                log.warning("a read by tag failed and is tried again: %s", error)
+                await self._sleep(min(config.retry_first * 2 ** min(attempt, 30), config.retry_most))
+        return await work()

@@ -1,0 +1,244 @@
+"""What every store of queues must do. Expiry, limits, pauses, pages, versions, several queues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from everlog.errors import DeclarationRefused, QueueNotFound
+from everlog.queues.columns import Column
+from everlog.queues.declaration import ColumnSchema
+from everlog.queues.operations import AskStats, Claim, DueAnswer, Pause, Sweep
+from everlog.queues.port import QueueStore
+from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, handle, keys, number
+
+
+class Keeping:
+    """Tests that take the fixture `desk`: see `QueueConformance`."""
+
+    async def test_what_has_expired_is_not_there(self, make_store: Callable[..., Any], clock: VirtualClock) -> None:
+        """At its last moment it is there; one ms later nobody sees it, even if nothing sweeps."""
+        store = await make_store(clock, sweep=0)
+        desk = VirtualQueue(store, clock)
+        await desk.declare()
+        await desk.enq(exp=100)
+        clock.now = T + 100_000
+        assert len(await desk.rows()) == len(await desk.peek()) == (await desk.stats()).ready == 1
+        assert (await desk.due()).due == 1
+        clock.now += 1
+        assert (await desk.rows(), await desk.peek(), await desk.claim(10)) == ([], [], [])
+        assert (await desk.stats()).ready == (await desk.due()).due == 0
+        await store.close()
+
+    async def test_an_arrival_for_an_expired_key_begins_anew(self, desk: VirtualQueue) -> None:
+        await desk.enq(pri=1, exp=100)
+        await desk.fail(await desk.one(), delay=0)
+        desk.wait(100_001)
+        answer = await desk.enq(pri=50)
+        assert answer.result == "CREATED"
+        row = await desk.row()
+        assert (row.entry, row.image.priority, row.timeouts, row.image.inserted_ms) == (
+            answer.entry,
+            50,
+            0,
+            T + 100_001,
+        )
+
+    async def test_a_job_that_expires_while_it_runs(self, desk: VirtualQueue) -> None:
+        """Done is success; a time-out removes it, without another run and without a flag."""
+        await desk.enq("done", exp=100)
+        await desk.enq("time out", exp=100)
+        leases = dict(zip(keys(found := await desk.claim(2)), found, strict=True))
+        desk.wait(100_001)
+        assert await desk.done(leases["done"]) == "OK"
+        assert (await desk.stats()).running == 1
+        desk.wait(HOUR)
+        assert await desk.claim() == []
+        assert (await desk.stats()).running == 0
+        assert (await desk.flags(), await desk.dead()) == ({}, [])
+        assert await desk.done(leases["time out"]) == "LEASE_LOST"
+
+    async def test_a_sweep_removes_what_has_expired(self, desk: VirtualQueue) -> None:
+        for n in range(5):
+            await desk.enq(f"k{n}", exp=10 + n)
+        desk.wait(12_001)
+        assert await desk.do(Sweep()) == 3
+        assert desk.counted("EXPIRED") == 3
+        assert (await desk.due()).next_ms == T + 13_001
+        await desk.enq("k3", exp=0)
+        desk.wait(HOUR)
+        assert keys(await desk.claim(10)) == ["k3"]
+
+    async def test_an_expired_successor_is_dropped(self, desk: VirtualQueue) -> None:
+        await desk.enq(data=1)
+        lease = await desk.one()
+        await desk.enq(data=2, exp=10)
+        desk.wait(10_001)
+        assert await desk.done(lease) == "OK"
+        assert await desk.rows() == []
+
+    async def test_a_pause_stops_claims_and_nothing_else(self, desk: VirtualQueue) -> None:
+        await desk.enq("a")
+        lease = await desk.one()
+        await desk.enq("b")
+        assert await desk.do(Pause(True)) is True
+        assert await desk.do(Pause(True)) is False
+        assert await desk.claim() == []
+        assert ((await desk.due()).due, (await desk.stats()).paused) == (0, True)
+        assert (await desk.enq("c")).result == "CREATED"
+        assert await desk.done(lease) == "OK"
+        await desk.do(Pause(False))
+        assert len(await desk.claim(10)) == 2
+
+    async def test_a_claim_may_ask_for_its_own_lease(self, desk: VirtualQueue) -> None:
+        await desk.declare(max_processing_timeout="2h")
+        await desk.enq("a")
+        await desk.enq("b")
+        assert (await desk.one(lease=5)).deadline_ms == T + 5
+        assert (await desk.one(lease=99 * HOUR)).deadline_ms == T + 2 * HOUR
+
+    async def test_aging_lifts_what_waits_for_long(self, desk: VirtualQueue) -> None:
+        await desk.declare(aging="1s")
+        await desk.enq("old", 100)
+        desk.wait(60_000)
+        await desk.enq("new", 50)
+        await desk.enq("newer", 39)
+        assert keys(await desk.claim(10)) == ["newer", "old", "new"]
+
+    async def test_max_in_flight(self, desk: VirtualQueue) -> None:
+        await desk.declare(max_in_flight=3)
+        for n in range(5):
+            await desk.enq(f"k{n}")
+        leases = await desk.claim(10)
+        assert len(leases) == 3
+        assert (await desk.claim(10), (await desk.due()).due) == ([], 0)
+        await desk.done(leases[0])
+        assert (await desk.due()).due == 1
+        assert len(await desk.claim(10)) == 1
+        desk.wait(HOUR + 1)
+        assert (await desk.due()).due == 3
+        assert len(await desk.claim(10)) == 3
+
+    async def test_the_rate_limit_holds_in_every_window(self, desk: VirtualQueue) -> None:
+        await desk.declare(rate_limit="10/s")
+        for n in range(60):
+            await desk.enq(f"k{n}")
+        starts: list[int] = []
+        while len(starts) < 60:
+            starts += [desk.clock.now] * len(await desk.claim(7))
+            desk.wait(73)
+        for first in starts:
+            assert sum(first <= start < first + 1000 for start in starts) <= 10
+        assert starts[-1] - T < 6500
+        for n in range(11):
+            await desk.enq(f"more{n}")
+        desk.wait(2000)
+        assert len(await desk.claim(100)) == 10
+        answer = await desk.due()
+        assert (answer.due, answer.next_ms) == (0, desk.clock.now + 1000)
+
+    async def test_late_packets_can_be_ignored(self, desk: VirtualQueue) -> None:
+        await desk.declare(late_packets="ignore")
+        desk.wait(100)
+        await desk.enq(pri=50, ins=50, data=1)
+        assert (await desk.enq(pri=1, ins=49, data=2)).result == "IGNORED_LATE"
+        assert (await desk.enq(pri=2, ins=50, data=3)).result == "MERGED"
+        row = await desk.row()
+        assert (row.image.priority, number(row)) == (2, 3)
+
+    async def test_late_packets_keep_older_data(self, desk: VirtualQueue) -> None:
+        desk.wait(100)
+        await desk.enq(pri=50, ins=50, data=1)
+        assert (await desk.enq(pri=1, ins=49, data=2)).result == "MERGED"
+        row = await desk.row()
+        assert (row.image.priority, number(row), row.image.data_date) == (1, 1, T + 50)
+
+    async def test_peek_goes_on_where_a_page_ended(self, desk: VirtualQueue) -> None:
+        for n in range(25):
+            await desk.enq(f"k{n}", pri=n % 3, proc=n % 5 * 1000)
+        pages, after = [], None
+        while page := await desk.peek(4, after):
+            pages.append(page)
+            after = page[-1].order
+        rows = [row for page in pages for row in page]
+        assert [row.order for row in rows] == sorted(row.order for row in rows)
+        assert len(rows) == 25
+        assert [len(page) for page in pages] == [4] * 6 + [1]
+
+    async def test_the_next_moment_to_look(self, desk: VirtualQueue) -> None:
+        """Nothing is due before 500 ms, then one; a merge that pushes it back pushes the timer back."""
+        await desk.enq(proc=500)
+        assert await desk.due() == DueAnswer(0, T + 500)
+        desk.wait(499)
+        assert await desk.due() == DueAnswer(0, T + 500)
+        desk.wait(1)
+        assert await desk.due() == DueAnswer(1, None)
+        await desk.enq(proc=3000)
+        assert await desk.due() == DueAnswer(0, T + 3000)
+        desk.clock.now = T + 3000
+        lease = await desk.one()
+        assert await desk.due() == DueAnswer(0, T + 3000 + HOUR + 1)
+        desk.clock.now = lease.deadline_ms + 1
+        assert (await desk.due()).due == 1
+
+    async def test_queues_in_one_table_do_not_meet(self, store: QueueStore, clock: VirtualClock) -> None:
+        """Equal keys, shared files: they neither merge nor order against each other, and pause alone."""
+        desks = [VirtualQueue(store, clock, name) for name in ("one", "two")]
+        for desk in desks:
+            await desk.declare(placement="shared")
+        first, second = desks
+        assert (await first.enq(pri=9, data=1)).result == "CREATED"
+        assert (await second.enq(pri=1, data=2)).result == "CREATED"
+        await first.do(Pause(True))
+        assert await first.claim(10) == []
+        assert [number(lease.row) for lease in await second.claim(10)] == [2]
+        await first.do(Pause(False))
+        assert [number(lease.row) for lease in await first.claim(10)] == [1]
+        assert await store.names() == ["one", "two"]
+
+    async def test_columns_change_by_versions(self, desk: VirtualQueue) -> None:
+        """Rows keep the version they were written with, a merge writes the new one; the key's columns stay."""
+        page, title = Column("page", "string"), Column("title", "string")
+        await desk.declare(ColumnSchema(1, ("page",), (page, title)))
+        old, new = (await desk.store.declared(desk.name)), None
+        assert old is not None
+        await desk.enq("a", schema=old.version)
+        await desk.enq("b", schema=old.version)
+        new = await desk.declare(ColumnSchema(1, ("page",), (page, title, Column("size", "uint32"))))
+        assert new.version == old.version + 1
+        await desk.enq("b", schema=new.version)
+        await desk.enq("c", schema=new.version)
+        assert [(await desk.row(key)).image.schema - old.version for key in "abc"] == [0, 1, 1]
+        with pytest.raises(DeclarationRefused):
+            await desk.declare(ColumnSchema(1, ("title",), (page, title)))
+        assert await desk.store.declared(desk.name) == new
+        assert await desk.declare(ColumnSchema(1, ("page",), (page, title, Column("size", "uint32")))) == new
+        assert len(await desk.claim(10)) == 3
+
+    async def test_an_unknown_queue_is_an_error_that_names_the_known(self, desk: VirtualQueue) -> None:
+        with pytest.raises(QueueNotFound, match=r"'nothing'.*jobs"):
+            await desk.store.execute("nothing", Claim("w"))
+        with pytest.raises(QueueNotFound):
+            await desk.store.execute("nothing", AskStats())
+        assert await desk.store.declared("nothing") is None
+
+    async def test_operations_at_once(self, desk: VirtualQueue) -> None:
+        """However they are grouped, each happens once."""
+        answers = await asyncio.gather(*(desk.enq(f"k{n % 50}", data=n) for n in range(200)))
+        results = [answer.result for answer in answers]
+        assert (results.count("CREATED"), results.count("MERGED")) == (50, 150)
+        claims = await asyncio.gather(*(desk.claim(3, owner=f"w{n}") for n in range(20)))
+        leases = [lease for found in claims for lease in found]
+        assert len({handle(lease) for lease in leases}) == len(leases) == 50
+        assert await asyncio.gather(*(desk.done(lease) for lease in leases)) == ["OK"] * 50
+        assert (await desk.stats()).running == 0
+
+    async def test_a_sibling_sees_the_same(self, desk: VirtualQueue) -> None:
+        await desk.enq()
+        twin = VirtualQueue(desk.store.sibling(), desk.clock, desk.name)
+        lease = await twin.one()
+        assert await desk.done(lease) == "OK"
+        await twin.store.close()
