@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from bench.payloads import Payload
 from bench.records import Records
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.journal.reader import Ref
 from everlog.log.sqlite.appender import SQL
 from everlog.log.sqlite.log import SqliteLog

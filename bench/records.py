@@ -16,8 +16,8 @@ from everlog.core.actions import ActionRange, Append, Expected, encode_action
 from everlog.core.codec import EventData, encode_value
 from everlog.core.events import PayloadType, encode_payload
 from everlog.core.head import Topic
+from everlog.core.record import Record
 from everlog.core.values import partition_of
-from everlog.log.port import Record
 from everlog.version import __version__
 
 ORIGIN = "bench"

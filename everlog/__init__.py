@@ -1,7 +1,8 @@
 """Everlog keeps events: append to journals, read them back, let Spark fold the log into tables."""
 
 from everlog import sync
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.config import Config, load_config
 from everlog.config.queue_options import QueueOptions
 from everlog.core.events import Event, EventRecord, Json

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from everlog import client
+from everlog import api, client
 from everlog.config import Config
 from everlog.core.events import EventRecord
 from everlog.core.tag_names import SLICES
@@ -35,8 +35,8 @@ from everlog.queues.job import JobFunction
 from everlog.queues.jobs import Receipt
 from everlog.runtime.clock import Clock
 from everlog.runtime.portal import Portal
+from everlog.runtime.trace import Trace
 from everlog.runtime.twin import FETCH, Twin, blocking, flattening, items_of, iterating
-from everlog.sqlite.connection import Trace
 from everlog.store.port import Snapshot
 from everlog.tags import tag
 
@@ -232,20 +232,20 @@ async def _started(runner: Runner) -> None:
     runner.start()
 
 
-class SyncEverlog(Twin[client.Everlog]):
+class SyncEverlog(Twin[api.Everlog]):
     """An open event log. Made by `everlog.sync.connect`; used as `with`."""
 
-    tags = blocking(client.Everlog.tags)
-    events_by_persistence_id = flattening(client.Everlog.pages_by_persistence_id)
-    pages_by_persistence_id = iterating(client.Everlog.pages_by_persistence_id, 1)
-    persistence_ids = iterating(client.Everlog.persistence_ids, 1)
-    topics = blocking(client.Everlog.topics)
-    status = blocking(client.Everlog.status)
-    expire = blocking(client.Everlog.expire)
-    trim = blocking(client.Everlog.trim)
-    retire = blocking(client.Everlog.retire)
+    tags = blocking(api.Everlog.tags)
+    events_by_persistence_id = flattening(api.Everlog.pages_by_persistence_id)
+    pages_by_persistence_id = iterating(api.Everlog.pages_by_persistence_id, 1)
+    persistence_ids = iterating(api.Everlog.persistence_ids, 1)
+    topics = blocking(api.Everlog.topics)
+    status = blocking(api.Everlog.status)
+    expire = blocking(api.Everlog.expire)
+    trim = blocking(api.Everlog.trim)
+    retire = blocking(api.Everlog.retire)
 
-    def __init__(self, inner: client.Everlog) -> None:
+    def __init__(self, inner: api.Everlog) -> None:
         self._inner = inner
         self._opened: Portal | None = None
 
@@ -325,13 +325,13 @@ class SyncEverlog(Twin[client.Everlog]):
         return SyncProjections(self._inner.projections, self._portal)
 
 
-async def _queue(inner: client.Everlog, name: str) -> queues.Queue:
+async def _queue(inner: api.Everlog, name: str) -> queues.Queue:
     """In the loop's thread, because the files of queues are opened there."""
     return inner.queue(name)
 
 
 async def _worker(
-    inner: client.Everlog, jobs: Sequence[JobFunction] | JobFunction, concurrency: int | None
+    inner: api.Everlog, jobs: Sequence[JobFunction] | JobFunction, concurrency: int | None
 ) -> workers.Worker:
     return inner.worker(jobs, concurrency=concurrency)
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
+from everlog.api import Everlog
 from everlog.cli.main import main
-from everlog.client import Everlog, connect
+from everlog.client import connect
 from everlog.core.values import partition_of
 from tests.support import broken_record, produce_raw
 

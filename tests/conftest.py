@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.cluster.jars import find_jars
 from everlog.config import Config, SparkConfig
 from everlog.errors import ClusterFailed

@@ -11,11 +11,12 @@ from typing import Any
 
 import httpx
 
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.config import Config
+from everlog.console.server import serving
 from everlog.remote.journal import RemoteJournal
 from everlog.server.security.tokens import TokenFile, make_token, tokens_path
-from everlog.server.server import serving
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.config import Config, JournalConfig, LogConfig, StoreConfig
 from everlog.core.actions import ActionRange, Append, Delete, Expected, Mark, Purge, Resume, encode_action
 from everlog.core.change import Change
@@ -17,7 +17,7 @@ from everlog.core.codec import EventData, PayloadMetadata, encode_value
 from everlog.core.duration import ExpireAfter
 from everlog.core.entry import Entry, decode
 from everlog.core.head import Topic
-from everlog.log.port import NewRecord, Record
+from everlog.core.record import NewRecord, Record
 
 START_MS = 1_700_000_000_000  # 14 November 2023, 22:13:20 UTC
 KEY = b"k"

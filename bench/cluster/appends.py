@@ -26,8 +26,8 @@ from bench.report import Line, Target, line_of
 from bench.rounds import Contender, Round, alternate
 from everlog.config import Config
 from everlog.core.actions import ACTION_HEADER
+from everlog.core.record import Record
 from everlog.log.kafka.settings import producer_settings
-from everlog.log.port import Record
 
 UNIT = "appends/s"
 FLUSH_SECONDS = 60.0

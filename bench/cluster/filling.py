@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from bench.cluster.servers import TOPIC
 from bench.payloads import Payload
 from bench.records import Records
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.actions import ACTION_HEADER
 from everlog.journal.reader import Ref
 from everlog.log.kafka.settings import producer_settings

@@ -24,13 +24,14 @@ from bench.payloads import make_payloads
 from bench.records import Records
 from bench.rounds import Round
 from everlog.cassandra.session import connect, make_batch
+from everlog.cassandra.values import timestamp
 from everlog.config import CassandraConfig, Config
 from everlog.core.entry import Entry, decode
 from everlog.core.events import EventRecord
 from everlog.core.fold import fold
 from everlog.core.head import Topic
 from everlog.log.port import LogTopic
-from everlog.store.cassandra.rows import NO_METADATA, timestamp
+from everlog.store.cassandra.rows import NO_METADATA
 from everlog.store.cassandra.store import CassandraStore
 
 START_SECONDS = 120.0

@@ -17,9 +17,9 @@ from functools import partial
 from typing import NamedTuple
 
 from everlog.cassandra.session import Session
+from everlog.cassandra.values import timestamp
 from everlog.errors import AccessDenied, Busy, EverlogError, NewerVersion, StorageFailed
-from everlog.sqlite.connection import load_statements
-from everlog.store.cassandra.rows import timestamp
+from everlog.runtime.statements import load_statements
 
 log = logging.getLogger("everlog.cassandra")
 

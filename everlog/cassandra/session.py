@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from everlog.cassandra.contact_points import contact_points, resolve
 from everlog.cassandra.sockets import close_sockets
-from everlog.config import CassandraConfig
+from everlog.config import CASSANDRA_PASSWORD_VARIABLE, CassandraConfig
 from everlog.errors import (
     AccessDenied,
     EverlogError,
@@ -29,7 +29,7 @@ from everlog.errors import (
     StorageFailed,
     Unreachable,
 )
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 
 try:
     import acsylla
@@ -39,7 +39,6 @@ except ImportError as error:
 
 log = logging.getLogger("everlog.cassandra")
 
-PASSWORD_VARIABLE = "EVERLOG_CASSANDRA_PASSWORD"  # noqa: S105
 RETRY_FIRST = 0.05
 RETRY_MOST = 2.0
 RECONNECT_FIRST = 0.5
@@ -298,7 +297,7 @@ async def connect(config: CassandraConfig, trace: Trace | None = None) -> Sessio
 async def _connect(config: CassandraConfig, trace: Trace | None) -> Session:
     hosts, port = contact_points(config.contact_points)
     addresses = await resolve(hosts, port)
-    password = config.password if config.password is not None else os.environ.get(PASSWORD_VARIABLE)
+    password = config.password if config.password is not None else os.environ.get(CASSANDRA_PASSWORD_VARIABLE)
     settings: dict[str, Any] = {}
     if config.username is not None:
         settings |= {"username": config.username, "password": password or ""}
@@ -367,7 +366,7 @@ def explain(error: Exception, config: CassandraConfig, cql: str | None = None) -
     if isinstance(error, driver.CassErrorServerBadCredentials):
         return AccessDenied(
             f"Cassandra at {points} does not accept these credentials ({text}): correct [cassandra] username, and "
-            f"password or the environment variable {PASSWORD_VARIABLE}"
+            f"password or the environment variable {CASSANDRA_PASSWORD_VARIABLE}"
         )
     if isinstance(error, driver.CassErrorServerUnauthorized):
         return AccessDenied(

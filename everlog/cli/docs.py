@@ -11,11 +11,11 @@ from typing import Any
 import click
 import msgspec
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.cli.status import stop_signals
-from everlog.client import Everlog
 
 path_argument = click.argument("path")
 body_argument = click.argument("body", metavar="[BODY]", required=False)

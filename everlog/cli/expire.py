@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
 from everlog.cli.exits import FAILED
 from everlog.cli.output import show
 from everlog.cli.settings import CliSettings, with_log
-from everlog.client import Everlog
 
 
 @click.command(cls=CliCommand, examples=["everlog expire", "everlog expire --day 2030-01-31 --topic carts"])

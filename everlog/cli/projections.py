@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.settings import CliSettings, with_log
 from everlog.cli.status import stop_signals
-from everlog.client import Everlog
 from everlog.errors import InvalidOffset, InvalidProjection
 from everlog.projections.offsets import Offset, parse
 from everlog.projections.offsets import show as show_offset

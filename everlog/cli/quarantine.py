@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exits import NotFound
 from everlog.cli.journal import id_argument, topic_argument
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.settings import CliSettings, with_log
-from everlog.client import Everlog
 from everlog.errors import InvalidInput
 from everlog.journal.quarantine import WaitingItem
 

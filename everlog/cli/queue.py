@@ -10,12 +10,12 @@ from typing import Any
 
 import click
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exits import FAILED, NotFound
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.payload import PayloadOptions, payload_options
 from everlog.cli.settings import CliSettings, with_log
-from everlog.client import Everlog
 from everlog.queues.declaration import plain_options
 from everlog.queues.jobs import DeadJob, Job, JobInfo
 from everlog.queues.keys import JobKey

@@ -9,11 +9,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
 from everlog.cli.output import moment, plain, show
 from everlog.cli.projections import app_option, declared, name_argument
 from everlog.cli.settings import CliSettings, with_log
-from everlog.client import Everlog
 from everlog.projections.copies import Copies, CopyRequest, Difference
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
 from everlog.cli.exits import FAILED, INTERRUPTED
 from everlog.cli.output import encode, show
@@ -20,7 +21,6 @@ from everlog.cli.sample import holds_sample, load_sample
 from everlog.cli.serve import ServerOptions, server_options
 from everlog.cli.settings import CliSettings, with_log
 from everlog.cli.status import document, plain_line, stop_signals, watch_status
-from everlog.client import Everlog
 from everlog.errors import MissingExtra, ReplicationFailed
 from everlog.projections.projection import Projection
 from everlog.projections.strategies import OnSpark
@@ -69,7 +69,7 @@ async def up(
     Makes the folder if needed, and loads a small sample into a new one. Ctrl-C ends it.
     """
     from everlog.journal.expiry import Expiry
-    from everlog.log.sqlite.trimmer import Retention
+    from everlog.journal.retention import Retention
 
     if app is not None and once:
         raise click.UsageError("--projections runs until Ctrl-C: it does not go with --once")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.events import Event
 from everlog.errors import Conflict
 from everlog.journal.journal import Journal

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import click
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
 from everlog.cli.output import show
 from everlog.cli.settings import CliSettings, with_log
 from everlog.cli.status import stop_signals
-from everlog.client import Everlog
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,7 +45,7 @@ class ServerOptions:
     @asynccontextmanager
     async def serving(self, log: Everlog, *, any_port: bool = False) -> AsyncIterator[str]:
         """The server at work. `any_port`: if the usual port is taken and none was asked for, another one will do."""
-        from everlog.server.server import serving
+        from everlog.console.server import serving
 
         config = log.config.server
         host, port = self.host or config.host, config.port if self.port is None else self.port

@@ -14,12 +14,13 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from everlog.api import Everlog
 from everlog.cli.exits import NotFound
 from everlog.cli.logs import FORMATS, LEVELS
-from everlog.client import Everlog, connect
+from everlog.client import connect
 from everlog.config import Config, load_config
 from everlog.errors import InvalidConfig
-from everlog.log.sqlite.log import FILE as LOG_FILE
+from everlog.log.factory import has_log
 
 DEFAULT_FOLDER = "everlog-data"
 
@@ -51,7 +52,7 @@ class CliSettings:
         if self.data is not None and self.data.startswith(("http://", "https://")):
             return connect(self.data)
         config = self.load()
-        if config.embedded and not create and not (config.folder / LOG_FILE).exists():
+        if not create and not has_log(config):
             raise NotFound(
                 f"there is no log in {config.folder}: name its folder with --data, "
                 "or begin one with 'everlog up' or 'everlog journal append'"

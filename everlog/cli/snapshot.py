@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
 from everlog.cli.journal import id_argument, missing, topic_argument
 from everlog.cli.output import TableRows, encode, moment, payload_text, plain, show, snapshot_document
 from everlog.cli.payload import PayloadOptions, parse_json, payload_options
 from everlog.cli.settings import CliSettings, with_log
-from everlog.client import Everlog
 from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import JournalNotFound
 from everlog.journal.snapshots import Criteria

@@ -17,11 +17,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
 from everlog.cli.exits import INTERRUPTED
 from everlog.cli.output import encode, moment, plain
 from everlog.cli.settings import CliSettings, with_log
-from everlog.client import Everlog
 from everlog.errors import StorageFailed
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 

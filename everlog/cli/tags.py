@@ -13,11 +13,11 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exits import FAILED
 from everlog.cli.output import TableRows, encode, event_document, moment, payload_text, plain, show
 from everlog.cli.settings import CliSettings, run_with_log, with_log
-from everlog.client import Everlog
 from everlog.tags.tag import TaggedEvent
 
 tag_argument = click.argument("tag")

@@ -10,11 +10,11 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
 from everlog.cli.exits import CONFLICT, FAILED, HALTED, RETRY
 from everlog.cli.output import moment, plain, show
 from everlog.cli.settings import CliSettings, with_log
-from everlog.client import Everlog
 from everlog.errors import CopyRefused
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exits import FAILED
 from everlog.cli.output import plain, show
 from everlog.cli.projections import app_option, declared, name_argument
 from everlog.cli.rebuild import asked, difference_line, document
 from everlog.cli.settings import CliSettings, with_log
-from everlog.client import Everlog
 
 
 @click.group(cls=Group)

@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
+from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
 from everlog.cli.output import show
 from everlog.cli.settings import CliSettings, with_log
-from everlog.client import Everlog
 from everlog.queues.job import JobFunction, find_jobs
 
 

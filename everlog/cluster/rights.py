@@ -9,7 +9,7 @@ from everlog.cluster.cql import CqlError
 from everlog.cluster.kafka import Broker, admin_client
 from everlog.cluster.state import Logins, ServerState
 from everlog.errors import ClusterFailed
-from everlog.sqlite.connection import load_statements
+from everlog.runtime.statements import load_statements
 
 
 def grant(state: ServerState, brokers: list[Broker], nodes: list[CassandraNode], folder: Path) -> None:

@@ -20,6 +20,8 @@ from everlog.core.values import DEFAULT_SEGMENT_SIZE, MAX_VALUE_BYTES, MIN_SEGME
 from everlog.errors import InvalidConfig, NotWritable
 
 CONFIG_FILE = "everlog.toml"
+KAFKA_PASSWORD_VARIABLE = "EVERLOG_KAFKA_PASSWORD"  # noqa: S105
+CASSANDRA_PASSWORD_VARIABLE = "EVERLOG_CASSANDRA_PASSWORD"  # noqa: S105
 
 # What an event of a document may have beside the body: paths, ids, and the form of the record.
 ENVELOPE_BYTES = 64 * 1024

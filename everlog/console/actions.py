@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.errors import InvalidInput
 from everlog.queues.jobs import DeadJob, JobInfo
 from everlog.queues.new_job import parse_key

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from litestar import Litestar
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.console.operations import Operations
 from everlog.console.sampler import Sampler
 from everlog.errors import InvalidInput

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.errors import Busy, EverlogError
 from everlog.pipeline.status import Status
 from everlog.projections.copies import is_copy

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import EverlogError, OutcomeUnknown, StorageFailed
 from everlog.server.audit import JOURNAL, TOPIC, Audit, AuditOutcome

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import msgspec
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.console.observation import Observation, observe
 
 logger = logging.getLogger("everlog.console")

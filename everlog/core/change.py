@@ -9,8 +9,8 @@ import msgspec
 
 from everlog.core.events import EventRecord
 from everlog.core.head import Deletion, Head
+from everlog.core.record import Record
 from everlog.core.values import MAX_VALUE_BYTES
-from everlog.log.port import Record
 
 # So much of a value that is too large is kept for display.
 KEPT_BYTES = 64 * 1024

@@ -6,8 +6,8 @@ import msgspec
 
 from everlog.core.actions import Action, Append, decode_action
 from everlog.core.codec import AppendValue, decode_value
+from everlog.core.record import Record
 from everlog.errors import MalformedRecord
-from everlog.log.port import Record
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

@@ -27,9 +27,9 @@ from everlog.core.duration import ExpireAfter
 from everlog.core.entry import Entry, decode
 from everlog.core.events import EventRecord
 from everlog.core.head import Deletion, Head, Topic, seq_nr_of
+from everlog.core.record import Record
 from everlog.core.tag_names import is_tag
 from everlog.core.values import segment_of
-from everlog.log.port import Record
 
 
 def fold(

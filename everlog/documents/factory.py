@@ -13,9 +13,10 @@ from everlog.documents.port import DocumentStore
 from everlog.documents.publisher import JournalPublisher, Publisher
 from everlog.documents.sqlite.document_store import SqliteDocuments
 from everlog.errors import InvalidConfig
-from everlog.journal.journal import Journal, Parts
+from everlog.journal.journal import Journal
+from everlog.journal.parts import Parts
 from everlog.journal.writer import Writer
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 
 log = logging.getLogger("everlog.documents")
 

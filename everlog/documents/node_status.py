@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everlog.documents.nodes import Node
 from everlog.documents.sqlite.nodes import FILE, SqliteNodes
-from everlog.journal.journal import Parts
+from everlog.journal.parts import Parts
 
 
 async def read_nodes(parts: Parts) -> list[Node]:

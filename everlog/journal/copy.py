@@ -26,13 +26,14 @@ from everlog.core.codec import EventData, PayloadMetadata, encode_value
 from everlog.core.duration import ExpireAfter
 from everlog.core.events import EventRecord
 from everlog.core.head import Head, exists
+from everlog.core.record import Headers
 from everlog.core.values import check_id
 from everlog.errors import CopyRefused, EverlogError, Overtaken
-from everlog.journal.damaged_log import Damage, DamagedLog, parts_over
-from everlog.journal.journal import Journal, Parts
+from everlog.journal.damaged_log import Damage, DamagedLog
+from everlog.journal.journal import Journal
+from everlog.journal.parts import Parts, parts_over
 from everlog.journal.reader import Ref, Span
 from everlog.journal.retired_topics import pinned_topic
-from everlog.log.port import Headers
 from everlog.runtime.failpoints import failpoint
 
 # The original may change while it is copied; one that changes all the time is left for later.

@@ -8,18 +8,17 @@ topic or save its journals, and for readers of a topic that is retired. Nothing 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
 from everlog.core.head import Topic
+from everlog.core.record import NewRecord, Record
 from everlog.errors import TopicRetired
-from everlog.journal.parts import make_reader_and_writer
 from everlog.journal.topic_registry import is_replaced
-from everlog.log.port import Ack, Bounds, Log, LogTopic, NewRecord, Record, Trimmed
+from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader, Trimmed
 from everlog.store.port import Store
 
 if TYPE_CHECKING:
-    from everlog.journal.journal import Parts
+    pass
 
 # A log that is trimmed faster than it can be read, so often in a row, is not worth another try.
 MAX_TRIES = 10
@@ -126,6 +125,9 @@ class DamagedLog(Log):
     async def timestamp_at(self, topic: LogTopic, partition: int, offset: int) -> int | None:
         return None if partition in self._silent else await self._log.timestamp_at(topic, partition, offset)
 
+    def reader(self) -> RecordReader:
+        return self._log.reader()
+
     async def close(self) -> None:
         """The log itself belongs to others."""
 
@@ -147,9 +149,3 @@ async def _gap(log: Log, store: Store, topic: LogTopic, partition: int) -> str |
     if end <= pointer:
         return f"{_BEHIND} at {end}, and {pointer} is replicated"
     return f"{pointer + 1} to {start - 1} are gone" if start > pointer + 1 else None
-
-
-def parts_over(parts: Parts, log: Log) -> Parts:
-    """The same parts on another log."""
-    reader, writer = make_reader_and_writer(parts.config.journal, log, parts.store, parts.clock, parts.origin)
-    return dataclasses.replace(parts, log=log, reader=reader, writer=writer)

@@ -15,7 +15,8 @@ import msgspec
 from everlog.core.actions import Purge
 from everlog.core.head import exists
 from everlog.errors import EverlogError, InvalidInput
-from everlog.journal.journal import Journal, Parts
+from everlog.journal.journal import Journal
+from everlog.journal.parts import Parts
 from everlog.journal.retired_topics import retired_topics
 from everlog.runtime.service import Service
 

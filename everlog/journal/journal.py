@@ -5,44 +5,27 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from everlog.config import Config
 from everlog.core.actions import Delete, Mark, Purge
 from everlog.core.events import Event, EventRecord
 from everlog.core.head import Head, exists
 from everlog.core.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
 from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageFailed, TopicRetired
-from everlog.journal.damaged_log import DamagedLog, parts_over
+from everlog.journal.damaged_log import DamagedLog
 from everlog.journal.draft import Draft
+from everlog.journal.parts import Parts, parts_over
 from everlog.journal.pointer_cache import ANSWER_SECONDS, LOOK_SECONDS
-from everlog.journal.reader import Reader, Ref, Span
+from everlog.journal.reader import Ref, Span
 from everlog.journal.retired_topics import is_retired
 from everlog.journal.snapshots import Recovered, Snapshots
 from everlog.journal.topic_registry import find_topic, pin_topic
-from everlog.journal.writer import Origin, Writer
-from everlog.log.port import Log, LogTopic
-from everlog.runtime.clock import Clock
-from everlog.store.port import Store
+from everlog.log.port import LogTopic
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 
 After = Position | str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What journals are made of."""
-
-    config: Config
-    log: Log
-    store: Store
-    reader: Reader
-    writer: Writer
-    clock: Clock
-    origin: Origin
 
 
 class Token(Position):

@@ -13,11 +13,12 @@ import msgspec
 
 from everlog.core.actions import Resume
 from everlog.core.head import exists
+from everlog.core.record import Headers, Record
 from everlog.core.values import Position
 from everlog.errors import InvalidInput, JournalNotFound
-from everlog.journal.journal import Journal, Parts
+from everlog.journal.journal import Journal
+from everlog.journal.parts import Parts
 from everlog.journal.reader import Ref
-from everlog.log.port import Headers, Record
 from everlog.store.port import WaitingRecord
 
 

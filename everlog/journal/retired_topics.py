@@ -17,7 +17,7 @@ from everlog.journal.damaged_log import DamagedLog
 from everlog.store.port import Store
 
 if TYPE_CHECKING:
-    from everlog.journal.journal import Parts
+    from everlog.journal.parts import Parts
 
 
 class Retired(msgspec.Struct, frozen=True):

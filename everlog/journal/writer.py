@@ -22,6 +22,7 @@ from everlog.core.entry import Entry, decode
 from everlog.core.events import encode_payload
 from everlog.core.fold import fold, judge
 from everlog.core.head import Head, seq_nr_of
+from everlog.core.record import Headers, NewRecord, Record
 from everlog.core.values import MAX_SEQ_NR, SeqRange
 from everlog.errors import (
     AppendTooLarge,
@@ -39,7 +40,7 @@ from everlog.errors.storage import rescue
 from everlog.journal.draft import Draft, check_draft
 from everlog.journal.pointer_cache import Pointers
 from everlog.journal.reader import Reader, Ref, Span
-from everlog.log.port import Ack, Headers, Log, NewRecord, Record, Trimmed
+from everlog.log.port import Ack, Log, Trimmed
 from everlog.runtime.clock import Clock
 from everlog.runtime.keyed_lock import KeyedLock
 

@@ -6,35 +6,12 @@ Implemented by `everlog.log.sqlite.log` (one file) and `everlog.log.kafka`. Ever
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-Headers = tuple[tuple[str, bytes], ...]
-
-
-class Record(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One record as the log holds it. `action` is the header `journal.action`, `headers` are the others."""
-
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    action: bytes | None
-    value: bytes | None
-    headers: Headers = ()
-
-
-class NewRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record on its way into the log."""
-
-    partition: int
-    timestamp: int
-    key: bytes | None
-    action: bytes | None
-    value: bytes | None
-    headers: Headers = ()
+from everlog.core.record import NewRecord, Record
 
 
 class LogTopic(NamedTuple):
@@ -69,6 +46,18 @@ class Trimmed(Exception):
     def __init__(self, start: int) -> None:
         super().__init__(f"the log starts at {start}")
         self.start = start
+
+
+class RecordReader(ABC):
+    """Reads whole partitions without end, for readers that want every record."""
+
+    @abstractmethod
+    def read(self, topic: LogTopic, starts: Mapping[int, int]) -> AsyncIterator[Sequence[Record]]:
+        """Pages, each of one partition, from these offsets on. LogTruncated if records go before they are read."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the files or connections."""
 
 
 class Log(ABC):
@@ -124,6 +113,19 @@ class Log(ABC):
     @abstractmethod
     async def timestamp_at(self, topic: LogTopic, partition: int, offset: int) -> int | None:
         """The timestamp of the first record at or after this offset; None if there is none."""
+
+    @abstractmethod
+    def reader(self) -> RecordReader:
+        """A reader of all records; the caller closes it before the log."""
+
+    @property
+    def trims(self) -> bool:
+        """Whether `trim` may remove anything: not where the log has a retention of its own."""
+        return False
+
+    async def trim(self, topic: LogTopic, partition: int, *, below: int) -> int:
+        """Remove the records below this offset that the configured retention does not keep; how many."""
+        return 0
 
     async def concerns(self) -> dict[str, list[str]]:
         """By topic: what may lose acknowledged records one day. Topics without any are left out."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from everlog.core.places import LogOffsets
-from everlog.log.port import Record
+from everlog.core.record import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from everlog.pipeline.start import Start
 
 
 class PartitionRecords(NamedTuple):
@@ -36,8 +34,8 @@ class LogStream(ABC):
     mixes = False
 
     @abstractmethod
-    def stream(self, session: SparkSession, start: Start) -> DataFrame:
-        """All topics that are not left out, from where `start` says; later topics from their beginning."""
+    def stream(self, session: SparkSession, offsets: LogOffsets, passed: Collection[str]) -> DataFrame:
+        """All topics but those in `passed`, from these offsets on; later topics from their beginning."""
 
     @abstractmethod
     def ends(self, offset: str) -> LogOffsets:

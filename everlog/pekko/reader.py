@@ -20,7 +20,7 @@ from everlog.pekko.stream import Sleep, StageStream, now_of
 from everlog.pekko.tag_stage import TagStage
 from everlog.pekko.time_buckets import check_offset, first_place, offset_of
 from everlog.runtime.clock import Clock, SystemClock
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 
 MAX_TAG_BYTES = 1024
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

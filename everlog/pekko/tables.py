@@ -24,7 +24,7 @@ from everlog.pekko.port import (
     TaggedRow,
 )
 from everlog.pekko.time_buckets import offset_of, place_of
-from everlog.sqlite.connection import load_statements
+from everlog.runtime.statements import load_statements
 
 PACKAGE = "everlog.pekko"
 

@@ -24,22 +24,23 @@ from everlog.config import Config
 from everlog.core.head import Topic
 from everlog.core.places import LogOffsets, parse_place, place_name
 from everlog.errors import EverlogError, ReplicationFailed, TopicReplaced, TopicRetired
+from everlog.journal.parts import open_parts
 from everlog.journal.retired_topics import retired_topics
 from everlog.journal.topic_registry import look_again, pin_topic
+from everlog.log.factory import make_stream
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.meter import Meter
 from everlog.pipeline.phases import SlowKey, longest, slowest
 from everlog.pipeline.planner import Ordering
-from everlog.pipeline.sources import source_of
 from everlog.pipeline.start import Start, find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
-from everlog.pipeline.task import REPORT_SCHEMA, ApplyTask, OffsetRange, for_tasks
+from everlog.pipeline.task import REPORT_SCHEMA, ApplyTask, OffsetRange
 from everlog.runtime.clock import Clock, Stopwatch, SystemClock
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.portal import Portal
 from everlog.runtime.retry import Backoff
+from everlog.spark.process import for_tasks
 from everlog.spark.session import open_session
-from everlog.store.factory import open_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +76,7 @@ class Replicator:
         clock: Clock | None = None,
     ) -> None:
         self._config = config
-        self._source = source_of(config)
+        self._source = make_stream(config)
         self._accept_loss = accept_loss
         self._session = session
         self._own_session = session is None
@@ -96,7 +97,8 @@ class Replicator:
         """Start Spark and the query; returns once it runs."""
         self._portal = Portal()
         try:
-            self._log, self._store = self._portal.call(open_parts(self._config, clock=self._clock))
+            parts = self._portal.call(open_parts(self._config, clock=self._clock))
+            self._log, self._store = parts.log, parts.store
             self._meter.enter("starting")
             self._save_status()
             if self._session is None:
@@ -163,7 +165,7 @@ class Replicator:
         self._publish_watermark()  # what the one before us did not come to
         self._checkpoint = Path(tempfile.mkdtemp(prefix="everlog-checkpoint-"))
         assert self._session is not None
-        stream = self._source.stream(self._session, start)
+        stream = self._source.stream(self._session, start.offsets, start.passed)
         self._query = (
             stream.writeStream.foreachBatch(self._replicate)
             .option("checkpointLocation", self._checkpoint.as_uri())

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from everlog.core.places import parse_place
-from everlog.journal.journal import Parts
+from everlog.journal.parts import Parts
 from everlog.journal.retired_topics import retired_topics
 from everlog.log.port import LogTopic
 from everlog.pipeline.phases import PHASES, SlowKey

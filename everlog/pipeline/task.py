@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +22,7 @@ from everlog.pipeline.apply import Applied, KeyGroups, Tagging, apply
 from everlog.pipeline.head_cache import KnownHeads, Partitions
 from everlog.pipeline.phases import longest
 from everlog.runtime.clock import Stopwatch
+from everlog.spark.process import run, settle_process
 from everlog.store.factory import open_store
 from everlog.store.port import Store
 
@@ -36,8 +35,6 @@ _REPORT = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("report
 
 _stores: dict[bytes, Store] = {}
 _known = Partitions()
-_runner: asyncio.Runner | None = None
-_settled = False
 
 
 class OffsetRange(NamedTuple):
@@ -108,7 +105,7 @@ class ApplyTask:
     def _apply_gathered(self, parts: Collection[_Partition], watch: Stopwatch) -> None:
         """What was gathered, all partitions at once. The rest of the time is the store's, which is opened once."""
         watch.lap("read")
-        watch.split(longest(_process().run(self._apply_all(parts))), rest="open")
+        watch.split(longest(run(self._apply_all(parts))), rest="open")
 
     async def _apply_all(self, parts: Collection[_Partition]) -> list[dict[str, float]]:
         """Where the time went, by partition."""
@@ -140,39 +137,6 @@ def _reports(parts: Collection[_Partition]) -> pa.RecordBatch:
     )
     arrays = [pa.array(value, field.type) for value, field in zip(values, _REPORT, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
-
-
-def for_tasks(config: Config) -> Config:
-    """The configuration as it travels to the workers, which do not have this process's environment."""
-    kafka, cassandra = config.kafka, config.cassandra
-    if kafka is not None and kafka.username is not None and kafka.password is None:
-        from everlog.log.kafka.settings import PASSWORD_VARIABLE as KAFKA_PASSWORD
-
-        kafka = msgspec.structs.replace(kafka, password=os.environ.get(KAFKA_PASSWORD))
-    if cassandra is not None and cassandra.username is not None and cassandra.password is None:
-        from everlog.cassandra.session import PASSWORD_VARIABLE as CASSANDRA_PASSWORD
-
-        cassandra = msgspec.structs.replace(cassandra, password=os.environ.get(CASSANDRA_PASSWORD))
-    return msgspec.structs.replace(config, kafka=kafka, cassandra=cassandra)
-
-
-def settle_process() -> None:
-    """Once per worker: no garbage collection of our own, nothing here makes cycles. Spark collects after every task;
-    what the imports made is kept out of its way."""
-    global _settled  # noqa: PLW0603
-    if not _settled:
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        _settled = True
-
-
-def _process() -> asyncio.Runner:
-    """One event loop per worker process, kept over batches: a store's connections belong to it."""
-    global _runner  # noqa: PLW0603
-    if _runner is None:
-        _runner = asyncio.Runner()
-    return _runner
 
 
 async def _store(config: Config) -> Store:

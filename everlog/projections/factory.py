@@ -6,7 +6,7 @@ from everlog.config import Config, prepare_folder
 from everlog.projections.port import OffsetStore
 from everlog.projections.sqlite.offset_store import FILE, SqliteOffsetStore
 from everlog.runtime.clock import Clock
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 
 
 async def open_offset_store(config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> OffsetStore:

@@ -13,7 +13,7 @@ import msgspec
 
 from everlog.core.values import Position
 from everlog.errors import InvalidInput, InvalidProjection, StillBehind, UnknownProjection
-from everlog.journal.journal import Parts
+from everlog.journal.parts import Parts
 from everlog.projections.copies import Copies, Difference, copy_name, is_copy
 from everlog.projections.copy_requests import Errands, RequestKind, ask, withdraw
 from everlog.projections.factory import open_offset_store
@@ -32,7 +32,7 @@ from everlog.projections.stream_parts import Hub
 from everlog.projections.verify import Counted, verify
 from everlog.projections.view import ProjectionView
 from everlog.runtime.lease import LeaseWatch
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 
 LOOK_SECONDS = 0.02
 

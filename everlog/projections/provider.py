@@ -26,7 +26,7 @@ import msgspec
 
 from everlog.core.values import Position
 from everlog.errors import InvalidOffset, InvalidProjection
-from everlog.journal.journal import Parts
+from everlog.journal.parts import Parts
 from everlog.projections.ids import check_part
 from everlog.projections.offsets import Offset
 from everlog.projections.source import Delivery, Feed, Lag, Source

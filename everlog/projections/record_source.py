@@ -15,11 +15,10 @@ import msgspec
 
 from everlog.core.actions import Append, decode_action
 from everlog.core.codec import EventData, decode_value
+from everlog.core.record import Record
 from everlog.errors import InvalidOffset, InvalidProjection, LogTruncated, MalformedRecord
-from everlog.journal.journal import Parts
-from everlog.log.port import LogTopic, Record
-from everlog.log.sqlite.log import SqliteLog
-from everlog.log.sqlite.reader import RecordReader, SqliteReader
+from everlog.journal.parts import Parts
+from everlog.log.port import LogTopic, RecordReader
 from everlog.projections.offsets import Offset
 from everlog.projections.source import Delivery, Feed, Lag, Source
 
@@ -64,19 +63,10 @@ class Records(Source):
     def open(self, parts: Parts | None) -> Feed:
         if parts is None:
             raise InvalidProjection("records of a topic need an open log")
-        return RecordsFeed(self, parts, _reader(parts))
+        return RecordsFeed(self, parts, parts.log.reader())
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "records", "topic": self.topic, "split": self.split}
-
-
-def _reader(parts: Parts) -> RecordReader:
-    if isinstance(parts.log, SqliteLog):
-        return SqliteReader(parts.log)
-    assert parts.config.kafka is not None
-    from everlog.log.kafka.reader import KafkaReader
-
-    return KafkaReader(parts.config.kafka)
 
 
 class RecordsFeed(Feed):

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from everlog.errors import EverlogError, InvalidProjection
-from everlog.journal.journal import Parts
+from everlog.journal.parts import Parts
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import ENDED
 from everlog.projections.port import Desired, OffsetStore, Report

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from everlog.journal.journal import Parts
+from everlog.journal.parts import Parts
 from everlog.projections.offsets import Offset
 from everlog.projections.save_window import LogPlace
 

@@ -18,7 +18,7 @@ from everlog.core.plan import Watermark
 from everlog.core.tag_names import SLICES, check_tag
 from everlog.core.timeuuid import TimeUuid
 from everlog.errors import InvalidOffset, InvalidProjection
-from everlog.journal.journal import Parts
+from everlog.journal.parts import Parts
 from everlog.projections.offsets import Offset
 from everlog.projections.save_window import LogPlace
 from everlog.projections.source import Delivery, Feed, Lag, Source

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from everlog.errors import InvalidProjection, StorageFailed
-from everlog.journal.journal import Parts
+from everlog.journal.parts import Parts
 from everlog.projections.copies import Difference, copy_name, rename
 from everlog.projections.lifecycle import Restart
 from everlog.projections.offsets import Offset, Single, encode

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from everlog.config import Config
 from everlog.queues.port import QueueStore
+from everlog.queues.sqlite.catalog import FOLDER, MAIN
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.queues.webhook import Webhook
 from everlog.runtime.clock import Clock
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
+
+
+def has_queues(config: Config) -> bool:
+    """Whether there are queues to look at without making files: servers always count."""
+    return config.cassandra is not None or (config.folder / FOLDER / MAIN).exists()
 
 
 def open_queues(config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> QueueStore:

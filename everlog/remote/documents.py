@@ -37,7 +37,7 @@ from everlog.errors import (
 from everlog.journal.journal import After
 from everlog.remote.connection import refusal
 from everlog.runtime.clock import Clock
-from everlog.server.document_answers import POSITION
+from everlog.wire.http import POSITION
 
 try:
     import httpx

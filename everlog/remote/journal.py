@@ -22,9 +22,9 @@ from everlog.journal.snapshots import ANY, Criteria, Snapshots
 from everlog.remote.connection import Wire
 from everlog.runtime.clock import Clock
 from everlog.runtime.keyed_lock import KeyedLock
-from everlog.server.requests import segment
 from everlog.store.port import Snapshot
 from everlog.wire.events import EventBody, SnapshotBody, record_of, snapshot_of
+from everlog.wire.http import segment
 
 PAGE = 500
 MAX_TRIES = 100

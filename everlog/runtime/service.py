@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import msgspec
 
 from everlog.errors import EverlogError
 from everlog.runtime.clock import Clock
-from everlog.store.port import Store
 
 logger = logging.getLogger("everlog.service")
+
+
+class StatusStore(Protocol):
+    """Keeps the status of services, so that other processes can show it."""
+
+    async def save_status(self, name: str, status: bytes, now_ms: int) -> None: ...
 
 
 class ServiceStatus(msgspec.Struct, frozen=True):
@@ -31,7 +37,7 @@ class Service:
     """Runs `work` at once and then every so many seconds, until it is stopped. An error does not end it."""
 
     def __init__(
-        self, name: str, every: float, work: Callable[[], Awaitable[object]], *, clock: Clock, store: Store
+        self, name: str, every: float, work: Callable[[], Awaitable[object]], *, clock: Clock, store: StatusStore
     ) -> None:
         self._every = every
         self._work = work

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.documents.ids import next_id
 from everlog.errors import EverlogError, MissingExtra
 from everlog.runtime.service import Service
@@ -21,8 +21,6 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
-from everlog.console.console import console_running
-from everlog.console.routes import CONSOLE_ROUTES
 from everlog.server.audit import Audit
 from everlog.server.errors import handle_http, handle_refusal, handle_unexpected
 from everlog.server.fanout import Fanout
@@ -53,8 +51,14 @@ ROUTES: list[ControllerRouterHandler] = [
     *QUEUE_ROUTES,
     *OPERATION_ROUTES,
     *LOGIN_ROUTES,
-    *CONSOLE_ROUTES,
 ]
+
+
+class AppPart(NamedTuple):
+    """What is handed in from above, such as the console: its routes, and what runs as long as the server does."""
+
+    routes: Sequence[ControllerRouterHandler]
+    running: Callable[[Litestar, Everlog], AbstractAsyncContextManager[object]]
 
 
 class Application(Litestar):
@@ -82,13 +86,15 @@ def make_app(
     log: Everlog,
     *,
     security: Security | None = None,
+    parts: Sequence[AppPart] = (),
     routes: Sequence[ControllerRouterHandler] = (),
     metrics: Sequence[Callable[[], str]] = (),
 ) -> Application:
     """The application on an open log; whoever opened it closes it.
 
-    `routes`: more of them, under the same guard. `metrics`: more lines for Prometheus, such as those of
-    `everlog.projections.metrics.Metrics` where projections run in this process.
+    `parts`: what stands on the server, such as the console. `routes`: more of them, under the same guard.
+    `metrics`: more lines for Prometheus, such as those of `everlog.projections.metrics.Metrics` where projections run
+    in this process.
     """
     clock = log.parts.clock
 
@@ -101,11 +107,12 @@ def make_app(
             for service in await document_services(log):
                 service.start()
                 stack.push_async_callback(service.stop)
-            await stack.enter_async_context(console_running(app, log))
+            for part in parts:
+                await stack.enter_async_context(part.running(app, log))
             yield
 
     return Application(
-        [*ROUTES, *routes],
+        [*ROUTES, *(route for part in parts for route in part.routes), *routes],
         guards=[guard],
         exception_handlers={
             EverlogError: handle_refusal,

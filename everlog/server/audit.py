@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.events import Event
 from everlog.errors import EverlogError
 from everlog.journal.journal import Journal

@@ -19,9 +19,9 @@ from everlog.documents.model import WrittenDocument
 from everlog.server.errors import JSON
 from everlog.server.request_watch import HttpCounters
 from everlog.server.sse import Checkpoint, Frame, Items, event_stream
+from everlog.wire.http import POSITION
 
 PREFIX = "/hyper-storage"
-POSITION = "Journal-Position"
 MAX_CHECKPOINT = 10.0
 _SAFE = "/~:@!$&'()*+,;=-._"
 _OF_THIS_PAGE = ("after", "explain", "position")

@@ -9,12 +9,13 @@ from typing import Annotated, Any, TypeVar
 
 from litestar.params import PathParameter, QueryParameter
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import InvalidDocument
 from everlog.journal.journal import Journal
-from everlog.server.requests import AnyRequest, decode, read_body, segment
+from everlog.server.requests import AnyRequest, decode, read_body
 from everlog.wire.events import decode_as
+from everlog.wire.http import segment
 
 PAGE = 100
 MAX_PAGE = 10_000

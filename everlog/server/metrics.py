@@ -7,10 +7,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.errors import EverlogError
 from everlog.pipeline.status import PipelineStatus, Status
-from everlog.queues.sqlite.catalog import FOLDER, MAIN
+from everlog.queues.factory import has_queues
 from everlog.server.request_watch import HttpCounters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -126,7 +126,7 @@ async def projection_metrics(log: Everlog) -> list[Metric]:
 
 
 async def queue_metrics(log: Everlog) -> list[Metric]:
-    if log.config.embedded and not (log.config.folder / FOLDER / MAIN).exists():
+    if not has_queues(log.config):
         return []  # who only looks makes no files
     names = await log.queues.names()
     places: list[tuple[Labels, Any]] = [({"queue": name}, await log.queue(name).stats()) for name in names]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote_to_bytes
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from litestar import Request
 from litestar.types import Receive
@@ -32,15 +32,6 @@ def decode(text: str) -> str:
         return unquote_to_bytes(text.encode("latin-1")).decode()
     except UnicodeDecodeError as error:
         raise InvalidDocument("invalid-path", "a path is UTF-8") from error
-
-
-def segment(text: str) -> str:
-    """Text as one segment of a path.
-
-    >>> segment("a/b c")
-    'a%2Fb%20c'
-    """
-    return quote(text, safe="~:@!$&'()*+,;=-._")
 
 
 def local_path(text: str | None) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.config import Config
 from everlog.errors import InvalidConfig, MissingExtra, PortTaken
-from everlog.server.app import Application, make_app
+from everlog.server.app import Application, AppPart, make_app
 from everlog.server.protocol import bounded
 from everlog.server.routes.nodes import joined
 from everlog.server.security.guard import Security, is_loopback
@@ -95,15 +95,22 @@ def _settings(config: Config, app: Application) -> uvicorn.Config:
 
 @asynccontextmanager
 async def serving(
-    log: Everlog, *, host: str, port: int, any_port: bool = False, writable: bool = False, anonymous: bool = False
+    log: Everlog,
+    *,
+    host: str,
+    port: int,
+    any_port: bool = False,
+    writable: bool = False,
+    anonymous: bool = False,
+    parts: Sequence[AppPart] = (),
 ) -> AsyncIterator[str]:
     """The server at work; gives its address. Port 0: any free one; `any_port`: also if the port is taken.
 
-    The rest is as `[server]` says, or more open.
+    The rest is as `[server]` says, or more open. `parts`: what stands on the server, such as the console.
     """
     security = Security.of(log.config, log.parts.clock, local=is_loopback(host), writable=writable)
     check_address(host, security, anonymous=anonymous or log.config.server.anonymous)
-    app = make_app(log, security=security)
+    app = make_app(log, security=security, parts=parts)
     config = _settings(log.config, app)
     bound = _listen(host, port, any_port=any_port)
     server = _Server(config)

@@ -1,32 +1,21 @@
-"""What both SQLite files share: opening, errors with a remedy, named statements, migrations, tracing."""
+"""Connections to SQLite files: opening, errors that name the remedy, transactions, tracing."""
 
 from __future__ import annotations
 
 import logging
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
-from everlog.errors import Busy, DiskFull, EverlogError, NewerVersion, NotWritable, StorageFailed
+from everlog.errors import Busy, DiskFull, EverlogError, NotWritable, StorageFailed
+from everlog.runtime.trace import Trace
 
 log = logging.getLogger("everlog.sqlite")
 
 BUSY_SECONDS = 60.0
 OPEN_AGAIN_SECONDS = 0.005
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
-
-Trace = Callable[[str, float], None]
-
-
-def load_statements(package: str, file: str = "statements.sql") -> dict[str, str]:
-    """The blocks of a file, each under its line `-- name: …`."""
-    parts = _NAME.split(resources.files(package).joinpath(file).read_text())
-    return dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
 
 
 class TracedCursor(sqlite3.Cursor):
@@ -171,39 +160,3 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-
-
-def migrate(connection: sqlite3.Connection, path: Path, package: str) -> None:
-    """Bring a file to this version's schema, in one transaction: two starters run each step once."""
-    steps = _migrations(package)
-    with translated(path):
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version < len(steps):
-            with transaction(connection):
-                version = connection.execute("PRAGMA user_version").fetchone()[0]
-                for number, step in enumerate(steps[version:], version + 1):
-                    for statement in _split(step):
-                        connection.execute(statement)
-                    connection.execute(f"PRAGMA user_version = {number}")
-                version = max(version, len(steps))
-    if version > len(steps):
-        raise NewerVersion(
-            f"{path} has schema version {version}, this Everlog knows {len(steps)}: it was written by a newer "
-            "version, upgrade this one (pip install --upgrade everlog)"
-        )
-
-
-@cache
-def _migrations(package: str) -> list[str]:
-    folder = resources.files(package).joinpath("migrations")
-    names = sorted(item.name for item in folder.iterdir() if item.name.endswith(".sql"))
-    return [folder.joinpath(name).read_text() for name in names]
-
-
-def _split(script: str) -> Iterator[str]:
-    statement = ""
-    for line in script.splitlines():
-        statement += line + "\n"
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""

@@ -18,7 +18,8 @@ import msgspec
 from everlog.core.change import Change, Quarantined, Rejected
 from everlog.core.events import EventRecord, PayloadType, decode_payload
 from everlog.core.head import Deletion, Head, Topic
-from everlog.log.port import LogTopic, Record
+from everlog.core.record import Record
+from everlog.log.port import LogTopic
 from everlog.runtime.clock import Stopwatch
 from everlog.store.tag_port import TagEntry, TagTables
 

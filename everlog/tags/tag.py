@@ -18,7 +18,7 @@ from everlog.core.tag_names import PER_SLICE_TAG, SLICES, check_tag, is_built_in
 from everlog.core.timeuuid import MIN_RANK, TimeUuid, before_time
 from everlog.core.values import Position
 from everlog.errors import InvalidInput, InvalidOffset, InvalidRange, NotReplicated
-from everlog.journal.journal import Parts
+from everlog.journal.parts import Parts
 from everlog.store.tag_port import TagRow, TagTables
 from everlog.tags.read_retry import Patience
 from everlog.tags.upkeep import Refs, Verified, all_journals, drop, verify_journal

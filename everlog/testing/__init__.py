@@ -26,11 +26,11 @@ pytest.register_assert_rewrite(
     "everlog.testing.tags",
 )
 
+from everlog.projections.memory import MemoryOffsets  # noqa: E402
 from everlog.testing.journal import JournalConformance  # noqa: E402
 from everlog.testing.log import LogConformance  # noqa: E402
 from everlog.testing.projection_kit import (  # noqa: E402
     ListProvider,
-    MemoryOffsets,
     per_envelope,
     projection_sink,
     run_projection,

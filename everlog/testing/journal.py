@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.events import Event
 from everlog.errors import Conflict, InvalidInput, JournalHalted, JournalNotFound
 from everlog.testing.journal_support import (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.events import Event, EventRecord
+from everlog.core.record import NewRecord
 from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import JournalHalted
 from everlog.journal.journal import Journal
-from everlog.log.port import NewRecord
 from everlog.testing.replication import apply_range, replicate
 
 Settle = Callable[[Everlog], Awaitable[object]]

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from everlog.core.record import NewRecord, Record
 from everlog.errors import EverlogError
-from everlog.log.port import Bounds, Log, LogTopic, NewRecord, Record
+from everlog.log.port import Bounds, Log, LogTopic
 
 
 def new_record(key: bytes | None = b"k", partition: int = 0, value: bytes | None = b"v", at: int = 1) -> NewRecord:

@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any
 
-from everlog.journal.journal import Parts
+from everlog.journal.parts import Parts
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
+from everlog.projections.memory import MemoryOffsets
 from everlog.projections.observers import Observer
 from everlog.projections.offsets import Offset
 from everlog.projections.port import OffsetStore
@@ -24,9 +25,7 @@ from everlog.projections.projection import Projection
 from everlog.projections.provider import ReadOffset
 from everlog.projections.runner import Runner
 from everlog.projections.save_window import OffsetProgress
-from everlog.projections.sqlite.offset_store import MEMORY, SqliteOffsetStore
 from everlog.projections.strategies import AtLeastOnce
-from everlog.runtime.clock import Clock
 from everlog.runtime.lease import Lease
 
 
@@ -75,23 +74,6 @@ async def _each(envelopes: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[
     else:
         for envelope in envelopes:
             yield envelope
-
-
-class MemoryOffsets(SqliteOffsetStore):
-    """A store in memory that remembers every offset that was saved."""
-
-    def __init__(self, *, clock: Clock | None = None) -> None:
-        super().__init__(MEMORY, clock=clock)
-        self.all_offsets: list[Offset] = []  # newest first
-
-    @property
-    def last_offset(self) -> Offset | None:
-        return self.all_offsets[0] if self.all_offsets else None
-
-    async def save(self, lease: Lease, progress: OffsetProgress) -> None:
-        await super().save(lease, progress)
-        if progress.offset is not None:
-            self.all_offsets.insert(0, progress.offset)
 
 
 def testable(projection: Projection, **changes: Any) -> Projection:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.head import Topic
 from everlog.core.places import place_name
+from everlog.core.record import Record
 from everlog.errors import ReplicationFailed
 from everlog.journal.retired_topics import retired_topics
 from everlog.journal.topic_registry import pin_topic
-from everlog.log.port import Log, LogTopic, Record
+from everlog.log.port import Log, LogTopic
 from everlog.pipeline.apply import NO_TAGS, Applied, KeyGroups, Tagging, apply
 from everlog.pipeline.planner import Ordering
 

@@ -13,8 +13,9 @@ from everlog.core.change import Change, Quarantined, Rejected
 from everlog.core.duration import ExpireAfter
 from everlog.core.events import EventRecord
 from everlog.core.head import Deletion, Head, Topic
+from everlog.core.record import Record
 from everlog.core.values import MAX_SEQ_NR
-from everlog.log.port import LogTopic, Record
+from everlog.log.port import LogTopic
 from everlog.store.port import KeyChange, RowCursor, Snapshot, Store
 
 NAME = "journal-a"

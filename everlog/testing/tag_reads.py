@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.config import TagsConfig
 from everlog.core.events import Event
 from everlog.core.timeuuid import start_of

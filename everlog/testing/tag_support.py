@@ -10,10 +10,12 @@ from typing import Any, Protocol
 import msgspec
 import pytest
 
-from everlog.client import Everlog, make_parts
+from everlog.api import Everlog
+from everlog.client import LocalEverlog
 from everlog.config import TopicConfig
 from everlog.core.events import Event
 from everlog.errors import Unreachable
+from everlog.journal.parts import make_parts
 from everlog.store.tag_port import TagTables
 from everlog.tags.tag import Tag, TaggedEvent, Tags
 from everlog.tags.upkeep import Refs, all_journals, rebuild_journal
@@ -36,7 +38,7 @@ def configured(log: Everlog, *, topics: dict[str, TopicConfig] | None = None, **
     config = msgspec.structs.replace(
         log.config, tags=msgspec.structs.replace(log.config.tags, **tags), topics=topics or log.config.topics
     )
-    other = Everlog(config, clock=parts.clock)
+    other = LocalEverlog(config, clock=parts.clock)
     other._parts = make_parts(config, parts.log, parts.store, parts.clock)
     return other
 

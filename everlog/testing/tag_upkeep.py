@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.events import Event
 from everlog.errors import InvalidInput, MissingEvent, Overtaken
 from everlog.tags.upkeep import Verified

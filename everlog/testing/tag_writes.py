@@ -8,7 +8,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.config import TopicConfig
 from everlog.core.events import Event
 from everlog.core.plan import NOTHING, TagPlan, Watermark

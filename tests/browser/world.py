@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import everlog
+from everlog.api import Everlog
 from everlog.cli.sample import load_sample
-from everlog.client import Everlog, connect
+from everlog.client import connect
 from everlog.config import Config, LogConfig, ProjectionsConfig, ServerConfig, StoreConfig
+from everlog.console.server import serving
 from everlog.core.events import Event
 from everlog.core.values import partition_of
 from everlog.documents.indexes import IndexNew, IndexSortItem
@@ -24,7 +26,6 @@ from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_s
 from everlog.projections.recovery import Recovery
 from everlog.projections.strategies import at_least_once
 from everlog.queues.priority import Priority
-from everlog.server.server import serving
 from everlog.testing.replication import replicate
 from tests.support import broken_record, produce_raw
 

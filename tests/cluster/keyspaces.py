@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from everlog.cassandra.session import Session, connect
 from everlog.config import CassandraConfig
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 from everlog.store.cassandra.store import CassandraStore
 
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from everlog.cassandra.session import PASSWORD_VARIABLE, connect
+from everlog.cassandra.session import connect
 from everlog.cluster.cassandra import find_cassandra_java
 from everlog.cluster.local import LocalCluster
 from everlog.cluster.secure import ca_file, make_keys
 from everlog.cluster.state import ServerState
-from everlog.config import CassandraConfig, load_config
+from everlog.config import CASSANDRA_PASSWORD_VARIABLE, CassandraConfig, load_config
 from everlog.errors import AccessDenied, EverlogError
 from tests.cluster.keyspaces import opened, own_keyspace
 from tests.cluster.servers import running
@@ -53,17 +53,17 @@ async def test_whoever_is_known_gets_in(config, monkeypatch) -> None:
     async with own_keyspace(config), opened(config) as store:
         assert await store.pinned() == []
         assert config.password is not None
-        monkeypatch.setenv(PASSWORD_VARIABLE, config.password)
+        monkeypatch.setenv(CASSANDRA_PASSWORD_VARIABLE, config.password)
         async with opened(msgspec.structs.replace(config, password=None)) as again:
             assert await again.pinned() == []
 
 
 async def test_wrong_credentials_are_told_from_other_troubles(config, monkeypatch) -> None:
-    monkeypatch.delenv(PASSWORD_VARIABLE, raising=False)
+    monkeypatch.delenv(CASSANDRA_PASSWORD_VARIABLE, raising=False)
     for changes in ({"password": "wrong"}, {"username": "nobody"}, {"password": None}, {"username": None}):
         error = await refused(msgspec.structs.replace(config, **changes))
         assert isinstance(error, AccessDenied), error
-        assert PASSWORD_VARIABLE in str(error)
+        assert CASSANDRA_PASSWORD_VARIABLE in str(error)
 
 
 async def test_a_role_without_rights_is_told_what_it_lacks(secure, config) -> None:

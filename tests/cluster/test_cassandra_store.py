@@ -14,9 +14,10 @@ from everlog.core.change import KEPT_BYTES
 from everlog.core.codec import EventData
 from everlog.core.fold import fold
 from everlog.core.head import Topic
+from everlog.core.record import Record
 from everlog.core.values import head_segment
 from everlog.errors import ForeignWriter, Unreachable
-from everlog.log.port import LogTopic, Record
+from everlog.log.port import LogTopic
 from everlog.pipeline.apply import Applied, KeyGroups, apply
 from everlog.pipeline.head_cache import KnownHeads
 from everlog.store.cassandra import batches

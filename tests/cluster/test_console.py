@@ -7,8 +7,8 @@ import pytest
 
 from everlog.client import connect
 from everlog.console.render import NAV, url
+from everlog.console.server import serving
 from everlog.core.events import Event
-from everlog.server.server import serving
 from everlog.testing.replication import replicate
 from tests.cluster.conftest import MakeConfig
 

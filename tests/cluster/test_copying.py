@@ -10,7 +10,7 @@ import pytest
 
 import everlog
 from everlog import Event, TopicRetired
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.errors import TopicReplaced
 from everlog.journal.spark.copy_job import CopyReport, copy
 from everlog.testing.replication import replicate

@@ -23,7 +23,7 @@ from everlog.pekko.port import ReadKeys, SerializedPayload
 from everlog.pekko.reader import ForeignReader, open_reader
 from everlog.pekko.time_buckets import first_place, offset_of, place_of, unix_ms
 from everlog.runtime.clock import Clock, SystemClock
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 from tests.cluster.keyspaces import own_keyspace
 from tests.cluster.proxy import Proxy
 from tests.support import START_MS

@@ -11,9 +11,10 @@ import httpx
 import msgspec
 import pytest
 
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.config import Config
-from everlog.server.server import serving
+from everlog.console.server import serving
 from tests.cluster.conftest import MakeConfig
 from tests.conformance.test_documents import (  # noqa: F401
     docs,

@@ -10,7 +10,8 @@ from itertools import chain, count, repeat
 import msgspec
 import pytest
 
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.testing import JournalConformance
 from tests.cluster.conftest import MakeConfig
 from tests.cluster.kafka_support import trim

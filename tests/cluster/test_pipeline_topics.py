@@ -9,7 +9,7 @@ from confluent_kafka.admin import NewPartitions
 
 import everlog
 from everlog import Event
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.values import partition_of
 from everlog.log.port import LogTopic
 from tests.cluster.conftest import MakeConfig

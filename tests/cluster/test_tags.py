@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from everlog.api import Everlog
 from everlog.cassandra.session import connect as session_to
-from everlog.client import Everlog, connect
+from everlog.client import connect
 from everlog.config import Config
 from everlog.testing import TagConformance
 from tests.cluster.conftest import MakeConfig

@@ -13,9 +13,10 @@ from everlog.cassandra.session import Session
 from everlog.config import CassandraConfig
 from everlog.core.events import EventRecord
 from everlog.core.head import Head, Topic
+from everlog.core.record import Record
 from everlog.core.values import partition_of
 from everlog.errors import ForeignWriter
-from everlog.log.port import LogTopic, Record
+from everlog.log.port import LogTopic
 from everlog.pipeline.apply import Applied, KeyGroups, apply
 from everlog.store.cassandra.store import CassandraStore
 from everlog.store.port import Store

@@ -11,7 +11,7 @@ import sys
 
 import everlog
 from everlog.cli.status import stop_signals
-from everlog.server.server import serving
+from everlog.console.server import serving
 from tests.spark.backends import read_config
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from everlog import sync
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.config import Config, load_config
 from everlog.core.events import Event
 from everlog.core.values import MAX_SEQ_NR, Position

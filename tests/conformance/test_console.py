@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 import everlog
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.config import ServerConfig
 from everlog.console import actions
 from everlog.console.actions import ACTIONS
@@ -22,6 +23,7 @@ from everlog.console.operations import BETWEEN, Operations
 from everlog.console.pages import journal as journal_page
 from everlog.console.render import NAV, url
 from everlog.console.sampler import Sampler
+from everlog.console.server import make_app, serving
 from everlog.console.timeline import read_timeline, state_at
 from everlog.core.events import Event
 from everlog.core.head import exists
@@ -31,11 +33,9 @@ from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_s
 from everlog.queues.new_job import NewJob
 from everlog.queues.port import MemoryStore
 from everlog.queues.queue import Queue
-from everlog.server.app import make_app
 from everlog.server.audit import JOURNAL, TOPIC, Audit
 from everlog.server.security.guard import Security
 from everlog.server.security.tokens import make_token
-from everlog.server.server import serving
 from everlog.testing.replication import replicate
 from tests.support import broken_record, produce_raw, small_config
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import everlog
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
+from everlog.console.server import serving
 from everlog.core.values import Position
 from everlog.documents.documents import Documents
 from everlog.documents.history import DocumentEvent
@@ -27,7 +29,6 @@ from everlog.errors import (
     Unreachable,
     WriteUnfinished,
 )
-from everlog.server.server import serving
 from tests.support import small_config
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from everlog.client import connect
-from everlog.server.server import serving
+from everlog.console.server import serving
 from tests.support import small_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "documents.md"

@@ -13,7 +13,7 @@ import pytest
 
 from everlog.client import connect
 from everlog.config import DocumentsConfig
-from everlog.server.server import serving
+from everlog.console.server import serving
 from tests.support import small_config
 from tests.waiting import until
 

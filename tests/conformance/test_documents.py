@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.config import Config, DocumentsConfig
 from everlog.documents.documents import Documents
 from everlog.documents.factory import document_journal, make_documents

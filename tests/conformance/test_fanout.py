@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.events import Event
 from everlog.core.timeuuid import TimeUuid, start_of
 from everlog.server import fanout as module

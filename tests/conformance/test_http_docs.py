@@ -13,9 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.config import ServerConfig
-from everlog.server.server import serving
+from everlog.console.server import serving
 from everlog.testing.replication import replicate
 from tests.support import small_config
 

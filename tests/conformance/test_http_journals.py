@@ -12,12 +12,14 @@ import msgspec
 import pytest
 
 import everlog
-from everlog.client import MAX_TOPICS, Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.config import ServerConfig, TagsConfig
+from everlog.console.server import make_app
+from everlog.core.recent import MAX_KEPT
 from everlog.projections.metrics import Metrics
 from everlog.projections.record_source import records
 from everlog.server import journal_requests
-from everlog.server.app import make_app
 from everlog.testing.journal_support import BROKEN, produce
 from everlog.testing.replication import replicate
 from everlog.wire.events import moment, timestamp_of
@@ -464,9 +466,9 @@ async def test_every_read_of_the_log_takes_a_position(log, http):
 
 async def test_made_up_topics_are_not_remembered_for_ever(log, http):
     await append(http, 1)
-    for number in range(MAX_TOPICS + 10):
+    for number in range(MAX_KEPT + 10):
         log.journal(f"made-up-{number}")
-    assert len(log._journals) == MAX_TOPICS
+    assert len(log._journals) == MAX_KEPT
     assert (await send(http, "GET", J)).json()["seq_nr"] == 1
 
 

@@ -21,14 +21,13 @@ from litestar.routes import HTTPRoute
 
 from everlog.client import connect
 from everlog.config import Config, DocumentsConfig, JournalConfig, ServerConfig
+from everlog.console.server import make_app, serving
 from everlog.core.values import Position
 from everlog.errors import AccessDenied, InvalidConfig
 from everlog.queues.queue import Receipt
-from everlog.server.app import make_app
 from everlog.server.requests import AnyRequest
 from everlog.server.security.guard import needed_scope
 from everlog.server.security.tokens import TokenFile, tokens_path
-from everlog.server.server import serving
 from tests.http_support import frames, new_token, send, server
 from tests.support import small_config
 

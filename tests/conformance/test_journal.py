@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.config import LogConfig
 from everlog.testing import JournalConformance
 from tests.support import ManualClock, small_config

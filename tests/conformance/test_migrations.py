@@ -11,7 +11,7 @@ import pytest
 import everlog.sqlite.connection
 from everlog.client import connect
 from everlog.errors import NewerVersion, StorageFailed
-from everlog.sqlite.connection import migrate
+from everlog.sqlite.migrations import migrate
 from tests.support import small_config
 
 

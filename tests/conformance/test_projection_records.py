@@ -12,7 +12,7 @@ import everlog
 from everlog import Event
 from everlog.config import ProjectionsConfig
 from everlog.errors import InvalidProjection, LogTruncated, StillBehind, UnknownProjection
-from everlog.log.sqlite.reader import SqliteReader
+from everlog.log.sqlite.log import SqliteReader
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.port import Desired, KnownProjection, Report

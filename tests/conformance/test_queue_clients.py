@@ -14,6 +14,7 @@ from litestar import Litestar
 from litestar.datastructures import State
 
 import everlog
+from everlog.console.server import serving
 from everlog.errors import (
     AnswerLost,
     DeclarationRefused,
@@ -37,7 +38,6 @@ from everlog.queues.rows import Packet
 from everlog.remote.queues import RemoteQueueStore
 from everlog.server.routes.queues import QUEUE_ROUTES
 from everlog.server.security.guard import ALL, Principal
-from everlog.server.server import serving
 from everlog.testing.queue_desk import VirtualClock, VirtualQueue
 from tests.support import small_config
 from tests.unit.models.queue_cases import QueueCases

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from everlog.client import connect
+from everlog.console.server import serving
 from everlog.queues.columns import Column
 from everlog.queues.declaration import ColumnSchema
-from everlog.server.server import serving
 from tests.support import small_config
 
 

@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 import everlog
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
+from everlog.console.server import serving
 from everlog.core.events import Event, Json
 from everlog.core.timeuuid import start_of
 from everlog.errors import (
@@ -27,7 +29,6 @@ from everlog.errors import (
     Unreachable,
 )
 from everlog.projections.record_source import records
-from everlog.server.server import serving
 from everlog.testing import JournalConformance
 from everlog.testing.journal_support import OUTCOMES, keys
 from everlog.testing.tag_reads import TagReading

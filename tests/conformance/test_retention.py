@@ -10,12 +10,14 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.config import Config, LogConfig
 from everlog.core.events import Event
 from everlog.errors import Conflict, Overtaken
+from everlog.journal.retention import Retention
 from everlog.log.sqlite import trimmer as trimmer_module
-from everlog.log.sqlite.trimmer import Retention, Trimmer
+from everlog.log.sqlite.trimmer import Trimmer
 from everlog.testing import replicate
 from everlog.testing.journal_support import events, keys, read
 from tests.support import small_config

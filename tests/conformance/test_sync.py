@@ -13,7 +13,7 @@ import pytest
 
 import everlog
 from everlog import Event, sync
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.errors import Conflict, InvalidId, JournalHalted, NotWritable
 from everlog.journal.journal import Journal
 from everlog.journal.quarantine import Quarantine
@@ -66,12 +66,12 @@ def test_the_story_of_a_journal(log):
 @pytest.mark.parametrize(
     ("twin", "original"),
     [
-        (sync.Everlog, Everlog),
-        (sync.Journal, Journal),
-        (sync.Snapshots, Snapshots),
-        (sync.Quarantine, Quarantine),
-        (sync.Queue, Queue),
-        (sync.Worker, Worker),
+        (sync.SyncEverlog, Everlog),
+        (sync.SyncJournal, Journal),
+        (sync.SyncSnapshots, Snapshots),
+        (sync.SyncQuarantine, Quarantine),
+        (sync.SyncQueue, Queue),
+        (sync.SyncWorker, Worker),
     ],
 )
 def test_nothing_is_missing(twin, original):
@@ -179,7 +179,7 @@ def test_ctrl_c_interrupts_a_call(tmp_path, monkeypatch):
         journal.append("k", Event(1))
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "pointer", stuck)
-            patch.setattr(sync.Journal, "pointer", blocking(Journal.pointer))
+            patch.setattr(sync.SyncJournal, "pointer", blocking(Journal.pointer))
             thread = threading.Thread(target=interrupt)
             thread.start()
             with pytest.raises(KeyboardInterrupt):

@@ -9,12 +9,13 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.core.entry import decode
 from everlog.core.events import Event
 from everlog.core.fold import fold
+from everlog.core.record import NewRecord
 from everlog.errors import IntegrityViolated, ReplicationFailed
-from everlog.log.port import NewRecord
 from everlog.testing import replicate
 from everlog.testing.journal_support import events, read
 from tests.support import append_record, delete_record, mark_record, pinned_topic, purge_record, small_config

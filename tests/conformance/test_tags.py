@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everlog.client import Everlog, connect
+from everlog.api import Everlog
+from everlog.client import connect
 from everlog.testing import TagConformance
 from tests.support import small_config
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from everlog.client import connect
-from everlog.server.server import serving
+from everlog.console.server import serving
 from everlog.testing.replication import replicate
 from tests.support import small_config
 

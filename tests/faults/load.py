@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from everlog import Conflict, Event, EverlogError, OutcomeUnknown
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.journal.journal import Journal
 
 PAUSE_SECONDS = 0.02

@@ -10,10 +10,10 @@ import pytest
 import everlog
 from everlog import Event
 from everlog.config import Config
+from everlog.core.record import NewRecord
 from everlog.core.values import partition_of
 from everlog.errors import JournalHalted
 from everlog.journal.reader import Ref
-from everlog.log.port import NewRecord
 from everlog.pipeline import replicator as replicate_module
 from everlog.pipeline.phases import PHASES
 from everlog.pipeline.status import PipelineStatus

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.head import exists
 from everlog.journal.copy import Copier, CopyOutcome, Original
 from everlog.journal.journal import Journal

@@ -23,9 +23,9 @@ from everlog.core.actions import (
     encode_action,
 )
 from everlog.core.entry import decode
+from everlog.core.record import Record
 from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import MalformedRecord
-from everlog.log.port import Record
 from everlog.testing.replication import replicate
 from tests.support import START_MS, append_record, broken_record, foreign_record, produce_raw
 

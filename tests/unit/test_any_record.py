@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import everlog
 from everlog import Event, JournalHalted
+from everlog.core.record import Record
 from everlog.core.values import partition_of
-from everlog.log.port import Record
 from everlog.testing.replication import replicate
 from tests.support import (
     START_MS,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.log.port import Record
-from everlog.log.sqlite.appender import pack_headers
+from everlog.core.record import Record, pack_headers
+from everlog.log.sqlite import blocks as module
 from everlog.log.sqlite.blocks import MAX_RECORDS, blocks, decode_block, encode_block
-from everlog.log.sqlite.log import blocks as module
 
 optional_bytes = st.none() | st.binary(max_size=50)
 headers = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size=3).map(tuple)

@@ -20,6 +20,7 @@ from everlog.cassandra.contact_points import contact_points
 from everlog.cassandra.scan import merged
 from everlog.cassandra.schema import statements
 from everlog.cassandra.session import backoff, explain
+from everlog.cassandra.values import day_seconds, timestamp
 from everlog.config import CassandraConfig
 from everlog.core.change import Change
 from everlog.core.duration import utc_day
@@ -29,7 +30,7 @@ from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segmen
 from everlog.errors import AccessDenied, InvalidConfig, Refused, StorageFailed, Unreachable
 from everlog.store.cassandra.batches import MAX_BYTES, MAX_ROW_BYTES, MAX_ROWS, ROW_BYTES, partitions, row_bytes
 from everlog.store.cassandra.head_scan import _group
-from everlog.store.cassandra.rows import _day_of, date_from, day_seconds, timestamp
+from everlog.store.cassandra.rows import _day_of, date_from
 from everlog.store.cassandra.segments import MIN_GAP, gaps_of
 from everlog.store.cassandra.task import lives
 from everlog.store.port import KeyChange

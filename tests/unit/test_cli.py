@@ -226,8 +226,8 @@ def test_an_unexpected_error_is_one_line_and_a_traceback_only_on_debug(cli, monk
         raise RuntimeError("first line\nsecond line")
 
     cli.run("journal", "append", "orders", "o-1", "--payload", "a")
-    monkeypatch.setattr("everlog.client.Everlog.status", fail)
-    monkeypatch.setattr("everlog.client.Everlog.topics", fail)
+    monkeypatch.setattr("everlog.client.LocalEverlog.status", fail)
+    monkeypatch.setattr("everlog.client.LocalEverlog.topics", fail)
     result = cli.run("status", code=1)
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr

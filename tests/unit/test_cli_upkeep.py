@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.pipeline.phases import SlowKey
 from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate

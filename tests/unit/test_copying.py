@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 import everlog
 from everlog import Event, JournalNotFound, Overtaken
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.actions import ActionRange, Append, Copied, Delete, decode_action, encode_action
 from everlog.core.fold import decode, fold
+from everlog.core.record import Record
 from everlog.core.reduction import rowless
 from everlog.core.values import partition_of
 from everlog.errors import CopyRefused, JournalHalted, LogTruncated
 from everlog.journal.copy import Original
 from everlog.journal.journal import Journal
-from everlog.log.port import Record
 from everlog.testing.replication import replicate
 from tests.support import ManualClock, append_record, broken_record, entries, pinned_topic, produce_raw, small_config
 from tests.unit.copy_support import copy_all, cut, empty, make_again, remove, state_of, states_of

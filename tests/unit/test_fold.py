@@ -16,8 +16,8 @@ from everlog.core.codec import EventData
 from everlog.core.duration import ExpireAfter
 from everlog.core.fold import fold, judge
 from everlog.core.head import Deletion, Head, exists, seq_nr_of
+from everlog.core.record import Record
 from everlog.core.values import MAX_SEQ_NR
-from everlog.log.port import Record
 from tests.support import (
     START_MS,
     append_record,

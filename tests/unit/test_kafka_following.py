@@ -7,11 +7,12 @@ import asyncio
 import pytest
 from confluent_kafka import KafkaError
 
+from everlog.core.record import Record
 from everlog.errors import AccessDenied, StorageFailed, TopicReplaced, Unreachable
 from everlog.log.kafka import follower as module
 from everlog.log.kafka.errors import LogPartition
 from everlog.log.kafka.follower import Following
-from everlog.log.port import Bounds, Record, Trimmed
+from everlog.log.port import Bounds, Trimmed
 
 
 class FakeFetcher:

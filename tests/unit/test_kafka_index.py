@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from everlog.core.record import Record
 from everlog.log.kafka.index import DROPPED, OVERHEAD, Budget, cost
-from everlog.log.port import Record
 
 KEYS = [b"a", b"b", b"c", None]
 MANY = 10**9

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from everlog.config import CassandraConfig, Config, JournalConfig, KafkaConfig, LogConfig
+from everlog.config import KAFKA_PASSWORD_VARIABLE, CassandraConfig, Config, JournalConfig, KafkaConfig, LogConfig
 from everlog.errors import (
     AccessDenied,
     EverlogError,
@@ -25,7 +25,7 @@ from everlog.log.kafka.clients import make_client
 from everlog.log.kafka.errors import explain, explain_delivery, is_denied, is_missing, is_silence, kafka_error
 from everlog.log.kafka.records import headers_of, split_headers
 from everlog.log.kafka.safety import concerns
-from everlog.log.kafka.settings import PASSWORD_VARIABLE, client_settings, consumer_settings, producer_settings
+from everlog.log.kafka.settings import client_settings, consumer_settings, producer_settings
 from everlog.log.kafka.topics import topic_settings
 
 SERVERS = "kafka:9092"
@@ -83,7 +83,7 @@ def test_security_follows_from_tls_and_username(kafka, protocol):
 
 
 def test_a_password_may_come_from_the_environment(monkeypatch):
-    monkeypatch.setenv(PASSWORD_VARIABLE, "secret")
+    monkeypatch.setenv(KAFKA_PASSWORD_VARIABLE, "secret")
     assert client_settings(KafkaConfig(username="u"))["sasl.password"] == "secret"
     assert client_settings(KafkaConfig(username="u", password="own"))["sasl.password"] == "own"
     assert "sasl.password" not in client_settings(KafkaConfig())

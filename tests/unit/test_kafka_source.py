@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.config import CassandraConfig, Config, JournalConfig, KafkaConfig
+from everlog.core.record import Record
 from everlog.errors import InvalidConfig
 from everlog.log.kafka.java_settings import java_settings
 from everlog.log.kafka.records import split_headers
-from everlog.log.kafka.stream import KafkaSource, decode_rows, source_options, topic_pattern
-from everlog.log.port import Record
-from everlog.pipeline.start import Start
+from everlog.log.kafka.stream import KafkaStream, decode_rows, source_options, topic_pattern
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
@@ -113,7 +112,7 @@ def test_an_empty_batch() -> None:
 
 
 def test_where_a_batch_ends() -> None:
-    source = KafkaSource(Config(kafka=KafkaConfig(), cassandra=CassandraConfig()), KafkaConfig())
+    source = KafkaStream(Config(kafka=KafkaConfig(), cassandra=CassandraConfig()), KafkaConfig())
     assert source.ends('{"journal-a":{"0":12,"1":0},"journal-b":{"10":7}}') == {
         "journal-a/0": 12,
         "journal-a/1": 0,
@@ -143,7 +142,7 @@ def test_the_options_of_the_connector() -> None:
     """Every partition is named, from right after pointer2; a partition is never cut into several tasks."""
     kafka = KafkaConfig(request_timeout=7.0, spark_options={"groupIdPrefix": "mine"})
     config = Config(kafka=kafka, cassandra=CassandraConfig())
-    options = source_options(config, kafka, Start(offsets={"journal-a/0": 5, "journal-a/1": 0, "journal-b/0": 9}))
+    options = source_options(config, kafka, {"journal-a/0": 5, "journal-a/1": 0, "journal-b/0": 9}, ())
     assert json.loads(options["startingOffsets"]) == {"journal-a": {"0": 5, "1": 0}, "journal-b": {"0": 9}}
     assert "minPartitions" not in options
     assert options["failOnDataLoss"] == options["includeHeaders"] == "true"

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from everlog.core.record import NewRecord
 from everlog.errors import TopicMissing, TopicReplaced, Unreachable
 from everlog.log.kafka.index import Budget
 from everlog.log.kafka.tail import Fetchers, Tail, TailSource
-from everlog.log.port import Bounds, LogTopic, NewRecord
+from everlog.log.port import Bounds, LogTopic
 
 TOPIC = LogTopic("t", "id", 1)
 

@@ -10,11 +10,11 @@ import asyncio
 import pytest
 from confluent_kafka import KafkaError
 
+from everlog.core.record import Record
 from everlog.errors import LogTruncated, StorageFailed
 from everlog.log.kafka import reader
 from everlog.log.kafka.errors import LogPartition
 from everlog.log.kafka.reader import WaitingPartition
-from everlog.log.port import Record
 
 
 class Partition:

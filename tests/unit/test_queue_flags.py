@@ -13,7 +13,7 @@ import pytest
 import everlog
 from everlog.config import QueueConfig
 from everlog.errors import StorageFailed
-from everlog.queues.sqlite import store as sqlite_store
+from everlog.queues.sqlite import queue_store as sqlite_store
 from tests.support import small_config
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.core.fold import fold
+from everlog.core.record import Record
 from everlog.core.reduction import reduce, rowless
-from everlog.log.port import Record
 from tests.support import (
     append_record,
     broken_record,

@@ -9,7 +9,7 @@ import pytest
 
 import everlog
 from everlog import Event, InvalidInput, JournalNotFound, NotReplicated, TopicRetired
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.core.values import partition_of
 from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
 from everlog.journal.journal import LOOK_SECONDS

@@ -15,8 +15,8 @@ from everlog.core.change import Quarantined
 from everlog.core.codec import EventData
 from everlog.core.fold import fold
 from everlog.core.head import Deletion, Head, Topic, exists
+from everlog.core.record import Record
 from everlog.core.values import segment_of
-from everlog.log.port import Record
 from everlog.pipeline.apply import KeyGroups, apply
 from everlog.store.port import KeyChange, StoreTask
 from tests.support import append_record, delete_record, entries, pinned_topic, purge_record

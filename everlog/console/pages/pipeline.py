@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.observation import Observation
 from everlog.console.sampler import series

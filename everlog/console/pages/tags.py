@@ -6,7 +6,7 @@ from collections import deque
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.console.console import ConsolePage, Context, Model
 from everlog.tags.tag import TaggedEvent, TagInfo
 

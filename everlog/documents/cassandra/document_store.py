@@ -32,7 +32,7 @@ from everlog.documents.query import Batch, FoundElement
 from everlog.documents.query_plan import IndexRange
 from everlog.errors import Unreachable
 from everlog.runtime.failpoints import failpoint
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 
 PAGE = 500
 IDS_PAGE = 5000

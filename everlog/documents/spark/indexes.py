@@ -20,7 +20,7 @@ from everlog.documents.paths import DocumentPlace, parse_collection
 from everlog.documents.port import PendingIndex
 from everlog.documents.spark.tasks import opened, rows_of, session_of
 from everlog.errors import InvalidDocument
-from everlog.pipeline.task import for_tasks
+from everlog.spark.process import for_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

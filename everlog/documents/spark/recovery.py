@@ -18,7 +18,7 @@ from everlog.documents.paths import partition_of_uri
 from everlog.documents.port import WaitingTransaction
 from everlog.documents.recovery import RecoveredTransactions, StaleWindow
 from everlog.documents.spark.tasks import opened, rows_of, session_of, tasks_for
-from everlog.pipeline.task import for_tasks
+from everlog.spark.process import for_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

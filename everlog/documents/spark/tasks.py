@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from everlog.client import connect
 from everlog.config import Config
 from everlog.documents.definitions import OpenDocuments
+from everlog.documents.factory import make_documents
+from everlog.journal.parts import opened_parts
 from everlog.spark.session import open_session
 
 if TYPE_CHECKING:
@@ -24,8 +25,12 @@ MOST_TASKS = 64
 @asynccontextmanager
 async def opened(config: Config) -> AsyncIterator[OpenDocuments]:
     """The documents, as long as the block lasts."""
-    async with connect(config) as log:
-        yield await log.documents.open()
+    async with opened_parts(config) as parts:
+        documents = make_documents(parts)
+        try:
+            yield await documents.open()
+        finally:
+            await documents.close()
 
 
 @contextmanager

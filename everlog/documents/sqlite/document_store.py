@@ -32,7 +32,10 @@ from everlog.documents.query import Batch, FoundElement
 from everlog.documents.query_plan import IndexRange
 from everlog.documents.sqlite.nodes import SqliteNodes
 from everlog.documents.sqlite.writer import SharedWriter
-from everlog.sqlite.connection import Trace, connect, load_statements, migrate, translated
+from everlog.runtime.statements import load_statements
+from everlog.runtime.trace import Trace
+from everlog.sqlite.connection import connect, translated
+from everlog.sqlite.migrations import migrate
 
 FILE = "documents.db"
 SQL = load_statements("everlog.documents.sqlite")

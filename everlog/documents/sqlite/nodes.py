@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from everlog.documents.nodes import Node, NodeState, NodeTable
-from everlog.sqlite.connection import connect, load_statements, translated
+from everlog.runtime.statements import load_statements
+from everlog.sqlite.connection import connect, translated
 
 FILE = "nodes.db"
 SQL = load_statements("everlog.documents.sqlite", "nodes.sql")

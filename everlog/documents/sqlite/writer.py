@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from everlog.errors import StorageFailed
-from everlog.sqlite.connection import Trace, connect, is_fatal, transaction, translated
+from everlog.runtime.trace import Trace
+from everlog.sqlite.connection import connect, is_fatal, transaction, translated
 
 MAX_SHARED = 100
 T = TypeVar("T")

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from everlog.client import connect
 from everlog.config import Config
 from everlog.errors import EverlogError, InvalidInput, ReplicationFailed, TopicRetired
 from everlog.journal.copy import Copier, Original
 from everlog.journal.damaged_log import Damage
 from everlog.journal.journal import Journal
+from everlog.journal.parts import open_parts, opened_parts
 from everlog.journal.retired_topics import is_retired
-from everlog.pipeline.task import for_tasks
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.portal import Portal
+from everlog.spark.process import for_tasks
 from everlog.spark.session import open_session
 
 if TYPE_CHECKING:
@@ -103,9 +103,9 @@ class CopyTask:
             yield pa.RecordBatch.from_arrays([pa.array([_encode(report)], pa.binary())], schema=_REPORT)
 
     async def _copy(self, ids: Sequence[str]) -> CopyReport:
-        async with connect(self.config) as log:
-            original = await Original.find(log.parts, self.source, self.damage)
-            copier = Copier(original, log.journal(self.target), dry_run=self.dry_run)
+        async with opened_parts(self.config) as parts:
+            original = await Original.find(parts, self.source, self.damage)
+            copier = Copier(original, Journal(self.target, parts), dry_run=self.dry_run)
             report, left = CopyReport(), iter(ids)
             await asyncio.gather(*(_copy_some(copier, left, report) for _ in range(AT_ONCE)))
             return report
@@ -188,7 +188,7 @@ class _Driver:
     """The log and the store, and how far the ids of the original's journals were taken."""
 
     def __init__(self, config: Config, source: str, target: str, *, dry_run: bool) -> None:
-        self._log = connect(config)
+        self._config = config
         self._source = source
         self._target = target
         self._dry_run = dry_run
@@ -196,9 +196,8 @@ class _Driver:
 
     async def open(self) -> None:
         """Find both topics; the target is made, unless that is only tried."""
-        await self._log.__aenter__()
+        parts = self._parts = await open_parts(self._config)
         try:
-            parts = self._log.parts
             self.original = await Original.find(parts, self._source)
             target = Journal(self._target, parts)
             if await is_retired(parts.store, target.log_name):
@@ -206,7 +205,7 @@ class _Driver:
             await target.ref("any", create=not self._dry_run)
             self._pages = self.original.ids()
         except BaseException:
-            await self._log.close()
+            await self._parts.close()
             raise
 
     async def count(self) -> int:
@@ -225,4 +224,4 @@ class _Driver:
 
     async def close(self) -> None:
         await self._pages.aclose()
-        await self._log.close()
+        await self._parts.close()

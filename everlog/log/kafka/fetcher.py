@@ -16,13 +16,13 @@ from typing import NamedTuple, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from everlog.core.record import Record
 from everlog.errors import StorageFailed
 from everlog.log.kafka.clients import join, make_client
 from everlog.log.kafka.errors import LogPartition, is_denied, kafka_error
 from everlog.log.kafka.records import record_of
 from everlog.log.kafka.settings import ClientSettings
-from everlog.log.port import Record
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 
 logger = logging.getLogger("everlog.log.kafka")
 

@@ -10,10 +10,11 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError
 
+from everlog.core.record import Record
 from everlog.errors import EverlogError, Unreachable
 from everlog.log.kafka.errors import LogPartition, explain, is_silence
 from everlog.log.kafka.fetcher import Fetcher
-from everlog.log.port import Bounds, Record, Trimmed
+from everlog.log.port import Bounds, Trimmed
 
 # How often somebody who waits is looked after.
 CHECK_SECONDS = 0.05

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
 
-from everlog.log.port import Record
+from everlog.core.record import Record
 
 # What a record takes in memory beside its bytes: objects, list entries, its share of the dictionary.
 OVERHEAD = 350

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from everlog.config import KafkaConfig
+from everlog.config import KAFKA_PASSWORD_VARIABLE, KafkaConfig
 from everlog.errors import InvalidConfig
-from everlog.log.kafka.settings import PASSWORD_VARIABLE
 
 _MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -36,7 +35,7 @@ def java_settings(config: KafkaConfig) -> dict[str, str]:
 
 
 def _login(config: KafkaConfig) -> str:
-    password = config.password or os.environ.get(PASSWORD_VARIABLE, "")
+    password = config.password or os.environ.get(KAFKA_PASSWORD_VARIABLE, "")
     return (
         f"{_MODULES[config.mechanism]} required username={_quoted(config.username or '')} password={_quoted(password)};"
     )

@@ -8,17 +8,19 @@ from collections.abc import Coroutine
 from typing import Any
 
 from everlog.config import Config
+from everlog.core.record import NewRecord, Record
 from everlog.errors import InvalidInput
 from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.kafka.index import Budget
 from everlog.log.kafka.offsets import RETRY_FIRST, RETRY_MOST, EndOffsets
 from everlog.log.kafka.producer import Producing
+from everlog.log.kafka.reader import KafkaReader
 from everlog.log.kafka.settings import consumer_settings, producer_settings
 from everlog.log.kafka.tail import Fetchers, Tail, TailSource
 from everlog.log.kafka.topics import Topics
-from everlog.log.port import Ack, Bounds, Log, LogTopic, NewRecord, Record
+from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader
 from everlog.runtime.clock import Clock
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 
 FORGET_SECONDS = 10.0
 
@@ -29,6 +31,7 @@ class KafkaLog(Log):
     def __init__(self, config: Config, topics: Topics, *, trace: Trace | None = None) -> None:
         kafka = config.kafka
         assert kafka is not None
+        self._kafka = kafka
         loop = asyncio.get_running_loop()
         consuming = consumer_settings(kafka)
         self._timeout = kafka.request_timeout
@@ -113,6 +116,9 @@ class KafkaLog(Log):
     async def timestamp_at(self, topic: LogTopic, partition: int, offset: int) -> int | None:
         found = await self._tail(topic, partition).first(offset)
         return None if found is None else found.timestamp
+
+    def reader(self) -> RecordReader:
+        return KafkaReader(self._kafka)
 
     async def concerns(self) -> dict[str, list[str]]:
         return await self._topics.concerns()

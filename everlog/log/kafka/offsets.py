@@ -21,7 +21,7 @@ from everlog.log.kafka.clients import join, make_client
 from everlog.log.kafka.errors import LogPartition, explain, is_missing, is_silence, kafka_error
 from everlog.log.kafka.settings import ClientSettings
 from everlog.log.port import Bounds
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 
 logger = logging.getLogger("everlog.log.kafka")
 

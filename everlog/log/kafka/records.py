@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from everlog.log.port import Headers, Record
+from everlog.core.record import Headers, Record
 
 ACTION = "journal.action"
 

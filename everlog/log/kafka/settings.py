@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from everlog.config import Config, KafkaConfig
+from everlog.config import KAFKA_PASSWORD_VARIABLE, Config, KafkaConfig
 
-PASSWORD_VARIABLE = "EVERLOG_KAFKA_PASSWORD"  # noqa: S105
 CLIENT_ID = "everlog"
 # Consumers here are told what to read; the name of a group is needed by the library, and nothing is kept under it.
 GROUP = "everlog"
@@ -41,7 +40,7 @@ def _security(kafka: KafkaConfig) -> ClientSettings:
     if kafka.username is not None:
         found["sasl.mechanism"] = kafka.mechanism
         found["sasl.username"] = kafka.username
-        found["sasl.password"] = kafka.password or os.environ.get(PASSWORD_VARIABLE, "")
+        found["sasl.password"] = kafka.password or os.environ.get(KAFKA_PASSWORD_VARIABLE, "")
     files = {
         "ssl.ca.location": kafka.ca_file,
         "ssl.certificate.location": kafka.cert_file,

@@ -17,20 +17,18 @@ import pyarrow as pa
 
 from everlog.config import Config, JournalConfig, KafkaConfig
 from everlog.core.places import LogOffsets, parse_place, place_name
+from everlog.core.record import Record
 from everlog.log.kafka.java_settings import java_settings
 from everlog.log.kafka.records import ACTION, split_headers
-from everlog.log.port import Record
 from everlog.log.stream import LogStream, PartitionRecords, StreamDecoder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from everlog.pipeline.start import Start
-
 COLUMNS = ("topic", "partition", "offset", "unix_millis(timestamp) AS timestamp", "key", "value", "headers")
 
 
-class KafkaSource(LogStream):
+class KafkaStream(LogStream):
     """All topics that the configuration names."""
 
     mixes = True
@@ -39,8 +37,8 @@ class KafkaSource(LogStream):
         self._config = config
         self._kafka = kafka
 
-    def stream(self, session: SparkSession, start: Start) -> DataFrame:
-        options = source_options(self._config, self._kafka, start)
+    def stream(self, session: SparkSession, offsets: LogOffsets, passed: Collection[str]) -> DataFrame:
+        options = source_options(self._config, self._kafka, offsets, passed)
         return session.readStream.format("kafka").options(**options).load().selectExpr(*COLUMNS)
 
     def ends(self, offset: str) -> LogOffsets:
@@ -55,7 +53,7 @@ class KafkaSource(LogStream):
         return decode_rows
 
 
-def source_options(config: Config, kafka: KafkaConfig, start: Start) -> dict[str, str]:
+def source_options(config: Config, kafka: KafkaConfig, offsets: LogOffsets, passed: Collection[str]) -> dict[str, str]:
     """The connector's options. Never `minPartitions`: a task would then get less than a log partition."""
     patience = str(round(kafka.request_timeout * 1000))
     clients = java_settings(kafka) | {
@@ -67,8 +65,8 @@ def source_options(config: Config, kafka: KafkaConfig, start: Start) -> dict[str
         "default.api.timeout.ms": patience,
     }
     return {
-        "subscribePattern": topic_pattern(config.journal, start.passed),
-        "startingOffsets": _starting_offsets(start.offsets),
+        "subscribePattern": topic_pattern(config.journal, passed),
+        "startingOffsets": _starting_offsets(offsets),
         "includeHeaders": "true",
         "failOnDataLoss": "true",
         "maxOffsetsPerTrigger": str(config.pipeline.max_batch_records),

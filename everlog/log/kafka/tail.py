@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from everlog.core.record import NewRecord, Record
 from everlog.errors import StorageFailed, TopicMissing, TopicReplaced, Unreachable
 from everlog.errors.storage import rescue
 from everlog.log.kafka.errors import LogPartition
@@ -21,7 +22,7 @@ from everlog.log.kafka.follower import Following, RecordSink
 from everlog.log.kafka.index import Budget, TailIndex, cost
 from everlog.log.kafka.offsets import EndOffsets
 from everlog.log.kafka.topics import Topics
-from everlog.log.port import Bounds, LogTopic, NewRecord, Record, Trimmed
+from everlog.log.port import Bounds, LogTopic, Trimmed
 
 Answer = TypeVar("Answer")
 

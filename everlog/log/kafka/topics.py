@@ -21,7 +21,7 @@ from everlog.log.kafka.errors import explain, is_denied, is_missing, kafka_error
 from everlog.log.kafka.safety import concerns
 from everlog.log.kafka.settings import admin_settings
 from everlog.log.port import LogTopic
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 
 logger = logging.getLogger("everlog.log.kafka")
 

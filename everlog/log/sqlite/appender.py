@@ -6,19 +6,16 @@ import logging
 import time
 from collections.abc import Sequence
 
-import msgspec
-
-from everlog.log.port import Ack, Headers, NewRecord
-from everlog.sqlite.connection import Connection, load_statements
+from everlog.core.record import NewRecord, pack_headers
+from everlog.log.port import Ack
+from everlog.runtime.statements import load_statements
+from everlog.sqlite.connection import Connection
 from everlog.sqlite.group_commit import Committed
 
 logger = logging.getLogger("everlog.log")
 
 SQL = load_statements("everlog.log.sqlite")
 MAX_KEYS = 100_000
-
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(tuple[tuple[str, bytes], ...]).decode
 
 
 class Appender:
@@ -94,11 +91,3 @@ class Appender:
         (previous,) = self._connection.execute(SQL["previous"], (topic, partition, key)).fetchone()
         # What was trimmed may have been this key's.
         return self._starts[topic, partition] - 1 if previous is None else int(previous)
-
-
-def pack_headers(headers: Headers) -> bytes | None:
-    return _pack(headers) if headers else None
-
-
-def unpack_headers(packed: bytes | None) -> Headers:
-    return _unpack(packed) if packed else ()

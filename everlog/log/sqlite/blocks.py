@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from everlog.log.port import Record
+from everlog.core.record import Record
 
 MAX_RECORDS = 1_000
 MAX_BYTES = 4 * 1024 * 1024

@@ -7,23 +7,25 @@ than a thread switch, so reads run where they are called.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everlog.log.port import Ack, Bounds, Log, LogTopic, NewRecord, Record, Trimmed
-from everlog.log.sqlite.appender import SQL, Appender, unpack_headers
+from everlog.core.record import NewRecord, Record, record_from
+from everlog.errors import LogTruncated
+from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader, Trimmed
+from everlog.log.sqlite.appender import SQL, Appender
+from everlog.log.sqlite.trimmer import NO_LIMITS, RetentionLimits, Trimmer
 from everlog.runtime.clock import Clock, SystemClock
-from everlog.sqlite.connection import Trace, connect, migrate, transaction, translated
+from everlog.runtime.trace import Trace
+from everlog.sqlite.connection import Connection, connect, transaction, translated
 from everlog.sqlite.group_commit import GroupCommitter
+from everlog.sqlite.migrations import migrate
 
 FILE = "log.db"
-
-
-def record_from(row: tuple[Any, ...]) -> Record:
-    """A record from partition, offset, timestamp, key, action, value, headers."""
-    partition, offset, timestamp, key, action, value, headers = row[:7]
-    return Record(partition, offset, timestamp, key, action, value, unpack_headers(headers))
+PAGE = 500
+POLL_FIRST_S = 0.002
+POLL_MAX_S = 0.05
 
 
 class SqliteLog(Log):
@@ -36,6 +38,7 @@ class SqliteLog(Log):
         partitions: int = 4,
         synchronous: str = "FULL",
         append_timeout: float = 30.0,
+        retention: RetentionLimits = NO_LIMITS,
         clock: Clock | None = None,
         trace: Trace | None = None,
     ) -> None:
@@ -52,6 +55,7 @@ class SqliteLog(Log):
             raise
         self._numbers: dict[str, int] = {}
         self._committer = GroupCommitter(self.path, self._open_appender, Appender.commit, limit=append_timeout)
+        self._trimmer = Trimmer(self.path, retention, self._clock, synchronous)
         self._closed = False
 
     async def topic(self, name: str) -> LogTopic | None:
@@ -133,9 +137,73 @@ class SqliteLog(Log):
             row = self._reader.execute(SQL["timestamp_at"], parameters).fetchone()
         return None if row is None else int(row[0])
 
+    def reader(self) -> RecordReader:
+        return SqliteReader(self)
+
+    @property
+    def trims(self) -> bool:
+        return self._trimmer.limits != NO_LIMITS
+
+    async def trim(self, topic: LogTopic, partition: int, *, below: int) -> int:
+        if not self.trims or below <= (await self.bounds(topic, partition)).start:
+            return 0
+        return await asyncio.to_thread(self._trimmer.trim, self._numbers[topic.name], partition, below)
+
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
         await self._committer.close()
         self._reader.close()
+
+
+class SqliteReader(RecordReader):
+    """The embedded log. At the end it looks every few milliseconds whether the file changed."""
+
+    def __init__(self, log: SqliteLog) -> None:
+        self._log = log
+        self._connection: Connection | None = None
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = connect(self._log.path)
+        return self._connection
+
+    async def read(self, topic: LogTopic, starts: Mapping[int, int]) -> AsyncIterator[Sequence[Record]]:
+        places, pause = dict(starts), POLL_FIRST_S
+        stamp: object = None
+        while True:
+            before, found = self._stamp(), False
+            if before != stamp:
+                for partition, place in places.items():
+                    page = await self._page(topic, partition, place)
+                    if page:
+                        found = True
+                        places[partition] = page[-1].offset + 1
+                        yield page
+            if found:
+                pause = POLL_FIRST_S
+                continue
+            stamp = before
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, POLL_MAX_S)
+
+    def _stamp(self) -> object:
+        """Changes whenever somebody else commits to the file."""
+        with translated(self._log.path):
+            return self._open().execute("PRAGMA data_version").fetchone()[0]
+
+    async def _page(self, topic: LogTopic, partition: int, place: int) -> list[Record]:
+        with translated(self._log.path):
+            values = (self._log.number(topic), partition, place, place + PAGE)
+            rows = self._open().execute(SQL["range"], values).fetchall()
+        start = (await self._log.bounds(topic, partition)).start
+        if start > place:
+            raise LogTruncated(topic.name, partition, f"records {place} to {start - 1} are gone before they were read")
+        await asyncio.sleep(0)  # others may run between pages
+        return [record_from(row) for row in rows]
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

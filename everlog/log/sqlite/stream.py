@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,13 +25,11 @@ from everlog.log.sqlite.appender import SQL
 from everlog.log.sqlite.blocks import blocks, decode_block, encode_block
 from everlog.log.sqlite.log import FILE
 from everlog.log.stream import LogStream, PartitionRecords, StreamDecoder
-from everlog.pipeline.task import settle_process
+from everlog.spark.process import settle_process
 from everlog.sqlite.connection import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from everlog.pipeline.start import Start
 
 FORMAT = "everlog-log"
 PATIENCE_SECONDS = 1.0
@@ -152,20 +150,20 @@ class LogSource(DataSource):
         return LogReader(self.options)
 
 
-class EmbeddedSource(LogStream):
+class SqliteStream(LogStream):
     """The SQLite log of a folder."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
 
-    def stream(self, session: SparkSession, start: Start) -> DataFrame:
+    def stream(self, session: SparkSession, offsets: LogOffsets, passed: Collection[str]) -> DataFrame:
         session.dataSource.register(LogSource)
         return (
             session.readStream.format(FORMAT)
             .option("path", str(self._config.folder))
             .option("journal", msgspec.json.encode(self._config.journal).decode())
-            .option("start", json.dumps(start.offsets))
-            .option("leftOut", json.dumps(sorted(start.passed)))
+            .option("start", json.dumps(offsets))
+            .option("leftOut", json.dumps(sorted(passed)))
             .option("maxRecords", self._config.pipeline.max_batch_records)
             .option("patience", PATIENCE_SECONDS)
             .option("pollInterval", self._config.pipeline.poll_interval)

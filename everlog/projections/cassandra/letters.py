@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from everlog.cassandra.session import Session
+from everlog.cassandra.values import timestamp
 from everlog.projections.port import ProjectionDeadLetter
 from everlog.runtime.clock import Clock
-from everlog.store.cassandra.rows import timestamp
 
 
 class Letters:

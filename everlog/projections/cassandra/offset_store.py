@@ -11,6 +11,7 @@ from typing import Any, Self
 import msgspec
 
 from everlog.cassandra.session import CassandraRow, Session, connect
+from everlog.cassandra.values import timestamp
 from everlog.config import CassandraConfig
 from everlog.errors import Busy, InvalidOffset, OffsetConflict, OwnershipLost, UnknownProjection
 from everlog.projections.cassandra.letters import Letters
@@ -37,8 +38,7 @@ from everlog.projections.save_window import LogPlace, OffsetProgress
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.lease import Lease
-from everlog.sqlite.connection import Trace
-from everlog.store.cassandra.rows import timestamp
+from everlog.runtime.trace import Trace
 
 _encode = msgspec.json.Encoder().encode
 _report = msgspec.json.Decoder(Report).decode

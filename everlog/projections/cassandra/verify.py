@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from everlog.errors import InvalidProjection
-from everlog.journal.journal import Parts
+from everlog.journal.parts import Parts
 from everlog.projections.cassandra.marks import COLUMN
 from everlog.projections.cassandra.offset_store import CassandraOffsetStore
 from everlog.projections.copies import Difference, copy_name

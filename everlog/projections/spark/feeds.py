@@ -17,16 +17,14 @@ from everlog.core.places import LogOffsets, parse_place, place_name
 from everlog.core.tag_names import PER_SLICE_TAG, SLICES, slice_tag
 from everlog.core.timeuuid import TimeUuid
 from everlog.errors import InvalidOffset, InvalidProjection, LogTruncated, TopicMissing
+from everlog.log.factory import make_stream, open_log
 from everlog.log.stream import StreamDecoder
-from everlog.pipeline.sources import source_of
-from everlog.pipeline.start import Start
-from everlog.pipeline.task import for_tasks
 from everlog.projections.offsets import Offset
 from everlog.projections.record_source import Records
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.source import Source
 from everlog.projections.tag_source import TagSource
-from everlog.store.factory import open_log
+from everlog.spark.process import for_tasks
 from everlog.tags.spark.stream import FORMAT, TagOptions, TagStreamSource
 
 if TYPE_CHECKING:
@@ -122,16 +120,16 @@ class RecordFeed(SparkFeed):
         self._name = config.journal.topic_prefix + source.topic
         journal = msgspec.structs.replace(config.journal, topics=(self._name,))
         self._config = msgspec.structs.replace(config, journal=journal)
-        self._source = source_of(self._config)
+        self._source = make_stream(self._config)
         self.keys = (self._name,)
 
     async def stream(
         self, session: SparkSession, stored: Mapping[str, Offset | None], first: str | None = None
     ) -> DataFrame:
         assert first is None
-        start = Start(offsets=await self._start(stored[self._name]))
+        offsets = await self._start(stored[self._name])
         rows = RecordRows(self._topic, self._source.decoder)
-        return self._source.stream(session, start).mapInArrow(rows, RECORDS)
+        return self._source.stream(session, offsets, ()).mapInArrow(rows, RECORDS)
 
     async def _start(self, stored: Offset | None) -> LogOffsets:
         if stored is not None and not isinstance(stored, Mapping):

@@ -36,7 +36,9 @@ from everlog.projections.sqlite.view_copies import copy_table, quoted, read_copi
 from everlog.projections.sqlite.views import SqliteTransaction, SqliteView
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.lease import Lease
-from everlog.sqlite.connection import Connection, Trace, connect, migrate, transaction, translated
+from everlog.runtime.trace import Trace
+from everlog.sqlite.connection import Connection, connect, transaction, translated
+from everlog.sqlite.migrations import migrate
 
 FILE = "projections.db"
 MEMORY = Path(":memory:")

@@ -12,7 +12,7 @@ from everlog.projections.offsets import Offset, Single, decode, entries, is_merg
 from everlog.projections.port import Desired, ProjectionDeadLetter
 from everlog.projections.save_window import OffsetProgress
 from everlog.runtime.lease import Lease
-from everlog.sqlite.connection import load_statements
+from everlog.runtime.statements import load_statements
 
 SQL = load_statements("everlog.projections.sqlite")
 

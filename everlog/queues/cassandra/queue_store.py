@@ -35,7 +35,7 @@ from everlog.queues.operations import READS, AskHead, AskStats, Claim, JobLease,
 from everlog.queues.port import QueueStore
 from everlog.queues.shards import ShardPart, combine, in_turn, shard_of
 from everlog.runtime.clock import Clock
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 
 if TYPE_CHECKING:
     from everlog.queues.cassandra.calls import Call, Caller, CallServer, Nudges, Reply

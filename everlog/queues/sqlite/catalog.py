@@ -8,7 +8,10 @@ from typing import NamedTuple
 
 from everlog.config.queue_options import BucketPeriod
 from everlog.queues.declaration import Declaration, decode_declaration
-from everlog.sqlite.connection import Connection, Trace, connect, load_statements, migrate
+from everlog.runtime.statements import load_statements
+from everlog.runtime.trace import Trace
+from everlog.sqlite.connection import Connection, connect
+from everlog.sqlite.migrations import migrate
 
 FOLDER = "queues"
 MAIN = "main.db"

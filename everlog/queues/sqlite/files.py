@@ -19,7 +19,10 @@ from pathlib import Path
 from everlog.errors import StorageFailed
 from everlog.queues.sqlite.catalog import BLOCK, BucketFile, KnownQueue, Main
 from everlog.runtime.failpoints import failpoint
-from everlog.sqlite.connection import Connection, Trace, connect, load_statements, migrate
+from everlog.runtime.statements import load_statements
+from everlog.runtime.trace import Trace
+from everlog.sqlite.connection import Connection, connect
+from everlog.sqlite.migrations import migrate
 
 BUCKET_PACKAGE = "everlog.queues.sqlite.bucket"
 NAMES = (

@@ -26,7 +26,8 @@ from everlog.queues.sqlite.table import SqliteTable
 from everlog.queues.sqlite.upkeep import tend
 from everlog.runtime.clock import Clock
 from everlog.runtime.failpoints import failpoint
-from everlog.sqlite.connection import Trace, transaction, translated
+from everlog.runtime.trace import Trace
+from everlog.sqlite.connection import transaction, translated
 from everlog.sqlite.group_commit import Committed, GroupCommitter
 
 log = logging.getLogger("everlog.queues")

@@ -15,7 +15,7 @@ import httpx
 from litestar import Litestar, Response, get
 from litestar.openapi.spec import OpenAPIType, Schema
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.config import ServerConfig
 from everlog.documents.membership import Membership
 from everlog.documents.nodes import Node

@@ -7,13 +7,13 @@ the projection does them. The command stands in the body: below a projection's a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Response, post
 from litestar.params import PathParameter
 
-from everlog.projections.copies import Copies, CopyRequest, Difference
+from everlog.projections.copies import Copies
 from everlog.projections.projections import Projections
 from everlog.server.audit import note
 from everlog.server.document_answers import json_answer
@@ -22,46 +22,9 @@ from everlog.server.journal_requests import json_of, log_of
 from everlog.server.requests import AnyRequest, decode
 from everlog.server.schemas.openapi import SchemaShape, shown
 from everlog.server.security.guard import begin_operation
+from everlog.wire.projections import CopiesBody, CopyCommand, copies_body
 
 NamePart = Annotated[str, PathParameter(description="The projection, percent-encoded")]
-CopyCommand = Literal["rebuild", "verify", "cancel-verify", "switch", "switch-back", "abort"]
-
-
-class DifferenceBody(msgspec.Struct, frozen=True):
-    """How a table differs from the recount: rows that it lacks, and rows that it has too many."""
-
-    table: str
-    rows: int
-    missing: int
-    surplus: int
-    equal: bool
-
-
-class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What whoever runs the projection was asked for; `handled` of `total` events, null if nobody can tell.
-
-    `error` says why it failed, `differences` what a verification found.
-    """
-
-    state: Literal["waiting", "running", "done", "failed"]
-    asked_ms: int
-    owner: str | None
-    handled: int
-    total: int | None
-    ended_ms: int | None
-    error: str | None
-    differences: list[DifferenceBody]
-
-
-class CopiesBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The copy that is read, the one that is being built (`filled`: it can be switched to), and the one before."""
-
-    current: int
-    building: int | None
-    filled: bool
-    previous: int | None
-    rebuild: RequestBody | None
-    verify: RequestBody | None
 
 
 class ViewCommandBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,37 +51,6 @@ COPIES_EXAMPLE: dict[str, Any] = {
     },
     "verify": None,
 }
-
-
-def copies_body(copies: Copies) -> CopiesBody:
-    return msgspec.convert(copies.shown(), CopiesBody)
-
-
-def copies_of(body: CopiesBody) -> Copies:
-    """What a client knows of the copies: what was told."""
-    return Copies(
-        body.current,
-        body.building,
-        body.filled,
-        body.previous,
-        rebuild=_request_of(body.rebuild),
-        verify=_request_of(body.verify),
-    )
-
-
-def _request_of(body: RequestBody | None) -> CopyRequest | None:
-    if body is None:
-        return None
-    found = tuple(Difference(one.table, one.rows, one.missing, one.surplus) for one in body.differences)
-    return CopyRequest(
-        body.asked_ms,
-        body.owner,
-        handled=body.handled,
-        total=body.total,
-        ended_ms=body.ended_ms,
-        error=body.error,
-        differences=found,
-    )
 
 
 async def _switch_back(projections: Projections, name: str) -> Copies:

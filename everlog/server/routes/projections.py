@@ -18,54 +18,15 @@ from everlog.server.document_answers import json_answer
 from everlog.server.errors import also
 from everlog.server.journal_requests import json_of, log_of
 from everlog.server.requests import AnyRequest, decode
-from everlog.server.routes.projection_copies import COPIES_EXAMPLE, CopiesBody, NamePart, command_view, copies_body
+from everlog.server.routes.projection_copies import COPIES_EXAMPLE, NamePart, command_view
 from everlog.server.schemas.openapi import SchemaShape, shown
+from everlog.wire.projections import InstanceBody, LagBody, ProjectionBody, ProjectionsBody, copies_body
 
 MAX_WAIT = 60.0
 CommandKind = Literal["text", "int", "long", "sequence", "uuid", "map"]
 _MANIFESTS = {"text": "STR", "int": "INT", "long": "LNG", "sequence": "SEQ", "uuid": "TBU"}
 
 KeyPart = Annotated[str, PathParameter(description="The key of one instance, percent-encoded")]
-
-
-class LagBody(msgspec.Struct, frozen=True):
-    """How far it is behind: events that wait, and since when the oldest does."""
-
-    events: int
-    seconds: float
-
-
-class InstanceBody(msgspec.Struct, frozen=True, kw_only=True):
-    """One instance of a projection. `lag` is null if its source cannot tell."""
-
-    name: str
-    key: str
-    state: str
-    paused: bool
-    offset: Any
-    updated_ms: int | None
-    owner: str | None
-    epoch: int
-    handled: int
-    skipped: int
-    restarts: int
-    dead_letters: int
-    failing: str | None
-    attempts: int
-    error: str | None
-    lag: LagBody | None
-
-
-class ProjectionsBody(msgspec.Struct, frozen=True):
-    """Instances of projections."""
-
-    projections: list[InstanceBody]
-
-
-class ProjectionBody(ProjectionsBody, frozen=True):
-    """The instances of one projection, and the copies of its view; null for a copy that was asked for by its name."""
-
-    copies: CopiesBody | None
 
 
 class CommandBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from litestar import MediaType, Response, Router, delete, get, post, put
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from everlog.client import Everlog
+from everlog.api import Everlog
 from everlog.config.queue_options import MAX_PAYLOAD, check_name
 from everlog.errors import AccessDenied, EverlogError
 from everlog.queues.checks import check_operation

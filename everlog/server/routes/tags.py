@@ -19,11 +19,12 @@ from everlog.server.document_answers import json_answer
 from everlog.server.errors import also
 from everlog.server.journal_requests import MAX_PAGE, PAGE, AfterQuery, collected, log_of
 from everlog.server.json_lines import LINES, lines_answer, wants_lines
-from everlog.server.requests import AnyRequest, decode, segment
+from everlog.server.requests import AnyRequest, decode
 from everlog.server.schemas.openapi import SchemaShape, shown
 from everlog.server.sse import event_stream, stream_answer
 from everlog.tags.tag import Tag, TaggedEvent, parse_start
 from everlog.wire.events import EXAMPLE, TaggedBody, tagged_body
+from everlog.wire.http import segment
 
 EVENTS = "text/event-stream"
 BEGINNING = "0"

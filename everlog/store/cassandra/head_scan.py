@@ -15,9 +15,10 @@ import msgspec
 
 from everlog.cassandra.scan import merged
 from everlog.cassandra.session import CassandraRow, Session
+from everlog.cassandra.values import day_seconds, timestamp
 from everlog.core.head import Topic
 from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment
-from everlog.store.cassandra.rows import date_from, day_seconds, timestamp
+from everlog.store.cassandra.rows import date_from
 
 DAY_MS = 86_400_000
 # Heads whose day is already over when they are written, because the pipeline was behind, are found by looking some

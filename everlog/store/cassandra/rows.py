@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
-from fractions import Fraction
 from typing import Any
 
 import msgspec
 
+from everlog.cassandra.values import day_seconds, timestamp
 from everlog.core.change import Quarantined, Rejected
 from everlog.core.codec import encode_tags
 from everlog.core.duration import ExpireAfter, StoredDuration, utc_day
 from everlog.core.events import EventRecord
 from everlog.core.head import Deletion, Head, Topic
+from everlog.core.record import pack_headers
 from everlog.core.timeuuid import TimeUuid
 from everlog.core.values import (
     DEFAULT_SEGMENT_SIZE,
@@ -24,7 +25,6 @@ from everlog.core.values import (
     partition_of,
 )
 from everlog.errors import ForeignWriter, IntegrityViolated
-from everlog.log.sqlite.appender import pack_headers
 from everlog.store.port import Snapshot
 from everlog.store.tag_port import TagEntry, TagProgress, TagRow
 
@@ -33,26 +33,12 @@ CassandraRow = tuple[Any, ...]
 # Where the statement `head` has the segment.
 SEGMENT = 14
 NO_METADATA = '{"header":{},"payload":{}}'
-_EXACT = 2**50
 _YEAR_9999 = 253_370_764_800_000
 _DAY_ZERO = date(1970, 1, 1).toordinal()
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _garbage = msgspec.json.Decoder(tuple[Deletion, ...]).decode
-
-
-def timestamp(ms: int) -> float | Fraction:
-    """Milliseconds as the driver takes them: seconds, which it multiplies and then cuts.
-
-    Half a millisecond more keeps the cut from falling one short; beyond what a float holds, a fraction does.
-    """
-    return (ms + 0.5) / 1000 if 0 <= ms < _EXACT else Fraction(ms, 1000)
-
-
-def day_seconds(value: date) -> int:
-    """A date as the driver takes it: seconds."""
-    return (value.toordinal() - _DAY_ZERO) * 86_400
 
 
 def duration(after: ExpireAfter) -> tuple[int, int, int]:

@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from everlog.cassandra.session import Session
+from everlog.cassandra.values import timestamp
 from everlog.core.events import EventRecord
 from everlog.core.values import segment_of
-from everlog.store.cassandra.rows import event_from, timestamp
+from everlog.store.cassandra.rows import event_from
 from everlog.store.port import KeyChange, RowCursor
 
 # A gap is written down if so many whole segments lie in it.

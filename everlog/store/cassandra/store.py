@@ -12,17 +12,18 @@ import msgspec
 
 from everlog.cassandra.schema import Schema, statements
 from everlog.cassandra.session import CassandraRow, Session, connect, make_batch
+from everlog.cassandra.values import timestamp
 from everlog.config import CassandraConfig
 from everlog.core.change import Quarantined, Rejected
 from everlog.core.events import EventRecord
 from everlog.core.head import Head, Topic
+from everlog.core.record import record_from
 from everlog.errors import Unreachable
 from everlog.log.port import LogTopic
-from everlog.log.sqlite.log import record_from
-from everlog.sqlite.connection import Trace
+from everlog.runtime.trace import Trace
 from everlog.store.cassandra.batches import RowStatements
 from everlog.store.cassandra.head_scan import Listing
-from everlog.store.cassandra.rows import head_from, timestamp
+from everlog.store.cassandra.rows import head_from
 from everlog.store.cassandra.segments import PageReader, Segments
 from everlog.store.cassandra.snapshots import SnapshotRing
 from everlog.store.cassandra.tag_tables import CassandraTags

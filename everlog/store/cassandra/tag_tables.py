@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 import msgspec
 
 from everlog.cassandra.session import Session
+from everlog.cassandra.values import timestamp
 from everlog.core.buckets import Bucket
 from everlog.core.head import Topic
 from everlog.core.plan import NOTHING, TagPlan, Watermark
 from everlog.core.timeuuid import TimeUuid
 from everlog.errors import Unreachable
-from everlog.store.cassandra.rows import persistence_id, progress_from, tag_row_from, timestamp
+from everlog.store.cassandra.rows import persistence_id, progress_from, tag_row_from
 from everlog.store.cassandra.tag_views import Views
 from everlog.store.tag_port import TagEntry, TagProgress, TagRow, TagSummary, TagTables
 

@@ -12,8 +12,8 @@ from typing import Any
 from everlog.cassandra.session import CassandraRequest, CassandraRow, Session, rows_of
 from everlog.core.change import Quarantined
 from everlog.core.head import Deletion, Head, Topic
+from everlog.core.record import record_from
 from everlog.errors import Refused
-from everlog.log.sqlite.log import record_from
 from everlog.store.cassandra.batches import RowStatements, row_requests
 from everlog.store.cassandra.rows import SEGMENT, head_from, head_values, rejected_values, segments_for, waiting_values
 from everlog.store.cassandra.segments import MIN_GAP, Segments, gaps_of

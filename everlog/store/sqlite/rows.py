@@ -12,9 +12,9 @@ from everlog.core.change import Quarantined, Rejected
 from everlog.core.duration import ExpireAfter, StoredDuration, utc_day
 from everlog.core.events import EventRecord
 from everlog.core.head import Deletion, Head
+from everlog.core.record import pack_headers
 from everlog.core.timeuuid import TimeUuid
 from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
-from everlog.log.sqlite.appender import pack_headers
 from everlog.store.tag_port import TagEntry, TagRow
 
 _encode = msgspec.json.Encoder().encode

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from everlog.sqlite.connection import load_statements
+from everlog.runtime.statements import load_statements
 
 SQL = load_statements("everlog.store.sqlite")

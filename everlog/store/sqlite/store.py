@@ -20,12 +20,14 @@ import msgspec
 from everlog.core.change import Quarantined, Rejected
 from everlog.core.events import EventRecord
 from everlog.core.head import Head, Topic
+from everlog.core.record import record_from
 from everlog.core.values import segment_of
 from everlog.log.port import LogTopic
-from everlog.log.sqlite.log import record_from
-from everlog.sqlite.connection import Trace, connect, migrate, transaction, translated
+from everlog.runtime.trace import Trace
+from everlog.sqlite.connection import connect, transaction, translated
+from everlog.sqlite.migrations import migrate
 from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
-from everlog.store.snapshot_ring import ring_slot
+from everlog.store.snapshot_slot import ring_slot
 from everlog.store.sqlite.rows import head_from, segments_for
 from everlog.store.sqlite.statements import SQL
 from everlog.store.sqlite.tag_tables import SqliteTags

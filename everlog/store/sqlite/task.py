@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from everlog.core.change import Quarantined
 from everlog.core.head import Deletion, Head, Topic
+from everlog.core.record import record_from
 from everlog.core.values import MAX_SEQ_NR
-from everlog.log.sqlite.log import record_from
 from everlog.sqlite.connection import is_fatal
 from everlog.store.port import KeyChange, StoreTask
 from everlog.store.sqlite.rows import (

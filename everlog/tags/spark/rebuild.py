@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from everlog.config import Config
-from everlog.pipeline.task import for_tasks
+from everlog.spark.process import for_tasks
 from everlog.spark.session import open_session
 from everlog.store.factory import open_store
 from everlog.store.port import Store

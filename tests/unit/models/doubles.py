@@ -11,8 +11,9 @@ from typing import Any, NoReturn, TypeVar
 from everlog.core.change import Quarantined
 from everlog.core.events import EventRecord
 from everlog.core.head import Head, Topic
+from everlog.core.record import NewRecord, Record
 from everlog.core.values import segment_of
-from everlog.log.port import Ack, Bounds, Log, LogTopic, NewRecord, Record, Trimmed
+from everlog.log.port import Ack, Bounds, Log, LogTopic, Trimmed
 from everlog.store.port import KeyChange, RowCursor, Store, StoreTask
 from tests.unit.models.scheduler import Step
 from tests.unit.models.tables import Tables, head_columns

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from everlog.core.head import Head
-from everlog.log.port import Record
+from everlog.core.record import Record
 
 
 class Facts(NamedTuple):

@@ -8,8 +8,8 @@ from functools import partial
 import msgspec
 
 from everlog.core.head import Head
+from everlog.core.record import Record
 from everlog.journal.reader import JournalView, Reader
-from everlog.log.port import Record
 from everlog.pipeline.head_cache import KnownHeads
 from everlog.pipeline.head_handover import HandOver
 from everlog.store.port import KeyChange

@@ -13,8 +13,9 @@ from everlog.core.actions import Action, ActionRange, Append, Delete, Expected, 
 from everlog.core.codec import EventData, PayloadMetadata, encode_value
 from everlog.core.duration import ExpireAfter
 from everlog.core.head import Topic
+from everlog.core.record import NewRecord, Record
 from everlog.journal.reader import Ref
-from everlog.log.port import Ack, LogTopic, NewRecord, Record
+from everlog.log.port import Ack, LogTopic
 from tests.unit.models.doubles import LogDouble, StoreDouble
 from tests.unit.models.oracle import Journals
 from tests.unit.models.tables import Tables

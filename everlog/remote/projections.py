@@ -1,0 +1,98 @@
+"""Projections of a server: how they are, and commands for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from everlog.core.values import Position
+from everlog.errors import StorageFailed
+from everlog.projections.copies import Copies
+from everlog.projections.offsets import Offset
+from everlog.projections.projections import Projections, ProjectionStatus
+from everlog.projections.source import Lag
+from everlog.remote.connection import Wire
+from everlog.wire.http import segment
+from everlog.wire.projections import CopiesBody, CopyCommand, InstanceBody, ProjectionBody, ProjectionsBody, copies_of
+
+
+class RemoteProjections(Projections):
+    """The projections of a server: how they are, and commands; they run elsewhere. Offsets come as they are shown."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def list(self, name: str | None = None) -> list[ProjectionStatus]:
+        url = "/projections" if name is None else f"/projections/{segment(name)}"
+        answer = await self._wire.send("GET", url)
+        found = msgspec.json.decode(answer.content, type=ProjectionsBody)
+        return [_status(one) for one in found.projections]
+
+    async def get(self, name: str, key: str | None = None) -> ProjectionStatus:
+        if key is None:
+            found = await self.list(name)
+            if len(found) != 1:
+                keys = ", ".join(one.key for one in found[:10])
+                raise StorageFailed(f"the projection {name} has the keys {keys}: name one")
+            return found[0]
+        answer = await self._wire.send("GET", f"/projections/{segment(name)}/{segment(key)}")
+        return _status(msgspec.json.decode(answer.content, type=InstanceBody))
+
+    async def offset(self, name: str, key: str | None = None) -> Offset | None:
+        return (await self.get(name, key)).offset
+
+    async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
+        await self._command(name, key, "pause", {"wait": wait})
+
+    async def resume(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
+        await self._command(name, key, "resume", {"wait": wait})
+
+    async def skip(self, name: str, key: str | None = None, *, offset: str | None = None) -> str:
+        found = await self._command(name, key, "skip", {"offset": offset})
+        return str(found["what"]).removeprefix("skips ")
+
+    async def wait(self, name: str, token: Position | str, *, seconds: float | None = 30.0) -> None:
+        params = {"after": str(token), "seconds": seconds}
+        await self._wire.send("GET", f"/projections/{segment(name)}", params=params)
+
+    async def copies(self, name: str) -> Copies:
+        answer = await self._wire.send("GET", f"/projections/{segment(name)}")
+        found = msgspec.json.decode(answer.content, type=ProjectionBody).copies
+        return Copies() if found is None else copies_of(found)
+
+    async def request_rebuild(self, name: str) -> Copies:
+        return await self._command_view(name, "rebuild")
+
+    async def request_verify(self, name: str) -> Copies:
+        return await self._command_view(name, "verify")
+
+    async def cancel_verify(self, name: str) -> Copies:
+        return await self._command_view(name, "cancel-verify")
+
+    async def switch(self, name: str, *, back: bool = False) -> Copies:
+        return await self._command_view(name, "switch-back" if back else "switch")
+
+    async def abort(self, name: str) -> Copies:
+        return await self._command_view(name, "abort")
+
+    async def _command_view(self, name: str, command: CopyCommand) -> Copies:
+        answer = await self._wire.send("POST", f"/projections/{segment(name)}", body={"command": command})
+        return copies_of(msgspec.json.decode(answer.content, type=CopiesBody))
+
+    async def _command(self, name: str, key: str | None, what: str, body: dict[str, Any]) -> Any:
+        known = key if key is not None else (await self.get(name)).key
+        url = f"/projections/{segment(name)}/{segment(known)}/{what}"
+        return (await self._wire.send("POST", url, body=body)).json()
+
+    async def store(self) -> Any:
+        raise StorageFailed("projections run where the store is; a server shows them and passes commands on")
+
+    async def close(self) -> None:
+        """Nothing of its own."""
+
+
+def _status(body: InstanceBody) -> ProjectionStatus:
+    fields: dict[str, Any] = {name: getattr(body, name) for name in InstanceBody.__struct_fields__}
+    fields["lag"] = None if body.lag is None else Lag(body.lag.events, body.lag.seconds)
+    return ProjectionStatus(**fields)

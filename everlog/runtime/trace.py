@@ -1,0 +1,7 @@
+"""Tracing: a function that is told every statement and how many seconds it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Trace = Callable[[str, float], None]
