@@ -123,8 +123,8 @@ class Everlog(ABC):
             self.queues,
             jobs,
             concurrency=concurrency or queue.concurrency,
-            poll=queue.poll,
-            grace=queue.grace,
+            poll=queue.poll_interval_s,
+            grace=queue.grace_s,
             options=self.config.queues,
         )
 

@@ -109,12 +109,12 @@ class LocalEverlog(Everlog):
         journal = self.journal(topic)
         if not live:
             return current_events(journal, journal_id, from_seq, to_seq, gap_free=gap_free)
-        interval = self.config.tags.poll_interval
+        interval = self.config.tags.poll_interval_s
         return live_events(journal, journal_id, from_seq, to_seq, gap_free=gap_free, interval=interval)
 
     def persistence_ids(self, topic: str, *, live: bool = False) -> AsyncIterator[str]:
         journal = self.journal(topic)
-        return live_ids(journal, self.config.tags.poll_interval) if live else journal.keys()
+        return live_ids(journal, self.config.tags.poll_interval_s) if live else journal.keys()
 
     async def topics(self) -> list[str]:
         journal = self.config.journal

@@ -157,7 +157,7 @@ class Session:
 
     async def change_schema(self, cql: str) -> None:
         """A statement that changes tables: not prepared, and given time."""
-        request = acsylla.create_statement(cql, timeout=max(30.0, self.config.request_timeout))
+        request = acsylla.create_statement(cql, timeout=max(30.0, self.config.request_timeout_s))
         await once_known(partial(self.execute, request, cql))
 
     async def execute(self, request: CassandraRequest, cql: str) -> Any:
@@ -308,8 +308,8 @@ async def _connect(config: CassandraConfig, trace: Trace | None) -> Session:
     cluster = acsylla.create_cluster(
         addresses,
         port=port,
-        connect_timeout=config.connect_timeout,
-        request_timeout=config.request_timeout,
+        connect_timeout=config.connect_timeout_s,
+        request_timeout=config.request_timeout_s,
         consistency=config.consistency,
         serial_consistency="SERIAL",
         # Which keyspace is replicated how is all that routing needs; the tables of a large cluster may be thousands.

@@ -49,7 +49,7 @@ class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topics: tuple[str, ...] = ()
     segment_size: Annotated[int, msgspec.Meta(ge=MIN_SEGMENT_SIZE, le=2**31 - 1)] = DEFAULT_SEGMENT_SIZE
     max_append_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_VALUE_BYTES)] = 1024 * 1024
-    append_timeout: Seconds = 30.0
+    append_timeout_s: Seconds = 30.0
     page_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1000
     snapshots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     known_journals: Positive = 10_000
@@ -81,11 +81,11 @@ class TagsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slices: bool = False
     on_delete: OnDelete = "keep"
     page_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 500
-    poll_interval: Seconds = 0.02
-    token_timeout: Seconds = 30.0
+    poll_interval_s: Seconds = 0.02
+    token_timeout_s: Seconds = 30.0
     retries: Annotated[int, msgspec.Meta(ge=0)] = 100
-    retry_first: Seconds = 0.1
-    retry_most: Seconds = 5.0
+    min_retry_s: Seconds = 0.1
+    max_retry_s: Seconds = 5.0
 
     def __post_init__(self) -> None:
         bucket_size(self.bucket)
@@ -106,19 +106,19 @@ class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[pipeline]`: how the log is folded into the tables."""
 
     max_batch_records: Positive = 200_000
-    poll_interval: Seconds = 0.01
-    retry_first: Seconds = 0.5
-    retry_most: Seconds = 30.0
-    expire_every: Seconds = 3600.0
+    poll_interval_s: Seconds = 0.01
+    min_retry_s: Seconds = 0.5
+    max_retry_s: Seconds = 30.0
+    expire_interval_s: Seconds = 3600.0
     marker_days: Annotated[int, msgspec.Meta(ge=10)] = 10
 
 
 class ProjectionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[projections]`: how instances share the work, and how long a handler may take."""
 
-    lease: Seconds = 5.0
-    poll: Seconds = 0.1
-    handler_timeout: Seconds = 300.0
+    lease_s: Seconds = 5.0
+    poll_interval_s: Seconds = 0.1
+    handler_timeout_s: Seconds = 300.0
     app: str | None = None
 
 
@@ -142,7 +142,7 @@ class KafkaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_insync_replicas: Positive | None = None
     max_record_bytes: Positive = 4 * 1024 * 1024
     linger_ms: Annotated[float, msgspec.Meta(ge=0)] = 1.0
-    request_timeout: Seconds = 10.0
+    request_timeout_s: Seconds = 10.0
     tail_records: Positive = 200_000
     tail_bytes: Positive = 64 * 1024 * 1024
     tls: bool = False
@@ -167,8 +167,8 @@ class CassandraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     create_schema: bool = True
     consistency: Literal["ONE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"] = "LOCAL_QUORUM"
     reconnect_on_init: bool = False
-    connect_timeout: Seconds = 5.0
-    request_timeout: Seconds = 10.0
+    connect_timeout_s: Seconds = 5.0
+    request_timeout_s: Seconds = 10.0
     retries: Positive = 5
     max_requests: Annotated[int, msgspec.Meta(ge=1, le=2048)] = 256
     tls: bool = False
@@ -184,8 +184,8 @@ class QueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     synchronous: Literal["FULL", "NORMAL"] = "FULL"
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    poll: Seconds = 5.0
-    grace: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    poll_interval_s: Seconds = 5.0
+    grace_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     host: str = "127.0.0.1"
     webhook: Annotated[str, msgspec.Meta(pattern="^https?://")] | None = None
 
@@ -197,30 +197,30 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1, le=8 * 1024 * 1024)] = 1024 * 1024
     page_size: Positive = 100
     max_page_size: Positive = 10_000
-    skip_max: Positive = 10_000
+    max_skip: Positive = 10_000
     max_query_requests: Positive = 20
     max_query_bytes: Positive = 64 * 1024 * 1024
-    request_timeout: Seconds = 15.0
+    request_timeout_s: Seconds = 15.0
     max_pending: Positive = 500
     workers: Positive = 16
     max_workers: Positive = 1024
     stash: Positive = 4096
     index_step: Positive = 256
     index_spark_above: Annotated[int, msgspec.Meta(ge=0)] = 0
-    fail_timeout: Seconds = 180.0
-    hot_recovery: Seconds = 1800.0
-    hot_recovery_retry: Seconds = 15.0
-    stale_recovery: Seconds = 86_400.0
-    stale_recovery_retry: Seconds = 180.0
+    fail_timeout_s: Seconds = 180.0
+    hot_recovery_s: Seconds = 1800.0
+    hot_recovery_retry_s: Seconds = 15.0
+    stale_recovery_s: Seconds = 86_400.0
+    stale_recovery_retry_s: Seconds = 180.0
     transaction_days: Annotated[float, msgspec.Meta(gt=1)] = 7.0
-    feed_poll: Seconds = 0.5
-    feed_checkpoint: Seconds = 10.0
+    feed_poll_interval_s: Seconds = 0.5
+    feed_checkpoint_s: Seconds = 10.0
     max_history: Positive = 10_000
     routing: bool = True
     node_address: str | None = None
-    node_lease: Seconds = 10.0
-    node_sync: Seconds = 1.0
-    shutdown_timeout: Seconds = 30.0
+    node_lease_s: Seconds = 10.0
+    node_sync_s: Seconds = 1.0
+    shutdown_timeout_s: Seconds = 30.0
 
     @property
     def max_event_bytes(self) -> int:
@@ -228,12 +228,12 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.max_body_bytes + ENVELOPE_BYTES
 
     def __post_init__(self) -> None:
-        if not self.fail_timeout < self.hot_recovery < self.stale_recovery:
-            raise ValueError("[documents] needs fail_timeout < hot_recovery < stale_recovery")
-        if self.transaction_days * 86_400 <= self.stale_recovery:
-            raise ValueError("[documents] transaction_days must be longer than stale_recovery")
-        if self.node_lease < 3 * self.node_sync:
-            raise ValueError("[documents] node_lease must be at least three times node_sync")
+        if not self.fail_timeout_s < self.hot_recovery_s < self.stale_recovery_s:
+            raise ValueError("[documents] needs fail_timeout_s < hot_recovery_s < stale_recovery_s")
+        if self.transaction_days * 86_400 <= self.stale_recovery_s:
+            raise ValueError("[documents] transaction_days must be longer than stale_recovery_s")
+        if self.node_lease_s < 3 * self.node_sync_s:
+            raise ValueError("[documents] node_lease_s must be at least three times node_sync_s")
 
 
 Scope = Literal["read", "write", "admin"]
@@ -264,10 +264,10 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session_hours: Annotated[float, msgspec.Meta(gt=0, le=8760)] = 12.0
     max_connections: Positive = 1000
     max_header_bytes: Annotated[int, msgspec.Meta(ge=1024, le=1024 * 1024)] = 16 * 1024
-    header_timeout: Seconds = 10.0
-    body_timeout: Seconds = 15.0
-    send_timeout: Seconds = 30.0
-    checkpoint: Annotated[float, msgspec.Meta(gt=0, le=10)] = 5.0
+    header_timeout_s: Seconds = 10.0
+    body_timeout_s: Seconds = 15.0
+    send_timeout_s: Seconds = 30.0
+    checkpoint_interval_s: Annotated[float, msgspec.Meta(gt=0, le=10)] = 5.0
 
     def __post_init__(self) -> None:
         if (self.cert_file is None) != (self.key_file is None):

@@ -56,7 +56,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     on_empty: OnEmpty = "truncate"
     max_buckets: int = 8
     secure: bool = False
-    max_payload: int = MAX_PAYLOAD
+    max_payload_bytes: int = MAX_PAYLOAD
     backlog: int = 0
 
 
@@ -87,7 +87,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     on_empty: OnEmpty = "truncate"
     max_buckets: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
     secure: bool = False
-    max_payload: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAYLOAD)] = MAX_PAYLOAD
+    max_payload_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAYLOAD)] = MAX_PAYLOAD
     backlog: Duration = "0s"
     placement: Literal["dedicated", "shared"] = "dedicated"
     replication: Annotated[int, msgspec.Meta(ge=1)] = 3

@@ -145,7 +145,7 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observ
         document_events=0 if status is None else sum(p.end for p in status.partitions if p.topic == documents),
         views=views,
         errors=errors,
-        lease=log.config.projections.lease,
+        lease=log.config.projections.lease_s,
     )
 
 

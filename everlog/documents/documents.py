@@ -186,7 +186,7 @@ class Documents(Definitions):
         """Decide and accept, again if another writer was quicker. Writers of one process take turns."""
         parts = await self.open()
         place = command.place
-        deadline = self._clock.monotonic() + self._config.request_timeout
+        deadline = self._clock.monotonic() + self._config.request_timeout_s
         await self.writers.take(place.uri)
         try:
             while True:
@@ -206,7 +206,7 @@ class Documents(Definitions):
                     break
                 if self._clock.monotonic() > deadline:
                     raise WriteUnfinished(
-                        f"{place.path}: other writers were quicker for {self._config.request_timeout:g} s; "
+                        f"{place.path}: other writers were quicker for {self._config.request_timeout_s:g} s; "
                         "nothing was stored, try again",
                         message_id=command.message_id,
                     )
@@ -244,7 +244,7 @@ class Documents(Definitions):
         """
         parts, uri = await self.open(), command.place.uri
         try:
-            async with asyncio.timeout(self._config.request_timeout):
+            async with asyncio.timeout(self._config.request_timeout_s):
                 while True:
                     stuck: EverlogError | None = None
                     try:
@@ -289,7 +289,7 @@ class Documents(Definitions):
     async def list(
         self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
     ) -> CollectionPage:
-        """A page of a collection: `filter`, `sort`, `size`, `skip_max`, `after`, `explain`."""
+        """A page of a collection: `filter`, `sort`, `size`, `max_skip`, `after`, `explain`."""
         uri = parse_collection(path)
         await self._reach(uri, token)
         store = (await self.open()).store
@@ -312,9 +312,9 @@ class Documents(Definitions):
         return Limits(
             page_size=config.page_size,
             max_page_size=config.max_page_size,
-            skip_max=config.skip_max,
+            max_skip=config.max_skip,
             requests=config.max_query_requests,
-            seconds=config.request_timeout,
+            seconds=config.request_timeout_s,
             max_bytes=config.max_query_bytes,
         )
 

@@ -41,7 +41,7 @@ def make_documents(parts: Parts, *, trace: Trace | None = None) -> Documents:
         config,
         parts.clock,
         open_store,
-        lambda: History(journal, limit=config.max_history, poll=config.feed_poll),
+        lambda: History(journal, limit=config.max_history, poll=config.feed_poll_interval_s),
         publisher,
     )
 

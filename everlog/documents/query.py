@@ -38,8 +38,8 @@ class Limits(msgspec.Struct, frozen=True):
 
     page_size: int = 100
     max_page_size: int = 10_000
-    skip_max: int = 10_000
-    max_skip: int = 1_000_000
+    max_skip: int = 10_000
+    max_skip_limit: int = 1_000_000
     requests: int = 20
     seconds: float = 15.0
     max_bytes: int = 64 * 1024 * 1024
@@ -51,7 +51,7 @@ class Query(msgspec.Struct, frozen=True):
     filter: str = ""
     sort: str = ""
     size: int | None = None
-    skip_max: int | None = None
+    max_skip: int | None = None
     after: str | None = None
     explain: bool = False
 
@@ -112,7 +112,7 @@ class QueryRunner:
         self._deadline = clock.monotonic() + limits.seconds
         self._now_ms = clock.now_ms()
         self._size = _bounded("size", query.size, limits.page_size, limits.max_page_size)
-        self._skip_max = _bounded("skipMax", query.skip_max, limits.skip_max, limits.max_skip)
+        self._skip_max = _bounded("skipMax", query.max_skip, limits.max_skip, limits.max_skip_limit)
         self._condition: FilterNode | None = parse_filter(query.filter)
         self._sort: Sort = complete(parse_sort(query.sort))
         self._after: Sequence[SortKey] | None = None if query.after is None else parse_token(query.after, self._sort)

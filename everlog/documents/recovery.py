@@ -96,8 +96,8 @@ class OutboxRecovery:
 
     async def hot(self) -> RecoveredTransactions:
         """Complete what is older than the fail-timeout and younger than the hot window; build waiting indexes."""
-        first = quantum_of(self._ago(self._config.hot_recovery))
-        last_ms = self._ago(self._config.fail_timeout)
+        first = quantum_of(self._ago(self._config.hot_recovery_s))
+        last_ms = self._ago(self._config.fail_timeout_s)
         found = RecoveredTransactions()
         await self._pass(first, quantum_of(last_ms), last_ms, found)
         found.indexes = await self._completer.build_indexes(self._config.index_step)
@@ -116,10 +116,10 @@ class OutboxRecovery:
 
     async def window(self) -> StaleWindow:
         """What a stale pass has to look through now."""
-        oldest = quantum_of(self._ago(self._config.stale_recovery))
+        oldest = quantum_of(self._ago(self._config.stale_recovery_s))
         checkpoints = await self._store.checkpoints()
         starts = {name: min(checkpoints.get(name, oldest - 1) + 1, oldest) for name in self._own()}
-        return StaleWindow(starts, oldest, quantum_of(self._ago(self._config.hot_recovery)))
+        return StaleWindow(starts, oldest, quantum_of(self._ago(self._config.hot_recovery_s)))
 
     async def forget(self) -> int:
         """Remove outbox rows that were completed long ago."""
@@ -132,8 +132,8 @@ class OutboxRecovery:
     async def everything(self) -> RecoveredTransactions:
         """Complete all that is pending, however young: what a start does for what the last run left."""
         found = RecoveredTransactions()
-        first = quantum_of(self._ago(self._config.stale_recovery))
-        await self._pass(first, quantum_of(self._clock.now_ms()), self._ago(self._config.fail_timeout), found)
+        first = quantum_of(self._ago(self._config.stale_recovery_s))
+        await self._pass(first, quantum_of(self._clock.now_ms()), self._ago(self._config.fail_timeout_s), found)
         found.indexes = await self._completer.build_indexes(self._config.index_step)
         return found
 

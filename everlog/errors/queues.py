@@ -25,7 +25,7 @@ class PayloadTooLarge(InvalidInput):
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(
             f"the data of this job is {size:,} bytes, the limit is {limit:,}: store it elsewhere and put its address "
-            "into the queue, or raise max_payload"
+            "into the queue, or raise max_payload_bytes"
         )
         self.size = size
         self.limit = limit

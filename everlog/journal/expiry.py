@@ -85,8 +85,8 @@ async def _purge(journal: Journal, journal_id: str, day: date) -> bool:
 
 
 class Expiry(Service):
-    """Runs `expire` every `[pipeline] expire_every` seconds."""
+    """Runs `expire` every `[pipeline] expire_interval_s` seconds."""
 
     def __init__(self, parts: Parts) -> None:
-        every = parts.config.pipeline.expire_every
+        every = parts.config.pipeline.expire_interval_s
         super().__init__("expiry", every, lambda: expire(parts), clock=parts.clock, store=parts.store)

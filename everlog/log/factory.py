@@ -26,7 +26,7 @@ async def open_log(config: Config, *, clock: Clock | None = None, trace: Trace |
         config.folder,
         partitions=config.log.partitions,
         synchronous=config.log.synchronous,
-        append_timeout=config.journal.append_timeout,
+        append_timeout_s=config.journal.append_timeout_s,
         retention=RetentionLimits(config.log.retention_hours, config.log.retention_bytes),
         clock=clock,
         trace=trace,

@@ -33,8 +33,8 @@ class StageSettings(msgspec.Struct, frozen=True):
     forget_after: int | None
     max_missing: int
     retry_attempts: int
-    retry_first: int
-    retry_most: int
+    min_retry_ms: int
+    max_retry_ms: int
     retry_jitter: float
     partition_size: int
     gap_free: bool
@@ -68,8 +68,8 @@ class StageSettings(msgspec.Struct, frozen=True):
             forget_after=2 * buckets.size if cleanup == "default" else _ms_unless(cleanup),
             max_missing=config.max_missing_to_search,
             retry_attempts=config.retry_attempts,
-            retry_first=_ms(config.retry_min_backoff),
-            retry_most=_ms(config.retry_max_backoff),
+            min_retry_ms=_ms(config.retry_min_backoff),
+            max_retry_ms=_ms(config.retry_max_backoff),
             retry_jitter=config.retry_random_factor,
             partition_size=config.target_partition_size,
             gap_free=config.gap_free_sequence_numbers,
@@ -95,7 +95,7 @@ class StageSettings(msgspec.Struct, frozen=True):
                     )
         if self.retry_attempts == 0:
             raise InvalidConfig("[foreign] retry_attempts counts the first try: at least 1, or -1 for ever")
-        if self.retry_first > self.retry_most:
+        if self.min_retry_ms > self.max_retry_ms:
             raise InvalidConfig("[foreign] retry_min_backoff must not be above retry_max_backoff")
 
     def warn(self) -> None:

@@ -259,7 +259,7 @@ class Replicator:
 
     def _keep_going(self) -> None:
         """Watch the query; start another one when it fails, after a pause that grows."""
-        pause = Backoff(self._config.pipeline.retry_first, self._config.pipeline.retry_most)
+        pause = Backoff(self._config.pipeline.min_retry_s, self._config.pipeline.max_retry_s)
         batches = self._meter.batches
         while not self._stopping.wait(CHECK_SECONDS):
             assert self._query is not None

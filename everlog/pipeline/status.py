@@ -140,7 +140,7 @@ async def read_status(parts: Parts) -> Status:
         where=parts.config.where,
         time_ms=now_ms,
         partitions=partitions,
-        pipeline=_without(retired, _pipeline(saved.pop(PIPELINE, None), now_ms, parts.config.pipeline.retry_most)),
+        pipeline=_without(retired, _pipeline(saved.pop(PIPELINE, None), now_ms, parts.config.pipeline.max_retry_s)),
         lag=sum(partition.lag for partition in partitions),
         lag_seconds=max((age for age in ages if age is not None), default=None if ages else 0.0),
         quarantined=await parts.store.count_quarantined(),
@@ -170,7 +170,7 @@ async def _partitions(parts: Parts, topic: LogTopic, short: str, now_ms: int) ->
     return found
 
 
-def _pipeline(saved: bytes | None, now_ms: int, retry_most: float) -> PipelineStatus | None:
+def _pipeline(saved: bytes | None, now_ms: int, max_retry_s: float) -> PipelineStatus | None:
     """The saved status; a pipeline that says it is at work but has long been silent is lost."""
     if saved is None:
         return None
@@ -179,7 +179,7 @@ def _pipeline(saved: bytes | None, now_ms: int, retry_most: float) -> PipelineSt
     except msgspec.DecodeError:
         return None  # of another version, which will write again soon or never
     # Between two tries it may be silent on purpose.
-    patience = LOST_AFTER_SECONDS + (retry_most if status.state == "retrying" else 0.0)
+    patience = LOST_AFTER_SECONDS + (max_retry_s if status.state == "retrying" else 0.0)
     if status.state != "stopped" and now_ms - status.updated_ms > patience * 1000:
         return msgspec.structs.replace(status, state="lost")
     return status

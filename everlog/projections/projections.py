@@ -94,9 +94,9 @@ class Projections:
             parts=self._parts,
             hub=self._hub,
             clock=self._parts.clock,
-            lease=settings.lease,
-            poll=settings.poll,
-            timeout=settings.handler_timeout,
+            lease=settings.lease_s,
+            poll=settings.poll_interval_s,
+            timeout=settings.handler_timeout_s,
         )
 
     @asynccontextmanager
@@ -107,7 +107,7 @@ class Projections:
         """
         async with await self.runner(*projections) as runner:
             assert self._store is not None
-            lease, clock = self._parts.config.projections.lease, self._parts.clock
+            lease, clock = self._parts.config.projections.lease_s, self._parts.clock
             async with Errands(projections, self, store=self._store, clock=clock, lease=lease):
                 yield runner
 
@@ -214,7 +214,7 @@ class Projections:
 
     async def _settled(self, identity: ProjectionId, version: int, seconds: float) -> None:
         """Until the owner follows this version, or nobody owns it, or the owner is dead: its lease has run out."""
-        watch, now = LeaseWatch(self._parts.config.projections.lease), asyncio.get_running_loop().time
+        watch, now = LeaseWatch(self._parts.config.projections.lease_s), asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(seconds):
                 while True:

@@ -32,7 +32,7 @@ def _check_put(operation: Put, declaration: Declaration) -> None:
     packet = operation.packet
     check_priority(packet.priority)
     _check_key(packet.key, packet.hash)
-    limit = declaration.options.max_payload
+    limit = declaration.options.max_payload_bytes
     if len(packet.data) - 1 > limit:
         raise PayloadTooLarge(len(packet.data) - 1, limit)
     for moment in (packet.inserted_ms, packet.process_ms or 0, packet.expires_s):

@@ -39,7 +39,7 @@ def encode_data(data: Any, declaration: Declaration) -> bytes:
             encoded = _JSON + _encode(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidInput(f"this data cannot be written as JSON: {error}") from error
-    limit = declaration.options.max_payload
+    limit = declaration.options.max_payload_bytes
     if len(encoded) - 1 > limit:
         raise PayloadTooLarge(len(encoded) - 1, limit)
     return encoded

@@ -22,7 +22,7 @@ _MODELS = ("content", "data", "log", "queue", "journal", "session", "sequential"
 _JOURNAL = {
     name.replace("_", "-"): name
     for name in QueueOptions.__struct_fields__
-    if name not in ("file", "max_payload", "clock_tolerance", "max_retry_backoff", "max_buckets")
+    if name not in ("file", "max_payload_bytes", "clock_tolerance", "max_retry_backoff", "max_buckets")
 }
 _NUMBERS = ("max_timeouts", "lifetime_timeouts", "slow_threshold", "max_in_flight", "replication", "shards")
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {

@@ -134,7 +134,7 @@ def make_app(
                 "metrics": tuple(metrics),
                 "new_error_id": new_error_id,
                 "stopping": asyncio.Event(),
-                "body_seconds": max(log.config.server.body_timeout, log.config.documents.request_timeout),
+                "body_seconds": max(log.config.server.body_timeout_s, log.config.documents.request_timeout_s),
                 "fanout": Fanout(),
             }
         ),
@@ -158,6 +158,6 @@ async def document_services(log: Everlog) -> list[Service]:
         return await recovery.hot()
 
     return [
-        Service("documents-hot", config.hot_recovery_retry, hot, clock=parts.clock, store=parts.store),
-        Service("documents-stale", config.stale_recovery_retry, recovery.stale, clock=parts.clock, store=parts.store),
+        Service("documents-hot", config.hot_recovery_retry_s, hot, clock=parts.clock, store=parts.store),
+        Service("documents-stale", config.stale_recovery_retry_s, recovery.stale, clock=parts.clock, store=parts.store),
     ]

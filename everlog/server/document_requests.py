@@ -38,7 +38,7 @@ def content_path(request: AnyRequest) -> str:
 
 async def body_bytes(request: AnyRequest) -> bytes:
     config = config_of(request)
-    return await read_body(request, limit=config.max_body_bytes, seconds=config.request_timeout)
+    return await read_body(request, limit=config.max_body_bytes, seconds=config.request_timeout_s)
 
 
 def typed_body(data: bytes, kind: Any) -> Any:

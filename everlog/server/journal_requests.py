@@ -48,7 +48,7 @@ async def json_of(request: AnyRequest, kind: type[Any], *, empty: bool = False) 
     config = request.app.state.config
     # Text may need six bytes per byte in JSON; appends that exceed their own limit are refused by it.
     limit = 6 * config.journal.max_append_bytes + 64 * 1024
-    data = await read_body(request, limit=limit, seconds=config.server.body_timeout)
+    data = await read_body(request, limit=limit, seconds=config.server.body_timeout_s)
     return kind() if empty and not data.strip() else decode_as(data, kind)
 
 

@@ -17,13 +17,13 @@ log = logging.getLogger("everlog.http")
 
 
 class BoundedProtocol(H11Protocol):
-    """A peer that sends no whole head within `header_timeout`, or takes nothing for `send_timeout`, is cut.
+    """A peer that sends no whole head within `header_timeout_s`, or takes nothing for `send_timeout_s`, is cut.
 
     A stream that was cut can be resumed: every frame of it carries its position.
     """
 
-    header_timeout = 10.0
-    send_timeout = 30.0
+    header_timeout_s = 10.0
+    send_timeout_s = 30.0
     on_cut: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -51,7 +51,7 @@ class BoundedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._waiting_for_reader is None:
-            self._waiting_for_reader = self.loop.call_later(self.send_timeout, self._cut, "reads nothing")
+            self._waiting_for_reader = self.loop.call_later(self.send_timeout_s, self._cut, "reads nothing")
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -66,7 +66,7 @@ class BoundedProtocol(H11Protocol):
                 self._waiting_for_head.cancel()
                 self._waiting_for_head = None
         elif self._waiting_for_head is None and self.timeout_keep_alive_task is None:
-            self._waiting_for_head = self.loop.call_later(self.header_timeout, self._cut, "sends no whole request")
+            self._waiting_for_head = self.loop.call_later(self.header_timeout_s, self._cut, "sends no whole request")
 
     def _cut(self, why: str) -> None:
         log.info("the connection of %s is cut: it %s", self.client, why)
@@ -81,7 +81,7 @@ class BoundedProtocol(H11Protocol):
         self._waiting_for_head = self._waiting_for_reader = None
 
 
-def bounded(header_timeout: float, send_timeout: float, on_cut: Callable[[], None]) -> type[BoundedProtocol]:
+def bounded(header_timeout_s: float, send_timeout_s: float, on_cut: Callable[[], None]) -> type[BoundedProtocol]:
     """The protocol with these times, in seconds; `on_cut` is called for every connection that it ends."""
-    times = {"header_timeout": header_timeout, "send_timeout": send_timeout, "on_cut": staticmethod(on_cut)}
+    times = {"header_timeout_s": header_timeout_s, "send_timeout_s": send_timeout_s, "on_cut": staticmethod(on_cut)}
     return type("BoundedProtocol", (BoundedProtocol,), times)

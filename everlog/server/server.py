@@ -71,7 +71,7 @@ def _settings(config: Config, app: Application) -> uvicorn.Config:
     server = config.server
     found = uvicorn.Config(
         app,
-        http=bounded(server.header_timeout, server.send_timeout, app.state.http_counters.note_cut),
+        http=bounded(server.header_timeout_s, server.send_timeout_s, app.state.http_counters.note_cut),
         ws="none",
         log_config=None,
         access_log=False,

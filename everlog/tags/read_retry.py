@@ -37,5 +37,5 @@ class Patience:
                 if not error.retriable:
                     raise
                 log.warning("a read by tag failed and is tried again: %s", error)
-                await self._sleep(min(config.retry_first * 2 ** min(attempt, 30), config.retry_most))
+                await self._sleep(min(config.min_retry_s * 2 ** min(attempt, 30), config.max_retry_s))
         return await work()

@@ -98,7 +98,7 @@ class Tags:
     async def covers(self, token: Position) -> Watermark:
         """The watermark, once the views hold what was written at this position of the log."""
         place = f"{self.parts.config.journal.topic_prefix}{token.topic}/{token.partition}"
-        seconds = self.parts.config.tags.token_timeout
+        seconds = self.parts.config.tags.token_timeout_s
         try:
             async with asyncio.timeout(seconds):
                 return await self.watermarks.until(lambda found: found.positions.get(place, 0) > token.offset)

@@ -17,7 +17,7 @@ class Watermarks:
 
     def __init__(self, tables: TagTables, config: TagsConfig) -> None:
         self._tables = tables
-        self._interval = config.poll_interval
+        self._interval = config.poll_interval_s
         self._retry = Patience(config)
         self._seen = NOTHING
         self._waiting: set[asyncio.Future[None]] = set()

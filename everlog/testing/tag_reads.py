@@ -131,7 +131,7 @@ class TagReading(TagSuite):
     async def test_readers_share_one_poll(self, everlog: Everlog) -> None:
         """However many wait, the watermark is asked for by one."""
         counted = Counting(everlog.parts.store.tags)
-        other = configured(everlog, poll_interval=0.05)
+        other = configured(everlog, poll_interval_s=0.05)
         tag = tag_through(other, counted)
         readers = [asyncio.create_task(take(tag.live(), 1)) for _ in range(20)]
         await asyncio.sleep(0.5)
@@ -144,7 +144,7 @@ class TagReading(TagSuite):
         orders = everlog.journal("orders")
         token = await orders.append("o", [Event(1, tags={"t"})])
         with pytest.raises(NotReplicated, match="pipeline"):
-            await everything(configured(everlog, token_timeout=0.05).tag("t"), after=token)
+            await everything(configured(everlog, token_timeout_s=0.05).tag("t"), after=token)
         reading = asyncio.create_task(payloads(everlog.tag("t"), after=str(token)))
         await asyncio.sleep(0.05)
         assert not reading.done()
@@ -158,10 +158,10 @@ class TagReading(TagSuite):
         given = await self.fill(everlog, 12, journals=1)
         await replicate(everlog)
         counted = Counting(everlog.parts.store.tags, fails_at={2, 3, 5})
-        tag = tag_through(configured(everlog, page_size=3, retry_first=0.001), counted)
+        tag = tag_through(configured(everlog, page_size=3, min_retry_s=0.001), counted)
         assert await payloads(tag) == given
         assert counted.failed == 3
-        patient = tag_through(configured(everlog, retries=1, retry_first=0.001), Counting(counted.inner, {1, 2, 3, 4}))
+        patient = tag_through(configured(everlog, retries=1, min_retry_s=0.001), Counting(counted.inner, {1, 2, 3, 4}))
         with pytest.raises(Unreachable):
             await everything(patient)
 

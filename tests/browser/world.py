@@ -41,7 +41,7 @@ def config_of(folder: Path, *, writable: bool) -> Config:
         data=str(folder),
         log=LogConfig(synchronous="NORMAL"),
         store=StoreConfig(synchronous="NORMAL"),
-        projections=ProjectionsConfig(lease=1.0),
+        projections=ProjectionsConfig(lease_s=1.0),
         server=ServerConfig(writable=writable),
     )
 

@@ -33,7 +33,7 @@ def config(secure) -> CassandraConfig:
     found = load_config(secure.config_file).cassandra
     assert found is not None
     assert found.tls
-    return msgspec.structs.replace(found, keyspace="access", connect_timeout=10.0)
+    return msgspec.structs.replace(found, keyspace="access", connect_timeout_s=10.0)
 
 
 def administrator(secure: LocalCluster, config: CassandraConfig) -> CassandraConfig:
@@ -101,7 +101,7 @@ async def eventually_opens(config: CassandraConfig) -> None:
 
 
 async def test_certificates_are_checked(config, tmp_path) -> None:
-    plain = msgspec.structs.replace(config, tls=False, connect_timeout=3.0)
+    plain = msgspec.structs.replace(config, tls=False, connect_timeout_s=3.0)
     assert "contact_points" in str(await refused(plain))
     nonsense = tmp_path / "ca.pem"
     nonsense.write_text("no certificate")

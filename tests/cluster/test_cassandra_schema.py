@@ -261,7 +261,7 @@ async def test_a_node_that_does_not_answer_is_an_error_or_is_waited_for(config, 
     await open_watched(config)
     async with Proxy.to(config) as proxy:
         proxy.cut()
-        there = msgspec.structs.replace(config, contact_points=[proxy.address], connect_timeout=1.0)
+        there = msgspec.structs.replace(config, contact_points=[proxy.address], connect_timeout_s=1.0)
         with pytest.raises(Unreachable, match="contact_points") as raised:
             await CassandraStore.open(there)
         assert proxy.address in str(raised.value)

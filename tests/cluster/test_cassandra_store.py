@@ -401,7 +401,7 @@ async def test_an_outage_ends_the_task_and_a_short_one_does_not(config) -> None:
     """A node that is away for a moment is waited for; one that stays away is an error that says so and can be retried,
     about all journals of the batch."""
     async with own_keyspace(config), Proxy.to(config) as proxy:
-        there = msgspec.structs.replace(config, contact_points=[proxy.address], request_timeout=0.5, retries=8)
+        there = msgspec.structs.replace(config, contact_points=[proxy.address], request_timeout_s=0.5, retries=8)
         async with opened(there) as store:
             topic = await pinned(store)
             await apply_all(store, topic, append_record(0, 1))

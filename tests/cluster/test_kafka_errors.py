@@ -63,7 +63,7 @@ async def test_a_broker_that_is_not_there_is_named(config):
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(Unreachable, match=address) as caught:
-        await KafkaLog.open(with_kafka(config, bootstrap_servers=address, request_timeout=1.0))
+        await KafkaLog.open(with_kafka(config, bootstrap_servers=address, request_timeout_s=1.0))
     assert "bootstrap_servers" in str(caught.value)
     assert threads() == []
 
@@ -72,17 +72,17 @@ async def test_a_server_that_says_nothing_is_not_waited_for_endlessly(config):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Unreachable, match=address):
-            await KafkaLog.open(with_kafka(config, bootstrap_servers=address, request_timeout=1.0))
+            await KafkaLog.open(with_kafka(config, bootstrap_servers=address, request_timeout_s=1.0))
 
 
 async def test_a_name_that_nobody_knows_is_named(config):
     with pytest.raises(Unreachable, match=r"nowhere\.invalid"):
-        await KafkaLog.open(with_kafka(config, bootstrap_servers="nowhere.invalid:9092", request_timeout=1.0))
+        await KafkaLog.open(with_kafka(config, bootstrap_servers="nowhere.invalid:9092", request_timeout_s=1.0))
 
 
 async def test_credentials_that_the_broker_does_not_ask_for_are_no_way_in(config):
     """It takes them for something else and hangs up; the error names what to look at."""
-    wrong = with_kafka(config, username="u", password="p", request_timeout=2.0)
+    wrong = with_kafka(config, username="u", password="p", request_timeout_s=2.0)
     with pytest.raises((AccessDenied, Unreachable), match="username"):
         await KafkaLog.open(wrong)
 
@@ -284,13 +284,13 @@ def config_of(broker: Broker, *, seconds: float = 30.0, **kafka: Any) -> Config:
         log=LogConfig(partitions=1),
         kafka=KafkaConfig(bootstrap_servers=broker.address, **kafka),
         cassandra=CassandraConfig(),
-        journal=JournalConfig(append_timeout=seconds, topic_prefix="", topics=["open", "closed"]),
+        journal=JournalConfig(append_timeout_s=seconds, topic_prefix="", topics=["open", "closed"]),
     )
 
 
 async def made(broker: Broker, name: str) -> LogTopic:
     """A topic; a broker that hung a moment ago may have to come to itself first."""
-    async with opened(config_of(broker, request_timeout=30.0)) as log:
+    async with opened(config_of(broker, request_timeout_s=30.0)) as log:
         found: LogTopic = await until_it_works(lambda: log.create_topic(name))
         return found
 
@@ -330,7 +330,7 @@ async def impatient(broker: Broker, **settings: Any) -> AsyncIterator[KafkaLog]:
 async def test_a_broker_that_hangs_leaves_the_outcome_open(broker):
     """Reads say who does not answer, appends that nobody knows; all goes on when the broker does."""
     topic = await made(broker, "hangs")
-    async with impatient(broker, seconds=2.0, request_timeout=2.0) as log:
+    async with impatient(broker, seconds=2.0, request_timeout_s=2.0) as log:
         await until_it_works(lambda: log.append(topic, new_record(value=b"before")))
         first = await until_it_works(lambda: log.end(topic, 0))
         with hanging(broker):
@@ -355,7 +355,7 @@ async def test_a_queue_that_stays_full_is_not_waited_for_endlessly(broker):
     """What had no room was surely not sent; what was accepted may have been."""
     topic = await made(broker, "full")
     conf = {"queue.buffering.max.messages": "2", "message.timeout.ms": "4000"}
-    async with impatient(broker, seconds=1.0, request_timeout=1.0, conf=conf) as log:
+    async with impatient(broker, seconds=1.0, request_timeout_s=1.0, conf=conf) as log:
         await until_it_works(lambda: log.append(topic, new_record()))
         with hanging(broker):
             found = await asyncio.gather(*(log.append(topic, new_record()) for _ in range(5)), return_exceptions=True)
@@ -366,7 +366,7 @@ async def test_a_queue_that_stays_full_is_not_waited_for_endlessly(broker):
 async def test_a_broker_that_was_killed_is_found_again(broker):
     """Nothing that was acknowledged is lost, and each record is there once."""
     topic = await made(broker, "killed")
-    config = config_of(broker, seconds=120.0, request_timeout=60.0)
+    config = config_of(broker, seconds=120.0, request_timeout_s=60.0)
     async with opened(config) as log:
         done: list[int] = []
         enough = asyncio.Event()
@@ -407,7 +407,7 @@ def guarded_broker(tmp_path_factory) -> Iterator[tuple[Broker, Config, Logins]]:
         broker.wait(120)
         login = state.logins.admin
         access = {"tls": True, "ca_file": str(ca_file(folder)), "username": login.user, "password": login.password}
-        yield broker, config_of(broker, request_timeout=30.0, **access), state.logins
+        yield broker, config_of(broker, request_timeout_s=30.0, **access), state.logins
     finally:
         end(broker)
 
@@ -436,7 +436,7 @@ async def test_others_learn_what_to_look_at(guarded_broker, wrong, error, remedy
     broker, config, _ = guarded_broker
     patience = 30.0 if error is AccessDenied else 5.0  # somebody who is not refused waits until it is over
     with pytest.raises(error, match=remedy) as caught:
-        await KafkaLog.open(with_kafka(config, **{"request_timeout": patience, **wrong}))
+        await KafkaLog.open(with_kafka(config, **{"request_timeout_s": patience, **wrong}))
     assert broker.address in str(caught.value)
     assert config.kafka.password not in str(caught.value)
 
@@ -448,7 +448,7 @@ async def test_a_user_without_rights_is_told_so(guarded_broker):
         topic = await log.create_topic("closed")
         await log.append(topic, new_record())
     user = logins.application
-    powerless = with_kafka(config, username=user.user, password=user.password, request_timeout=5.0)
+    powerless = with_kafka(config, username=user.user, password=user.password, request_timeout_s=5.0)
     async with opened(powerless) as log:
         for work in (
             log.create_topic("new"),
@@ -497,7 +497,7 @@ async def test_too_few_replicas_are_named_before_and_after_the_append(tmp_path):
             broker.wait(120)
         all_three = ",".join(broker.address for broker in brokers)
         kafka = {"bootstrap_servers": all_three, "replication_factor": 3, "min_insync_replicas": 3}
-        config = config_of(brokers[0], seconds=10.0, request_timeout=30.0)
+        config = config_of(brokers[0], seconds=10.0, request_timeout_s=30.0)
         config = with_kafka(config, **kafka)
         async with opened(config) as log:
             topic = await log.create_topic("t")

@@ -411,7 +411,7 @@ async def test_where_the_broker_sets_the_time_all_see_that_time(config, name):
 
 
 async def test_a_topic_made_again_is_refused_instead_of_waited_for(config, name):
-    config = with_kafka(config, request_timeout=5.0)
+    config = with_kafka(config, request_timeout_s=5.0)
     async with opened(config) as log:
         topic = await log.create_topic(name)
         await asyncio.gather(*(log.append(topic, new_record()) for _ in range(10)))

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 def settings(cluster_config, *, lease: float):
     config = cluster_config(partitions=SPLIT)
-    return msgspec.structs.replace(config, projections=ProjectionsConfig(lease=lease, poll=0.05))
+    return msgspec.structs.replace(config, projections=ProjectionsConfig(lease_s=lease, poll_interval_s=0.05))
 
 
 async def make_tables(log) -> None:

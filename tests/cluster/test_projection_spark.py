@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def backend(cluster_config: MakeConfig) -> ClusterBackend:
-    return ClusterBackend(msgspec.structs.replace(cluster_config(), pipeline=PipelineConfig(retry_first=0.1)))
+    return ClusterBackend(msgspec.structs.replace(cluster_config(), pipeline=PipelineConfig(min_retry_s=0.1)))
 
 
 class TestCluster(SparkProjectionSuite):

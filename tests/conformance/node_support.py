@@ -23,14 +23,14 @@ C = "/hyper-storage/content/"
 POINT = "documents.decided"
 # Recovery that need not be waited for.
 QUICK = DocumentsConfig(
-    node_sync=0.2,
-    node_lease=5.0,
-    fail_timeout=1.0,
-    hot_recovery=120.0,
-    hot_recovery_retry=0.3,
-    stale_recovery=240.0,
+    node_sync_s=0.2,
+    node_lease_s=5.0,
+    fail_timeout_s=1.0,
+    hot_recovery_s=120.0,
+    hot_recovery_retry_s=0.3,
+    stale_recovery_s=240.0,
     # Tests hold tasks while they start another server, which takes as long as the machine makes it.
-    request_timeout=60.0,
+    request_timeout_s=60.0,
     transaction_days=1.5,
 )
 

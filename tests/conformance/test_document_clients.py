@@ -148,7 +148,7 @@ async def test_refusals_are_the_same(docs: Documents) -> None:
         (InvalidDocument, docs.get("c~")),
         (DocumentConflict, docs.put("c~", {"a": 1})),
         (PreconditionFailed, docs.put("d", 1, if_none_match="*")),
-        (QueryLimited, docs.list("c~", sort="a", size=1, skip_max=0)),
+        (QueryLimited, docs.list("c~", sort="a", size=1, max_skip=0)),
     ]:
         with pytest.raises(kind) as caught:
             await call

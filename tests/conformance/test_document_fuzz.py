@@ -19,7 +19,7 @@ from tests.support import small_config
 @pytest.fixture(scope="module")
 def server(tmp_path_factory) -> Iterator[httpx.Client]:
     """A server in a thread of its own, for all examples."""
-    documents = DocumentsConfig(max_body_bytes=10_000, request_timeout=5.0, max_history=100)
+    documents = DocumentsConfig(max_body_bytes=10_000, request_timeout_s=5.0, max_history=100)
     config = msgspec.structs.replace(small_config(tmp_path_factory.mktemp("fuzz")), documents=documents)
     with server_in_thread(config) as address, httpx.Client(base_url=address, timeout=60) as client:
         yield client

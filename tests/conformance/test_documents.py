@@ -343,7 +343,7 @@ def config(tmp_path) -> Config:
 @pytest.mark.case("hyperstorage", 68)
 async def test_the_checkpoint_stops_before_what_cannot_be_completed(config: Config, clock: ManualClock) -> None:
     """That of its partition; all others go on, and it does too once the event is out."""
-    short = DocumentsConfig(fail_timeout=10.0, hot_recovery=30.0, stale_recovery=60.0)
+    short = DocumentsConfig(fail_timeout_s=10.0, hot_recovery_s=30.0, stale_recovery_s=60.0)
     async with connect(msgspec.structs.replace(config, documents=short), clock=clock) as log:
         publisher = Faulty(document_journal(log.parts))
         docs = make_documents(log.parts)

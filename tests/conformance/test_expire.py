@@ -147,7 +147,7 @@ async def test_a_topic_that_fails_does_not_stop_the_others(small_log, clock):
 
 async def test_the_service_runs_until_it_is_stopped(tmp_path, clock):
     """It runs at once, then again and again; an error is kept and does not end it; its status is in the store."""
-    config = msgspec.structs.replace(small_config(tmp_path), pipeline=PipelineConfig(expire_every=0.001))
+    config = msgspec.structs.replace(small_config(tmp_path), pipeline=PipelineConfig(expire_interval_s=0.001))
     async with connect(config, clock=clock) as log:
         await log.journal("t").append("k", Event(1), expire_after=timedelta(days=1))
         await replicate(log)

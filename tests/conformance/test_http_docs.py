@@ -30,7 +30,7 @@ def blocks(language: str) -> list[str]:
 @asynccontextmanager
 async def everything(folder: Path) -> AsyncIterator[str]:
     """A server, and something that does what the pipeline does; gives the address."""
-    config = msgspec.structs.replace(small_config(folder), server=ServerConfig(checkpoint=0.2))
+    config = msgspec.structs.replace(small_config(folder), server=ServerConfig(checkpoint_interval_s=0.2))
     async with connect(config) as log, serving(log, host="127.0.0.1", port=0) as address:
         replicating = asyncio.create_task(_replicate(log))
         yield address

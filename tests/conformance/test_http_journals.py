@@ -33,7 +33,9 @@ LINES = {"Accept": "application/x-ndjson"}
 @pytest.fixture
 async def open_server(tmp_path) -> AsyncIterator[tuple[Everlog, httpx.AsyncClient]]:
     config = msgspec.structs.replace(
-        small_config(tmp_path / "data"), server=ServerConfig(checkpoint=0.2), tags=TagsConfig(token_timeout=1.0)
+        small_config(tmp_path / "data"),
+        server=ServerConfig(checkpoint_interval_s=0.2),
+        tags=TagsConfig(token_timeout_s=1.0),
     )
     async with server(config, writable=True) as found:
         yield found

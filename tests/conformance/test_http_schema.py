@@ -80,8 +80,8 @@ def as_bytes(_: Any, value: Any) -> Any:
 def served(tmp_path_factory) -> Iterator[Served]:
     config = msgspec.structs.replace(
         small_config(tmp_path_factory.mktemp("schema")),
-        documents=DocumentsConfig(max_body_bytes=10_000, request_timeout=5.0, max_history=100),
-        tags=TagsConfig(token_timeout=0.05, slices=True),
+        documents=DocumentsConfig(max_body_bytes=10_000, request_timeout_s=5.0, max_history=100),
+        tags=TagsConfig(token_timeout_s=0.05, slices=True),
     )
     names = asyncio.run(fill(config))
     headers = {"Authorization": f"Bearer {new_token(config, 'admin')}"}

@@ -41,7 +41,7 @@ def bearer(token: str) -> dict[str, str]:
 
 @pytest.fixture
 def config(tmp_path) -> Config:
-    settings = ServerConfig(header_timeout=0.5, body_timeout=0.5, send_timeout=0.5, checkpoint=0.1)
+    settings = ServerConfig(header_timeout_s=0.5, body_timeout_s=0.5, send_timeout_s=0.5, checkpoint_interval_s=0.1)
     found = small_config(tmp_path / "data")
     return msgspec.structs.replace(found, server=settings, journal=JournalConfig(max_append_bytes=10_000))
 
@@ -551,7 +551,7 @@ async def test_a_route_that_lets_the_framework_read_its_body(config):
         await asyncio.wait_for(app({**scope, "http_version": "1.1"}, receive, remember), 60)
         return statuses[0]
 
-    slow = msgspec.structs.replace(config, documents=DocumentsConfig(request_timeout=0.5))
+    slow = msgspec.structs.replace(config, documents=DocumentsConfig(request_timeout_s=0.5))
     async with connect(slow) as log:
         app = make_app(log, routes=[echo])
         assert await ask(b'{"a":', b"1}", whole=True) == 201
@@ -595,7 +595,7 @@ async def test_servers_know_each_other(config, tmp_path):
     both = msgspec.structs.replace(
         config,
         server=ServerConfig(cert_file=str(cert), key_file=str(key), cluster_token="0123456789abcdef"),
-        documents=DocumentsConfig(node_sync=0.2, node_lease=5.0),
+        documents=DocumentsConfig(node_sync_s=0.2, node_lease_s=5.0),
     )
     token = new_token(both, "write")
     async with AsyncExitStack() as stack:

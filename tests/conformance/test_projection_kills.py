@@ -28,7 +28,7 @@ def config_of(folder: Path, lease: float) -> Config:
         data=str(folder),
         log=LogConfig(partitions=SPLIT, synchronous="NORMAL"),
         store=StoreConfig(synchronous="NORMAL"),
-        projections=ProjectionsConfig(lease=lease, poll=0.05),
+        projections=ProjectionsConfig(lease_s=lease, poll_interval_s=0.05),
     )
 
 

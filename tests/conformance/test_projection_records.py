@@ -426,7 +426,7 @@ async def test_a_runner_can_be_started_again(small_log):
 
 async def test_a_pause_does_not_wait_for_the_dead(tmp_path):
     """The owner was killed: nobody obeys, and nobody handles anything either."""
-    config = msgspec.structs.replace(small_config(tmp_path / "data"), projections=ProjectionsConfig(lease=0.3))
+    config = msgspec.structs.replace(small_config(tmp_path / "data"), projections=ProjectionsConfig(lease_s=0.3))
     async with everlog.connect(config) as log:
         store = await log.projections.store()
         lease = await store.take(ProjectionId("seen", "journal-orders"), "dead", None)

@@ -21,7 +21,7 @@ from tests.unit.models.rebuild_process import declare
 
 @pytest.fixture
 async def log(tmp_path):
-    config = msgspec.structs.replace(small_config(tmp_path / "data"), projections=ProjectionsConfig(lease=1.0))
+    config = msgspec.structs.replace(small_config(tmp_path / "data"), projections=ProjectionsConfig(lease_s=1.0))
     async with connect(config) as found:
         yield found
 

@@ -147,7 +147,7 @@ async def test_errors_are_those_of_a_local_queue(server):
     with pytest.raises(QueueNotFound) as missing:
         await queue.stats()
     assert (missing.value.name, missing.value.known) == ("jobs", [])
-    await queue.declare(max_payload=10, on_busy="reject")
+    await queue.declare(max_payload_bytes=10, on_busy="reject")
     with pytest.raises(PayloadTooLarge) as large:
         await queue.put("k", "x" * 11)
     assert large.value.limit == 10
@@ -166,7 +166,7 @@ async def test_errors_are_those_of_a_local_queue(server):
 
 async def test_operations_of_another_make_are_checked(server):
     store = server.remote.queues
-    await server.remote.queue("jobs").declare(max_payload=100)
+    await server.remote.queue("jobs").declare(max_payload_bytes=100)
     key = encode_key("k")
     good = Packet(key, hash_key(key), b'j{"a":1}', 1, 1)
     bad = [

@@ -202,7 +202,7 @@ async def test_bad_input_has_a_name_and_stores_nothing(http, log):
 
 
 async def test_a_body_that_is_too_large(http):
-    await send(http, "PUT", "/jobs", 200, json={"options": {"max_payload": 10}})
+    await send(http, "PUT", "/jobs", 200, json={"options": {"max_payload_bytes": 10}})
     await refused(http, "/jobs/jobs", {"key": "k", "data": "x" * 11}, 413, "payload-too-large")
     answer = await http.post("/queues/jobs/cancel", json={"key": "k" * 70_000})
     assert answer.status_code == 413

@@ -35,8 +35,8 @@ def quick(config: Config) -> Config:
     assert config.kafka is not None
     return msgspec.structs.replace(
         config,
-        journal=msgspec.structs.replace(config.journal, append_timeout=3.0),
-        kafka=msgspec.structs.replace(config.kafka, request_timeout=3.0),
+        journal=msgspec.structs.replace(config.journal, append_timeout_s=3.0),
+        kafka=msgspec.structs.replace(config.kafka, request_timeout_s=3.0),
     )
 
 
@@ -59,7 +59,7 @@ async def test_writes_while_the_broker_is_down(local: LocalCluster, tmp_path: Pa
     left, and the events are those of the accepted writes, in the order of the revisions.
     """
     config = quick(load_config(local.config_file))
-    with fleet(config, tmp_path / "fleet", request_timeout=15.0) as nodes:  # one write waits until it is over
+    with fleet(config, tmp_path / "fleet", request_timeout_s=15.0) as nodes:  # one write waits until it is over
         async with httpx.AsyncClient(timeout=60) as http:
             await _outage(local, nodes, http)
 
@@ -84,7 +84,7 @@ async def _outage(local: LocalCluster, nodes: Fleet, http: httpx.AsyncClient) ->
         late = await write(
             http, "PUT", f"{survivor.url}{C}late", 1, **{"Hyper-Storage-Wait": "full", "Idempotency-Key": "late-1"}
         )
-        assert (late.status_code, late.json()["code"]) == (504, "request_timeout")
+        assert (late.status_code, late.json()["code"]) == (504, "request_timeout_s")
         assert [await incomplete(http, survivor, key) for key in KEYS] == [[1, 2]] * len(KEYS)
         assert await incomplete(http, survivor, "before") == [2]
         assert (await http.get(f"{survivor.url}{C}{KEYS[0]}")).json() == {"n": 0, "m": 0}

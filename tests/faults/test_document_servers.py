@@ -12,6 +12,6 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
 
 
 async def test_writers_through_servers_that_are_killed(tmp_path) -> None:
-    with fleet(small_config(tmp_path / "data"), tmp_path / "fleet", request_timeout=15.0) as nodes:
+    with fleet(small_config(tmp_path / "data"), tmp_path / "fleet", request_timeout_s=15.0) as nodes:
         operations = await load(nodes, seconds=30, every=4, seed=1)
     assert await verify(nodes, operations) > 200

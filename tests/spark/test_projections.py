@@ -21,8 +21,8 @@ def backend(tmp_path: Path) -> EmbeddedBackend:
         Config(
             data=str(tmp_path / "data"),
             log=LogConfig(partitions=2),
-            pipeline=PipelineConfig(retry_first=0.1),
-            projections=ProjectionsConfig(lease=1.5),
+            pipeline=PipelineConfig(min_retry_s=0.1),
+            projections=ProjectionsConfig(lease_s=1.5),
         )
     )
 

@@ -11,7 +11,12 @@ from everlog.errors import InvalidConfig
 
 @pytest.mark.parametrize(
     "settings",
-    [{"fail_timeout": 2000.0}, {"hot_recovery": 90_000.0}, {"stale_recovery": 700_000.0}, {"fail_timeout": 1800.0}],
+    [
+        {"fail_timeout_s": 2000.0},
+        {"hot_recovery_s": 90_000.0},
+        {"stale_recovery_s": 700_000.0},
+        {"fail_timeout_s": 1800.0},
+    ],
 )
 def test_windows_follow_each_other(settings):
     with pytest.raises(ValueError, match=r"\[documents\]"):

@@ -185,12 +185,12 @@ def test_a_query_that_reads_too_much_ends():
     with pytest.raises(QueryLimited) as caught:
         rows.ask(Query(size=2, sort="a"))
     assert caught.value.code == "query-skipped-rows-limited"
-    assert rows.ids(size=2, sort="a", skip_max=20_000) == ["10099", "10098"]
+    assert rows.ids(size=2, sort="a", max_skip=20_000) == ["10099", "10098"]
     with pytest.raises(QueryLimited) as caught:
-        rows.ask(Query(size=1, filter="a > 0", skip_max=1000))
+        rows.ask(Query(size=1, filter="a > 0", max_skip=1000))
     assert caught.value.code == "query-skipped-rows-limited"
     with pytest.raises(QueryLimited) as caught:
-        rows.ask(Query(size=1, filter="a > 0", skip_max=10_000), Limits(requests=2))
+        rows.ask(Query(size=1, filter="a > 0", max_skip=10_000), Limits(requests=2))
     assert caught.value.code == "query-count-limited"
     with pytest.raises(QueryLimited) as caught:
         rows.ask(Query(size=1, filter="a > 0"), Limits(max_bytes=1000))
@@ -200,7 +200,7 @@ def test_a_query_that_reads_too_much_ends():
 def test_sizes_are_bounded():
     rows = Rows(D, [])
     assert rows.ids(size=0) == []
-    for bad in (Query(size=-1), Query(size=10**9), Query(skip_max=-1), Query(after="x")):
+    for bad in (Query(size=-1), Query(size=10**9), Query(max_skip=-1), Query(after="x")):
         with pytest.raises(InvalidDocument):
             rows.ask(bad)
 

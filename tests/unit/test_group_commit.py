@@ -63,7 +63,7 @@ async def test_slow_commits_go_to_the_thread(tmp_path, monkeypatch) -> None:
 
 async def test_no_answer_in_time_is_an_unknown_outcome(tmp_path) -> None:
     """The append may still happen; repeated with its id it is stored once."""
-    config = Config(data=str(tmp_path), journal=JournalConfig(append_timeout=0.05))
+    config = Config(data=str(tmp_path), journal=JournalConfig(append_timeout_s=0.05))
     async with everlog.connect(config) as log:
         orders = log.journal("orders")
         await orders.append("k", Event("before"))

@@ -40,7 +40,7 @@ def test_the_producer_stores_each_record_once_on_all_replicas():
         Config(
             kafka=KafkaConfig(linger_ms=2.5, max_record_bytes=5_000_000),
             cassandra=CassandraConfig(),
-            journal=JournalConfig(append_timeout=1.5),
+            journal=JournalConfig(append_timeout_s=1.5),
         )
     )
     assert settings["enable.idempotence"] is True

@@ -140,7 +140,7 @@ def test_only_the_topics_that_are_journals_are_read(journal, left_out, taken, pa
 
 def test_the_options_of_the_connector() -> None:
     """Every partition is named, from right after pointer2; a partition is never cut into several tasks."""
-    kafka = KafkaConfig(request_timeout=7.0, spark_options={"groupIdPrefix": "mine"})
+    kafka = KafkaConfig(request_timeout_s=7.0, spark_options={"groupIdPrefix": "mine"})
     config = Config(kafka=kafka, cassandra=CassandraConfig())
     options = source_options(config, kafka, {"journal-a/0": 5, "journal-a/1": 0, "journal-b/0": 9}, ())
     assert json.loads(options["startingOffsets"]) == {"journal-a": {"0": 5, "1": 0}, "journal-b": {"0": 9}}

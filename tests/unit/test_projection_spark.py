@@ -142,9 +142,9 @@ def config(tmp_path, monkeypatch):
     monkeypatch.setattr(on_spark_module, "CHECK_SECONDS", 0.01)
     return msgspec.structs.replace(
         small_config(tmp_path / "data"),
-        tags=TagsConfig(poll_interval=0.005),
-        pipeline=PipelineConfig(retry_first=0.01, retry_most=0.01),
-        projections=ProjectionsConfig(lease=1.5, poll=0.02),
+        tags=TagsConfig(poll_interval_s=0.005),
+        pipeline=PipelineConfig(min_retry_s=0.01, max_retry_s=0.01),
+        projections=ProjectionsConfig(lease_s=1.5, poll_interval_s=0.02),
     )
 
 

@@ -132,7 +132,7 @@ def worker(tmp_path, cli):
 
     def start(*words, grace=30):
         (cli.folder).mkdir(exist_ok=True)
-        (cli.folder / "everlog.toml").write_text(f"[queue]\ngrace = {grace}\n")
+        (cli.folder / "everlog.toml").write_text(f"[queue]\ngrace_s = {grace}\n")
         command = [sys.executable, "-m", "everlog.cli", "work", *words, "--data", str(cli.folder)]
         return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env={**os.environ})
 

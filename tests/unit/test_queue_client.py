@@ -45,7 +45,7 @@ def store(clock):
 @pytest.fixture
 async def queue(store):
     queue = Queue("jobs", store)
-    await queue.declare(max_payload=100)
+    await queue.declare(max_payload_bytes=100)
     return queue
 
 
@@ -76,7 +76,7 @@ async def test_bad_input_is_refused_before_any_io(error, arguments, options, clo
     """A wrong priority, key, payload or date: a named error, and nothing was sent."""
     store = Untouched(clock)
     queue = Queue("jobs", store)
-    await queue.declare(max_payload=100)
+    await queue.declare(max_payload_bytes=100)
     with pytest.raises(error):
         await queue.put(*arguments, **options)
 

@@ -71,7 +71,7 @@ def _row(one: ProjectionStatus, context: Context) -> dict[str, Any]:
     shown = show_offset(one.offset)
     row["offset"] = ", ".join(f"{part} {at}" for part, at in shown.items()) if isinstance(shown, dict) else shown
     row["rate"] = context.sampler.handled_rate(one.name, one.key)
-    row["silent"] = is_silent(one, context.now_ms, context.log.config.projections.lease)
+    row["silent"] = is_silent(one, context.now_ms, context.log.config.projections.lease_s)
     row["lag"] = None if one.lag is None else one.lag.events
     row["lag_seconds"] = None if one.lag is None else one.lag.seconds
     row["level"] = _level(one, row["silent"])

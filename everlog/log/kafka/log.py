@@ -34,14 +34,14 @@ class KafkaLog(Log):
         self._kafka = kafka
         loop = asyncio.get_running_loop()
         consuming = consumer_settings(kafka)
-        self._timeout = kafka.request_timeout
+        self._timeout = kafka.request_timeout_s
         self._topics = topics
         self._tails: dict[LogTopic, list[Tail]] = {}
-        self._offsets = EndOffsets(consuming, loop, timeout=kafka.request_timeout, trace=trace)
+        self._offsets = EndOffsets(consuming, loop, timeout=kafka.request_timeout_s, trace=trace)
         self._fetchers = Fetchers(lambda: Fetcher(consuming, loop, trace))
         self._source = TailSource(
             servers=kafka.bootstrap_servers,
-            timeout=kafka.request_timeout,
+            timeout=kafka.request_timeout_s,
             budget=Budget(kafka.tail_records, kafka.tail_bytes),
             offsets=self._offsets,
             topics=topics,
@@ -50,7 +50,7 @@ class KafkaLog(Log):
         self._producing = Producing(
             producer_settings(config),
             loop,
-            timeout=config.journal.append_timeout,
+            timeout=config.journal.append_timeout_s,
             reason=topics.too_few_replicas,
             trace=trace,
         )

@@ -27,7 +27,7 @@ def client_settings(kafka: KafkaConfig) -> ClientSettings:
         "client.id": CLIENT_ID,
         # What goes wrong reaches us as an error; the library need not write about it, too.
         "log_level": 0,
-        "topic.metadata.propagation.max.ms": _ms(kafka.request_timeout),
+        "topic.metadata.propagation.max.ms": _ms(kafka.request_timeout_s),
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
         **_security(kafka),
@@ -64,7 +64,7 @@ def producer_settings(config: Config) -> ClientSettings:
         "acks": "all",
         "compression.type": "lz4",
         "linger.ms": kafka.linger_ms,
-        "message.timeout.ms": _ms(config.journal.append_timeout),
+        "message.timeout.ms": _ms(config.journal.append_timeout_s),
         "message.max.bytes": kafka.max_record_bytes,
         "queue.buffering.max.messages": MAX_QUEUED_RECORDS,
         "queue.buffering.max.kbytes": max(MAX_QUEUED_KIB, 2 * kafka.max_record_bytes // 1024),

@@ -55,7 +55,7 @@ class KafkaStream(LogStream):
 
 def source_options(config: Config, kafka: KafkaConfig, offsets: LogOffsets, passed: Collection[str]) -> dict[str, str]:
     """The connector's options. Never `minPartitions`: a task would then get less than a log partition."""
-    patience = str(round(kafka.request_timeout * 1000))
+    patience = str(round(kafka.request_timeout_s * 1000))
     clients = java_settings(kafka) | {
         # A small batch would otherwise wait half a second for more to come.
         "fetch.max.wait.ms": "10",

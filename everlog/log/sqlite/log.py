@@ -37,7 +37,7 @@ class SqliteLog(Log):
         *,
         partitions: int = 4,
         synchronous: str = "FULL",
-        append_timeout: float = 30.0,
+        append_timeout_s: float = 30.0,
         retention: RetentionLimits = NO_LIMITS,
         clock: Clock | None = None,
         trace: Trace | None = None,
@@ -54,7 +54,7 @@ class SqliteLog(Log):
             self._reader.close()
             raise
         self._numbers: dict[str, int] = {}
-        self._committer = GroupCommitter(self.path, self._open_appender, Appender.commit, limit=append_timeout)
+        self._committer = GroupCommitter(self.path, self._open_appender, Appender.commit, limit=append_timeout_s)
         self._trimmer = Trimmer(self.path, retention, self._clock, synchronous)
         self._closed = False
 

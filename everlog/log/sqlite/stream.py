@@ -76,7 +76,7 @@ class LogReader(DataSourceStreamReader):
         self.left_out = set(json.loads(options["leftOut"]))
         self.max_records = int(options["maxRecords"])
         self.patience = float(options["patience"])
-        self.poll_interval = float(options["pollInterval"])
+        self.poll_interval_s = float(options["pollInterval"])
 
     def initialOffset(self) -> LogOffsets:  # noqa: N802
         return self.start
@@ -92,7 +92,7 @@ class LogReader(DataSourceStreamReader):
             chosen = next_ends(start, self._ends(), most)
             if chosen != start or time.monotonic() >= deadline:
                 return chosen
-            time.sleep(self.poll_interval)
+            time.sleep(self.poll_interval_s)
 
     def _ends(self) -> LogOffsets:
         rows = _log(self.path).execute(SQL["all_bounds"])
@@ -166,7 +166,7 @@ class SqliteStream(LogStream):
             .option("leftOut", json.dumps(sorted(passed)))
             .option("maxRecords", self._config.pipeline.max_batch_records)
             .option("patience", PATIENCE_SECONDS)
-            .option("pollInterval", self._config.pipeline.poll_interval)
+            .option("pollInterval", self._config.pipeline.poll_interval_s)
             .load()
         )
 

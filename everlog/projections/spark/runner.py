@@ -144,7 +144,7 @@ class SparkProjection:
         self._owner = clock.new_id()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"everlog-spark-{projection.name}", daemon=True)
-        self._watch = LeaseWatch(config.projections.lease)
+        self._watch = LeaseWatch(config.projections.lease_s)
         self._leases: dict[str, Lease] = {}
         # As they were when the query began: what it has in hand after a command must not count under the new ones.
         self._begun: dict[str, Lease] = {}
@@ -183,7 +183,7 @@ class SparkProjection:
     # Its life
 
     def _run(self) -> None:
-        pause = Backoff(self._config.pipeline.retry_first, self._config.pipeline.retry_most)
+        pause = Backoff(self._config.pipeline.min_retry_s, self._config.pipeline.max_retry_s)
         while not self._stopping.is_set():
             handled = self._handled
             try:
@@ -197,7 +197,7 @@ class SparkProjection:
                 self._restarts += 1
                 if self._handled > handled:
                     pause.reset()
-            self._stopping.wait(pause.next() if self._said else self._config.projections.lease / 3)
+            self._stopping.wait(pause.next() if self._said else self._config.projections.lease_s / 3)
         self._state = "stopped"
         self._release()
 
@@ -251,7 +251,7 @@ class SparkProjection:
             while not self._stopping.wait(CHECK_SECONDS):
                 if self._query is not None and not self._query.isActive:
                     raise self._error or RuntimeError(explain(self._query.exception()))
-                if self._clock.monotonic() - beat >= self._config.projections.lease / 3:
+                if self._clock.monotonic() - beat >= self._config.projections.lease_s / 3:
                     beat = self._clock.monotonic()
                     if not self._renew():
                         return

@@ -141,7 +141,7 @@ def _query(given: dict[str, str]) -> Query:
         filter=given.get("filter", ""),
         sort=given.get("sort", ""),
         size=whole_number(given, "size"),
-        skip_max=whole_number(given, "skipMax"),
+        max_skip=whole_number(given, "skipMax"),
         after=given.get("after"),
         explain=flag(given, "explain"),
     )
@@ -158,7 +158,7 @@ async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream
     counters = request.app.state.http_counters
     return stream_answer(
         lambda: server_sent(
-            docs.feed(path, after=after), every=config.feed_checkpoint, stopping=stopping, counters=counters
+            docs.feed(path, after=after), every=config.feed_checkpoint_s, stopping=stopping, counters=counters
         )
     )
 

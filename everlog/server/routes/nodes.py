@@ -52,8 +52,8 @@ class Nodes:
 
     def __init__(self, log: Everlog, address: str) -> None:
         config = log.config.documents
-        self._seconds = config.request_timeout
-        self._patience = config.shutdown_timeout
+        self._seconds = config.request_timeout_s
+        self._patience = config.shutdown_timeout_s
         self._documents = log.documents
         limits = httpx.Limits(max_connections=1000, keepalive_expiry=KEPT_ALIVE)
         # The owner may keep a write for as long as another write may take, and then takes its own time.
@@ -73,8 +73,8 @@ class Nodes:
             self._address,
             (self._documents.writers, self._documents.completers),
             clock=self._log.parts.clock,
-            lease=config.node_lease,
-            sync=config.node_sync,
+            lease=config.node_lease_s,
+            sync=config.node_sync_s,
             ask=self._ask,
         )
         await self.membership.start()

@@ -197,7 +197,7 @@ def _live(request: AnyRequest, tag: Tag, url: str, how: dict[str, Any], after: s
         lambda: event_stream(
             items,
             checkpoint=lambda offset: f'{{"offset":"{offset}"}}',
-            every=state.config.server.checkpoint,
+            every=state.config.server.checkpoint_interval_s,
             stopping=state.stopping,
             counters=state.http_counters,
             begin=begin,

@@ -287,7 +287,7 @@ async def form_of(request: AnyRequest) -> dict[str, str]:
     """The fields of a form; a second call gives the same ones."""
     found: dict[str, str] | None = request.scope["state"].get("form")
     if found is None:
-        seconds = request.app.state.config.server.body_timeout
+        seconds = request.app.state.config.server.body_timeout_s
         data = await read_body(request, limit=MAX_FORM_BYTES, seconds=seconds)
         try:
             found = dict(parse_qsl(data.decode(), keep_blank_values=True, max_num_fields=100))

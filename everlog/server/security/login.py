@@ -114,7 +114,7 @@ def _cookie(security: Security, value: str, seconds: int) -> Cookie:
 
 
 async def _login_body(request: AnyRequest) -> LoginBody:
-    seconds = request.app.state.config.server.body_timeout
+    seconds = request.app.state.config.server.body_timeout_s
     data = await read_body(request, limit=MAX_FORM_BYTES, seconds=seconds)
     try:
         return msgspec.json.decode(data, type=LoginBody)

@@ -91,7 +91,7 @@ class TagReader(DataSourceStreamReader):
             found: dict[str, Any] = _run(self._latest(start))
             if found != start or time.monotonic() >= deadline:
                 return found
-            time.sleep(self.options.config.tags.poll_interval)
+            time.sleep(self.options.config.tags.poll_interval_s)
 
     async def _latest(self, start: dict[str, Any]) -> dict[str, Any]:
         tables = (await self._store()).tags
