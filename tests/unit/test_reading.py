@@ -327,7 +327,7 @@ async def test_a_position_beyond_the_log_is_refused(small_log) -> None:
 async def test_a_log_that_lost_records_is_noticed(small_log) -> None:
     """Cut off in front of the pointer, or ending below it: an error, never an empty tail."""
     await append(small_log, 1, 1, 1)
-    connection = everlog.sqlite.connect(small_log.parts.log.path)
+    connection = everlog.sqlite.connection.connect(small_log.parts.log.path)
     try:
         used = "(topic, partition) IN (SELECT topic, partition FROM record)"
         connection.execute(f"UPDATE partition SET start_offset = 2 WHERE {used}")
