@@ -14,8 +14,8 @@ import pytest
 from everlog.cluster.local import LocalCluster
 from everlog.config import Config, load_config
 from everlog.core.values import Position
-from tests.cluster.servers import running
-from tests.conformance.node_support import C, Fleet, Server, all_active, fleet, history, revision_of
+from tests.documents.node_support import C, Fleet, Server, all_active, fleet, history, revision_of
+from tests.fixtures.servers import running
 from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(600)]
