@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
-import everlog.sqlite.connection
 from everlog.client import connect
 from everlog.errors import NewerVersion, StorageFailed
+from everlog.sqlite import migrations
 from everlog.sqlite.migrations import migrate
 from tests.support import small_config
 
@@ -22,7 +22,7 @@ def version_and_tables(path) -> tuple[int, set[str]]:
 
 
 def bring_up(path, monkeypatch, steps: list[str]) -> None:
-    monkeypatch.setattr(everlog.sqlite, "_migrations", lambda package: steps)
+    monkeypatch.setattr(migrations, "_migrations", lambda package: steps)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         migrate(connection, path, "any")
 
@@ -37,7 +37,7 @@ async def test_a_fresh_folder_has_all_tables_and_the_newest_version(tmp_path):
         pass
     expected = {"metajournal", "journal", "pointer2", "setting", "snapshot_buffer"}
     version, tables = version_and_tables(tmp_path / "store.db")
-    assert version == len(everlog.sqlite._migrations("everlog.store.sqlite"))
+    assert version == len(migrations._migrations("everlog.store.sqlite"))
     assert expected <= tables
 
 
@@ -80,7 +80,7 @@ async def test_two_starters_run_each_step_once(tmp_path, monkeypatch):
     path = tmp_path / "file.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
-    monkeypatch.setattr(everlog.sqlite, "_migrations", lambda package: STEPS)
+    monkeypatch.setattr(migrations, "_migrations", lambda package: STEPS)
 
     def start() -> None:
         with closing(everlog.sqlite.connect(path)) as connection:
