@@ -10,6 +10,7 @@ import pytest
 
 from everlog.client import connect
 from everlog.errors import NewerVersion, StorageFailed
+from everlog.sqlite import connection as sqlite_connection
 from everlog.sqlite import migrations
 from everlog.sqlite.migrations import migrate
 from tests.support import small_config
@@ -83,7 +84,7 @@ async def test_two_starters_run_each_step_once(tmp_path, monkeypatch):
     monkeypatch.setattr(migrations, "_migrations", lambda package: STEPS)
 
     def start() -> None:
-        with closing(everlog.sqlite.connect(path)) as connection:
+        with closing(sqlite_connection.connect(path)) as connection:
             migrate(connection, path, "any")
 
     await asyncio.gather(*(asyncio.to_thread(start) for _ in range(8)))
