@@ -29,7 +29,7 @@ test-cluster: setup ## of these, only the ones on a real Kafka and a real Cassan
 	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "cluster and not faults and not soak" $(ARGS)
 
 unit: setup ## run the quick tests: pure ones, and conformance of the embedded backends
-	@$(BIN)/python -m pytest tests/unit tests/conformance -m "not spark and not faults and not soak" $(ARGS)
+	@$(BIN)/python -m pytest -m "not (spark or cluster or browser or docs or faults or soak)" $(ARGS)
 
 faults: setup ## run the fault matrices whole
 	@$(WITH_SERVERS) $(WITH_BROWSER) $(BIN)/python -m pytest -m "faults and not soak" $(ARGS)

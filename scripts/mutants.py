@@ -38,10 +38,10 @@ PLAN = "everlog/core/plan.py"
 ORDERING = "everlog/pipeline/planner.py"
 MERGE = "everlog/tags/view_reader.py"
 VIEWS = "everlog/store/sqlite/tag_tables.py"
-TAGS = "../conformance/test_tags.py"
-JOURNALS = "../conformance/test_journal.py"
-LOGS = "../conformance/test_log.py"
-RETENTION = "../conformance/test_retention.py"
+TAGS = "tags/test_tags.py"
+JOURNALS = "journal/test_journal.py"
+LOGS = "log/test_log.py"
+RETENTION = "journal/test_retention.py"
 QUEUE_RULES = "everlog/queues/rules.py"
 QUEUE_ENGINE = "everlog/queues/engine.py"
 QUEUE_LOOKING = "everlog/queues/view.py"
@@ -55,31 +55,37 @@ STREAM = "everlog/projections/event_stream.py"
 
 # The quickest first: pytest stops at the first failure.
 TESTS = {
-    FOLD: ("test_fold.py", "test_fold_tags.py", "test_halt.py", "test_small_scopes.py", "test_copying.py"),
-    REDUCE: ("test_reduce.py", "test_copying.py"),
-    READING: ("test_reading.py", "test_state_machine.py"),
-    WRITING: ("test_emptied_log.py", "models/test_found.py", JOURNALS),
-    JOURNAL: ("test_retiring.py",),
-    APPENDING: (LOGS, "test_group_commit.py", RETENTION),
-    COPYING: ("test_copying.py",),
-    REMAINS: ("test_copying.py", "test_retiring.py"),
-    APPLY: ("test_apply.py", "test_small_scopes.py", TAGS),
-    TASK: ("test_apply.py", TAGS, "test_state_machine.py"),
-    STATEMENTS: ("test_apply.py", "test_reading.py", TAGS, "test_state_machine.py"),
-    PLAN: ("test_tag_order.py",),
-    ORDERING: ("models/test_tag_model.py", "test_retiring.py", TAGS),
+    FOLD: (
+        "core/test_fold.py",
+        "core/test_fold_tags.py",
+        "core/test_halt.py",
+        "pipeline/test_small_scopes.py",
+        "journal/test_copy.py",
+    ),
+    REDUCE: ("core/test_reduction.py", "journal/test_copy.py"),
+    READING: ("journal/test_reader.py", "journal/test_state_machine.py"),
+    WRITING: ("journal/test_damaged_log.py", "models/test_found.py", JOURNALS),
+    JOURNAL: ("journal/test_retired_topics.py",),
+    APPENDING: (LOGS, "sqlite/test_group_commit.py", RETENTION),
+    COPYING: ("journal/test_copy.py",),
+    REMAINS: ("journal/test_copy.py", "journal/test_retired_topics.py"),
+    APPLY: ("pipeline/test_apply.py", "pipeline/test_small_scopes.py", TAGS),
+    TASK: ("pipeline/test_apply.py", TAGS, "journal/test_state_machine.py"),
+    STATEMENTS: ("pipeline/test_apply.py", "journal/test_reader.py", TAGS, "journal/test_state_machine.py"),
+    PLAN: ("core/test_tag_order.py",),
+    ORDERING: ("models/test_tag_model.py", "journal/test_retired_topics.py", TAGS),
     MERGE: (TAGS,),
-    VIEWS: ("test_tag_writes.py", TAGS),
-    QUEUE_RULES: ("test_queue_rules.py", "test_queue_engine.py", "test_queue_stores.py"),
-    QUEUE_ENGINE: ("test_queue_engine.py", "test_queue_stores.py"),
-    QUEUE_LOOKING: ("test_queue_engine.py", "test_queue_stores.py"),
-    QUEUE_MEMORY: ("test_queue_engine.py", "test_queue_stores.py"),
-    QUEUE_OWNER: ("test_queue_log.py",),
-    QUEUE_LOG: ("test_queue_log.py",),
-    QUEUE_SHARDS: ("test_queue_sharding.py",),
-    REBUILD: ("test_projection_rebuild.py",),
-    PROCESSING: ("test_projection_rebuild.py",),
-    STREAM: ("test_projection_rebuild.py",),
+    VIEWS: ("tags/test_writes.py", TAGS),
+    QUEUE_RULES: ("queues/test_rules.py", "queues/test_engine.py", "queues/test_stores.py"),
+    QUEUE_ENGINE: ("queues/test_engine.py", "queues/test_stores.py"),
+    QUEUE_LOOKING: ("queues/test_engine.py", "queues/test_stores.py"),
+    QUEUE_MEMORY: ("queues/test_engine.py", "queues/test_stores.py"),
+    QUEUE_OWNER: ("queues/test_fenced_log.py",),
+    QUEUE_LOG: ("queues/test_fenced_log.py",),
+    QUEUE_SHARDS: ("queues/test_shards.py",),
+    REBUILD: ("projections/test_rebuild.py",),
+    PROCESSING: ("projections/test_rebuild.py",),
+    STREAM: ("projections/test_rebuild.py",),
 }
 
 
@@ -793,7 +799,7 @@ def copy_checkout(folder: Path) -> None:
 def run_tests(folder: Path, names: tuple[str, ...]) -> tuple[str, str]:
     """What pytest says about the copy: passed, killed or broken, and the test that failed."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
-    command += [f"tests/unit/{name}" for name in names]
+    command += [f"tests/{name}" for name in names]
     # The folder comes first, so that the copy is imported and not the checkout.
     environment = {
         **os.environ,
@@ -811,7 +817,7 @@ def run_tests(folder: Path, names: tuple[str, ...]) -> tuple[str, str]:
     if done.returncode == 0:
         return "passed", ""
     if done.returncode == 1 and failed:
-        return "killed", failed[0].removeprefix("FAILED tests/unit/")
+        return "killed", failed[0].removeprefix("FAILED tests/")
     return "broken", (done.stdout + done.stderr).strip()[-2000:]
 
 

@@ -43,7 +43,7 @@ def _grant_on_kafka(state: ServerState, logins: Logins, broker: Broker, folder: 
     ]
     admin = admin_client(state, broker.address, folder)
     try:
-        for answer in admin.create_acls(rules, request_timeout_s=30).values():
+        for answer in admin.create_acls(rules, request_timeout=30).values():
             answer.result()
     except KafkaException as error:
         raise ClusterFailed(f"{broker.name} did not take the application's rights: {error}: try again") from error

@@ -23,7 +23,7 @@ from everlog.cluster.local import LocalCluster
 from everlog.console.render import NAV, url
 from everlog.core.events import Event
 from tests.browser.conftest import PATIENCE
-from tests.cluster.servers import running
+from tests.fixtures.servers import running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
 

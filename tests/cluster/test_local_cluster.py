@@ -26,7 +26,7 @@ from everlog.cluster.state import Login
 from everlog.config import CassandraConfig, KafkaConfig, load_config
 from everlog.errors import MissingProgram, PortTaken, ServerFailed
 from tests.cli_support import Cli
-from tests.cluster.servers import guarded, require_servers, running
+from tests.fixtures.servers import guarded, require_servers, running
 
 pytestmark = pytest.mark.cluster
 

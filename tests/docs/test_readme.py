@@ -165,7 +165,7 @@ def test_every_example_is_run():
         "documents.py",
         "projection_view.py",
         "projection_words.py",
-        "projection_cassandra.py",  # in tests/cluster
-        "projection_spark.py",  # in tests/spark
+        "projection_cassandra.py",  # in tests/projections/test_record_source_cluster.py
+        "projection_spark.py",  # in tests/projections/test_spark.py
     }
     assert {file.name for file in (ROOT / "examples").glob("*.py")} == ran

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 import everlog
-from tests.conformance.node_support import C, Fleet, revision_of
+from tests.documents.node_support import C, Fleet, revision_of
 from tests.faults.history import check
 
 DOCUMENTS, WRITERS, SERVERS = 20, 200, 3

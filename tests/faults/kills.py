@@ -17,8 +17,8 @@ from everlog import Event
 from everlog.config import Config
 from everlog.runtime.failpoints import ONCE_VARIABLE, ROOT_VARIABLE, VARIABLE
 from tests.conftest import Pipeline
-from tests.spark.backends import Backend, write_config
-from tests.spark.suite import TOPIC, check_tables, in_batches
+from tests.pipeline.backends import Backend, write_config
+from tests.pipeline.suite import TOPIC, check_tables, in_batches
 
 KEYS = [f"order-{number}" for number in range(6)]
 BATCH = 2 * len(KEYS)

@@ -11,7 +11,7 @@ import os
 import sys
 
 from everlog.runtime.failpoints import ROOT_VARIABLE
-from tests.spark.backends import read_config
+from tests.pipeline.backends import read_config
 
 
 def main(path: str, *, whole: bool) -> None:

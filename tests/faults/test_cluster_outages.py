@@ -15,9 +15,9 @@ import pytest
 import everlog
 from everlog.cluster.local import LocalCluster
 from everlog.config import Config, load_config
-from tests.cluster.servers import running
 from tests.faults.history import check
 from tests.faults.load import Load
+from tests.fixtures.servers import running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(600)]
 

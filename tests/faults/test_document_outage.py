@@ -14,8 +14,8 @@ import pytest
 from everlog.cluster.local import LocalCluster
 from everlog.config import Config, load_config
 from everlog.core.values import Position
-from tests.cluster.servers import running
-from tests.conformance.node_support import C, Fleet, Server, all_active, fleet, history, revision_of
+from tests.documents.node_support import C, Fleet, Server, all_active, fleet, history, revision_of
+from tests.fixtures.servers import running
 from tests.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.faults, pytest.mark.timeout(600)]
@@ -84,7 +84,7 @@ async def _outage(local: LocalCluster, nodes: Fleet, http: httpx.AsyncClient) ->
         late = await write(
             http, "PUT", f"{survivor.url}{C}late", 1, **{"Hyper-Storage-Wait": "full", "Idempotency-Key": "late-1"}
         )
-        assert (late.status_code, late.json()["code"]) == (504, "request_timeout_s")
+        assert (late.status_code, late.json()["code"]) == (504, "request_timeout")
         assert [await incomplete(http, survivor, key) for key in KEYS] == [[1, 2]] * len(KEYS)
         assert await incomplete(http, survivor, "before") == [2]
         assert (await http.get(f"{survivor.url}{C}{KEYS[0]}")).json() == {"n": 0, "m": 0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.node_support import fleet
+from tests.documents.node_support import fleet
 from tests.faults.document_servers import load, verify
 from tests.support import small_config
 

@@ -10,8 +10,8 @@ from everlog.config import Config, JournalConfig, LogConfig
 from everlog.runtime.failpoints import POINTS
 from tests.conftest import Pipeline
 from tests.faults.kills import kill_pipelines
-from tests.spark.backends import EmbeddedBackend
-from tests.spark.suite import fill
+from tests.pipeline.backends import EmbeddedBackend
+from tests.pipeline.suite import fill
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

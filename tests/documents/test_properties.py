@@ -1,0 +1,91 @@
+"""Random writes, indexes and queries on the real store: an index never changes an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from everlog.client import connect
+from everlog.documents.bodies import merge
+from everlog.documents.documents import Documents
+from everlog.documents.filters.nodes import text_of
+from everlog.documents.indexes import IndexNew, IndexSortItem
+from everlog.documents.query import Query
+from tests.documents.test_query import conditions, scalars, sort_text, sorts
+from tests.models.document_filter import naive_match, naive_sorted
+from tests.support import ManualClock, small_config
+
+URI = "c~"
+items = st.sampled_from(["1", "2", "3", "4", "5", "6"])
+elements = st.dictionaries(st.sampled_from("ab"), scalars, max_size=2)
+puts = st.tuples(st.just("put"), items, elements)
+patches = st.tuples(st.just("patch"), items, elements)
+deletes = st.tuples(st.just("delete"), items, st.just(None))
+clears = st.tuples(st.just("clear"), st.just(""), st.just(None))
+indexes = st.tuples(st.just("index"), sorts, st.none() | conditions)
+completions = st.tuples(st.just("settle"), st.just(""), st.just(None))
+builds = st.tuples(st.just("build"), st.just(""), st.just(None))
+steps = st.lists(st.one_of(puts, puts, puts, patches, deletes, clears, indexes, completions, builds), max_size=25)
+queries = st.lists(st.tuples(st.none() | conditions, sorts, st.integers(1, 4)), min_size=1, max_size=4)
+
+
+async def apply(
+    docs: Documents, model: dict[str, Any] | None, step: tuple[Any, ...], number: int
+) -> dict[str, Any] | None:
+    """One step on the documents and on the model."""
+    kind, what, value = step
+    if kind == "put":
+        await docs.put(f"{URI}/{what}", value)
+        kept = {name: inner for name, inner in value.items() if inner is not None}
+        return {**(model or {}), what: {**kept, "id": what}}
+    if kind == "patch" and model is not None and what in model:
+        await docs.patch(f"{URI}/{what}", value)
+        return {**model, what: merge(model[what], value)}
+    if kind == "delete" and model is not None and what in model:
+        await docs.delete(f"{URI}/{what}")
+        return {item: one for item, one in model.items() if item != what}
+    if kind == "clear" and model is not None:
+        await docs.delete(URI)
+        return None
+    if kind == "index":
+        fields = [(name, descending) for name, descending in what if name != "id"]
+        by = tuple(IndexSortItem(name, order="desc" if descending else "asc") for name, descending in fields)
+        await docs.create_index(URI, IndexNew(f"i{number}", by, None if value is None else text_of(value)))
+    elif kind == "settle":
+        await docs.settle(URI)
+    elif kind == "build":
+        await docs.build_indexes()
+    return model
+
+
+async def run(folder: Path, todo: list[tuple[Any, ...]], asked: list[tuple[Any, ...]]) -> None:
+    async with connect(small_config(folder), clock=ManualClock()) as log:
+        docs, model = log.documents, None
+        for number, step in enumerate(todo):
+            model = await apply(docs, model, step, number)
+        if model is None:
+            return
+        await docs.settle(URI)
+        await docs.build_indexes()
+        for condition, sort, size in asked:
+            matching = [one for one in model.values() if naive_match(condition, one)]
+            expected = [one["id"] for one in naive_sorted(matching, sort)]
+            query = Query(filter="" if condition is None else text_of(condition), sort=sort_text(sort), size=size)
+            page = await docs.list(URI, query)
+            assert [one["id"] for one in page.elements] == expected[:size], query
+        for index in await docs.indexes(URI):
+            held = [one for one in model.values() if naive_match(index.condition, one)]
+            assert index.count == len(held), index
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(steps, queries)
+def test_answers_do_not_depend_on_indexes(todo, asked):
+    """Writes, deletions and builds in any order; then every query equals a naive evaluation."""
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(Path(folder) / "data", todo, asked))

@@ -1,0 +1,49 @@
+"""A process that writes documents until it is done or dies at a labelled point, and notes what was acknowledged.
+
+Usage: python -m tests.documents.writer_process FOLDER NAME COUNT
+
+A file `config.json` in the folder says where the documents are; without one, they are in the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+import everlog
+from everlog.config import Config
+from everlog.documents.indexes import IndexNew, IndexSortItem
+from everlog.errors import DocumentConflict
+from tests.pipeline.backends import read_config
+
+URIS = ("d", "c~")
+
+
+def target(folder: str) -> Config | str:
+    config = Path(folder) / "config.json"
+    return read_config(str(config)) if config.exists() else folder
+
+
+async def run(folder: str, name: str, count: int) -> None:
+    with (Path(folder) / f"acknowledged-{name}.jsonl").open("a", buffering=1) as history:
+        async with everlog.connect(target(folder)) as log:
+            docs = log.documents
+
+            async def write(method: str, path: str, body: object) -> None:
+                written = await getattr(docs, method)(path, body)
+                history.write(json.dumps([written.path, written.revision, method, body]) + "\n")
+
+            with contextlib.suppress(DocumentConflict):
+                await docs.create_index("c~", IndexNew("by-n", (IndexSortItem("n"),), "n >= 0"))
+            for number in range(count):
+                await write("put", "d", {"by": name, "n": number})
+                await write("patch", "d", {"n": -number})
+                await write("put", f"c~/{name}-{number % 3}", {"n": number})
+                await write("post", "c~", {"n": -number})
+
+
+if __name__ == "__main__":
+    asyncio.run(run(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,300 @@
+"""Processes that share queues, on a model of Cassandra, with real calls between them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from everlog.errors import AnswerLost, EverlogError
+from everlog.queues.cassandra.calls import Call, NoAnswer, NotSent
+from everlog.queues.keys import encode_key, hash_key
+from everlog.queues.operations import AskStats, Pause, Put
+from everlog.queues.queue import Queue
+from everlog.queues.rows import Packet
+from everlog.queues.wire import decode_outcomes
+from tests.models.queue_cases import QueueCases
+from tests.models.queue_cluster import ModelQueueStore, Tables
+from tests.models.queue_shards import check_shards
+
+HOST = "127.0.0.1"
+
+
+class TestOwner(QueueCases):
+    """The suite for stores, where every fifth conditional write loses its answer."""
+
+    @pytest.fixture
+    def make_store(self):
+        async def make(clock, *, sweep=200):
+            return ModelQueueStore(Tables(lossy=0.2), "me", clock=clock, sweep=sweep)
+
+        return make
+
+
+class Follower(ModelQueueStore):
+    """Lets another process have every queue before it asks for anything."""
+
+    owner: ModelQueueStore
+
+    async def declare(self, wanted):
+        found = await self.owner.declare(wanted)
+        await self.owner.execute(wanted.name, AskStats())
+        return found
+
+    def counted(self, name):
+        return self.owner.counted(name)
+
+    async def close(self):
+        assert all(shard._owner is None for shard in self._shards.values())
+        await super().close()
+        await self.owner.close()
+
+
+class TestPassedOn(QueueCases):
+    """The suite by a process that never owns anything, over sockets."""
+
+    @pytest.fixture
+    def make_store(self):
+        async def make(clock, *, sweep=200):
+            tables = Tables()
+            store = Follower(tables, "follower", clock=clock, sweep=sweep, host=HOST)
+            store.owner = ModelQueueStore(tables, "owner", clock=clock, sweep=sweep, host=HOST)
+            return store
+
+        return make
+
+
+class Peer(ModelQueueStore):
+    """Loses calls and answers now and then."""
+
+    chance: random.Random
+    lossy = 0.0
+
+    async def send(self, address, call):
+        if self.chance.random() < self.lossy:
+            raise NotSent("lost on the way")
+        reply = await super().send(address, call)
+        if self.chance.random() < self.lossy:
+            raise NoAnswer("lost on the way back")
+        return reply
+
+
+def peers(tables: Tables, chance: random.Random, names: str) -> list[Peer]:
+    found = [
+        Peer(tables, name, host=HOST, beat_seconds=0.05, takeover_seconds=0.4, segment_records=30) for name in names
+    ]
+    for peer in found:
+        peer.chance = chance
+    return found
+
+
+async def churn(queue: Queue, numbers: Iterator[int], ledger: dict[str, set]) -> None:
+    for _ in range(40):
+        key = f"k{next(numbers)}"
+        ledger["putting"].add(key)
+        await queue.put(key)
+        ledger["put"].add(key)
+        for job in await queue.claim(2, owner=queue.store.name):
+            assert job.handle not in ledger["handles"], "a handle was given twice"
+            ledger["handles"].add(job.handle)
+            ledger["finishing"].add(job.key)
+            await job.done()
+            ledger["done"].add(job.key)
+
+
+@pytest.mark.case("journal-tables", 46)
+@pytest.mark.parametrize("seed", range(3))
+async def test_nothing_is_lost_between_processes(seed):
+    """Four processes; conditional writes, calls and answers get lost, owners leave and are deposed all the time."""
+    chance = random.Random(seed)
+    tables = Tables(lossy=0.05)
+    stores = peers(tables, chance, "abcd")
+    await Queue("jobs", stores[0]).declare()
+    ledger: dict[str, set] = {kind: set() for kind in ("putting", "put", "finishing", "done", "handles")}
+    errors, numbers = [], count()
+
+    async def work(store: Peer) -> None:
+        queue = Queue("jobs", store)
+        for _ in range(4):
+            try:
+                await churn(queue, numbers, ledger)
+            except EverlogError as error:
+                errors.append(error)
+
+    async def disturb() -> None:
+        while True:
+            await asyncio.sleep(0.02 + chance.random() * 0.05)
+            for store in stores:
+                store.lossy = chance.choice([0.0, 0.02, 0.1])
+                shard = store._shards.get(("jobs", 0))
+                if shard is not None and shard._owner is not None and chance.random() < 0.3:
+                    await asyncio.wait_for(shard._owner.log.resign(), 5) if chance.random() < 0.5 else None
+                    shard._owner = None  # as if it had died: its next write finds out
+
+    disturbing = asyncio.create_task(disturb())
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(work(store) for store in stores))
+    disturbing.cancel()
+    assert all(error.retriable for error in errors), errors
+    for store in stores:
+        store.lossy = 0
+    judge = Queue("jobs", stores[0])
+    there = {key for key in ledger["putting"] if await judge.get(key)}
+    stats = await judge.stats()
+    assert len(there) == stats.ready + stats.running
+    assert not ledger["put"] - there - ledger["finishing"], "acknowledged and gone"
+    assert not there & ledger["done"], "done and back"
+    assert len(ledger["done"]) > 50
+    for store in stores:
+        await store.close()
+
+
+async def test_an_owner_that_dies_without_a_word():
+    """Calls wait until its beat has stood still for long enough; then the caller takes over, and nothing is lost."""
+    one, two = peers(Tables(), random.Random(1), "ab")
+    await Queue("jobs", one).declare()
+    await Queue("jobs", one).put("k")
+    queue = Queue("jobs", two)
+    assert (await queue.stats()).ready == 1
+    shard = one._shards.pop(("jobs", 0))
+    shard._task.cancel()
+    await one._server.stop()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    assert (await queue.put("k2")).result == "CREATED"
+    assert loop.time() - started >= 0.1  # not at once; the beat may have been watched before
+    assert (await queue.stats()).ready == 2
+    await two.close()
+    await one.close()
+
+
+async def test_an_owner_that_never_answers():
+    """Reads go to the next owner; whether a write was done nobody can say."""
+    one, two = peers(Tables(), random.Random(1), "ab")
+    await Queue("jobs", one).declare()
+    queue = Queue("jobs", two)
+    await queue.put("k")
+
+    awake = asyncio.Event()
+
+    async def silence(call):
+        await awake.wait()
+
+    one._server._serve = silence
+    one._shards["jobs", 0]._owner.log.beat = _stands_still
+    with pytest.raises(AnswerLost):
+        await queue.put("k2")
+    assert (await queue.stats()).ready == 1
+    awake.set()
+    await two.close()
+    await one.close()
+
+
+async def _stands_still():
+    return None
+
+
+async def test_what_administrators_do_is_noted():
+    tables = Tables()
+    (store,) = peers(tables, random.Random(1), "a")
+    queue = Queue("jobs", store)
+    await queue.put("k")
+    await queue.pause()
+    await queue.pause()  # changes nothing
+    await queue.cancel("k")
+    await queue.cancel("k")
+    noted = tables.desks["jobs", 0].audited
+    assert [type(operation).__name__ for operation in noted] == ["Pause", "Cancel"]
+    assert noted[0] == Pause(True)
+    await store.close()
+
+
+@pytest.fixture
+async def stores():
+    """Three processes; the first owns what it declares."""
+    tables = Tables()
+    names = ("one", "two", "three")
+    found = [ModelQueueStore(tables, name, host=HOST, beat_seconds=0.2, takeover_seconds=6.0) for name in names]
+    yield found
+    for store in found:
+        await store.close()
+
+
+async def test_waiting_elsewhere_is_woken(stores, monkeypatch):
+    """By a datagram when something is due, by a timer when something will be, not by the fall-back poll."""
+    monkeypatch.setattr("everlog.queues.port.POLL_SECONDS", 100.0)
+    one, two, three = (Queue("jobs", store) for store in stores)
+    await one.declare()
+    await one.put("first")
+    await one.done((await one.claim())[0])
+    for put, kwargs in ((one.put, {}), (three.put, {}), (one.put, {"delay": "300ms"}), (two.put, {"delay": "200ms"})):
+        waiting = asyncio.create_task(two.wait(100, listener="w"))
+        async with asyncio.timeout(60):
+            while "w" not in two.store.bell("jobs").listeners._idle:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # it has asked the owner
+        await put("k", **kwargs)
+        assert await asyncio.wait_for(waiting, 60)
+        (job,) = await two.claim(owner="w")
+        await job.done()
+
+
+async def test_a_call_is_done_once(stores):
+    """The same number again gets the first answer; an older one, or one for another owner, is refused."""
+    one, two, _ = stores
+    await Queue("jobs", one).declare(merge=False)
+    await one.execute("jobs", AskStats())
+    key = encode_key("k")
+    put = [Put(Packet(key, hash_key(key), b"n", 1, 1))]
+
+    async def call(number, owner="one", sender="other"):
+        return await one._serve_call(Call(owner, "jobs", 0, sender, number, "", put))
+
+    first, again, second = await call(1), await call(1), await call(2)
+    assert decode_outcomes(first.outcomes, put) == decode_outcomes(again.outcomes, put)
+    assert decode_outcomes(second.outcomes, put) != decode_outcomes(first.outcomes, put)
+    assert await call(1) is None
+    assert await call(3, owner="somebody else") is None
+    assert (await call(1, sender="third")) is not None
+    assert (await Queue("jobs", two).stats()).ready == 3
+
+
+async def test_an_answer_that_is_lost_is_asked_for_again(stores, monkeypatch):
+    """While the owner lives the call is done once, and answered; if it is gone, a write's outcome is unknown."""
+    one, two, _ = stores
+    await Queue("jobs", one).declare(merge=False)
+    await one.execute("jobs", AskStats())
+    queue, send, lost = Queue("jobs", two), two.send, []
+    await queue.stats()
+
+    async def lose(address, call):
+        reply = await send(address, call)
+        if len(lost) < 2:
+            lost.append(call.number)
+            raise NoAnswer("lost")
+        return reply
+
+    monkeypatch.setattr(two, "send", lose)
+    assert (await queue.put("k")).result == "CREATED"
+    assert len(set(lost)) == 1
+    assert (await queue.stats()).ready == 1
+
+    async def die(address, call):
+        if len(lost) == 2:
+            lost.append(call.number)
+            await send(address, call)
+            await one.close()
+        raise NoAnswer("dead")
+
+    monkeypatch.setattr(two, "send", die)
+    with pytest.raises(AnswerLost):
+        await queue.put("k2")
+    assert (await queue.stats()).ready == 2  # it had been done; two owns the queue now
+
+
+async def test_shards_have_owners_of_their_own(stores):
+    await Queue("jobs", stores[0]).declare(shards=3)
+    await check_shards(stores)

@@ -1,0 +1,259 @@
+"""Queues of a server: the suite for stores over HTTP, workers, and what happens when the server is away."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from litestar import Litestar
+from litestar.datastructures import State
+
+import everlog
+from everlog.console.server import serving
+from everlog.errors import (
+    AnswerLost,
+    DeclarationRefused,
+    InvalidInput,
+    InvalidKey,
+    InvalidPriority,
+    KeyBusy,
+    LeaseLost,
+    PayloadTooLarge,
+    QueueNotFound,
+    StorageFailed,
+    Unreachable,
+)
+from everlog.queues.columns import Column
+from everlog.queues.declaration import ColumnSchema
+from everlog.queues.keys import encode_key, hash_key
+from everlog.queues.operations import Claim, Peek, Put
+from everlog.queues.port import MemoryStore
+from everlog.queues.queue import Queue
+from everlog.queues.rows import Packet
+from everlog.remote.queues import RemoteQueueStore
+from everlog.server.routes.queues import QUEUE_ROUTES
+from everlog.server.security.guard import ALL, Principal
+from everlog.testing.queue_desk import VirtualClock, VirtualQueue
+from tests.models.queue_cases import QueueCases
+from tests.support import small_config
+from tests.waiting import until
+
+
+class Clock(VirtualClock):
+    """Virtual time, real ids."""
+
+    def new_id(self) -> str:
+        return str(uuid.uuid4())
+
+
+class Served(RemoteQueueStore):
+    """A client of a server without a socket between them; the server's queues are in memory."""
+
+    def __init__(self, app: Litestar, clock: Clock, sweep: int) -> None:
+        transport = httpx.ASGITransport(app=app)
+        super().__init__(httpx.AsyncClient(transport=transport, base_url="http://queues"), clock, owns_client=True)
+        self.inner = MemoryStore(clock, sweep=sweep)
+        app.state.log = SimpleNamespace(
+            queues=self.inner,
+            queue=lambda name: Queue(name, self.inner),
+            parts=SimpleNamespace(clock=clock),
+        )
+
+    def sibling(self) -> RemoteQueueStore:
+        return RemoteQueueStore(self._http, self.clock)
+
+    def counted(self, name: str) -> Counter[str]:
+        return self.inner.counted(name)
+
+
+@pytest.fixture(scope="module")
+def app() -> Litestar:
+    """The routes of queues alone; whoever asks is an administrator, and nobody notes what they do."""
+
+    async def let_in(connection: Any, _: Any) -> None:
+        connection.scope["state"] |= {"principal": Principal("me", ALL), "operation": None}
+
+    state = State({"new_error_id": lambda: str(uuid.uuid4()), "stopping": asyncio.Event()})
+    return Litestar(QUEUE_ROUTES, guards=[let_in], state=state, openapi_config=None, logging_config=None)
+
+
+class TestRemoteStore(QueueCases):
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def make_store(self, app):
+        async def make(clock, *, sweep=500):
+            return Served(app, clock, sweep)
+
+        return make
+
+    async def test_keys_with_the_same_hash_are_two_jobs(self, desk: VirtualQueue) -> None:
+        """A client may not choose the hash: a wrong one would hide a job from all others."""
+        with pytest.raises(InvalidKey, match="hash"):
+            await desk.enq("a", key_hash=b"h" * 16)
+
+
+@pytest.fixture
+async def server(tmp_path):
+    """A log, and a client of its server."""
+    async with (
+        everlog.connect(small_config(tmp_path / "data")) as local,
+        serving(local, host="127.0.0.1", port=0, writable=True) as address,
+        everlog.connect(address) as remote,
+    ):
+        yield SimpleNamespace(local=local, remote=remote, address=address)
+
+
+async def test_the_whole_client_over_a_socket(server):
+    queue = server.remote.queue("pages")
+    assert (await queue.put("p", {"n": 1}, priority=9)).result == "CREATED"
+    assert (await queue.put(("p", 7, b"\0"), b"\1\2", delay="1h")).result == "CREATED"
+    assert (await queue.put("p", "text")).result == "MERGED"
+    assert [(job.key, job.data) for job in await queue.peek()] == [("p", "text"), (("p", 7, b"\0"), b"\1\2")]
+    (job,) = await queue.claim(5, owner="me", lease="10m")
+    assert (job.key, job.priority, job.attempt) == ("p", 9, 1)
+    assert (await job.heartbeat()).stop is None
+    assert (await queue.put("p", "next")).result == "SUCCESSOR"
+    await job.done()
+    with pytest.raises(LeaseLost):
+        await job.done()
+    (job,) = await queue.claim()
+    await job.fail("broken", delay=0)
+    (job,) = await queue.claim()
+    await job.release()
+    assert await queue.cancel("p", "no") == 1
+    (dead,) = await queue.dead()
+    assert (dead.key, dead.cause, dead.reason, len(dead.attempts)) == ("p", "cancelled", "no", 1)
+    assert (await queue.revive(dead.entry)).result == "CREATED"
+    assert await queue.revive(dead.entry) is None
+    assert await queue.pause()
+    assert await queue.claim() == []
+    assert await queue.resume()
+    assert (await queue.stats()).ready == 1
+    assert await queue.flags() == []
+    assert not await queue.ack_flag("backlog")
+    assert await server.remote.queues.names() == ["pages"]
+
+
+async def test_errors_are_those_of_a_local_queue(server):
+    queue = server.remote.queue("jobs")
+    with pytest.raises(QueueNotFound) as missing:
+        await queue.stats()
+    assert (missing.value.name, missing.value.known) == ("jobs", [])
+    await queue.declare(max_payload_bytes=10, on_busy="reject")
+    with pytest.raises(PayloadTooLarge) as large:
+        await queue.put("k", "x" * 11)
+    assert large.value.limit == 10
+    await queue.put("k")
+    await queue.claim()
+    with pytest.raises(KeyBusy):
+        await queue.put("k")
+    with pytest.raises(InvalidPriority):
+        await queue.put("k", priority=256)
+    schema = ColumnSchema(1, ("k",), (Column("k", "string"),))
+    with pytest.raises(DeclarationRefused, match="key columns"):
+        await queue.declare(schema=schema)
+    with pytest.raises(InvalidInput):
+        await queue.declare(schema=ColumnSchema(1, ("k",), "nonsense"))
+
+
+async def test_operations_of_another_make_are_checked(server):
+    store = server.remote.queues
+    await server.remote.queue("jobs").declare(max_payload_bytes=100)
+    key = encode_key("k")
+    good = Packet(key, hash_key(key), b'j{"a":1}', 1, 1)
+    bad = [
+        Packet(key, hash_key(key), b'j{"a":', 1, 1),
+        Packet(key, hash_key(key), b"t\xff", 1, 1),
+        Packet(key, hash_key(key), b"b" + b"x" * 101, 1, 1),
+        Packet(key, hash_key(key), b"n", 300, 1),
+        Packet(key, hash_key(key), b"n", 1, -1),
+        Packet(key, hash_key(key), b"n", 1, 1, schema=7),
+        Packet(key, b"x" * 16, b"n", 1, 1),
+        Packet(b"\1\0\0", hash_key(b"\1\0\0"), b"n", 1, 1),
+        Packet(b"", hash_key(b""), b"n", 1, 1),
+    ]
+    for packet in bad:
+        with pytest.raises(InvalidInput):
+            await store.execute("jobs", Put(packet))
+    for operation in (Claim("w", 0), Claim("w" * 1001), Claim("w", 1, 0), Peek(0), Peek(5000)):
+        with pytest.raises(InvalidInput):
+            await store.execute("jobs", operation)
+    assert (await store.execute("jobs", Put(good))).result == "CREATED"
+
+
+async def test_a_worker_runs_against_a_server(server):
+    """Jobs are run, failures retried, and a job that comes while the worker waits is woken for, not polled for."""
+    ran = []
+
+    @everlog.job("jobs", timeout="2s")
+    async def work(job):
+        ran.append((job.key, job.attempt))
+        if job.key == "slow":
+            await asyncio.sleep(3)  # longer than its lease: the heart keeps it
+        if job.key == "fails" and job.attempt == 1:
+            raise everlog.Retry("again", delay=0)
+        if len(ran) == 5:
+            worker.stop()
+
+    worker = server.remote.worker(work)
+    worker._poll = 3600.0  # whoever waited for the fall-back would wait too long
+    await server.local.queue("jobs").put("slow")
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(60):
+        await until(lambda: ran == [("slow", 1)])
+        await server.remote.queue("jobs").put("fails")
+        await until(lambda: not worker.running)
+        await server.local.queue("jobs").put("a")
+        await server.local.queue("jobs").put("b")
+        await running
+    assert sorted(ran) == [("a", 1), ("b", 1), ("fails", 1), ("fails", 2), ("slow", 1)]
+    assert worker.counted == Counter(done=4, failed=1)
+    assert (await server.local.queue("jobs").stats()).running == 0
+
+
+async def test_a_server_that_is_away(tmp_path):
+    async with everlog.connect("http://127.0.0.1:9") as remote:
+        with pytest.raises(Unreachable):
+            await remote.queue("jobs").put("k")
+        assert await remote.queues.wait("jobs", "me", 0.05) is False
+
+
+async def test_an_answer_that_is_lost(tmp_path):
+    """Whoever listens there takes the request and hangs up: a write may have been done, a read was not answered."""
+
+    async def hang_up(reader, writer):
+        await reader.read(100)
+        writer.close()
+
+    listening = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    async with listening, everlog.connect(f"http://127.0.0.1:{port}") as remote:
+        key = encode_key("k")
+        with pytest.raises(AnswerLost) as lost:
+            await remote.queues.execute("jobs", Put(Packet(key, hash_key(key), b"n", 1, 1)))
+        assert lost.value.retriable
+        assert lost.value.queue == "jobs"
+        with pytest.raises(Unreachable):
+            await remote.queues.execute("jobs", Peek())
+
+
+async def test_an_address_where_something_else_answers(tmp_path):
+    async def other(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 418 I'm a teapot\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+        await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(other, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    async with listening, everlog.connect(f"http://127.0.0.1:{port}") as remote:
+        with pytest.raises(StorageFailed, match="Everlog server"):
+            await remote.queue("jobs").put("k")
