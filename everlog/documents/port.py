@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace
-from everlog.documents.query import Batch
 from everlog.documents.query_plan import IndexRange
 
 
@@ -64,6 +63,20 @@ class TemplateIndex(NamedTuple):
     index_id: str
     template: str
     definition: str
+
+
+class FoundElement(NamedTuple):
+    """A row of a source: its key there, and the body."""
+
+    key: Any
+    body: str
+
+
+class Batch(NamedTuple):
+    """Rows in the order of the source; `more`: whether some may follow before the end of the range."""
+
+    entries: list[FoundElement]
+    more: bool
 
 
 Locate = Callable[[Index, str], bytes | None]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.documents.filters.evaluation import make_matcher, uses_time
-from everlog.documents.filters.nodes import Binary, Field, FilterNode, FunctionCall, Literal, Unary, text_of
 from everlog.documents.filters.parser import parse_filter
 from everlog.documents.filters.patterns import check_pattern
+from everlog.documents.filters.tree import Binary, Field, FilterNode, FunctionCall, Literal, Unary, text_of
 from everlog.errors import InvalidDocument
 from tests.unit.models.document_filter import naive_match
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from everlog.documents.membership import Membership
 from everlog.documents.nodes import Node, NodeState, NodeTable
-from everlog.documents.ring import HashRing
-from everlog.documents.router import Routing
+from everlog.documents.router import HashRing, Routing
 from everlog.documents.workers import Workers
 from everlog.errors import Busy
 from tests.support import ManualClock

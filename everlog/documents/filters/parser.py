@@ -9,7 +9,8 @@ from typing import Any
 
 from everlog.documents.bodies import MAX_DIGITS, decode_body
 from everlog.documents.filters.functions import FUNCTIONS, SPELLINGS
-from everlog.documents.filters.nodes import (
+from everlog.documents.filters.patterns import check_pattern
+from everlog.documents.filters.tree import (
     Binary,
     Field,
     FilterNode,
@@ -20,7 +21,6 @@ from everlog.documents.filters.nodes import (
     Template,
     Unary,
 )
-from everlog.documents.filters.patterns import check_pattern
 from everlog.errors import InvalidDocument, MissingExtra
 
 try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from everlog.config import Config
-from everlog.documents.definitions import OpenDocuments
+from everlog.documents.documents import OpenDocuments
 from everlog.documents.factory import make_documents
 from everlog.journal.parts import opened_parts
 from everlog.spark.session import open_session

@@ -20,15 +20,16 @@ from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, D
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace, partition_of_uri
 from everlog.documents.port import (
+    Batch,
     DocumentState,
     DocumentStore,
     DocumentView,
+    FoundElement,
     Locate,
     PendingIndex,
     TemplateIndex,
     WaitingTransaction,
 )
-from everlog.documents.query import Batch, FoundElement
 from everlog.documents.query_plan import IndexRange
 from everlog.documents.sqlite.nodes import SqliteNodes
 from everlog.documents.sqlite.writer import SharedWriter
