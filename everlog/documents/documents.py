@@ -108,8 +108,8 @@ class Documents:
         self._open_store = open_store
         self._make_history = history
         self._make_publisher = publisher
-        self.writers = Workers(most=config.max_workers, stash=config.stash)
-        self.completers = Workers(most=config.max_workers, stash=config.stash)
+        self.writers = Workers(max_tasks=config.max_workers, stash=config.stash)
+        self.completers = Workers(max_tasks=config.max_workers, stash=config.stash)
         self._opening = asyncio.Lock()
         self._parts: OpenDocuments | None = None
         self._settings = WriteSettings(max_pending=config.max_pending, max_body_bytes=config.max_body_bytes)
@@ -136,7 +136,7 @@ class Documents:
             return self._parts
 
     async def close(self) -> None:
-        """Let events that are on their way get out, and let go of the files."""
+        """Let events that are on their way get out, and close the store."""
         async with self._opening:
             parts, self._parts = self._parts, None
         if parts is not None:
@@ -195,7 +195,7 @@ class Documents:
         return msgspec.structs.replace(written, position=await self._wait_until_out(command, written))
 
     async def _apply(self, command: DocumentCommand) -> WrittenDocument:
-        """Decide and accept, again if another writer was quicker. Writers of one process take turns."""
+        """Decide and accept, again if another writer was quicker. Writers of one process go one after the other."""
         parts = await self.open()
         place = command.place
         deadline = self._clock.monotonic() + self._config.request_timeout_s
@@ -231,7 +231,7 @@ class Documents:
         )
 
     async def _accept(self, store: DocumentStore, command: DocumentCommand, change: DocumentChange) -> bool:
-        """Store the write. If nobody can say what became of it, look once more; else say so."""
+        """Store the write. If its outcome is unknown, look once more; if it still is, raise WriteUnfinished."""
         try:
             return await store.accept(change)
         except Unreachable as error:
@@ -254,8 +254,8 @@ class Documents:
         return UUID(self._clock.new_id()).int
 
     async def _wait_until_out(self, command: DocumentCommand, written: WrittenDocument) -> Position | None:
-        """Where the event is; None if it was, and is deleted from the log already. Completing comes first: that is
-        what is mostly missing, and a look at the log costs more than one at the outbox.
+        """Where the event is; None if it was in the log and is deleted already. Complete first: that is what is
+        missing as a rule, and a look at the log costs more than one at the outbox.
         """
         parts, uri = await self.open(), command.place.uri
         try:
@@ -281,8 +281,8 @@ class Documents:
             ) from error
 
     async def _reach(self, uri: str, token: After) -> None:
-        """Refuse a position of elsewhere. A write is in the store, and in the indexes, before its event is in the log:
-        so whoever knows the place of an event there finds the write here.
+        """Refuse a position of another log. A write is in the store, and in the indexes, before its event is in the
+        log: so a reader that knows the place of an event there finds the write here.
         """
         if token is not None:
             await (await self.open()).history.last_revision(uri, token)
@@ -435,7 +435,7 @@ class Documents:
         if head is not None and not head.deleted and not head.view:
             raise DocumentConflict("collection_view_conflict", f"{uri} is a collection already")
         if not await parts.store.put_view(view):
-            known = await self._known_alike(view)  # somebody may have made the same one since we looked
+            known = await self._known_alike(view)  # another caller may have made the same one meanwhile
             if known is None:
                 raise DocumentConflict("already-exists", f"{uri} is another view already: delete it first")
             return known

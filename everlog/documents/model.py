@@ -1,7 +1,7 @@
 """What is stored about documents, and the decision about a write: pure, with time and ids as arguments.
 
 A write is: load the state, decide, store the decision if the document is still at the revision it was decided on. So
-revisions of a document are 1, 2, 3, … without hole or double, whoever writes.
+revisions of a document are 1, 2, 3, … without hole or double, no matter how many write.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class DocumentRow(msgspec.Struct, frozen=True):
 class DocumentTransaction(msgspec.Struct, frozen=True):
     """A row of the outbox: the event of one write. `old_body` is what indexes may still hold.
 
-    `position`: where the event is in the log, for those who ask for one transaction; the outbox itself does not know.
+    `position`: where the event is in the log, if one transaction was asked for; the outbox itself does not know it.
     """
 
     uri: str

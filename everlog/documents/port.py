@@ -94,7 +94,7 @@ class DocumentStore(ABC):
     async def accept(self, change: DocumentChange) -> bool:
         """Store a write; False, and nothing of it is visible, if the document is not at `change.expected` any more.
 
-        Raises Unreachable if nobody can say; then `load(…, settled=True)` does.
+        Raises Unreachable if the outcome is unknown; then `load(…, settled=True)` settles it.
         """
 
     @abstractmethod
@@ -155,7 +155,7 @@ class DocumentStore(ABC):
 
     @abstractmethod
     async def cut(self, uri: str, every: int) -> list[str]:
-        """Every so many-th id of a collection's elements, in order: where work on it may be divided."""
+        """Every n-th id of a collection's elements, in order: where work on it may be divided."""
 
     @abstractmethod
     async def build_part(
@@ -163,7 +163,7 @@ class DocumentStore(ABC):
     ) -> str | None:
         """Index the next elements with `after < id <= to`; the last of them, None if none was left.
 
-        Parts may be built by several at once, and twice. Whoever knows that all are done calls `finish`.
+        Parts may be built by several tasks at once, and twice. When all are done, the job calls `finish`.
         """
 
     @abstractmethod
@@ -230,4 +230,4 @@ class DocumentStore(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what was begun and let go of the files."""
+        """Finish what was begun, and close files and connections."""

@@ -85,7 +85,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class QueryAnswer(NamedTuple):
-    """A page, and where the next one is (`filter=…` or `after=…`). Elements that nobody had to look at are raw JSON."""
+    """A page, and where the next one is (`filter=…` or `after=…`). Elements that were not decoded are raw JSON."""
 
     page: list[Any]
     plan: QueryPlan
@@ -165,7 +165,7 @@ class QueryRunner:
     async def _take(self, batch: Batch, accepted: list[Any]) -> None:
         for at, entry in enumerate(batch.entries):
             if at % CHUNK == CHUNK - 1:
-                await asyncio.sleep(0)  # others want to be served too
+                await asyncio.sleep(0)  # other requests want to be served, too
                 if self._clock.monotonic() > self._deadline:
                     raise self._limited("query-timeout", f"{self._limits.seconds:g} s were not enough")
             self._rows += 1
@@ -228,11 +228,11 @@ def _decoded(element: Any) -> Any:
     return stored_body(bytes(element).decode()) if isinstance(element, msgspec.Raw) else element
 
 
-def _bounded(name: str, value: int | None, default: int, most: int) -> int:
+def _bounded(name: str, value: int | None, default: int, maximum: int) -> int:
     if value is None:
         return default
-    if not 0 <= value <= most:
-        raise InvalidDocument("invalid-parameter", f"{name} is between 0 and {most:,}", parameter=name)
+    if not 0 <= value <= maximum:
+        raise InvalidDocument("invalid-parameter", f"{name} is between 0 and {maximum:,}", parameter=name)
     return value
 
 

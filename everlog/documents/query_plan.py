@@ -29,7 +29,6 @@ from everlog.documents.order import (
     keys_of,
 )
 
-
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 
 

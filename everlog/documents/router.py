@@ -1,11 +1,11 @@
 """Which node a write belongs to, and when that node may work on it. Pure.
 
 Routing only saves contention. Two nodes that disagree for a while do no harm: a write is accepted on the revision that
-it was decided on, whoever decides.
+it was decided on, whichever node decides.
 
-A node begins as activating: others send it what is its own, and it keeps that until everybody routes as it does and has
-ended its tasks of keys that have moved. A node that leaves is deactivating: it sends on what comes, and the next owner
-keeps that until the leaver has ended its tasks and is passive.
+A node begins as activating: others send it what is its own, and it keeps that until all others route as it does and
+have ended their tasks of keys that have moved. A node that leaves is deactivating: it sends on what comes, and the next
+owner keeps that until the leaving one has ended its tasks and is passive.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _hash(text: str) -> int:
 class HashRing:
     """Nodes on a circle, each at 128 places; a key belongs to the first node behind it.
 
-    >>> Ring(["a"]).owner("any"), Ring([]).owner("any")
+    >>> HashRing(["a"]).owner("any"), HashRing([]).owner("any")
     ('a', None)
     """
 
@@ -69,10 +69,10 @@ class Routing:
         self.view = hashlib.blake2b("\n".join(marks).encode(), digest_size=16).hexdigest()
 
     def place(self, key: str) -> Node | Literal["here", "wait"]:
-        """Where a task of this key runs now. `wait`: here, but somebody else may still be at it."""
+        """Where a task of this key runs now. `wait`: here, but another node may still work on it."""
         owner = self._current.owner(key)
         if owner is None:
-            return "here"  # nobody takes work any more; the store decides
+            return "here"  # no node takes work any more; the store decides
         if owner != self.me.id:
             return self.others[owner]
         if self.me.state is NodeState.ACTIVATING or self._previous.owner(key) != owner:
@@ -89,5 +89,5 @@ class Routing:
 
     @property
     def unconfirmed(self) -> list[Node]:
-        """Those who route otherwise, or still work on what has moved."""
+        """The nodes that route otherwise, or still work on what has moved."""
         return [node for node in self.others.values() if node.view != self.view]

@@ -1,8 +1,8 @@
 """Views and template indexes: what follows from a write elsewhere.
 
 A view's element is made equal to its source as it is now, whenever the source was written: so steps may be repeated
-and may come late. Whoever changed an element looks at the source once more: of two that do this at once, the last one
-to write finds what the other one saw. A view does not feed another view.
+and may come late. A task that changed an element looks at the source once more: of two tasks that do this at once, the
+last one to write finds what the other one saw. A view does not feed another view.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from everlog.runtime.clock import Clock
 
 log = logging.getLogger("everlog.documents")
 
-CACHE_SECONDS = 1.0
+CACHE_S = 1.0
 MAX_TEMPLATE = 1024
 _PARAMETER = re.compile(r"\{(\*|[A-Za-z_][A-Za-z0-9_]*)\}")
 _TEXT = re.compile(r"[A-Za-z0-9\-._~:/\[\]@!$&'()*+,;=]*")
@@ -52,7 +52,7 @@ class Followers:
 
     async def _definitions(self) -> tuple[list[DocumentView], list[TemplateIndex]]:
         now = self._clock.monotonic()
-        if self._read_at is None or now - self._read_at > CACHE_SECONDS:
+        if self._read_at is None or now - self._read_at > CACHE_S:
             self._views, self._templates = await self._store.views(), await self._store.template_indexes()
             self._read_at = now
         return self._views, self._templates
@@ -84,7 +84,7 @@ class Followers:
                 await self.show(view, DocumentPlace(uri, item))
 
     async def fill(self, owns: Callable[[str], bool]) -> int:
-        """Show what was there before a view was defined. Whoever is cut off leaves it to be done again."""
+        """Show what was there before a view was defined. A fill that is cut off is done again."""
         count = 0
         for view in await self._store.views():
             if view.filled or not owns(view.uri):
@@ -106,7 +106,7 @@ class Followers:
         return True
 
     async def _show_or_leave(self, view: DocumentView, source: DocumentPlace) -> None:
-        """What a view cannot take, as too large, is left out: it must not hold back the others."""
+        """What a view cannot take, because it is too large, is left out: it must not hold back the rest."""
         try:
             await self.show(view, source)
         except InvalidDocument as error:

@@ -52,7 +52,7 @@ async def payloads(tag: Tag, **how: Any) -> list[Any]:
 
 
 async def take(events: AsyncIterator[Any], count: int) -> list[Any]:
-    """The next so many, which must come."""
+    """The next `count` events, which must come."""
     async with asyncio.timeout(PATIENCE):
         return [await anext(events) for _ in range(count)]
 
@@ -79,7 +79,7 @@ class TagSuite:
         return everlog.parts.clock  # type: ignore[return-value]
 
     async def fill(self, log: Everlog, count: int, *, tags: Sequence[str] = ("t",), journals: int = 3) -> list[Any]:
-        """So many events, over some journals; their payloads."""
+        """As many events, over some journals; their payloads."""
         orders = log.journal("orders")
         for number in range(count):
             await orders.append(f"o-{number % journals}", [Event(number, tags=tags)])
