@@ -39,7 +39,7 @@ class ResumePoint(msgspec.Struct, frozen=True):
             raise InvalidOffset(f"{text!r} is no offset: pass what str() of an event's `resume` gave") from error
 
 
-class ForeignEvent(msgspec.Struct, frozen=True):
+class PekkoEvent(msgspec.Struct, frozen=True):
     """An event that another system wrote. Only that system's serializer can read the payload."""
 
     offset: UUID

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from everlog.errors import EverlogError, SeqNrMissing
-from everlog.pekko.events import ForeignEvent
+from everlog.pekko.events import PekkoEvent
 from everlog.pekko.forward_scan import first_poll
 from everlog.pekko.port import (
     Complete,
@@ -31,13 +31,13 @@ from everlog.pekko.query import Asking
 from everlog.pekko.settings import StageSettings
 from everlog.pekko.time_buckets import offset_of
 
-logger = logging.getLogger("everlog.tags.delay")
+logger = logging.getLogger("everlog.pekko")
 
 MAX_SEQ_NR = 2**63 - 1
 GAP_LOOK_MS = 200
 MOST_EMPTY = 6
 
-EventEffect: TypeAlias = Effect[ForeignEvent]
+EventEffect: TypeAlias = Effect[PekkoEvent]
 
 
 class JournalStage:
@@ -128,13 +128,13 @@ class JournalStage:
             self._reading = None
         self._seen = 0
 
-    def _deliver(self, row: JournalRow) -> Deliver[ForeignEvent]:
+    def _deliver(self, row: JournalRow) -> Deliver[PekkoEvent]:
         assert row.seq_nr >= self._expected, "a journal's events go out by ascending number"
         self._expected = row.seq_nr + 1
         if self._reading is not None:
             self._lowest = self._reading.partition
         more = {"offset": offset_of(row.place), "tags": row.tags}
-        return Deliver(ForeignEvent.of(self._id, row.seq_nr, row.place, row.content, **more))
+        return Deliver(PekkoEvent.of(self._id, row.seq_nr, row.place, row.content, **more))
 
     def _next(self, now: Now) -> EventEffect:
         if not self._asked_deleted:

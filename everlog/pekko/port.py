@@ -126,7 +126,7 @@ class ReadIds(NamedTuple):
 TableQuery: TypeAlias = ReadRows | FindBuckets | ReadKeys | FetchRows | ReadEvents | ReadDeletedTo | ReadIds
 
 
-class ForeignViews(Protocol):
+class PekkoViews(Protocol):
     """Views by tag as Akka or Pekko Persistence Cassandra keeps them. Everything may be asked again."""
 
     async def rows(self, query: ReadRows) -> RowPage[TaggedRow]: ...
@@ -138,7 +138,7 @@ class ForeignViews(Protocol):
     async def fetch(self, query: FetchRows) -> RowPage[TaggedRow]: ...
 
 
-class ForeignJournals(Protocol):
+class PekkoJournals(Protocol):
     """Their journals."""
 
     async def events(self, query: ReadEvents) -> RowPage[JournalRow]: ...
@@ -151,7 +151,7 @@ class ForeignJournals(Protocol):
         """The highest seqNr of one partition of a journal; None if that is empty."""
 
 
-class ForeignTables(ForeignViews, ForeignJournals, Protocol):
+class PekkoTables(PekkoViews, PekkoJournals, Protocol):
     """All of it."""
 
 

@@ -9,7 +9,7 @@ from everlog.errors import EverlogError
 from everlog.pekko.port import AskQuery, Now, StageFailed, TableQuery, Wait
 from everlog.pekko.settings import StageSettings
 
-logger = logging.getLogger("everlog.tags.delay")
+logger = logging.getLogger("everlog.pekko")
 
 
 class Asking:

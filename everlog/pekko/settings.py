@@ -7,11 +7,11 @@ from typing import Self
 
 import msgspec
 
-from everlog.config import ForeignConfig
+from everlog.config import PekkoConfig
 from everlog.errors import InvalidConfig
 from everlog.pekko.time_buckets import Buckets
 
-logger = logging.getLogger("everlog.tags.delay")
+logger = logging.getLogger("everlog.pekko")
 
 
 class StageSettings(msgspec.Struct, frozen=True):
@@ -42,13 +42,13 @@ class StageSettings(msgspec.Struct, frozen=True):
     verbose: bool
 
     @classmethod
-    def of(cls, config: ForeignConfig) -> Self:
+    def of(cls, config: PekkoConfig) -> Self:
         """Check and convert; InvalidConfig names the setting that is wrong."""
         try:
             # From a file they were checked already; a caller's own object was not.
-            config = msgspec.convert(msgspec.to_builtins(config), ForeignConfig)
+            config = msgspec.convert(msgspec.to_builtins(config), PekkoConfig)
         except msgspec.ValidationError as error:
-            raise InvalidConfig(f"[foreign] {error}") from error
+            raise InvalidConfig(f"[pekko] {error}") from error
         buckets = Buckets.of(config.bucket_size)
         cleanup = config.cleanup_old_persistence_ids
         found = cls(
@@ -82,34 +82,34 @@ class StageSettings(msgspec.Struct, frozen=True):
     def _check(self) -> None:
         if self.long_every is not None:
             if self.short_every is None:
-                raise InvalidConfig("[foreign] back_track_long_interval needs back_track_interval: set it, or both off")
+                raise InvalidConfig("[pekko] back_track_long_interval needs back_track_interval: set it, or both off")
             if self.short_every >= self.long_every:
-                raise InvalidConfig("[foreign] back_track_interval must be shorter than back_track_long_interval")
+                raise InvalidConfig("[pekko] back_track_interval must be shorter than back_track_long_interval")
         if self.forget_after is not None:
             periods = (("back_track_period", self.short_period), ("back_track_long_period", self.long_period))
             for name, period in periods:
                 if period is not None and period >= 0.9 * self.forget_after:
                     raise InvalidConfig(
-                        f"[foreign] {name} must be shorter than 0.9 of cleanup_old_persistence_ids "
+                        f"[pekko] {name} must be shorter than 0.9 of cleanup_old_persistence_ids "
                         f"({self.forget_after / 1000:g} s): else it finds journals that were forgotten meanwhile"
                     )
         if self.retry_attempts == 0:
-            raise InvalidConfig("[foreign] retry_attempts counts the first try: at least 1, or -1 for ever")
+            raise InvalidConfig("[pekko] retry_attempts counts the first try: at least 1, or -1 for ever")
         if self.min_retry_ms > self.max_retry_ms:
-            raise InvalidConfig("[foreign] retry_min_backoff must not be above retry_max_backoff")
+            raise InvalidConfig("[pekko] retry_min_backoff must not be above retry_max_backoff")
 
     def warn(self) -> None:
         """Say what is allowed but unwise; once, when a reader is made."""
         if self.buckets.name == "second":
-            logger.warning("[foreign] bucket_size Second is for tests: every second is a query of its own")
+            logger.warning("[pekko] bucket_size Second is for tests: every second is a query of its own")
         if self.delay < 2000:
             level = logging.WARNING if self.delay < 1000 else logging.INFO
             logger.log(
-                level, "[foreign] eventual_consistency_delay below 2 s: events that become visible late are missed"
+                level, "[pekko] eventual_consistency_delay below 2 s: events that become visible late are missed"
             )
         if self.forget_after is not None and self.forget_after < 2 * self.buckets.size:
             logger.warning(
-                "[foreign] cleanup_old_persistence_ids is less than two buckets: journals of the last two stay known"
+                "[pekko] cleanup_old_persistence_ids is less than two buckets: journals of the last two stay known"
             )
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from everlog.cassandra.schema import quoted
 from everlog.cassandra.session import CassandraRow, Session, rows_of
-from everlog.config import ForeignConfig
+from everlog.config import PekkoConfig
 from everlog.pekko.port import (
     Content,
     EventKey,
@@ -32,7 +32,7 @@ PACKAGE = "everlog.pekko"
 class CassandraTables:
     """Answers the stages' queries from one keyspace."""
 
-    def __init__(self, session: Session, config: ForeignConfig) -> None:
+    def __init__(self, session: Session, config: PekkoConfig) -> None:
         self._session = session
         self._page_size = config.page_size
         self._cql = {

@@ -21,7 +21,7 @@ from uuid import UUID
 from everlog.errors import EventsMissing, EverlogError, TooManyMissing
 from everlog.pekko import backtrack
 from everlog.pekko.delivered import DeliveredNumbers, Last
-from everlog.pekko.events import ForeignEvent, ResumePoint
+from everlog.pekko.events import PekkoEvent, ResumePoint
 from everlog.pekko.first_look import FirstLook
 from everlog.pekko.forward_scan import Forward
 from everlog.pekko.gap_search import AwaitedEvent, Round, Search, in_order
@@ -42,12 +42,12 @@ from everlog.pekko.query import Asking
 from everlog.pekko.settings import StageSettings
 from everlog.pekko.time_buckets import first_place, offset_of
 
-logger = logging.getLogger("everlog.tags.delay")
+logger = logging.getLogger("everlog.pekko")
 
 # Rows that wait and numbers that are missing, in all searches; beyond that, all wait and no search is opened.
 MOST_HELD = 10_000
 
-TagEffect: TypeAlias = Effect[ForeignEvent]
+TagEffect: TypeAlias = Effect[PekkoEvent]
 
 
 class TagStage:
@@ -203,7 +203,7 @@ class TagStage:
         self._open(pid, missing, row, floor=floor, timeout=settings.new_pid_timeout, now=now, soft=True)
         return False
 
-    def _deliver(self, row: TaggedRow, now: Now) -> Deliver[ForeignEvent]:
+    def _deliver(self, row: TaggedRow, now: Now) -> Deliver[PekkoEvent]:
         place, pid, number = row.key
         last = self._known.get(pid)
         assert last is None or last.guess or last.number < number, "a journal's events go out by ascending number"
@@ -213,7 +213,7 @@ class TagStage:
             logger.debug("tag %s: number %d of %s, seqNr %d", self._tag, number, pid, row.seq_nr)
         offset = offset_of(place)
         more = {"tags": self._tags, "tag_seq_nr": number, "resume": self._resume(offset, place)}
-        return Deliver(ForeignEvent.of(pid, row.seq_nr, place, row.content, offset=offset, **more))
+        return Deliver(PekkoEvent.of(pid, row.seq_nr, place, row.content, offset=offset, **more))
 
     def _resume(self, offset: UUID, place: int) -> ResumePoint:
         position = self._forward.position
