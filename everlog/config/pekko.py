@@ -1,4 +1,4 @@
-"""The settings of tables that others write."""
+"""The settings of the tables that Akka or Pekko writes."""
 
 from __future__ import annotations
 

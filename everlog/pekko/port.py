@@ -1,7 +1,7 @@
-"""What a reading stage asks for, what it gets, and the port to whoever answers.
+"""What a reading stage asks for, what it gets, and the port to the tables that answer.
 
 A stage is a pure machine: `step` says what to do next, `answer` and `failed` tell it what became of its query. It never
-waits and never reads a clock. `Stream` drives it; a test may as well.
+waits and never reads a clock. `StageStream` drives it; a test may as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SerializedPayload(NamedTuple):
     data: bytes
 
 
-class Content(NamedTuple):
+class EventContent(NamedTuple):
     """What a row holds of an event; `event_manifest` is the event adapter's."""
 
     writer_uuid: str
@@ -47,7 +47,7 @@ class TaggedRow(NamedTuple):
 
     key: EventKey
     seq_nr: int
-    content: Content
+    content: EventContent
 
 
 class JournalRow(NamedTuple):
@@ -55,7 +55,7 @@ class JournalRow(NamedTuple):
 
     seq_nr: int
     place: int
-    content: Content
+    content: EventContent
     tags: frozenset[str] = frozenset()
 
 

@@ -1,4 +1,4 @@
-"""The queries: by tag, by journal, and the ids of journals, on tables that others write."""
+"""The queries: by tag, by journal, and the ids of journals, on tables that Akka or Pekko writes."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def open_reader(
     from everlog.cassandra.session import connect
     from everlog.pekko.tables import CassandraTables
 
-    StageSettings.of(pekko)  # what is wrong there is said before anything is connected
+    StageSettings.of(pekko)  # raises before anything is connected
     session = await connect(cassandra, trace)
     try:
         yield PekkoReader(CassandraTables(session, pekko), pekko, clock=clock)

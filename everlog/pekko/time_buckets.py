@@ -64,7 +64,7 @@ def last_place(ms: int) -> int:
 
 
 def check_offset(value: object, now_ms: int) -> int:
-    """The place of an offset that somebody hands in."""
+    """The place of an offset that a caller passes."""
     # Not `UUID.version`: that is None where the variant bits differ, and ordering UUIDs may well have such.
     if not isinstance(value, UUID) or value.int >> 76 & 0xF != 1:
         raise InvalidOffset(f"{value!r} is not an offset: pass the time-UUID (version 1) of an event, or nothing")

@@ -14,7 +14,7 @@ from everlog.config import PekkoConfig
 from everlog.errors import EverlogError
 from everlog.pekko.events import PekkoEvent
 from everlog.pekko.port import (
-    Content,
+    EventContent,
     EventKey,
     FetchRows,
     FindBuckets,
@@ -210,8 +210,8 @@ class World:
         return [label(event) for event in await self.gather(stream, ms)]
 
 
-def content(text: str) -> Content:
-    return Content("writer", "", SerializedPayload(17, "text", text.encode()))
+def content(text: str) -> EventContent:
+    return EventContent("writer", "", SerializedPayload(17, "text", text.encode()))
 
 
 def label(event: Any) -> str:

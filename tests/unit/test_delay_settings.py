@@ -43,18 +43,23 @@ def test_settings_that_cannot_work_are_named(settings, named):
 
 def test_the_defaults_are_the_originals():
     settings = StageSettings.of(PekkoConfig())
-    assert (settings.delay, settings.gap_timeout, settings.new_pid_timeout, settings.refresh) == (5000, 10_000, 0, 3000)
-    assert (settings.short_every, settings.short_period) == (1000, 5000)
-    assert (settings.long_every, settings.long_period) == (120_000, None)
-    assert (settings.forget_after, settings.offset_scan, settings.max_missing) == (7_200_000, 200, 5000)
+    assert (settings.delay_ms, settings.gap_timeout_ms, settings.new_pid_timeout_ms, settings.refresh_ms) == (
+        5000,
+        10_000,
+        0,
+        3000,
+    )
+    assert (settings.short_interval_ms, settings.short_period_ms) == (1000, 5000)
+    assert (settings.long_interval_ms, settings.long_period_ms) == (120_000, None)
+    assert (settings.forget_after_ms, settings.offset_scan_ms, settings.max_missing) == (7_200_000, 200, 5000)
     assert settings.first_bucket == 1447977600000
 
 
 def test_look_back_and_forgetting_may_be_off():
     off = StageSettings.of(PekkoConfig(back_track_interval="off", back_track_long_interval="off"))
-    assert off.short_every is off.long_every is None
+    assert off.short_interval_ms is off.long_interval_ms is None
     settings = StageSettings.of(PekkoConfig(cleanup_old_persistence_ids="off", back_track_period=9000.0))
-    assert settings.forget_after is None
+    assert settings.forget_after_ms is None
 
 
 def test_they_come_from_the_file(tmp_path):
