@@ -18,7 +18,7 @@ from everlog.errors import Unreachable
 from everlog.journal.parts import make_parts
 from everlog.store.tag_port import TagTables
 from everlog.tags.tag import Tag, TaggedEvent, Tags
-from everlog.tags.upkeep import Refs, all_journals, rebuild_journal
+from everlog.tags.upkeep import JournalRefs, all_journals, rebuild_journal
 from everlog.testing.replication import replicate
 
 PATIENCE = 30.0
@@ -88,7 +88,7 @@ class TagSuite:
 
 async def rebuild_all(log: Everlog, tags: Sequence[str] | None = None) -> int:
     """What the Spark job does, in this process."""
-    parts, refs = log.parts, Refs(log.parts.store)
+    parts, refs = log.parts, JournalRefs(log.parts.store)
     written = 0
     async for place in all_journals(parts.store, parts.config):
         ref = await refs.of(*place)
