@@ -18,7 +18,7 @@ from everlog.journal.journal import Journal
 from everlog.journal.parts import Parts
 from everlog.journal.quarantine import Quarantine
 from everlog.journal.retired_topics import Retired
-from everlog.pekko.reader import ForeignReader
+from everlog.pekko.reader import PekkoReader
 from everlog.pipeline.status import Status
 from everlog.projections.projections import Projections
 from everlog.queues.job import JobFunction
@@ -152,8 +152,8 @@ class Everlog(ABC):
         """Records that could not be applied, and how their journals go on."""
         raise _needs_storage()
 
-    async def foreign(self) -> ForeignReader:
-        """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[foreign]` says."""
+    async def pekko(self) -> PekkoReader:
+        """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[pekko]` says."""
         raise _needs_storage()
 
     async def retire(self, topic: str, *, force: bool = False) -> Retired:

@@ -25,7 +25,7 @@ from everlog.journal.parts import Parts, open_parts
 from everlog.journal.quarantine import Quarantine
 from everlog.journal.retention import trim
 from everlog.journal.retired_topics import Retired, retire, retired_topics
-from everlog.pekko.reader import ForeignReader, open_reader
+from everlog.pekko.reader import PekkoReader, open_reader
 from everlog.pipeline.status import Status, read_status
 from everlog.projections.projections import Projections
 from everlog.queues.factory import open_queues
@@ -48,7 +48,7 @@ class LocalEverlog(Everlog):
         self._parts: Parts | None = None
         self._journals: dict[str, Journal] = {}
         self._tags: Tags | None = None
-        self._foreign: ForeignReader | None = None
+        self._pekko: PekkoReader | None = None
         self._open = AsyncExitStack()
         self._queues: QueueStore | None = None
         self._documents: Documents | None = None
@@ -81,13 +81,13 @@ class LocalEverlog(Everlog):
     async def tags(self, *, token: Position | str | None = None) -> list[TagInfo]:
         return await self._all_tags.list(token)
 
-    async def foreign(self) -> ForeignReader:
+    async def pekko(self) -> PekkoReader:
         if self.config.cassandra is None:
-            raise InvalidConfig("[foreign] reads tables in Cassandra: add [cassandra] and [kafka] to the configuration")
-        if self._foreign is None:
-            reader = open_reader(self.config.cassandra, self.config.foreign, clock=self._clock, trace=self._trace)
-            self._foreign = await self._open.enter_async_context(reader)
-        return self._foreign
+            raise InvalidConfig("[pekko] reads tables in Cassandra: add [cassandra] and [kafka] to the configuration")
+        if self._pekko is None:
+            reader = open_reader(self.config.cassandra, self.config.pekko, clock=self._clock, trace=self._trace)
+            self._pekko = await self._open.enter_async_context(reader)
+        return self._pekko
 
     @property
     def _all_tags(self) -> Tags:
@@ -184,7 +184,7 @@ class LocalEverlog(Everlog):
             if self._tags is not None:
                 await self._tags.watermarks.close()
                 self._tags = None
-            self._foreign = None
+            self._pekko = None
             await self._open.aclose()
             queues, self._queues = self._queues, None
             if queues is not None:

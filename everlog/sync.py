@@ -109,23 +109,23 @@ class SyncTag(Twin[tag.Tag]):
     drop = blocking(tag.Tag.drop)
 
 
-class SyncForeignTag(Twin[reader.ForeignTag]):
+class SyncPekkoTag(Twin[reader.PekkoTag]):
     """The events of a tag, in a view that others write."""
 
-    current = iterating(reader.ForeignTag.current, 1)
-    live = iterating(reader.ForeignTag.live, 1)
+    current = iterating(reader.PekkoTag.current, 1)
+    live = iterating(reader.PekkoTag.live, 1)
 
 
-class Foreign(Twin[reader.ForeignReader]):
+class SyncPekkoReader(Twin[reader.PekkoReader]):
     """Tables that others write."""
 
-    events = iterating(reader.ForeignReader.events, 1)
-    persistence_ids = iterating(reader.ForeignReader.persistence_ids, 1)
-    highest_seq_nr = blocking(reader.ForeignReader.highest_seq_nr)
+    events = iterating(reader.PekkoReader.events, 1)
+    persistence_ids = iterating(reader.PekkoReader.persistence_ids, 1)
+    highest_seq_nr = blocking(reader.PekkoReader.highest_seq_nr)
 
-    def tag(self, name: str) -> SyncForeignTag:
+    def tag(self, name: str) -> SyncPekkoTag:
         """The events that carry a tag."""
-        return SyncForeignTag(self._inner.tag(name), self._portal)
+        return SyncPekkoTag(self._inner.tag(name), self._portal)
 
 
 class SyncQueue(Twin[queues.Queue]):
@@ -291,9 +291,9 @@ class SyncEverlog(Twin[api.Everlog]):
         """The events of all journals whose slice is in this range, of topics with `slices = true`."""
         return SyncTag(self._inner.slices(first, last), self._portal)
 
-    def foreign(self) -> Foreign:
-        """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[foreign]` says."""
-        return Foreign(self._portal.call(self._inner.foreign()), self._portal)
+    def pekko(self) -> SyncPekkoReader:
+        """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[pekko]` says."""
+        return SyncPekkoReader(self._portal.call(self._inner.pekko()), self._portal)
 
     def queue(self, name: str) -> SyncQueue:
         """A work queue; it is made by the first put."""

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from everlog.config.numbers import Positive, Seconds
-from everlog.config.pekko import ForeignConfig as ForeignConfig
+from everlog.config.pekko import PekkoConfig as PekkoConfig
 from everlog.config.queue_options import QueueOptions
 from everlog.core.buckets import bucket_size
 from everlog.core.values import DEFAULT_SEGMENT_SIZE, MAX_VALUE_BYTES, MIN_SEGMENT_SIZE
@@ -293,7 +293,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server: ServerConfig = ServerConfig()
     kafka: KafkaConfig | None = None
     cassandra: CassandraConfig | None = None
-    foreign: ForeignConfig = ForeignConfig()
+    pekko: PekkoConfig = PekkoConfig()
     queue: QueueConfig = QueueConfig()
     queues: dict[str, QueueOptions] = {}
 

@@ -1,4 +1,4 @@
-"""The settings of tables that others write."""
+"""The settings of the tables that Akka or Pekko writes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 from everlog.config.numbers import Positive, Seconds, SecondsOrZero
 
 
-class ForeignConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[foreign]`: tables that Akka or Pekko Persistence Cassandra writes and Everlog only reads.
+class PekkoConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[pekko]`: tables that Akka or Pekko Persistence Cassandra writes and Everlog only reads.
 
     The names and defaults are theirs. What depends on several settings is checked before the first query.
     """

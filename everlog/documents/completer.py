@@ -27,8 +27,8 @@ from everlog.runtime.failpoints import failpoint
 log = logging.getLogger("everlog.documents")
 
 BATCH = 100
-RETRY_FIRST = 0.1
-RETRY_MOST = 10.0
+MIN_RETRY_S = 0.1
+MAX_RETRY_S = 10.0
 
 
 class Follower(Protocol):
@@ -75,7 +75,7 @@ class Completer:
         self._clock = clock
         self._follower = follower
         self._published = published
-        self._most = workers
+        self._max_workers = workers
         self._spark_above = spark_above
         self._turns = turns or Workers()
         self.owns: Callable[[str], bool] = lambda uri: True
@@ -92,7 +92,7 @@ class Completer:
         if self._closed:
             return
         self._waiting.setdefault(uri, attempt)
-        if len(self._workers) < self._most:
+        if len(self._workers) < self._max_workers:
             task = asyncio.create_task(self._work())
             self._workers.add(task)
             task.add_done_callback(self._workers.discard)
@@ -111,8 +111,8 @@ class Completer:
                 self._later(uri, attempt + 1)
 
     def _later(self, uri: str, attempt: int) -> None:
-        """Try again by and by; if this process ends before, recovery does it."""
-        delay = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(attempt, 20))
+        """Try again after a pause that doubles; if this process ends before, recovery does it."""
+        delay = min(MAX_RETRY_S, MIN_RETRY_S * 2.0 ** min(attempt, 20))
         timer: list[asyncio.TimerHandle] = []
 
         def again() -> None:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -14,29 +15,30 @@ from everlog.config import DocumentsConfig
 from everlog.core.values import Position
 from everlog.documents.bodies import body_of, encode_body, plain_body
 from everlog.documents.completer import Completer
-from everlog.documents.conditional import Preconditions
-from everlog.documents.definitions import Definitions, OpenDocuments
+from everlog.documents.filters.parser import parse_filter
 from everlog.documents.history import DocumentEvent, History
 from everlog.documents.ids import TransactionId, etag_of, next_id
-from everlog.documents.indexes import Index
+from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
 from everlog.documents.model import (
     DocumentChange,
     DocumentCommand,
     DocumentTransaction,
     Method,
+    Preconditions,
     WriteSettings,
     WrittenDocument,
     decide,
 )
 from everlog.documents.paths import DocumentPlace, parse_collection, parse_path
-from everlog.documents.port import DocumentStore
+from everlog.documents.port import Batch, DocumentStore, DocumentView, TemplateIndex
 from everlog.documents.publisher import Publisher
-from everlog.documents.query import Batch, Explanation, Limits, Query, QueryAnswer, QueryRunner
+from everlog.documents.query import Explanation, Limits, Query, QueryAnswer, QueryRunner
 from everlog.documents.query_plan import IndexRange
 from everlog.documents.recovery import OutboxRecovery
-from everlog.documents.views import Followers
+from everlog.documents.views import Followers, compile_template
 from everlog.documents.workers import Workers
 from everlog.errors import (
+    DocumentConflict,
     DocumentNotFound,
     EverlogError,
     InvalidDocument,
@@ -80,7 +82,17 @@ class CollectionPage(msgspec.Struct, frozen=True):
         return found
 
 
-class Documents(Definitions):
+class OpenDocuments(NamedTuple):
+    """What works once the store is open."""
+
+    store: DocumentStore
+    completer: Completer
+    history: History
+    followers: Followers
+    recovery: OutboxRecovery
+
+
+class Documents:
     """JSON documents and collections. Every accepted change has a revision, and an event in the log."""
 
     def __init__(
@@ -96,8 +108,8 @@ class Documents(Definitions):
         self._open_store = open_store
         self._make_history = history
         self._make_publisher = publisher
-        self.writers = Workers(most=config.max_workers, stash=config.stash)
-        self.completers = Workers(most=config.max_workers, stash=config.stash)
+        self.writers = Workers(max_tasks=config.max_workers, stash=config.stash)
+        self.completers = Workers(max_tasks=config.max_workers, stash=config.stash)
         self._opening = asyncio.Lock()
         self._parts: OpenDocuments | None = None
         self._settings = WriteSettings(max_pending=config.max_pending, max_body_bytes=config.max_body_bytes)
@@ -124,7 +136,7 @@ class Documents(Definitions):
             return self._parts
 
     async def close(self) -> None:
-        """Let events that are on their way get out, and let go of the files."""
+        """Let events that are on their way get out, and close the store."""
         async with self._opening:
             parts, self._parts = self._parts, None
         if parts is not None:
@@ -183,7 +195,7 @@ class Documents(Definitions):
         return msgspec.structs.replace(written, position=await self._wait_until_out(command, written))
 
     async def _apply(self, command: DocumentCommand) -> WrittenDocument:
-        """Decide and accept, again if another writer was quicker. Writers of one process take turns."""
+        """Decide and accept, again if another writer was quicker. Writers of one process go one after the other."""
         parts = await self.open()
         place = command.place
         deadline = self._clock.monotonic() + self._config.request_timeout_s
@@ -219,7 +231,7 @@ class Documents(Definitions):
         )
 
     async def _accept(self, store: DocumentStore, command: DocumentCommand, change: DocumentChange) -> bool:
-        """Store the write. If nobody can say what became of it, look once more; else say so."""
+        """Store the write. If its outcome is unknown, look once more; if it still is, raise WriteUnfinished."""
         try:
             return await store.accept(change)
         except Unreachable as error:
@@ -238,9 +250,12 @@ class Documents(Definitions):
                 transaction_id=change.transaction.id,
             ) from error
 
+    def _entropy(self) -> int:
+        return UUID(self._clock.new_id()).int
+
     async def _wait_until_out(self, command: DocumentCommand, written: WrittenDocument) -> Position | None:
-        """Where the event is; None if it was, and is deleted from the log already. Completing comes first: that is
-        what is mostly missing, and a look at the log costs more than one at the outbox.
+        """Where the event is; None if it was in the log and is deleted already. Complete first: that is what is
+        missing as a rule, and a look at the log costs more than one at the outbox.
         """
         parts, uri = await self.open(), command.place.uri
         try:
@@ -266,8 +281,8 @@ class Documents(Definitions):
             ) from error
 
     async def _reach(self, uri: str, token: After) -> None:
-        """Refuse a position of elsewhere. A write is in the store, and in the indexes, before its event is in the log:
-        so whoever knows the place of an event there finds the write here.
+        """Refuse a position of another log. A write is in the store, and in the indexes, before its event is in the
+        log: so a reader that knows the place of an event there finds the write here.
         """
         if token is not None:
             await (await self.open()).history.last_revision(uri, token)
@@ -374,6 +389,114 @@ class Documents(Definitions):
         async with contextlib.aclosing(parts.history.feed(place, after=start)) as items:
             async for item in items:
                 yield item
+
+    async def create_index(self, path: str, new: IndexNew) -> Index:
+        """Define an index of a collection, which need not exist yet; it is built in the background."""
+        uri = parse_collection(path)
+        checked = check_index(new)
+        parts = await self.open()
+        index_id = checked.index_id or next_id(self._clock.now_ms(), self._entropy())
+        head, _ = await parts.store.load(DocumentPlace(uri))
+        index = parts.followers.new_index(checked, index_id, 0 if head is None else head.revision)
+        if not await parts.store.create_index(uri, index):
+            raise DocumentConflict("already-exists", f"{uri} has an index {index_id!r} already")
+        parts.completer.kick_indexes(self._config.index_step)
+        return index
+
+    async def index(self, path: str, index_id: str) -> Index:
+        """One index; DocumentNotFound if there is none, or it is being deleted."""
+        for index in await self.indexes(path):
+            if index.index_id == index_id:
+                return index
+        raise DocumentNotFound("index-not-found", f"{path} has no index {index_id!r}")
+
+    async def indexes(self, path: str) -> Sequence[Index]:
+        """The indexes of a collection."""
+        found = await (await self.open()).store.indexes(parse_collection(path))
+        return [index for index in found if index.status is not IndexStatus.DELETING]
+
+    async def delete_index(self, path: str, index_id: str) -> None:
+        """Queries stop using it at once; its entries go in the background."""
+        index = await self.index(path, index_id)
+        if not await (await self.open()).store.mark_index(parse_collection(path), index, IndexStatus.DELETING):
+            raise DocumentNotFound("index-not-found", f"{path} has no index {index_id!r}")
+        (await self.open()).completer.kick_indexes(self._config.index_step)
+
+    async def put_view(self, path: str, template: str, condition: str | None = None) -> DocumentView:
+        """Make a read-only collection of everything that matches a template; what is there already follows soon."""
+        uri = parse_collection(path)
+        compile_template(template)
+        view = DocumentView(uri, template, None if parse_filter(condition or "") is None else condition)
+        parts = await self.open()
+        known = await self._known_alike(view)
+        if known is not None:
+            return known
+        head, _ = await parts.store.load(DocumentPlace(uri))
+        if head is not None and not head.deleted and not head.view:
+            raise DocumentConflict("collection_view_conflict", f"{uri} is a collection already")
+        if not await parts.store.put_view(view):
+            known = await self._known_alike(view)  # another caller may have made the same one meanwhile
+            if known is None:
+                raise DocumentConflict("already-exists", f"{uri} is another view already: delete it first")
+            return known
+        with contextlib.suppress(DocumentConflict):  # it is there since an earlier, unfinished call
+            await self._apply(DocumentCommand("put", DocumentPlace(uri), internal=True, makes_view=True))
+        parts.followers.forget()
+        parts.completer.kick_indexes(self._config.index_step)
+        return view
+
+    async def _known_alike(self, view: DocumentView) -> DocumentView | None:
+        found = await (await self.open()).store.views()
+        return next((known for known in found if known.shows_as(view)), None)
+
+    async def view(self, path: str) -> DocumentView:
+        """One view."""
+        uri = parse_collection(path)
+        for view in await (await self.open()).store.views():
+            if view.uri == uri:
+                return view
+        raise DocumentNotFound("not_found", f"there is no view {uri}")
+
+    async def delete_view(self, path: str) -> None:
+        """Remove a view and what it shows."""
+        uri = parse_collection(path)
+        parts = await self.open()
+        known = await parts.store.delete_view(uri)
+        parts.followers.forget()
+        head, _ = await parts.store.load(DocumentPlace(uri))
+        if head is not None and head.view and not head.deleted:
+            await self._apply(DocumentCommand("delete", DocumentPlace(uri), internal=True))
+        elif not known:
+            raise DocumentNotFound("not_found", f"there is no view {uri}")
+
+    async def put_template_index(self, index_id: str, template: str, new: IndexNew) -> TemplateIndex:
+        """Every collection that matches gets this index with its next write."""
+        compile_template(template)
+        checked = check_index(msgspec.structs.replace(new, index_id=index_id))
+        made = TemplateIndex(index_id, template, msgspec.json.encode(checked).decode())
+        parts = await self.open()
+        if not await parts.store.put_template_index(made) and made not in await parts.store.template_indexes():
+            raise DocumentConflict("already-exists", f"there is another template index {index_id!r}: delete it first")
+        parts.followers.forget()
+        return made
+
+    async def template_index(self, index_id: str) -> TemplateIndex:
+        """One template index."""
+        for found in await (await self.open()).store.template_indexes():
+            if found.index_id == index_id:
+                return found
+        raise DocumentNotFound("index-not-found", f"there is no template index {index_id!r}")
+
+    async def delete_template_index(self, index_id: str) -> None:
+        """Collections keep the indexes that they have got."""
+        parts = await self.open()
+        if not await parts.store.delete_template_index(index_id):
+            raise DocumentNotFound("index-not-found", f"there is no template index {index_id!r}")
+        parts.followers.forget()
+
+    async def build_indexes(self) -> int:
+        """Build and drop what waits for it, now; how many indexes."""
+        return await (await self.open()).completer.build_indexes(self._config.index_step)
 
 
 def _created(change: DocumentChange, head: Any, row: Any) -> bool:

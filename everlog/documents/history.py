@@ -173,7 +173,7 @@ class History:
         return patch_between(await self.body_at(place, old, token), await self.body_at(place, new, token))
 
     async def feed(self, place: DocumentPlace, *, after: int) -> AsyncGenerator[DocumentEvent | int, None]:
-        """Events above a revision as they come, for ever; a number is a revision that nothing more precedes."""
+        """Events above a revision as they come, for ever; a number is a revision up to which everything was given."""
         wake = asyncio.Event()
         watching = self._watching.setdefault(place.uri, set())
         watching.add(wake)

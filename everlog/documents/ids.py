@@ -23,7 +23,7 @@ _EPOCH_TICKS = 0x01B21DD213814000  # 1582-10-15 to 1970-01-01, in 100 ns
 
 
 def _encode(number: int, length: int) -> str:
-    """So many digits to the base of 64. Base64 makes four of three bytes, so it gets a multiple of four."""
+    """As many digits to the base of 64. Base64 makes four of three bytes, so it gets a multiple of four."""
     missing = -length % 4
     data = (number << 6 * missing).to_bytes((length + missing) * 3 // 4, "big")
     return binascii.b2a_base64(data, newline=False).translate(_OURS)[:length].decode()
@@ -88,7 +88,7 @@ class TransactionId(NamedTuple):
 
     @property
     def quantum(self) -> int:
-        """Of the UUID, never of a second look at the clock: so that the row is found where it was put."""
+        """Of the UUID, never of a second look at the clock, so that the row is found where it was put."""
         return quantum_of(time_of(self.uuid))
 
     @classmethod

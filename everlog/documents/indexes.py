@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 
 from everlog.documents.filters.evaluation import uses_time
-from everlog.documents.filters.nodes import FilterNode
 from everlog.documents.filters.parser import parse_filter
+from everlog.documents.filters.tree import FilterNode
 from everlog.documents.order import MAX_SORTS, Sort, SortItem, complete, parse_field
 from everlog.documents.paths import MAX_ITEM_BYTES
 from everlog.errors import InvalidDocument

@@ -1,7 +1,7 @@
 """A node among others: its row in the table of nodes, what it knows of the others, and when its state changes.
 
-Nobody compares clocks: a node is dead for an observer who has seen the same beat for the length of a lease on its own
-clock, or whose question at its address is refused. A node that could not renew its own lease in time starts over.
+Clocks are never compared: a node is dead for an observer that has seen the same beat for the length of a lease on its
+own clock, or whose question at its address is refused. A node that could not renew its own lease in time starts over.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ BEATS_PER_LEASE = 3
 HURRY = 0.1
 
 AskNode = Callable[[Node], Awaitable[bool | None]]
-"""Let a node look at the table now. True: it has; False: it is gone; None: nobody can say."""
+"""Let a node look at the table now. True: it has; False: it is gone; None: unknown."""
 
 
-async def _ask_nobody(node: Node) -> bool | None:
+async def _ask_no_node(node: Node) -> bool | None:
     return None
 
 
@@ -45,7 +45,7 @@ class Membership:
         clock: Clock,
         lease: float,
         sync: float,
-        ask: AskNode = _ask_nobody,
+        ask: AskNode = _ask_no_node,
     ) -> None:
         self._table = table
         self._groups = groups
@@ -76,7 +76,7 @@ class Membership:
         self._task = asyncio.create_task(self._run(), name="everlog-documents-node")
 
     async def stop(self, patience: float) -> None:
-        """Leave: end what was begun, let the next owners take over, and say so. Waits for at most so many seconds."""
+        """Leave: end what was begun, let the next owners take over, and say so. Waits `patience` seconds at most."""
         try:
             async with asyncio.timeout(patience):
                 await self.begin_to_leave()
@@ -85,7 +85,7 @@ class Membership:
         except TimeoutError:
             log.warning("this node leaves with tasks under way; other nodes go on after its lease")
         except EverlogError as error:
-            log.warning("this node leaves without a word to others: %s", error)
+            log.warning("this node leaves, and cannot tell the others: %s", error)
         self._stopping = True
         self._wake.set()
         if self._task is not None:
@@ -110,7 +110,7 @@ class Membership:
         await self._hurry_others(self.routing.others.values())
 
     def _ended(self, key: str) -> None:
-        """A task has ended: perhaps somebody waits for just that."""
+        """A task has ended: another node may wait for just that."""
         if self._saved is not None and not self._saved.view:
             self._wake.set()
         if self.me.state is NodeState.DEACTIVATING:
@@ -137,7 +137,7 @@ class Membership:
         return any(node.state is not NodeState.ACTIVE for node in members) or bool(self.routing.unconfirmed)
 
     async def sync(self) -> None:
-        """Look; then let those look who route otherwise, and look again."""
+        """Look; then let the nodes look that route otherwise, and look again."""
         await self.look()
         if self.routing.unconfirmed:
             await self._hurry_others(self.routing.unconfirmed)
@@ -146,7 +146,7 @@ class Membership:
     async def look(self) -> None:
         """Read the table, route by what it says, say so, and change state if it is time.
 
-        This is what others ask for: nobody is asked from here, or two nodes would ask each other for ever.
+        This is what others ask for: no node is asked from here, or two nodes would ask each other for ever.
         """
         async with self._lock:
             if self.me.state is NodeState.PASSIVE:
@@ -176,7 +176,7 @@ class Membership:
     async def _alive(self) -> list[Node]:
         """The other nodes, without those that are dead; the rows of those that were silent for a lease are removed."""
         rows = {node.id: node for node in await self._table.nodes()}
-        if self._saved is not None and self.me.id not in rows:  # somebody took us for dead
+        if self._saved is not None and self.me.id not in rows:  # another node took us for dead
             if self.me.state in SHARING:
                 self._begin_again()
             await self._save()
@@ -234,7 +234,7 @@ class Membership:
         await self._hurry_others(self.routing.others.values())
 
     async def _hurry_others(self, nodes: Collection[Node]) -> None:
-        """Let them look now rather than at their next time. Who is gone need not be waited for."""
+        """Let them look now rather than at their next time. A node that is gone need not be waited for."""
         answers = await asyncio.gather(*[self._ask(node) for node in nodes])
         for node, answer in zip(nodes, answers, strict=True):
             if answer is False:
@@ -257,7 +257,7 @@ class Membership:
     async def admit(self, group: Workers, key: str, seconds: float) -> AsyncIterator[Node | None]:
         """Where a task of this key runs: None means here, and the key counts as under way until the block ends.
 
-        Waits while somebody else may still be at it, for at most so many seconds.
+        Waits while another node may still work on it, for at most `seconds`.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

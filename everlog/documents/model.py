@@ -1,18 +1,18 @@
 """What is stored about documents, and the decision about a write: pure, with time and ids as arguments.
 
 A write is: load the state, decide, store the decision if the document is still at the revision it was decided on. So
-revisions of a document are 1, 2, 3, … without hole or double, whoever writes.
+revisions of a document are 1, 2, 3, … without hole or double, no matter how many write.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import msgspec
 
 from everlog.core.values import Position
 from everlog.documents.bodies import digest, encode_body, merge, stored_body, without_nulls
-from everlog.documents.conditional import Preconditions
 from everlog.documents.ids import TransactionId, etag_of, next_id, time_uuid
 from everlog.documents.paths import DocumentPlace
 from everlog.errors import (
@@ -28,6 +28,69 @@ MAX_MESSAGES = 64
 MESSAGE_MS = 24 * 3600 * 1000
 
 Method = Literal["put", "patch", "delete", "post"]
+
+_TAG = re.compile(r'\s*(W/)?("[\x21\x23-\x7e\x80-\xff]*")\s*(?:,|$)')
+
+
+class EntityTags(msgspec.Struct, frozen=True):
+    """A list of entity tags, or `*`."""
+
+    any: bool = False
+    strong: frozenset[str] = frozenset()
+    weak: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, header: str, text: str) -> EntityTags:
+        """What a header says; InvalidDocument if it is no list of tags."""
+        if text.strip() == "*":
+            return cls(any=True)
+        at = 0
+        strong: set[str] = set()
+        weak: set[str] = set()
+        while at < len(text):
+            found = _TAG.match(text, at)
+            if found is None:
+                raise InvalidDocument("invalid-header", f'{header} is a list of entity tags such as "1f", or *')
+            (weak if found[1] else strong).add(found[2])
+            at = found.end()
+        if not strong and not weak:
+            raise InvalidDocument("invalid-header", f"{header} is empty")
+        return cls(strong=frozenset(strong), weak=frozenset(weak))
+
+    def match(self, tag: str | None, *, weakly: bool) -> bool:
+        """Whether the current tag is one of these; None: there is nothing to have a tag."""
+        if tag is None:
+            return False
+        if self.any:
+            return True
+        opaque = tag.removeprefix("W/")
+        if weakly:
+            return opaque in self.strong or opaque in self.weak
+        return tag in self.strong  # a weak tag matches nothing
+
+
+class Preconditions(msgspec.Struct, frozen=True):
+    """What must hold for a request to be carried out."""
+
+    if_match: EntityTags | None = None
+    if_none_match: EntityTags | None = None
+
+    @classmethod
+    def of(cls, if_match: str | None, if_none_match: str | None) -> Preconditions:
+        return cls(
+            None if if_match is None else EntityTags.parse("If-Match", if_match),
+            None if if_none_match is None else EntityTags.parse("If-None-Match", if_none_match),
+        )
+
+    def hold(self, tag: str | None) -> bool:
+        """Whether a write may go on."""
+        if self.if_match is not None and not self.if_match.match(tag, weakly=False):
+            return False
+        return self.if_none_match is None or not self.if_none_match.match(tag, weakly=True)
+
+    def unchanged(self, tag: str) -> bool:
+        """Whether a read may answer that nothing has changed."""
+        return self.if_none_match is not None and self.if_none_match.match(tag, weakly=True)
 
 
 class StoredMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -65,7 +128,7 @@ class DocumentRow(msgspec.Struct, frozen=True):
 class DocumentTransaction(msgspec.Struct, frozen=True):
     """A row of the outbox: the event of one write. `old_body` is what indexes may still hold.
 
-    `position`: where the event is in the log, for those who ask for one transaction; the outbox itself does not know.
+    `position`: where the event is in the log, if one transaction was asked for; the outbox itself does not know it.
     """
 
     uri: str

@@ -33,7 +33,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class NodeTable(ABC):
-    """Where the rows of nodes are kept. Every row has one writer, but anybody may remove one that is dead."""
+    """Where the rows of nodes are kept. Every row has one writer, but any node may remove that of a dead one."""
 
     @abstractmethod
     async def nodes(self) -> list[Node]:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from everlog.documents.filters.evaluation import field_value
-from everlog.documents.filters.nodes import Field, name_text
 from everlog.documents.filters.parser import parse_filter
+from everlog.documents.filters.tree import Field, name_text
 from everlog.errors import InvalidDocument
 
 NULL, BOOLEAN, NUMBER, TEXT, OTHER, END = range(6)

@@ -45,7 +45,7 @@ def parse_path(path: str) -> DocumentPlace:
     Only the last two segments matter: an element if the one before the last ends with `~`.
 
     >>> parse_path("abc~/1")
-    Place(uri='abc~', item='1')
+    DocumentPlace(uri='abc~', item='1')
     >>> parse_path("abc~/1/2").kind
     'document'
     """

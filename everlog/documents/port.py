@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace
-from everlog.documents.query import Batch
 from everlog.documents.query_plan import IndexRange
 
 
@@ -66,6 +65,20 @@ class TemplateIndex(NamedTuple):
     definition: str
 
 
+class FoundElement(NamedTuple):
+    """A row of a source: its key there, and the body."""
+
+    key: Any
+    body: str
+
+
+class Batch(NamedTuple):
+    """Rows in the order of the source; `more`: whether some may follow before the end of the range."""
+
+    entries: list[FoundElement]
+    more: bool
+
+
 Locate = Callable[[Index, str], bytes | None]
 """Where a body belongs in an index; None: its filter leaves it out. May raise InvalidDocument."""
 
@@ -81,7 +94,7 @@ class DocumentStore(ABC):
     async def accept(self, change: DocumentChange) -> bool:
         """Store a write; False, and nothing of it is visible, if the document is not at `change.expected` any more.
 
-        Raises Unreachable if nobody can say; then `load(…, settled=True)` does.
+        Raises Unreachable if the outcome is unknown; then `load(…, settled=True)` settles it.
         """
 
     @abstractmethod
@@ -142,7 +155,7 @@ class DocumentStore(ABC):
 
     @abstractmethod
     async def cut(self, uri: str, every: int) -> list[str]:
-        """Every so many-th id of a collection's elements, in order: where work on it may be divided."""
+        """Every n-th id of a collection's elements, in order: where work on it may be divided."""
 
     @abstractmethod
     async def build_part(
@@ -150,7 +163,7 @@ class DocumentStore(ABC):
     ) -> str | None:
         """Index the next elements with `after < id <= to`; the last of them, None if none was left.
 
-        Parts may be built by several at once, and twice. Whoever knows that all are done calls `finish`.
+        Parts may be built by several tasks at once, and twice. When all are done, the job calls `finish`.
         """
 
     @abstractmethod
@@ -217,4 +230,4 @@ class DocumentStore(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Finish what was begun and let go of the files."""
+        """Finish what was begun, and close files and connections."""

@@ -1,4 +1,4 @@
-"""Queries of a collection: read what the plan says, in bounded steps, until the page is full.
+"""Queries of a collection: read what the plan says, in bounded steps, until the page is full; and name the next page.
 
 The first read asks for a page; if the filter rejects much, the next ones ask for more. Rows read and rejected,
 requests, bytes and time are limited: a query that needs more ends with QueryLimited.
@@ -7,30 +7,37 @@ requests, bytes and time are limited: a query that needs more ends with QueryLim
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from everlog.documents.bodies import stored_body
-from everlog.documents.filters.evaluation import make_matcher
-from everlog.documents.filters.nodes import FilterNode, text_of
+from everlog.documents.bodies import decode_body, encode_body, stored_body
+from everlog.documents.filters.evaluation import field_value, make_matcher
 from everlog.documents.filters.parser import parse_filter
+from everlog.documents.filters.tree import Binary, Field, FilterNode, Literal, conjuncts, text_of
 from everlog.documents.indexes import Index
-from everlog.documents.order import BY_ID, Sort, SortKey, compare_keys, complete, keys_of, parse_sort, sort_elements
-from everlog.documents.page_token import behind, page_token, parse_token
+from everlog.documents.order import (
+    BY_ID,
+    ID,
+    Sort,
+    SortKey,
+    compare_keys,
+    complete,
+    key_of,
+    keys_of,
+    parse_sort,
+    sort_elements,
+)
+from everlog.documents.port import Batch
 from everlog.documents.query_plan import IndexRange, QueryPlan, helpful_index, make_plan, source_key
 from everlog.errors import InvalidDocument, QueryLimited
 from everlog.runtime.clock import Clock
 
 CHUNK = 200
-
-
-class FoundElement(NamedTuple):
-    """A row of a source: its key there, and the body."""
-
-    key: Any
-    body: str
+MAX_TOKEN = 4096
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -78,7 +85,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class QueryAnswer(NamedTuple):
-    """A page, and where the next one is (`filter=…` or `after=…`). Elements that nobody had to look at are raw JSON."""
+    """A page, and where the next one is (`filter=…` or `after=…`). Elements that were not decoded are raw JSON."""
 
     page: list[Any]
     plan: QueryPlan
@@ -89,13 +96,6 @@ class QueryAnswer(NamedTuple):
     def elements(self) -> list[Any]:
         """The page as exact JSON."""
         return [_decoded(one) for one in self.page]
-
-
-class Batch(NamedTuple):
-    """Rows in the order of the source; `more`: whether some may follow before the end of the range."""
-
-    entries: list[FoundElement]
-    more: bool
 
 
 Fetch = Callable[[Index | None, IndexRange, bool, int, int], Awaitable[Batch]]
@@ -165,7 +165,7 @@ class QueryRunner:
     async def _take(self, batch: Batch, accepted: list[Any]) -> None:
         for at, entry in enumerate(batch.entries):
             if at % CHUNK == CHUNK - 1:
-                await asyncio.sleep(0)  # others want to be served too
+                await asyncio.sleep(0)  # other requests want to be served, too
                 if self._clock.monotonic() > self._deadline:
                     raise self._limited("query-timeout", f"{self._limits.seconds:g} s were not enough")
             self._rows += 1
@@ -228,11 +228,11 @@ def _decoded(element: Any) -> Any:
     return stored_body(bytes(element).decode()) if isinstance(element, msgspec.Raw) else element
 
 
-def _bounded(name: str, value: int | None, default: int, most: int) -> int:
+def _bounded(name: str, value: int | None, default: int, maximum: int) -> int:
     if value is None:
         return default
-    if not 0 <= value <= most:
-        raise InvalidDocument("invalid-parameter", f"{name} is between 0 and {most:,}", parameter=name)
+    if not 0 <= value <= maximum:
+        raise InvalidDocument("invalid-parameter", f"{name} is between 0 and {maximum:,}", parameter=name)
     return value
 
 
@@ -241,3 +241,52 @@ def _rest(range_: IndexRange, last: Any, reverse: bool) -> IndexRange:
     if reverse:
         return IndexRange(range_.low, last)
     return IndexRange(last + ("\0" if isinstance(last, str) else b"\0"), range_.high)
+
+
+def page_token(element: Any, sort: Sort) -> str | None:
+    """Stands for the place right behind an element in a sort; None if its values are too long for a link."""
+    values = [field_value(element, item.names) for item in sort]
+    data = encode_body([",".join(map(str, sort)), values]).encode()
+    token = base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    return token if len(token) <= MAX_TOKEN else None
+
+
+def parse_token(token: str, sort: Sort) -> Sequence[SortKey]:
+    """The sort values of the element before the page; InvalidDocument if the token is of another query."""
+    try:
+        if len(token) > MAX_TOKEN:
+            raise ValueError("too long")
+        data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        text, values = decode_body(data)
+        if text != ",".join(map(str, sort)) or len(values) != len(sort) or not isinstance(values[-1], str):
+            raise ValueError("of another query")
+    except (InvalidDocument, ValueError, TypeError, binascii.Error) as error:
+        message = "'after' is taken from the link to a next page, of the same sort"
+        raise InvalidDocument("invalid-token", message) from error
+    return tuple(key_of(value) for value in values)
+
+
+def behind(condition: FilterNode | None, last_id: str, *, descending: bool) -> str:
+    """A filter for what follows an id; an older bound of the same kind gives way.
+
+    >>> from everlog.documents.filters.parser import parse_filter
+    >>> behind(parse_filter('id > "a" and b > 0'), "c", descending=False)
+    '(id > "c") and (b > 0)'
+    """
+    operator = "<" if descending else ">"
+    bound: FilterNode = Binary(operator, Field(ID), Literal(last_id))
+    kept = [one for one in conjuncts(condition) if not _is_bound(one, operator)]
+    whole = bound
+    for one in kept:
+        whole = Binary("and", whole, one)
+    return text_of(whole)
+
+
+def _is_bound(node: FilterNode, operator: str) -> bool:
+    return (
+        isinstance(node, Binary)
+        and node.operator == operator
+        and node.left == Field(ID)
+        and isinstance(node.right, Literal)
+        and isinstance(node.right.value, str)
+    )

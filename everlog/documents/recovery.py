@@ -24,7 +24,7 @@ from everlog.runtime.clock import Clock
 
 log = logging.getLogger("everlog.documents")
 
-DAY_SECONDS = 86_400
+DAY_S = 86_400
 
 
 class RecoveredTransactions(msgspec.Struct):
@@ -73,8 +73,8 @@ class StaleWindow(NamedTuple):
     def reached(self, stuck: Mapping[int, int]) -> dict[int, int]:
         """The checkpoints after the pass: before the first minute that holds a failure, and never within the last day,
         because rows may arrive late from elsewhere: that is looked through again every time."""
-        most = min(self.oldest, self.last)
-        found = {name: min(most, stuck[name] - 1) if name in stuck else most for name in self.starts}
+        latest = min(self.oldest, self.last)
+        found = {name: min(latest, stuck[name] - 1) if name in stuck else latest for name in self.starts}
         return {name: quantum for name, quantum in found.items() if quantum >= self.starts[name]}
 
 
@@ -104,7 +104,7 @@ class OutboxRecovery:
         return found
 
     async def stale(self) -> RecoveredTransactions:
-        """Complete what is older than the hot window, from the checkpoints on; remove what is completed for long."""
+        """Complete what is older than the hot window, from the checkpoints on; remove what was completed long ago."""
         window = await self.window()
         found = RecoveredTransactions()
         stuck: dict[int, int] = {}
@@ -123,7 +123,7 @@ class OutboxRecovery:
 
     async def forget(self) -> int:
         """Remove outbox rows that were completed long ago."""
-        before = self._ago(self._config.transaction_days * DAY_SECONDS)
+        before = self._ago(self._config.transaction_days * DAY_S)
         total = 0
         while count := await self._store.forget(before):
             total += count

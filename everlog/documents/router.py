@@ -1,22 +1,54 @@
 """Which node a write belongs to, and when that node may work on it. Pure.
 
 Routing only saves contention. Two nodes that disagree for a while do no harm: a write is accepted on the revision that
-it was decided on, whoever decides.
+it was decided on, whichever node decides.
 
-A node begins as activating: others send it what is its own, and it keeps that until everybody routes as it does and has
-ended its tasks of keys that have moved. A node that leaves is deactivating: it sends on what comes, and the next owner
-keeps that until the leaver has ended its tasks and is passive.
+A node begins as activating: others send it what is its own, and it keeps that until all others route as it does and
+have ended their tasks of keys that have moved. A node that leaves is deactivating: it sends on what comes, and the next
+owner keeps that until the leaving one has ended its tasks and is passive.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Collection, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 from everlog.documents.nodes import SHARING, Node, NodeState
-from everlog.documents.ring import HashRing
+from everlog.errors import MissingExtra
+
+try:
+    import mmh3
+except ImportError as error:
+    raise MissingExtra("server") from error
+
+VIRTUAL_NODES = 128
+
+
+def _hash(text: str) -> int:
+    found: int = mmh3.hash(text, signed=False)
+    return found
+
+
+class HashRing:
+    """Nodes on a circle, each at 128 places; a key belongs to the first node behind it.
+
+    >>> HashRing(["a"]).owner("any"), HashRing([]).owner("any")
+    ('a', None)
+    """
+
+    def __init__(self, nodes: Iterable[str]) -> None:
+        places = sorted((_hash(f"{node}#{number}"), node) for node in set(nodes) for number in range(VIRTUAL_NODES))
+        self._places = [place for place, _ in places]
+        self._nodes = [node for _, node in places]
+
+    def owner(self, key: str) -> str | None:
+        """The node of a key; None if there is no node."""
+        if not self._nodes:
+            return None
+        return self._nodes[bisect_right(self._places, _hash(key)) % len(self._nodes)]
 
 
 @functools.lru_cache(maxsize=32)
@@ -37,10 +69,10 @@ class Routing:
         self.view = hashlib.blake2b("\n".join(marks).encode(), digest_size=16).hexdigest()
 
     def place(self, key: str) -> Node | Literal["here", "wait"]:
-        """Where a task of this key runs now. `wait`: here, but somebody else may still be at it."""
+        """Where a task of this key runs now. `wait`: here, but another node may still work on it."""
         owner = self._current.owner(key)
         if owner is None:
-            return "here"  # nobody takes work any more; the store decides
+            return "here"  # no node takes work any more; the store decides
         if owner != self.me.id:
             return self.others[owner]
         if self.me.state is NodeState.ACTIVATING or self._previous.owner(key) != owner:
@@ -57,5 +89,5 @@ class Routing:
 
     @property
     def unconfirmed(self) -> list[Node]:
-        """Those who route otherwise, or still work on what has moved."""
+        """The nodes that route otherwise, or still work on what has moved."""
         return [node for node in self.others.values() if node.view != self.view]

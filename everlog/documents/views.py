@@ -1,14 +1,16 @@
 """Views and template indexes: what follows from a write elsewhere.
 
 A view's element is made equal to its source as it is now, whenever the source was written: so steps may be repeated
-and may come late. Whoever changed an element looks at the source once more: of two that do this at once, the last one
-to write finds what the other one saw. A view does not feed another view.
+and may come late. A task that changed an element looks at the source once more: of two tasks that do this at once, the
+last one to write finds what the other one saw. A view does not feed another view.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -20,13 +22,15 @@ from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
 from everlog.documents.model import DocumentCommand, DocumentTransaction
 from everlog.documents.paths import MAX_ITEM_BYTES, DocumentPlace
 from everlog.documents.port import DocumentStore, DocumentView, TemplateIndex
-from everlog.documents.templates import match_template, uri_prefix
 from everlog.errors import DocumentNotFound, InvalidDocument
 from everlog.runtime.clock import Clock
 
 log = logging.getLogger("everlog.documents")
 
-CACHE_SECONDS = 1.0
+CACHE_S = 1.0
+MAX_TEMPLATE = 1024
+_PARAMETER = re.compile(r"\{(\*|[A-Za-z_][A-Za-z0-9_]*)\}")
+_TEXT = re.compile(r"[A-Za-z0-9\-._~:/\[\]@!$&'()*+,;=]*")
 
 Apply = Callable[[DocumentCommand], Awaitable[object]]
 
@@ -48,7 +52,7 @@ class Followers:
 
     async def _definitions(self) -> tuple[list[DocumentView], list[TemplateIndex]]:
         now = self._clock.monotonic()
-        if self._read_at is None or now - self._read_at > CACHE_SECONDS:
+        if self._read_at is None or now - self._read_at > CACHE_S:
             self._views, self._templates = await self._store.views(), await self._store.template_indexes()
             self._read_at = now
         return self._views, self._templates
@@ -80,7 +84,7 @@ class Followers:
                 await self.show(view, DocumentPlace(uri, item))
 
     async def fill(self, owns: Callable[[str], bool]) -> int:
-        """Show what was there before a view was defined. Whoever is cut off leaves it to be done again."""
+        """Show what was there before a view was defined. A fill that is cut off is done again."""
         count = 0
         for view in await self._store.views():
             if view.filled or not owns(view.uri):
@@ -102,7 +106,7 @@ class Followers:
         return True
 
     async def _show_or_leave(self, view: DocumentView, source: DocumentPlace) -> None:
-        """What a view cannot take, as too large, is left out: it must not hold back the others."""
+        """What a view cannot take, because it is too large, is left out: it must not hold back the rest."""
         try:
             await self.show(view, source)
         except InvalidDocument as error:
@@ -137,3 +141,37 @@ class Followers:
     async def _ignore_absent(self, command: DocumentCommand) -> None:
         with contextlib.suppress(DocumentNotFound):  # another node may have been quicker
             await self._apply(command)
+
+
+@functools.lru_cache(maxsize=1000)
+def compile_template(template: str) -> re.Pattern[str]:
+    """The pattern of a template; every parameter stands for one or more characters without a slash."""
+    pieces = _PARAMETER.split(template)
+    literals = pieces[::2]
+    valid = len(pieces) > 1 and all(_TEXT.fullmatch(piece) for piece in literals) and len(template) <= MAX_TEMPLATE
+    if not valid or template.startswith("/") or template.endswith("/") or "//" in template or "}{" in template:
+        raise InvalidDocument(
+            "invalid-template", f"{template!r} is no template: it is a path with {{name}} or {{*}} in it"
+        )
+    return re.compile("([^/]+)".join(re.escape(piece) for piece in literals))
+
+
+def uri_prefix(template: str) -> str:
+    """What the uris of all documents and collections begin with whose paths may match.
+
+    An element's uri ends before its id, so the last segment does not count.
+
+    >>> uri_prefix("shop/orders~/{*}"), uri_prefix("{*}/x")
+    ('shop/orders~', '')
+    """
+    return template.partition("{")[0].rpartition("/")[0]
+
+
+def match_template(template: str, path: str) -> str | None:
+    """The values of the parameters, joined by ':'; None if the path does not match.
+
+    >>> match_template("abc/{*}", "abc/123")
+    '123'
+    """
+    found = compile_template(template).fullmatch(path)
+    return None if found is None else ":".join(found.groups())

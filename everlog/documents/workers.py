@@ -1,4 +1,4 @@
-"""Workers: one per key, so many at a time; the others wait in the order of asking, and not too many of them."""
+"""Workers: one per key, and a bounded number at a time; other tasks wait in the order of asking, up to a limit."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from contextlib import contextmanager
 from everlog.errors import Busy
 from everlog.runtime.keyed_lock import KeyedLock
 
-MOST = 1024
+MAX_TASKS = 1024
 STASH = 4096
 
 
 class Workers:
-    """One group of tasks. A key that somebody works on, or waits for, is under way.
+    """One group of tasks. A key that a task works on, or waits for, is under way.
 
     >>> Workers().keys
     []
     """
 
-    def __init__(self, *, most: int = MOST, stash: int = STASH) -> None:
+    def __init__(self, *, max_tasks: int = MAX_TASKS, stash: int = STASH) -> None:
         self._turns = KeyedLock()
-        self._slots = asyncio.Semaphore(most)
-        self._limit = most + stash
+        self._slots = asyncio.Semaphore(max_tasks)
+        self._limit = max_tasks + stash
         self._count = 0
         self._under_way: Counter[str] = Counter()
         self.watchers: list[Callable[[str], None]] = []
@@ -45,7 +45,7 @@ class Workers:
             self._leave(key)
 
     async def take(self, key: str) -> None:
-        """Wait for a worker; to be ended by `end`."""
+        """Wait for a worker; `end` lets it go."""
         if self._count >= self._limit:
             raise Busy(f"{self._limit:,} tasks are under way already: try again later")
         self._count += 1
@@ -63,7 +63,7 @@ class Workers:
             raise
 
     def end(self, key: str) -> None:
-        """Let the next one have the key, and another one the worker."""
+        """Leave the key to the next task that waits for it, and the worker to any."""
         self._slots.release()
         self._turns.end(key)
         self._count -= 1

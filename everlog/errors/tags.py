@@ -38,7 +38,7 @@ class EventsMissing(ViewIncomplete):
     def __init__(self, tag: str, missing: dict[str, list[int]], min_offset: UUID, max_offset: UUID) -> None:
         some = ", ".join(f"{pid}: {_numbers(numbers)}" for pid, numbers in list(missing.items())[:10])
         super().__init__(
-            f"tag {tag}: events did not appear within [foreign] gap_timeout (number per journal and tag: {some}), "
+            f"tag {tag}: events did not appear within [pekko] gap_timeout (number per journal and tag: {some}), "
             f"between {min_offset} and {max_offset}: see that their writer runs, then read again from {min_offset}"
         )
         self.tag = tag
@@ -52,7 +52,7 @@ class TooManyMissing(ViewIncomplete):
 
     def __init__(self, tag: str, persistence_id: str, count: int, limit: int) -> None:
         super().__init__(
-            f"tag {tag}: {count:,} events of {persistence_id} are missing, more than [foreign] max_missing_to_search "
+            f"tag {tag}: {count:,} events of {persistence_id} are missing, more than [pekko] max_missing_to_search "
             f"({limit:,}): rebuild the view with its own tools, or start after an offset behind the hole"
         )
         self.tag = tag
@@ -69,7 +69,7 @@ class SeqNrMissing(ViewIncomplete):
     def __init__(self, persistence_id: str, expected: int, seen: int) -> None:
         super().__init__(
             f"{persistence_id}: seqNr {expected} did not appear although {seen} is there: see that its writer runs and "
-            "read again, or accept gaps with [foreign] gap_free_sequence_numbers = false"
+            "read again, or accept gaps with [pekko] gap_free_sequence_numbers = false"
         )
         self.persistence_id = persistence_id
         self.expected = expected

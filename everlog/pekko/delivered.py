@@ -6,7 +6,7 @@ from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
 
-class Last(NamedTuple):
+class LastDelivered(NamedTuple):
     """`number` at `place`, noted at the steady time `updated`; `highest` is the latest place of all so far.
 
     `guess`: nothing was delivered yet; a first look at the tag saw `number` + 1 as the lowest.
@@ -20,22 +20,22 @@ class Last(NamedTuple):
 
 
 class DeliveredNumbers:
-    """Per journal the last number. Bounded: who was silent for long is forgotten."""
+    """The last number of each journal. Bounded: a journal that was silent for long is forgotten."""
 
     def __init__(self) -> None:
-        self._last: dict[str, Last] = {}
+        self._last: dict[str, LastDelivered] = {}
         self.forgot = False
 
     def __len__(self) -> int:
         return len(self._last)
 
-    def __iter__(self) -> Iterator[tuple[str, Last]]:
+    def __iter__(self) -> Iterator[tuple[str, LastDelivered]]:
         return iter(self._last.items())
 
-    def get(self, persistence_id: str) -> Last | None:
+    def get(self, persistence_id: str) -> LastDelivered | None:
         return self._last.get(persistence_id)
 
-    def put(self, persistence_id: str, last: Last) -> None:
+    def put(self, persistence_id: str, last: LastDelivered) -> None:
         self._last[persistence_id] = last
 
     def since(self, place: int) -> Mapping[str, int]:

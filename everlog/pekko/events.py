@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from everlog.errors import InvalidOffset
-from everlog.pekko.port import Content, SerializedPayload
+from everlog.pekko.port import EventContent, SerializedPayload
 from everlog.pekko.time_buckets import unix_ms
 
 _NONE: Mapping[str, int] = {}
@@ -21,7 +21,7 @@ class ResumePoint(msgspec.Struct, frozen=True):
     Everything up to `after` was delivered. Of the journals in `last` so were the events up to that number, although
     they lie behind `after`: that is so while another journal is held back. As text it is the offset alone, or JSON.
 
-    >>> Resume.parse(str(Resume(UUID("a4698000-8f19-11e5-8080-808080808080")))).last
+    >>> ResumePoint.parse(str(ResumePoint(UUID("a4698000-8f19-11e5-8080-808080808080")))).last
     {}
     """
 
@@ -39,8 +39,8 @@ class ResumePoint(msgspec.Struct, frozen=True):
             raise InvalidOffset(f"{text!r} is no offset: pass what str() of an event's `resume` gave") from error
 
 
-class ForeignEvent(msgspec.Struct, frozen=True):
-    """An event that another system wrote. Only that system's serializer can read the payload."""
+class PekkoEvent(msgspec.Struct, frozen=True):
+    """An event that Akka or Pekko wrote. Only its application's serializer can read the payload."""
 
     offset: UUID
     persistence_id: str
@@ -55,7 +55,7 @@ class ForeignEvent(msgspec.Struct, frozen=True):
     resume: ResumePoint | None = None
 
     @classmethod
-    def of(cls, persistence_id: str, seq_nr: int, place: int, content: Content, **more: Any) -> Self:
+    def of(cls, persistence_id: str, seq_nr: int, place: int, content: EventContent, **more: Any) -> Self:
         """An event from its row; `more` are the fields that not all rows have, and its offset."""
         return cls(
             persistence_id=persistence_id,

@@ -10,10 +10,10 @@ from everlog.pekko.settings import StageSettings
 from everlog.pekko.time_buckets import first_place, last_place, unix_ms
 
 # Buckets that are asked about at a time; some servers take no more keys in one statement.
-MOST_BUCKETS = 100
+MAX_BUCKETS = 100
 
 
-class Forward:
+class ForwardScan:
     """Reads bucket after bucket, each up to a delay before now, page by page. Past buckets without rows are skipped.
 
     `position`: all rows up to it were taken. `pending`: rows of a page that were not. `finished`: the fixed end of a
@@ -28,7 +28,7 @@ class Forward:
         self._buckets = settings.buckets
         self._end = None if live else last_place(now.wall)
         self._page: ReadRows | None = None
-        self._poll_at = now.steady + first_poll(settings.refresh, chance)
+        self._poll_at = now.steady + first_poll(settings.refresh_ms, chance)
         self._again = False
         self._skip = skip  # whether the buckets to come may well be empty
         self._empty = True  # whether the bucket under way is, so far
@@ -39,7 +39,7 @@ class Forward:
 
     def to(self, now: Now) -> int:
         """How far it may go now."""
-        to = last_place(now.wall - self._settings.delay)
+        to = last_place(now.wall - self._settings.delay_ms)
         return to if self._end is None else min(to, self._end)
 
     def take(self) -> TaggedRow:
@@ -61,7 +61,7 @@ class Forward:
                 return None
             to = self.to(now)
             bucket = self._buckets.of_place(self.position)
-            past = range(bucket, self._buckets.of_place(to), self._buckets.size)[:MOST_BUCKETS]
+            past = range(bucket, self._buckets.of_place(to), self._buckets.size)[:MAX_BUCKETS]
             if self._skip and len(past) > 1:
                 return FindBuckets(self._tag, tuple(past))
             if self.position < to:
@@ -98,13 +98,13 @@ class Forward:
             self._skip, self._empty = self._empty, True
         elif self._end is None:
             if self._poll_at <= now.steady:
-                self._poll_at = now.steady + self._settings.refresh
+                self._poll_at = now.steady + self._settings.refresh_ms
             self.next_at = now.steady if self._again else self._poll_at
             self._again = False
         elif to == self._end:
             self.finished = True
         else:
-            self.next_at = now.steady + max(1, unix_ms(self._end) + self._settings.delay - now.wall)
+            self.next_at = now.steady + max(1, unix_ms(self._end) + self._settings.delay_ms - now.wall)
 
 
 def first_poll(refresh: int, chance: random.Random) -> int:

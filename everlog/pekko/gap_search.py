@@ -7,30 +7,12 @@ clock of the missing event's writer may have been off.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from everlog.pekko.key_scans import KeyScan
 from everlog.pekko.port import EventKey, FetchRows, ReadKeys, RowPage, TaggedRow
 from everlog.pekko.time_buckets import Buckets, first_place, last_place
-
-
-class KeyScan:
-    """Visits all keys of some ranges, page by page."""
-
-    def __init__(self, ranges: Iterable[ReadKeys], visit: Callable[[EventKey], None]) -> None:
-        self._todo = list(reversed(list(ranges)))
-        self._visit = visit
-
-    def query(self) -> ReadKeys | None:
-        """The next one to ask; None at the end."""
-        return self._todo[-1] if self._todo else None
-
-    def answer(self, page: RowPage[EventKey]) -> None:
-        for key in page.items:
-            self._visit(key)
-        query = self._todo.pop()
-        if page.cursor is not None:
-            self._todo.append(query._replace(cursor=page.cursor))
 
 
 class AwaitedEvent(NamedTuple):
@@ -40,7 +22,7 @@ class AwaitedEvent(NamedTuple):
     sure: bool
 
 
-class Search:
+class GapSearch:
     """The missing events of one journal.
 
     `floor`: nothing of this journal at or below it is missing. `top`: the place of what showed the gap. `held`: events
@@ -87,10 +69,10 @@ class Search:
         self.looks += 1
 
 
-class Round:
+class SearchRound:
     """One look for everything that some searches miss."""
 
-    def __init__(self, tag: str, searches: Sequence[Search], buckets: Buckets, page_size: int, started: int) -> None:
+    def __init__(self, tag: str, searches: Sequence[GapSearch], buckets: Buckets, page_size: int, started: int) -> None:
         self.searches = searches
         self.started = started
         self._tag = tag
@@ -127,7 +109,7 @@ class Round:
             del self._matched[query.bucket]
 
 
-def _ranges(tag: str, searches: Iterable[Search], buckets: Buckets) -> list[ReadKeys]:
+def _ranges(tag: str, searches: Iterable[GapSearch], buckets: Buckets) -> list[ReadKeys]:
     """Per bucket one range that holds what each search wants of it; the newest bucket first."""
     spans: dict[int, tuple[int, int]] = {}
     for search in searches:

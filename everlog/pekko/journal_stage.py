@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from everlog.errors import EverlogError, SeqNrMissing
-from everlog.pekko.events import ForeignEvent
+from everlog.pekko.events import PekkoEvent
 from everlog.pekko.forward_scan import first_poll
+from everlog.pekko.pending_query import PendingQuery
 from everlog.pekko.port import (
     Complete,
     Deliver,
@@ -27,17 +28,16 @@ from everlog.pekko.port import (
     RowPage,
     Wait,
 )
-from everlog.pekko.query import Asking
 from everlog.pekko.settings import StageSettings
 from everlog.pekko.time_buckets import offset_of
 
-logger = logging.getLogger("everlog.tags.delay")
+logger = logging.getLogger("everlog.pekko")
 
 MAX_SEQ_NR = 2**63 - 1
 GAP_LOOK_MS = 200
-MOST_EMPTY = 6
+MAX_EMPTY_PARTITIONS = 6
 
-EventEffect: TypeAlias = Effect[ForeignEvent]
+EventEffect: TypeAlias = Effect[PekkoEvent]
 
 
 class JournalStage:
@@ -60,8 +60,8 @@ class JournalStage:
         self._expected = max(first, 1)
         self._last = last
         chance = chance or random.Random()
-        self._asking = Asking(settings, chance)
-        self._poll_at = now.steady + first_poll(settings.refresh, chance)
+        self._pending_query = PendingQuery(settings, chance)
+        self._poll_at = now.steady + first_poll(settings.refresh_ms, chance)
         self._wait_until = now.steady
 
         self._asked_deleted = False
@@ -82,12 +82,12 @@ class JournalStage:
                 delivered.append(self._deliver(row))
             if delivered or demand == 0:
                 return delivered
-            effect = self._asking.busy(now) or self._next(now)
+            effect = self._pending_query.busy(now) or self._next(now)
             if not isinstance(effect, Wait) or effect.until > now.steady:
                 return [effect]
 
     def answer(self, page: RowPage[Any], now: Now) -> None:
-        query = self._asking.answered()
+        query = self._pending_query.answered()
         if isinstance(query, ReadDeletedTo):
             self._asked_deleted = True
             if page.items[0] >= self._expected:
@@ -100,11 +100,11 @@ class JournalStage:
         self._pending.extend(page.items)
 
     def failed(self, error: EverlogError, now: Now) -> None:
-        self._asking.failed(error, now)
+        self._pending_query.failed(error, now)
 
     def _next_row(self, now: Now) -> JournalRow | None:
         """The next row that may go out; a gap drops what was read."""
-        while self._pending and self._asking.error is None:
+        while self._pending and self._pending_query.error is None:
             row = self._pending.popleft()
             if row.seq_nr < self._expected:
                 if row.seq_nr > 0:  # 0: a partition that was used and emptied
@@ -116,7 +116,7 @@ class JournalStage:
             self._pending.clear()
             self._reading = None
             self._seen = row.seq_nr
-            self._deadline = now.steady + self._settings.journal_gap_timeout
+            self._deadline = now.steady + self._settings.journal_gap_timeout_ms
             self._wait_until = now.steady
             self._asked_deleted = False  # perhaps the journal was deleted from meanwhile
         return None
@@ -128,17 +128,17 @@ class JournalStage:
             self._reading = None
         self._seen = 0
 
-    def _deliver(self, row: JournalRow) -> Deliver[ForeignEvent]:
+    def _deliver(self, row: JournalRow) -> Deliver[PekkoEvent]:
         assert row.seq_nr >= self._expected, "a journal's events go out by ascending number"
         self._expected = row.seq_nr + 1
         if self._reading is not None:
             self._lowest = self._reading.partition
         more = {"offset": offset_of(row.place), "tags": row.tags}
-        return Deliver(ForeignEvent.of(self._id, row.seq_nr, row.place, row.content, **more))
+        return Deliver(PekkoEvent.of(self._id, row.seq_nr, row.place, row.content, **more))
 
     def _next(self, now: Now) -> EventEffect:
         if not self._asked_deleted:
-            return self._asking.ask(ReadDeletedTo(self._id))
+            return self._pending_query.ask(ReadDeletedTo(self._id))
         if self._finished or self._expected > self._last:
             return Complete()
         if now.steady < self._wait_until:
@@ -148,14 +148,14 @@ class JournalStage:
             self._look_started = now.steady
             return self._read(partition)
         if self._reading.cursor is not None:
-            return self._asking.ask(self._reading)
+            return self._pending_query.ask(self._reading)
         self._exhausted(self._reading.partition, now)
         return Wait(now.steady) if self._reading is None else self._read(self._reading.partition)
 
     def _read(self, partition: int) -> EventEffect:
         self._read_any = False
         last = self._expected if self._seen else self._last
-        return self._asking.ask(ReadEvents(self._id, partition, self._expected, last))
+        return self._pending_query.ask(ReadEvents(self._id, partition, self._expected, last))
 
     def _exhausted(self, partition: int, now: Now) -> None:
         """A partition has no more: on to the next one, or wait, or that was all."""
@@ -164,18 +164,18 @@ class JournalStage:
         if self._settings.gap_free:
             more = partition <= partition_of(self._expected, self._settings.partition_size)
         else:
-            more = self._empty < MOST_EMPTY
+            more = self._empty < MAX_EMPTY_PARTITIONS
         if more:
             self._reading = self._reading._replace(partition=partition + 1)
             return
         self._reading = None
         if self._seen:
             if self._look_started >= self._deadline:
-                self._asking.error = SeqNrMissing(self._id, self._expected, self._seen)
+                self._pending_query.error = SeqNrMissing(self._id, self._expected, self._seen)
             self._wait_until = min(now.steady + GAP_LOOK_MS, max(self._deadline, now.steady))
         elif self._live and self._settings.gap_free:
             if self._poll_at <= now.steady:
-                self._poll_at = now.steady + self._settings.refresh
+                self._poll_at = now.steady + self._settings.refresh_ms
             self._wait_until = self._poll_at
         else:
             self._finished = True
@@ -188,8 +188,8 @@ class IdsStage:
         self._settings = settings
         self._live = live
         chance = chance or random.Random()
-        self._asking = Asking(settings, chance)
-        self._poll_at = now.steady + first_poll(settings.refresh, chance)
+        self._pending_query = PendingQuery(settings, chance)
+        self._poll_at = now.steady + first_poll(settings.refresh_ms, chance)
         self._wait_until = now.steady
         self._pending: deque[str] = deque()
         self._seen: set[str] = set()
@@ -200,17 +200,17 @@ class IdsStage:
         if demand == 0 or self._pending:
             count = min(demand, len(self._pending))
             return [Deliver(self._pending.popleft()) for _ in range(count)]
-        busy = self._asking.busy(now)
+        busy = self._pending_query.busy(now)
         if busy is not None:
             return [busy]
         if self._finished:
             return [Complete()]
         if now.steady < self._wait_until:
             return [Wait(self._wait_until)]
-        return [self._asking.ask(ReadIds(self._cursor))]
+        return [self._pending_query.ask(ReadIds(self._cursor))]
 
     def answer(self, page: RowPage[Any], now: Now) -> None:
-        self._asking.answered()
+        self._pending_query.answered()
         for found in page.items:
             if found not in self._seen:
                 self._seen.add(found)
@@ -219,11 +219,11 @@ class IdsStage:
         if page.cursor is None:
             self._finished = not self._live
             if self._poll_at <= now.steady:
-                self._poll_at = now.steady + self._settings.refresh
+                self._poll_at = now.steady + self._settings.refresh_ms
             self._wait_until = self._poll_at
 
     def failed(self, error: EverlogError, now: Now) -> None:
-        self._asking.failed(error, now)
+        self._pending_query.failed(error, now)
 
 
 def partition_of(seq_nr: int, size: int) -> int:

@@ -1,7 +1,7 @@
-"""What a reading stage asks for, what it gets, and the port to whoever answers.
+"""What a reading stage asks for, what it gets, and the port to the tables that answer.
 
 A stage is a pure machine: `step` says what to do next, `answer` and `failed` tell it what became of its query. It never
-waits and never reads a clock. `Stream` drives it; a test may as well.
+waits and never reads a clock. `StageStream` drives it; a test may as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SerializedPayload(NamedTuple):
     data: bytes
 
 
-class Content(NamedTuple):
+class EventContent(NamedTuple):
     """What a row holds of an event; `event_manifest` is the event adapter's."""
 
     writer_uuid: str
@@ -47,7 +47,7 @@ class TaggedRow(NamedTuple):
 
     key: EventKey
     seq_nr: int
-    content: Content
+    content: EventContent
 
 
 class JournalRow(NamedTuple):
@@ -55,7 +55,7 @@ class JournalRow(NamedTuple):
 
     seq_nr: int
     place: int
-    content: Content
+    content: EventContent
     tags: frozenset[str] = frozenset()
 
 
@@ -126,7 +126,7 @@ class ReadIds(NamedTuple):
 TableQuery: TypeAlias = ReadRows | FindBuckets | ReadKeys | FetchRows | ReadEvents | ReadDeletedTo | ReadIds
 
 
-class ForeignViews(Protocol):
+class PekkoViews(Protocol):
     """Views by tag as Akka or Pekko Persistence Cassandra keeps them. Everything may be asked again."""
 
     async def rows(self, query: ReadRows) -> RowPage[TaggedRow]: ...
@@ -138,7 +138,7 @@ class ForeignViews(Protocol):
     async def fetch(self, query: FetchRows) -> RowPage[TaggedRow]: ...
 
 
-class ForeignJournals(Protocol):
+class PekkoJournals(Protocol):
     """Their journals."""
 
     async def events(self, query: ReadEvents) -> RowPage[JournalRow]: ...
@@ -151,7 +151,7 @@ class ForeignJournals(Protocol):
         """The highest seqNr of one partition of a journal; None if that is empty."""
 
 
-class ForeignTables(ForeignViews, ForeignJournals, Protocol):
+class PekkoTables(PekkoViews, PekkoJournals, Protocol):
     """All of it."""
 
 

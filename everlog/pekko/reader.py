@@ -1,4 +1,4 @@
-"""The queries: by tag, by journal, and the ids of journals, on tables that others write."""
+"""The queries: by tag, by journal, and the ids of journals, on tables that Akka or Pekko writes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from everlog.config import CassandraConfig, ForeignConfig
+from everlog.config import CassandraConfig, PekkoConfig
 from everlog.errors import InvalidId, InvalidOffset, InvalidRange, InvalidTag, NotEnabled
-from everlog.pekko.events import ForeignEvent, ResumePoint
+from everlog.pekko.events import PekkoEvent, ResumePoint
 from everlog.pekko.journal_stage import MAX_SEQ_NR, IdsStage, JournalStage, partition_of
-from everlog.pekko.port import ForeignTables, ReadDeletedTo, Stage
+from everlog.pekko.port import PekkoTables, ReadDeletedTo, Stage
 from everlog.pekko.settings import StageSettings
 from everlog.pekko.stream import Sleep, StageStream, now_of
 from everlog.pekko.tag_stage import TagStage
@@ -26,19 +26,19 @@ MAX_TAG_BYTES = 1024
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class ForeignReader:
+class PekkoReader:
     """Reads what Akka or Pekko Persistence Cassandra wrote. Many queries may run at a time.
 
     >>> async def follow():
-    ...     async with open_reader(CassandraConfig(), ForeignConfig(keyspace="akka")) as reader:
+    ...     async with open_reader(CassandraConfig(), PekkoConfig(keyspace="akka")) as reader:
     ...         async for event in reader.tag("carts").live(after=None):
     ...             print(event.persistence_id, event.payload.data)
     """
 
     def __init__(
         self,
-        tables: ForeignTables,
-        config: ForeignConfig,
+        tables: PekkoTables,
+        config: PekkoConfig,
         *,
         clock: Clock | None = None,
         sleep: Sleep = asyncio.sleep,
@@ -52,17 +52,17 @@ class ForeignReader:
         self._sleep = sleep
         self._chance = chance or random.Random()
 
-    def tag(self, name: str) -> ForeignTag:
+    def tag(self, name: str) -> PekkoTag:
         """The events that carry a tag."""
         if not self._config.enabled:
-            raise NotEnabled("events by tag are off: set [foreign] enabled = true if the views are kept")
+            raise NotEnabled("events by tag are off: set [pekko] enabled = true if the views are kept")
         if not isinstance(name, str) or not 0 < len(name.encode()) <= MAX_TAG_BYTES:
             raise InvalidTag(f"a tag is text of 1 to {MAX_TAG_BYTES} bytes")
-        return ForeignTag(self, name)
+        return PekkoTag(self, name)
 
     def events(
         self, persistence_id: str, first: int = 0, last: int = MAX_SEQ_NR, *, live: bool = False
-    ) -> StageStream[ForeignEvent]:
+    ) -> StageStream[PekkoEvent]:
         """The events of one journal from `first` to `last`, both included, that are not deleted."""
         _check_id(persistence_id)
         if not 0 <= first <= last <= MAX_SEQ_NR:
@@ -76,7 +76,7 @@ class ForeignReader:
     def persistence_ids(self, *, live: bool = False) -> StageStream[str]:
         """The ids of all journals, each once, in any order. They are all kept in memory as long as this runs."""
         if not self._config.support_all_persistence_ids:
-            raise NotEnabled("the ids are not kept: set [foreign] support_all_persistence_ids = true if they are")
+            raise NotEnabled("the ids are not kept: set [pekko] support_all_persistence_ids = true if they are")
         return self.stream(IdsStage(self._settings, now_of(self._clock), live=live, chance=self._chance))
 
     async def highest_seq_nr(self, persistence_id: str) -> int:
@@ -92,7 +92,7 @@ class ForeignReader:
             partition += 1
         return highest
 
-    def tagged(self, tag: str, after: UUID | ResumePoint | None, *, live: bool) -> StageStream[ForeignEvent]:
+    def tagged(self, tag: str, after: UUID | ResumePoint | None, *, live: bool) -> StageStream[PekkoEvent]:
         now = now_of(self._clock)
         resume = after if isinstance(after, ResumePoint) else None
         offset = after if resume is None else resume.after
@@ -112,41 +112,41 @@ class ForeignReader:
         return StageStream(stage, self._tables, clock=self._clock, page_size=page_size, sleep=self._sleep)
 
 
-class ForeignTag:
+class PekkoTag:
     """One tag. `after` is exclusive: the offset of an event, or better its `resume`; `since` is a time, inclusive.
 
     Without either, a query begins at the first event.
     """
 
-    def __init__(self, reader: ForeignReader, name: str) -> None:
+    def __init__(self, reader: PekkoReader, name: str) -> None:
         self._reader = reader
         self.name = name
 
     def current(
         self, after: UUID | ResumePoint | None = None, *, since: datetime | None = None
-    ) -> StageStream[ForeignEvent]:
+    ) -> StageStream[PekkoEvent]:
         """What is there now; ends once the delay has passed, so that nothing visible late is left out."""
         return self._reader.tagged(self.name, _start(after, since), live=False)
 
     def live(
         self, after: UUID | ResumePoint | None = None, *, since: datetime | None = None
-    ) -> StageStream[ForeignEvent]:
+    ) -> StageStream[PekkoEvent]:
         """What is there and what will come; does not end."""
         return self._reader.tagged(self.name, _start(after, since), live=True)
 
 
 @asynccontextmanager
 async def open_reader(
-    cassandra: CassandraConfig, foreign: ForeignConfig, *, clock: Clock | None = None, trace: Trace | None = None
-) -> AsyncIterator[ForeignReader]:
-    """A reader on a Cassandra cluster: `async with open_reader(cassandra, foreign) as reader: …`."""
+    cassandra: CassandraConfig, pekko: PekkoConfig, *, clock: Clock | None = None, trace: Trace | None = None
+) -> AsyncIterator[PekkoReader]:
+    """A reader on a Cassandra cluster: `async with open_reader(cassandra, pekko) as reader: …`."""
     from everlog.cassandra.session import connect
     from everlog.pekko.tables import CassandraTables
 
-    StageSettings.of(foreign)  # what is wrong there is said before anything is connected
+    StageSettings.of(pekko)  # raises before anything is connected
     session = await connect(cassandra, trace)
     try:
-        yield ForeignReader(CassandraTables(session, foreign), foreign, clock=clock)
+        yield PekkoReader(CassandraTables(session, pekko), pekko, clock=clock)
     finally:
         await session.close()
 

@@ -7,11 +7,11 @@ from typing import Self
 
 import msgspec
 
-from everlog.config import ForeignConfig
+from everlog.config import PekkoConfig
 from everlog.errors import InvalidConfig
 from everlog.pekko.time_buckets import Buckets
 
-logger = logging.getLogger("everlog.tags.delay")
+logger = logging.getLogger("everlog.pekko")
 
 
 class StageSettings(msgspec.Struct, frozen=True):
@@ -21,16 +21,16 @@ class StageSettings(msgspec.Struct, frozen=True):
     first_bucket: int
     hold_all: bool
     page_size: int
-    refresh: int
-    delay: int
-    gap_timeout: int
-    new_pid_timeout: int
-    offset_scan: int
-    short_every: int | None
-    short_period: int | None
-    long_every: int | None
-    long_period: int | None
-    forget_after: int | None
+    refresh_ms: int
+    delay_ms: int
+    gap_timeout_ms: int
+    new_pid_timeout_ms: int
+    offset_scan_ms: int
+    short_interval_ms: int | None
+    short_period_ms: int | None
+    long_interval_ms: int | None
+    long_period_ms: int | None
+    forget_after_ms: int | None
     max_missing: int
     retry_attempts: int
     min_retry_ms: int
@@ -38,17 +38,17 @@ class StageSettings(msgspec.Struct, frozen=True):
     retry_jitter: float
     partition_size: int
     gap_free: bool
-    journal_gap_timeout: int
+    journal_gap_timeout_ms: int
     verbose: bool
 
     @classmethod
-    def of(cls, config: ForeignConfig) -> Self:
+    def of(cls, config: PekkoConfig) -> Self:
         """Check and convert; InvalidConfig names the setting that is wrong."""
         try:
             # From a file they were checked already; a caller's own object was not.
-            config = msgspec.convert(msgspec.to_builtins(config), ForeignConfig)
+            config = msgspec.convert(msgspec.to_builtins(config), PekkoConfig)
         except msgspec.ValidationError as error:
-            raise InvalidConfig(f"[foreign] {error}") from error
+            raise InvalidConfig(f"[pekko] {error}") from error
         buckets = Buckets.of(config.bucket_size)
         cleanup = config.cleanup_old_persistence_ids
         found = cls(
@@ -56,16 +56,16 @@ class StageSettings(msgspec.Struct, frozen=True):
             first_bucket=buckets.parse(config.first_time_bucket),
             hold_all=config.hold == "tag",
             page_size=config.page_size,
-            refresh=_ms(config.refresh_interval),
-            delay=_ms(config.eventual_consistency_delay),
-            gap_timeout=_ms(config.gap_timeout),
-            new_pid_timeout=_ms(config.new_persistence_id_scan_timeout),
-            offset_scan=_ms(config.offset_scanning_period),
-            short_every=_ms_unless(config.back_track_interval),
-            short_period=_ms_unless(config.back_track_period),
-            long_every=_ms_unless(config.back_track_long_interval),
-            long_period=_ms_unless(config.back_track_long_period),
-            forget_after=2 * buckets.size if cleanup == "default" else _ms_unless(cleanup),
+            refresh_ms=_ms(config.refresh_interval),
+            delay_ms=_ms(config.eventual_consistency_delay),
+            gap_timeout_ms=_ms(config.gap_timeout),
+            new_pid_timeout_ms=_ms(config.new_persistence_id_scan_timeout),
+            offset_scan_ms=_ms(config.offset_scanning_period),
+            short_interval_ms=_ms_unless(config.back_track_interval),
+            short_period_ms=_ms_unless(config.back_track_period),
+            long_interval_ms=_ms_unless(config.back_track_long_interval),
+            long_period_ms=_ms_unless(config.back_track_long_period),
+            forget_after_ms=2 * buckets.size if cleanup == "default" else _ms_unless(cleanup),
             max_missing=config.max_missing_to_search,
             retry_attempts=config.retry_attempts,
             min_retry_ms=_ms(config.retry_min_backoff),
@@ -73,43 +73,43 @@ class StageSettings(msgspec.Struct, frozen=True):
             retry_jitter=config.retry_random_factor,
             partition_size=config.target_partition_size,
             gap_free=config.gap_free_sequence_numbers,
-            journal_gap_timeout=_ms(config.events_by_persistence_id_gap_timeout),
+            journal_gap_timeout_ms=_ms(config.events_by_persistence_id_gap_timeout),
             verbose=config.verbose_debug_logging,
         )
         found._check()
         return found
 
     def _check(self) -> None:
-        if self.long_every is not None:
-            if self.short_every is None:
-                raise InvalidConfig("[foreign] back_track_long_interval needs back_track_interval: set it, or both off")
-            if self.short_every >= self.long_every:
-                raise InvalidConfig("[foreign] back_track_interval must be shorter than back_track_long_interval")
-        if self.forget_after is not None:
-            periods = (("back_track_period", self.short_period), ("back_track_long_period", self.long_period))
+        if self.long_interval_ms is not None:
+            if self.short_interval_ms is None:
+                raise InvalidConfig("[pekko] back_track_long_interval needs back_track_interval: set it, or both off")
+            if self.short_interval_ms >= self.long_interval_ms:
+                raise InvalidConfig("[pekko] back_track_interval must be shorter than back_track_long_interval")
+        if self.forget_after_ms is not None:
+            periods = (("back_track_period", self.short_period_ms), ("back_track_long_period", self.long_period_ms))
             for name, period in periods:
-                if period is not None and period >= 0.9 * self.forget_after:
+                if period is not None and period >= 0.9 * self.forget_after_ms:
                     raise InvalidConfig(
-                        f"[foreign] {name} must be shorter than 0.9 of cleanup_old_persistence_ids "
-                        f"({self.forget_after / 1000:g} s): else it finds journals that were forgotten meanwhile"
+                        f"[pekko] {name} must be shorter than 0.9 of cleanup_old_persistence_ids "
+                        f"({self.forget_after_ms / 1000:g} s): else it finds journals that were forgotten meanwhile"
                     )
         if self.retry_attempts == 0:
-            raise InvalidConfig("[foreign] retry_attempts counts the first try: at least 1, or -1 for ever")
+            raise InvalidConfig("[pekko] retry_attempts counts the first try: at least 1, or -1 for ever")
         if self.min_retry_ms > self.max_retry_ms:
-            raise InvalidConfig("[foreign] retry_min_backoff must not be above retry_max_backoff")
+            raise InvalidConfig("[pekko] retry_min_backoff must not be above retry_max_backoff")
 
     def warn(self) -> None:
         """Say what is allowed but unwise; once, when a reader is made."""
         if self.buckets.name == "second":
-            logger.warning("[foreign] bucket_size Second is for tests: every second is a query of its own")
-        if self.delay < 2000:
-            level = logging.WARNING if self.delay < 1000 else logging.INFO
+            logger.warning("[pekko] bucket_size Second is for tests: every second is a query of its own")
+        if self.delay_ms < 2000:
+            level = logging.WARNING if self.delay_ms < 1000 else logging.INFO
             logger.log(
-                level, "[foreign] eventual_consistency_delay below 2 s: events that become visible late are missed"
+                level, "[pekko] eventual_consistency_delay below 2 s: events that become visible late are missed"
             )
-        if self.forget_after is not None and self.forget_after < 2 * self.buckets.size:
+        if self.forget_after_ms is not None and self.forget_after_ms < 2 * self.buckets.size:
             logger.warning(
-                "[foreign] cleanup_old_persistence_ids is less than two buckets: journals of the last two stay known"
+                "[pekko] cleanup_old_persistence_ids is less than two buckets: journals of the last two stay known"
             )
 
 

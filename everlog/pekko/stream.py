@@ -14,8 +14,8 @@ from everlog.pekko.port import (
     Deliver,
     FetchRows,
     FindBuckets,
-    ForeignTables,
     Now,
+    PekkoTables,
     ReadDeletedTo,
     ReadEvents,
     ReadIds,
@@ -40,7 +40,7 @@ class StageStream(Generic[E]):
     """
 
     def __init__(
-        self, stage: Stage[E], tables: ForeignTables, *, clock: Clock, page_size: int, sleep: Sleep = asyncio.sleep
+        self, stage: Stage[E], tables: PekkoTables, *, clock: Clock, page_size: int, sleep: Sleep = asyncio.sleep
     ) -> None:
         self._stage = stage
         self._tables = tables
@@ -94,7 +94,7 @@ def now_of(clock: Clock) -> Now:
     return Now(clock.now_ms(), round(clock.monotonic() * 1000))
 
 
-async def _answer(tables: ForeignTables, query: TableQuery) -> RowPage[Any]:
+async def _answer(tables: PekkoTables, query: TableQuery) -> RowPage[Any]:
     match query:
         case ReadRows():
             return await tables.rows(query)

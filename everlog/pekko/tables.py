@@ -7,9 +7,9 @@ from uuid import UUID
 
 from everlog.cassandra.schema import quoted
 from everlog.cassandra.session import CassandraRow, Session, rows_of
-from everlog.config import ForeignConfig
+from everlog.config import PekkoConfig
 from everlog.pekko.port import (
-    Content,
+    EventContent,
     EventKey,
     FetchRows,
     FindBuckets,
@@ -32,7 +32,7 @@ PACKAGE = "everlog.pekko"
 class CassandraTables:
     """Answers the stages' queries from one keyspace."""
 
-    def __init__(self, session: Session, config: ForeignConfig) -> None:
+    def __init__(self, session: Session, config: PekkoConfig) -> None:
         self._session = session
         self._page_size = config.page_size
         self._cql = {
@@ -109,8 +109,8 @@ def _tagged(row: CassandraRow) -> TaggedRow:
     return TaggedRow(_key(row), row[3], _content(row[4:]))
 
 
-def _content(columns: CassandraRow) -> Content:
+def _content(columns: CassandraRow) -> EventContent:
     writer_uuid, event_manifest, ser_id, ser_manifest, event, meta_ser_id, meta_ser_manifest, meta = columns
     metadata = None if meta is None else SerializedPayload(meta_ser_id or 0, meta_ser_manifest or "", meta)
     payload = SerializedPayload(ser_id or 0, ser_manifest or "", event or b"")
-    return Content(writer_uuid or "", event_manifest or "", payload, metadata)
+    return EventContent(writer_uuid or "", event_manifest or "", payload, metadata)

@@ -19,12 +19,12 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 from everlog.errors import EventsMissing, EverlogError, TooManyMissing
-from everlog.pekko import backtrack
-from everlog.pekko.delivered import DeliveredNumbers, Last
-from everlog.pekko.events import ForeignEvent, ResumePoint
-from everlog.pekko.first_look import FirstLook
-from everlog.pekko.forward_scan import Forward
-from everlog.pekko.gap_search import AwaitedEvent, Round, Search, in_order
+from everlog.pekko.delivered import DeliveredNumbers, LastDelivered
+from everlog.pekko.events import PekkoEvent, ResumePoint
+from everlog.pekko.forward_scan import ForwardScan
+from everlog.pekko.gap_search import AwaitedEvent, GapSearch, SearchRound, in_order
+from everlog.pekko.key_scans import Backtrack, BacktrackScan, FirstLook, SeenNumbers
+from everlog.pekko.pending_query import PendingQuery
 from everlog.pekko.port import (
     Complete,
     Deliver,
@@ -38,16 +38,15 @@ from everlog.pekko.port import (
     TaggedRow,
     Wait,
 )
-from everlog.pekko.query import Asking
 from everlog.pekko.settings import StageSettings
 from everlog.pekko.time_buckets import first_place, offset_of
 
-logger = logging.getLogger("everlog.tags.delay")
+logger = logging.getLogger("everlog.pekko")
 
-# Rows that wait and numbers that are missing, in all searches; beyond that, all wait and no search is opened.
-MOST_HELD = 10_000
+# Rows that wait and missing numbers, of all searches together; beyond that, all rows wait and no search is opened.
+MAX_HELD = 10_000
 
-TagEffect: TypeAlias = Effect[ForeignEvent]
+TagEffect: TypeAlias = Effect[PekkoEvent]
 
 
 class TagStage:
@@ -69,26 +68,28 @@ class TagStage:
         self._settings = settings
         self._buckets = settings.buckets
         chance = chance or random.Random()
-        self._asking = Asking(settings, chance)
+        self._pending_query = PendingQuery(settings, chance)
         self._told: Callable[[TableQuery, RowPage[Any], Now], None] = self._rows_read
         self._read_next = False
 
         self._with_offset = after is not None
         self._origin = self._highest = first_place(settings.first_bucket) if after is None else after
-        self._forward = Forward(tag, settings, now, origin=self._origin, skip=after is None, live=live, chance=chance)
+        self._forward = ForwardScan(
+            tag, settings, now, origin=self._origin, skip=after is None, live=live, chance=chance
+        )
         self._known = DeliveredNumbers()
         for persistence_id, number in last:
-            self._known.put(persistence_id, Last(number, self._origin, self._origin, now.steady))
+            self._known.put(persistence_id, LastDelivered(number, self._origin, self._origin, now.steady))
 
         self._late: deque[AwaitedEvent] = deque()
         self._late_floor = 0
-        self._searches: dict[str, Search] = {}
+        self._searches: dict[str, GapSearch] = {}
         self._held = 0
-        self._round: Round | None = None
+        self._round: SearchRound | None = None
 
-        self._forget_at = now.steady + (settings.forget_after or 0)
-        self._back = backtrack.BackTrack(settings, now)
-        self._back_scan: backtrack.Scan | None = None
+        self._forget_at = now.steady + (settings.forget_after_ms or 0)
+        self._back = Backtrack(settings, now)
+        self._back_scan: BacktrackScan | None = None
         self._first_look: FirstLook | None = None
         if after is not None and FirstLook.needed(after, settings, now):
             self._first_look = FirstLook(tag, after, settings, self._known, now)
@@ -102,20 +103,20 @@ class TagStage:
                 delivered.append(self._deliver(row, now))
             if delivered or demand == 0:
                 return delivered
-            effect = self._asking.busy(now) or self._next(now)
+            effect = self._pending_query.busy(now) or self._next(now)
             if not isinstance(effect, Wait) or effect.until > now.steady:
                 return [effect]
 
     def answer(self, page: RowPage[Any], now: Now) -> None:
-        self._told(self._asking.answered(), page, now)
+        self._told(self._pending_query.answered(), page, now)
 
     def failed(self, error: EverlogError, now: Now) -> None:
         if self._back_scan is not None and self._told == self._looked_back and error.retriable:
             logger.warning("tag %s: a look back failed, the next one follows soon: %s", self._tag, error)
-            self._asking.give_up()
+            self._pending_query.give_up()
             self._back_scan = None
         else:
-            self._asking.failed(error, now)
+            self._pending_query.failed(error, now)
 
     def _next(self, now: Now) -> TagEffect:
         """The next query, or until when to wait. A wait that is over means: something changed, look again."""
@@ -132,7 +133,7 @@ class TagStage:
     def _ask(self, query: TableQuery, told: Callable[[TableQuery, RowPage[Any], Now], None]) -> TagEffect:
         self._told = told
         self._read_next = not isinstance(query, ReadRows)
-        return self._asking.ask(query)
+        return self._pending_query.ask(query)
 
     def _wake_at(self) -> int:
         times = [search.next_at for search in self._searches.values() if search.missing]
@@ -147,11 +148,11 @@ class TagStage:
 
     def _blocked(self) -> bool:
         """Whether rows must not be looked at now, because a gap holds them all back."""
-        return bool(self._searches) if self._settings.hold_all else self._held >= MOST_HELD
+        return bool(self._searches) if self._settings.hold_all else self._held >= MAX_HELD
 
     def _next_row(self, now: Now) -> TaggedRow | None:
         """The next row that may go out."""
-        while self._asking.error is None:
+        while self._pending_query.error is None:
             if self._late:
                 waiting = self._late.popleft()
                 if self._may_go(waiting.row, now, sure=waiting.sure):
@@ -181,7 +182,7 @@ class TagStage:
         if sure or number <= last.number + 1:
             return True
         self._open(
-            pid, range(last.number + 1, number), row, floor=last.place, timeout=self._settings.gap_timeout, now=now
+            pid, range(last.number + 1, number), row, floor=last.place, timeout=self._settings.gap_timeout_ms, now=now
         )
         return False
 
@@ -193,27 +194,27 @@ class TagStage:
             return True
         missing = range(1, number)
         if self._with_offset:
-            if settings.new_pid_timeout == 0 or bucket < self._buckets.at(now.wall):
+            if settings.new_pid_timeout_ms == 0 or bucket < self._buckets.at(now.wall):
                 return True
             # What is before the offset cannot be told from what is missing: look for the nearest only.
             missing = missing[-settings.max_missing :]
         elif self._known.forgot and len(missing) > settings.max_missing:
             return True  # known once, and all that a search could find would be known still
         floor = max(first_place(bucket - self._buckets.size), self._origin)
-        self._open(pid, missing, row, floor=floor, timeout=settings.new_pid_timeout, now=now, soft=True)
+        self._open(pid, missing, row, floor=floor, timeout=settings.new_pid_timeout_ms, now=now, soft=True)
         return False
 
-    def _deliver(self, row: TaggedRow, now: Now) -> Deliver[ForeignEvent]:
+    def _deliver(self, row: TaggedRow, now: Now) -> Deliver[PekkoEvent]:
         place, pid, number = row.key
         last = self._known.get(pid)
         assert last is None or last.guess or last.number < number, "a journal's events go out by ascending number"
-        self._known.put(pid, Last(number, place, max(place, last.highest) if last else place, now.steady))
+        self._known.put(pid, LastDelivered(number, place, max(place, last.highest) if last else place, now.steady))
         self._highest = max(self._highest, place)
         if self._settings.verbose:
             logger.debug("tag %s: number %d of %s, seqNr %d", self._tag, number, pid, row.seq_nr)
         offset = offset_of(place)
         more = {"tags": self._tags, "tag_seq_nr": number, "resume": self._resume(offset, place)}
-        return Deliver(ForeignEvent.of(pid, row.seq_nr, place, row.content, offset=offset, **more))
+        return Deliver(PekkoEvent.of(pid, row.seq_nr, place, row.content, offset=offset, **more))
 
     def _resume(self, offset: UUID, place: int) -> ResumePoint:
         position = self._forward.position
@@ -229,10 +230,10 @@ class TagStage:
         self, pid: str, missing: range, row: TaggedRow | None, *, floor: int, timeout: int, now: Now, soft: bool = False
     ) -> None:
         if len(missing) > self._settings.max_missing:
-            self._asking.error = TooManyMissing(self._tag, pid, len(missing), self._settings.max_missing)
+            self._pending_query.error = TooManyMissing(self._tag, pid, len(missing), self._settings.max_missing)
             return
         top = self._forward.position if row is None else row.key.place
-        search = Search(pid, missing, floor=floor, top=top, deadline=now.steady + timeout, soft=soft)
+        search = GapSearch(pid, missing, floor=floor, top=top, deadline=now.steady + timeout, soft=soft)
         search.next_at = now.steady
         self._searches[pid] = search
         self._held += len(missing)
@@ -240,7 +241,7 @@ class TagStage:
             search.held.append(row)
             self._held += 1
 
-    def _hold(self, search: Search, row: TaggedRow, now: Now) -> None:
+    def _hold(self, search: GapSearch, row: TaggedRow, now: Now) -> None:
         """A row of a journal that is held back; it may be the very one that is missing."""
         if row.key.tag_seq_nr not in search.missing:
             search.held.append(row)
@@ -257,7 +258,7 @@ class TagStage:
                 return None
             for search in due:
                 search.aim(self._buckets, origin=self._origin, to=self._forward.to(now))
-            self._round = Round(self._tag, due, self._buckets, self._settings.page_size, now.steady)
+            self._round = SearchRound(self._tag, due, self._buckets, self._settings.page_size, now.steady)
         query = self._round.query()
         if query is not None:
             return self._ask(query, self._searched)
@@ -272,24 +273,24 @@ class TagStage:
         else:
             self._round.found_keys(page)
 
-    def _settle(self, looked: Round, now: Now) -> None:
-        """After a look: who has all is done; whose time was over when the look began is done or fails."""
+    def _settle(self, looked: SearchRound, now: Now) -> None:
+        """After a look: a search that has all is done; one whose time was over when the look began is done or fails."""
         late = [one for one in looked.searches if one.missing and looked.started >= one.deadline]
         failed = [one for one in late if not one.soft]
         if failed:
             missing = {one.persistence_id: sorted(one.missing) for one in failed}
             low, high = min(one.floor for one in failed), max(one.top for one in failed)
-            self._asking.error = EventsMissing(self._tag, missing, offset_of(low), offset_of(high))
+            self._pending_query.error = EventsMissing(self._tag, missing, offset_of(low), offset_of(high))
             return
         for search in late:
             search.missing.clear()
         for search in looked.searches:
-            search.next_at = min(now.steady + self._settings.refresh, max(search.deadline, now.steady))
+            search.next_at = min(now.steady + self._settings.refresh_ms, max(search.deadline, now.steady))
         done = [one for one in self._searches.values() if not one.missing]
         if not self._settings.hold_all or len(done) == len(self._searches):
             self._release(done, now)
 
-    def _release(self, searches: Sequence[Search], now: Now) -> None:
+    def _release(self, searches: Sequence[GapSearch], now: Now) -> None:
         if not searches:
             return
         floor = min(one.floor for one in searches)
@@ -336,9 +337,9 @@ class TagStage:
         assert self._back_scan is not None
         self._back_scan.answer(page)
 
-    def _compare(self, pid: str, seen: backtrack.Seen, now: Now) -> None:
+    def _compare(self, pid: str, seen: SeenNumbers, now: Now) -> None:
         """Open a search if a journal has rows behind the position that did not go out."""
-        if pid in self._searches or self._asking.error is not None or self._held >= MOST_HELD:
+        if pid in self._searches or self._pending_query.error is not None or self._held >= MAX_HELD:
             return  # searched already, or later
         last = self._known.get(pid)
         if last is None:
@@ -351,7 +352,7 @@ class TagStage:
             first = min(seen.lowest, last.number + 1) if last.guess else last.number + 1
         if seen.highest >= first:
             missing = range(first, seen.highest + 1)
-            self._open(pid, missing, None, floor=floor, timeout=self._settings.gap_timeout, now=now)
+            self._open(pid, missing, None, floor=floor, timeout=self._settings.gap_timeout_ms, now=now)
 
     def _read(self, now: Now) -> TagEffect | None:
         if self._blocked() or self._forward.pending:
@@ -371,7 +372,7 @@ class TagStage:
     # Bounded memory.
 
     def _forget(self, now: Now) -> None:
-        after = self._settings.forget_after
+        after = self._settings.forget_after_ms
         if after is not None and now.steady >= self._forget_at:
             self._forget_at = now.steady + after
             below = first_place(self._buckets.of_place(self._forward.position) - self._buckets.size)

@@ -64,7 +64,7 @@ def last_place(ms: int) -> int:
 
 
 def check_offset(value: object, now_ms: int) -> int:
-    """The place of an offset that somebody hands in."""
+    """The place of an offset that a caller passes."""
     # Not `UUID.version`: that is None where the variant bits differ, and ordering UUIDs may well have such.
     if not isinstance(value, UUID) or value.int >> 76 & 0xF != 1:
         raise InvalidOffset(f"{value!r} is not an offset: pass the time-UUID (version 1) of an event, or nothing")
@@ -88,7 +88,7 @@ class Buckets(NamedTuple):
     def of(cls, name: str) -> Buckets:
         size = SIZES.get(name.lower())
         if size is None:
-            raise InvalidConfig(f"[foreign] bucket_size is {name!r}: it must be Day, Hour or Minute")
+            raise InvalidConfig(f"[pekko] bucket_size is {name!r}: it must be Day, Hour or Minute")
         return cls(name.lower(), size)
 
     def at(self, ms: int) -> int:
@@ -111,7 +111,7 @@ class Buckets(NamedTuple):
             found = datetime.strptime(text, pattern).replace(tzinfo=UTC)
         except ValueError:
             raise InvalidConfig(
-                f"[foreign] first_time_bucket is {text!r}: it must look like yyyyMMddTHH:mm, or yyyyMMdd with "
+                f"[pekko] first_time_bucket is {text!r}: it must look like yyyyMMddTHH:mm, or yyyyMMdd with "
                 "buckets of a day, or yyyyMMddTHH with buckets of an hour"
             ) from None
         return self.at(int(found.timestamp()) * 1000)

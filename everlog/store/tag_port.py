@@ -1,4 +1,9 @@
-"""The tables of events by tag: the order plan, the watermark, the views, and an index of their buckets."""
+"""The tables of events by tag: the order plan, the watermark, the views, and an index of their buckets.
+
+They are tables of the store, not of `everlog.tags`, because the pipeline writes their rows in the same batch as the
+events: first an event's own row, then its rows in the views, before the head that says that both are there.
+`everlog.tags` reads them through this port.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +85,7 @@ class TagTables(ABC):
 
     @abstractmethod
     async def add_plan(self, plan: TagPlan) -> bool:
-        """Add the next plan. False if it is not known to be in: somebody else was faster, or there was no answer."""
+        """Add the next plan. False if it is not known to be in: another pipeline was faster, or there was no answer."""
 
     @abstractmethod
     async def drop_plans(self, below: int) -> None:

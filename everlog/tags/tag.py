@@ -21,7 +21,7 @@ from everlog.errors import InvalidInput, InvalidOffset, InvalidRange, NotReplica
 from everlog.journal.parts import Parts
 from everlog.store.tag_port import TagRow, TagTables
 from everlog.tags.read_retry import Patience
-from everlog.tags.upkeep import Refs, Verified, all_journals, drop, verify_journal
+from everlog.tags.upkeep import JournalRefs, Verified, all_journals, drop_rows, verify_journal
 from everlog.tags.view_reader import read_range
 from everlog.tags.watermarks import Watermarks
 
@@ -73,7 +73,7 @@ class TagInfo(msgspec.Struct, frozen=True):
 
 
 class Tags:
-    """All views by tag of an open log; its readers share one poll of the watermark."""
+    """All views by tag of an open log; their readers share one poll of the watermark."""
 
     def __init__(self, parts: Parts) -> None:
         tables = parts.store.tags
@@ -176,7 +176,7 @@ class Tag:
         """Count again: every event that journals hold with this tag must be in the view, once, with its number."""
         store, config = self._tags.parts.store, self._tags.parts.config
         (tag,) = self.names
-        report, refs = Verified(tag), Refs(store)
+        report, refs = Verified(tag), JournalRefs(store)
         async for place in all_journals(store, config):
             ref = await refs.of(*place)
             if ref is not None and report.right:
@@ -195,7 +195,7 @@ class Tag:
 
         everything = topic is None and journal_id is None
         (tag,) = self.names
-        return sum([count async for count in drop(self._tags.tables, tag, None if everything else wanted)])
+        return sum([count async for count in drop_rows(self._tags.tables, tag, None if everything else wanted)])
 
     async def _current(self, start: TimeUuid, token: Position | None) -> AsyncGenerator[list[TaggedEvent], None]:
         watermark = await self._begin(start, token)
@@ -259,7 +259,7 @@ async def _each(pages: AsyncGenerator[list[TaggedEvent], None]) -> AsyncIterator
 def parse_start(
     after: TagOffset, since: datetime | None, token: Position | str | None
 ) -> tuple[TimeUuid, Position | None]:
-    """Where to read from, and which position must have been reached. Nothing is asked of anybody yet."""
+    """Where to read from, and which position must have been reached. Nothing is read yet."""
     position = Position.parse(token) if isinstance(token, str) else token
     if isinstance(after, str) and ":" in after:
         after = Position.parse(after)

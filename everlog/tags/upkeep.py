@@ -30,8 +30,9 @@ TOP = (1 << 20) - 1
 _beginning = msgspec.json.Decoder(dict[int, int]).decode
 
 
-class Before(NamedTuple):
-    """What has no place in the order by itself: rows below `offsets`, by partition, that lie right below `tick`."""
+class UnplannedRows(NamedTuple):
+    """Rows from before the first plan, which have no place in the order by themselves: those below `offsets`, by
+    partition. They lie right below `tick`."""
 
     tick: int
     offsets: Mapping[int, int]
@@ -49,10 +50,10 @@ class JournalRef(NamedTuple):
     topic: Topic
     id: str
     number: int
-    before: Before
+    unplanned: UnplannedRows
 
 
-async def pinned_order(store: Store, topic: Topic) -> tuple[int, Before] | None:
+async def pinned_order(store: Store, topic: Topic) -> tuple[int, UnplannedRows] | None:
     """A topic's number and its rows from before the order began; None if nothing of it was ever planned."""
     tables = tables_of(store)
     numbers = {name: int(key.rpartition(":")[2]) for key, name in (await tables.settings(TOPIC_NUMBER)).items()}
@@ -60,10 +61,10 @@ async def pinned_order(store: Store, topic: Topic) -> tuple[int, Before] | None:
     start = await tables.settings(START)
     if topic.name not in numbers or BEGINNING + topic.name not in pinned or START not in start:
         return None
-    return numbers[topic.name], Before(int(start[START]), _beginning(pinned[BEGINNING + topic.name]))
+    return numbers[topic.name], UnplannedRows(int(start[START]), _beginning(pinned[BEGINNING + topic.name]))
 
 
-class Refs:
+class JournalRefs:
     """Journals with what is pinned about their topics' order; each topic is looked up once."""
 
     def __init__(self, store: Store) -> None:
@@ -124,7 +125,7 @@ async def _entries(store: Store, config: Config, ref: JournalRef, head: Head) ->
         if offset is None and tags:
             # Downwards within its record, as the rows come: deletes take away the lowest, and move no other.
             record, index = row.offset, index - 1 if row.offset == record else TOP
-            offset = ref.before.place(row, ref.number, index)
+            offset = ref.unplanned.place(row, ref.number, index)
         if offset is None:
             continue
         for tag in sorted(tags):
@@ -183,8 +184,8 @@ async def rebuild_journal(store: Store, config: Config, ref: JournalRef, wanted:
 
 
 async def _take_back(store: Store, ref: JournalRef, head: Head, entries: Sequence[TagEntry]) -> None:
-    """Remove what was deleted from the journal meanwhile. Whoever deletes later finds these rows by himself: he
-    writes the head first."""
+    """Remove what was deleted from the journal meanwhile. A later delete finds these rows by itself: it writes the
+    head first."""
     now = await store.head(ref.topic.name, ref.id)
     gone = now is None or not exists(now) or now.record_id != head.record_id
     for entry in entries:
@@ -241,7 +242,7 @@ async def _deleted(store: Store, ref: JournalRef, head: Head, entry: TagEntry) -
     return entry.row.event.seq_nr <= now.delete_to
 
 
-async def drop(tables: TagTables, tag: str, wanted: Callable[[TagRow], bool] | None = None) -> AsyncIterator[int]:
+async def drop_rows(tables: TagTables, tag: str, wanted: Callable[[TagRow], bool] | None = None) -> AsyncIterator[int]:
     """Remove a tag's rows up to the watermark, all or those of some journals; says how many, bucket by bucket.
 
     Only buckets that end below the watermark leave the index: in others the pipeline may be writing.

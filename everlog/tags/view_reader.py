@@ -1,4 +1,4 @@
-"""Reading views by tag: pages of events in the one order that all tagged events have.
+"""The reader of views by tag: pages of events in the one order that all tagged events have.
 
 A view is stored in buckets, and perhaps in shards; where the size of buckets was changed they overlap. So a read
 merges sorted sources, and opens each of them only when its time has come. It never reads beyond the watermark: below
@@ -15,7 +15,7 @@ from everlog.core.timeuuid import TimeUuid
 from everlog.store.tag_port import TagRow, TagTables
 from everlog.tags.read_retry import ReadRetry
 
-LEAST_PER_SOURCE = 16
+MIN_ROWS_PER_SOURCE = 16
 # A page is bounded in bytes, too: the first one is small, then the size of its rows decides.
 FIRST_ROWS = 100
 PAGE_BYTES = 8 * 1024 * 1024
@@ -24,14 +24,14 @@ PAGE_BYTES = 8 * 1024 * 1024
 class PageRoom:
     """How many rows fit into a page, by the size of those that came last."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.rows = min(most, FIRST_ROWS)
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
+        self.rows = min(max_rows, FIRST_ROWS)
 
     def saw(self, page: list[TagRow]) -> None:
         if page:
             size = sum(len(row.event.data or "") + 200 for row in page) // len(page)
-            self.rows = max(1, min(self._most, PAGE_BYTES // size))
+            self.rows = max(1, min(self._max_rows, PAGE_BYTES // size))
 
 
 class RowSource:
@@ -82,7 +82,7 @@ async def read_range(
 ) -> AsyncGenerator[list[TagRow], None]:
     """Pages of the events of all these tags with `after < offset <= upto`, in order; at most one page is held."""
     waiting = await _sources(tables, tags, after, upto, retry)
-    room = PageRoom(max(page_size // max(1, _most_at_once(waiting)), min(LEAST_PER_SOURCE, page_size)))
+    room = PageRoom(max(page_size // max(1, _max_overlap(waiting)), min(MIN_ROWS_PER_SOURCE, page_size)))
     opened: list[tuple[TimeUuid, int, RowSource]] = []
 
     async def refill(number: int, source: RowSource) -> None:
@@ -127,15 +127,15 @@ async def _sources(
     return sorted(found.values(), key=lambda source: source.bucket.first, reverse=True)
 
 
-def _most_at_once(sources: Sequence[RowSource]) -> int:
-    """How many sources overlap at most: between so many a page is shared."""
+def _max_overlap(sources: Sequence[RowSource]) -> int:
+    """How many sources overlap at most: as many share a page."""
     edges = sorted(
         edge
         for source in sources
         for edge in ((source.bucket.start, 1), (source.bucket.start + source.bucket.size, -1))
     )
-    most = now = 0
+    maximum = now = 0
     for _, change in edges:
         now += change
-        most = max(most, now)
-    return most
+        maximum = max(maximum, now)
+    return maximum

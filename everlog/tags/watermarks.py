@@ -1,4 +1,4 @@
-"""The watermark as it moves: one poll for all readers of a process, and none while nobody waits."""
+"""The watermark as it moves: one poll for all readers of a process, and none while no reader waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everlog.tags.read_retry import Patience
 
 
 class Watermarks:
-    """Whoever waits is woken by the poll that they all share. Cancelling one of them disturbs no other."""
+    """Readers that wait are woken by the poll that they all share. Cancelling one of them disturbs no other."""
 
     def __init__(self, tables: TagTables, config: TagsConfig) -> None:
         self._tables = tables
@@ -69,7 +69,7 @@ class Watermarks:
                     future.set_exception(error)
 
     async def close(self) -> None:
-        """Wake all who wait: there is nothing to wait for any more."""
+        """Wake all readers that wait: there is nothing to wait for any more."""
         self._closed = True
         for future in self._waiting:
             if not future.done():

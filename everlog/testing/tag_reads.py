@@ -154,7 +154,7 @@ class TagReading(TagSuite):
         assert await everything(everlog.tag("t"), after=event.offset, token=token) == []
 
     async def test_a_short_failure_of_the_store(self, everlog: Everlog) -> None:
-        """The stream goes on: nothing is lost, nothing comes twice, nobody has to begin again."""
+        """The stream goes on: nothing is lost, nothing comes twice, no reader has to begin again."""
         given = await self.fill(everlog, 12, journals=1)
         await replicate(everlog)
         counted = Counting(everlog.parts.store.tags, fails_at={2, 3, 5})

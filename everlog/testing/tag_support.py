@@ -18,7 +18,7 @@ from everlog.errors import Unreachable
 from everlog.journal.parts import make_parts
 from everlog.store.tag_port import TagTables
 from everlog.tags.tag import Tag, TaggedEvent, Tags
-from everlog.tags.upkeep import Refs, all_journals, rebuild_journal
+from everlog.tags.upkeep import JournalRefs, all_journals, rebuild_journal
 from everlog.testing.replication import replicate
 
 PATIENCE = 30.0
@@ -52,7 +52,7 @@ async def payloads(tag: Tag, **how: Any) -> list[Any]:
 
 
 async def take(events: AsyncIterator[Any], count: int) -> list[Any]:
-    """The next so many, which must come."""
+    """The next `count` events, which must come."""
     async with asyncio.timeout(PATIENCE):
         return [await anext(events) for _ in range(count)]
 
@@ -79,7 +79,7 @@ class TagSuite:
         return everlog.parts.clock  # type: ignore[return-value]
 
     async def fill(self, log: Everlog, count: int, *, tags: Sequence[str] = ("t",), journals: int = 3) -> list[Any]:
-        """So many events, over some journals; their payloads."""
+        """As many events, over some journals; their payloads."""
         orders = log.journal("orders")
         for number in range(count):
             await orders.append(f"o-{number % journals}", [Event(number, tags=tags)])
@@ -88,7 +88,7 @@ class TagSuite:
 
 async def rebuild_all(log: Everlog, tags: Sequence[str] | None = None) -> int:
     """What the Spark job does, in this process."""
-    parts, refs = log.parts, Refs(log.parts.store)
+    parts, refs = log.parts, JournalRefs(log.parts.store)
     written = 0
     async for place in all_journals(parts.store, parts.config):
         ref = await refs.of(*place)

@@ -81,8 +81,8 @@ class TagWriting(TagSuite):
 
     @pytest.mark.parametrize("batch", [1, 2, 5, None])
     async def test_a_crash_after_every_batch(self, everlog: Everlog, batch: int | None) -> None:
-        """The pipeline dies before it publishes, again and again: every event is in the view once, in order. Whoever
-        appended never has to come back for that."""
+        """The pipeline dies before it publishes, again and again: every event is in the view once, in order. Their
+        writers never have to come back for that."""
         given = await self.fill(everlog, 20, journals=4)
         for leave in (3, 2, 1, 0):
             await replicate(everlog, leave=leave, batch=batch, publish=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from decimal import Decimal
 
@@ -10,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.documents.filters.evaluation import make_matcher, uses_time
-from everlog.documents.filters.nodes import Binary, Field, FilterNode, FunctionCall, Literal, Unary, text_of
 from everlog.documents.filters.parser import parse_filter
 from everlog.documents.filters.patterns import check_pattern
+from everlog.documents.filters.tree import Binary, Field, FilterNode, FunctionCall, Literal, Unary, text_of
 from everlog.errors import InvalidDocument
 from tests.models.document_filter import naive_match
 
@@ -200,7 +201,7 @@ EVIL = [
 @pytest.mark.parametrize("pattern", EVIL)
 @pytest.mark.parametrize("length", [30, 1000, 100_000])
 def test_no_pattern_takes_long(pattern, length):
-    """Where Python's engine might go back and back, ours goes on; a text that is too long for both does not match."""
+    """Where Python's engine might go back and back, RE2 goes on; a text that is too long even so does not match."""
     started = time.process_time()
     matches(f'a like "{pattern}"', {"a": "a" * length + "x"})
     assert time.process_time() - started < 5  # seconds of a slow machine; exponential time would be years
@@ -213,9 +214,66 @@ def test_a_pattern_finds_what_is_far_apart():
     assert matches('a like "^(foo|bar)+-"', {"a": "foobarfoo-"})
 
 
-pieces = st.sampled_from(
-    ["a", "b", ".", "[ab]", "[^a]", "\\w", "\\d", "^", "$", "\\b", "(a|b)", "(ab|a)", "(a*b|b)", "\n", "\\Z"]
+WIDE = ["[ab]*a[ab]{400}c", "(a?b?){900}c", "(.?){1000}c", "(a?){1000}(b?){1000}(a?){1000}(b?){1000}c"]
+
+
+@pytest.mark.parametrize("pattern", WIDE)
+@pytest.mark.parametrize("length", [1000, 10_000, 1_000_000])
+def test_no_pattern_with_many_states_takes_long(pattern, length):
+    started = time.process_time()
+    matches(f'a like "{pattern}"', {"a": ("abbab" * length)[:length]})
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize("pattern", [",", "[,;]", "b[^c]*c|,", "(x?y?){100},", "(,|b)", ""])
+@pytest.mark.parametrize("length", [1000, 100_000])
+def test_no_split_takes_long(pattern, length):
+    started = time.process_time()
+    matches(f'length(split(a, "{pattern}")) > 0', {"a": ("b,bb," * length)[:length]})
+    assert time.process_time() - started < 5
+
+
+def test_a_long_text_is_split_at_a_plain_pattern():
+    assert matches('length(split(a, "[,;]")) = 10001', {"a": ("b" * 50 + ";") * 10_000})
+    assert not matches('length(split(a, "[,;]")) > 0', {"a": ";" * 50_000})  # too many pieces
+    assert not matches('length(split(a, "b*;")) > 0', {"a": "b;" * 50_000})  # each of them might take the whole text
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("a like '(?=x)'", "not like"),
+        ("a like '(?<!x)y'", "not like"),
+        ("a like '(a)\\1'", "back-references"),
+        ("a like 'a\\Z'", "\\z"),
+        ("a like '(a{99}){99}'", "1,000"),
+        ("a like '(\\pL?){200}'", "smaller repetitions"),
+        ("a like '\ud800'", "surrogate"),
+        ("split(a, '\\1') = []", "back-references"),
+    ],
 )
+def test_an_unsupported_pattern_is_refused_with_a_remedy(text, remedy, capfd):
+    with pytest.raises(InvalidDocument, match=re.escape(remedy)) as caught:
+        parse_filter(text)
+    assert caught.value.code == "invalid-filter"
+    assert capfd.readouterr() == ("", "")  # RE2 does not print it, too
+
+
+def test_the_classes_of_patterns_are_of_ascii_and_cases_of_unicode():
+    assert matches('a like "^\\\\w+ \\\\d$"', {"a": "straw 1"})
+    assert not matches('a like "^\\\\w+$"', {"a": "größe"})
+    assert matches('a like "^\\\\pL+$"', {"a": "größe"})
+    assert not matches('a like "\\\\d"', {"a": "٣"})
+    assert matches('a like "(?i)^GRÖSSER$"', {"a": "größser".replace("ß", "s")})
+    assert not matches('a like "^GROSS"', {"a": "gross"})
+
+
+def test_a_text_that_is_no_unicode_matches_no_pattern():
+    assert not matches("'\ud800' like '.'", {})
+    assert not matches("length(split('\ud800', ',')) > 0", {})
+
+
+pieces = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "\\w", "\\d", "^", "\\b", "(a|b)", "(ab|a)", "(a*b|b)", "\n"])
 repeats = st.sampled_from(["", "", "", "*", "+", "?", "{2}", "{1,2}", "{2,}", "*?"])
 
 
@@ -224,13 +282,15 @@ repeats = st.sampled_from(["", "", "", "*", "+", "?", "{2}", "{1,2}", "{2,}", "*
     st.sampled_from(["", "(?i)", "(?s)", "(?m)"]),
     st.text(alphabet="aAbB1_ \n", max_size=8),
 )
-def test_both_engines_agree(pattern, flags, text):
-    """On short texts, where neither can take long."""
+def test_patterns_find_what_python_finds(pattern, flags, text):
+    """On short texts, where neither can take long. The end is apart: `$` is before a last line break only in Python."""
     try:
-        found = check_pattern(flags + pattern)
-    except InvalidDocument:
+        found, known = check_pattern(flags + pattern), re.compile(flags + pattern)
+    except (InvalidDocument, re.error):
         return
-    assert found.automaton.search(text) == (found.compiled.search(text) is not None), flags + pattern
+    assert found.search(text) == (known.search(text) is not None), flags + pattern
+    if known.search("") is None and all(one.group() for one in known.finditer(text)):  # of empty ones, each has its own
+        assert found.split(text) == [piece or "" for piece in known.split(text)], flags + pattern
 
 
 def test_a_filter_knows_whether_it_depends_on_the_time():

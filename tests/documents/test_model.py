@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from everlog.documents.bodies import decode_body, merge, without_nulls
-from everlog.documents.conditional import Preconditions
 from everlog.documents.ids import TransactionId, is_generated
 from everlog.documents.model import (
     MAX_MESSAGES,
@@ -20,6 +19,7 @@ from everlog.documents.model import (
     DocumentHead,
     DocumentRow,
     DocumentTransaction,
+    Preconditions,
     WriteSettings,
     WrittenDocument,
     decide,

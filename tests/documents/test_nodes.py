@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from everlog.documents.membership import Membership
 from everlog.documents.nodes import Node, NodeState, NodeTable
-from everlog.documents.ring import HashRing
-from everlog.documents.router import Routing
+from everlog.documents.router import HashRing, Routing
 from everlog.documents.workers import Workers
 from everlog.errors import Busy
 from tests.support import ManualClock
@@ -230,7 +229,7 @@ async def test_a_node_whose_address_refuses_need_not_be_waited_for(clock: Manual
 @pytest.mark.case("hyperstorage", 69)
 async def test_one_worker_per_key_and_so_many_in_all() -> None:
     """Two tasks for each of two keys, two workers: the first ones run together, the second ones after them."""
-    workers, running, done = Workers(most=2), set[str](), list[tuple[str, int]]()
+    workers, running, done = Workers(max_tasks=2), set[str](), list[tuple[str, int]]()
     together = asyncio.Event()
 
     async def task(key: str, number: int) -> None:
@@ -254,7 +253,7 @@ async def test_one_worker_per_key_and_so_many_in_all() -> None:
 
 
 async def test_a_full_stash_refuses_and_a_cancelled_wait_leaves_no_trace() -> None:
-    workers = Workers(most=1, stash=1)
+    workers = Workers(max_tasks=1, stash=1)
     await workers.take("a")
     second = asyncio.create_task(workers.take("b"))
     await asyncio.sleep(0)

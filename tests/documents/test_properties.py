@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from everlog.client import connect
 from everlog.documents.bodies import merge
 from everlog.documents.documents import Documents
-from everlog.documents.filters.nodes import text_of
+from everlog.documents.filters.tree import text_of
 from everlog.documents.indexes import IndexNew, IndexSortItem
 from everlog.documents.query import Query
 from tests.documents.test_query import conditions, scalars, sort_text, sorts

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from everlog.documents.bodies import encode_body
 from everlog.documents.filters.evaluation import make_matcher
-from everlog.documents.filters.nodes import Binary, Field, FilterNode, Literal, Unary, conjuncts, text_of
 from everlog.documents.filters.parser import parse_filter
+from everlog.documents.filters.tree import Binary, Field, FilterNode, Literal, Unary, conjuncts, text_of
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus, check_index
 from everlog.documents.order import complete, index_key, parse_sort
-from everlog.documents.query import Batch, FoundElement, Limits, Query, QueryAnswer, QueryRunner
+from everlog.documents.port import Batch, FoundElement
+from everlog.documents.query import Limits, Query, QueryAnswer, QueryRunner
 from everlog.documents.query_plan import IndexRange, make_plan
 from everlog.errors import InvalidDocument, QueryLimited
 from tests.models.document_filter import naive_match, naive_sorted

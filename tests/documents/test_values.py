@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.documents.bodies import body_of, decode_body, encode_body, merge, patch_between, same, without_nulls
-from everlog.documents.conditional import Preconditions
 from everlog.documents.ids import ALPHABET, TransactionId, is_generated, next_id, time_of, time_uuid
+from everlog.documents.model import Preconditions
 from everlog.documents.order import (
     SortItem,
     compare_keys,

@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import cmp_to_key
 from typing import Any
 
-from everlog.documents.filters.nodes import Binary, Field, FilterNode, FunctionCall, Literal, Unary
+from everlog.documents.filters.tree import Binary, Field, FilterNode, FunctionCall, Literal, Unary
 
 
 class NoValueError(Exception):

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from everlog.config import ForeignConfig
+from everlog.config import PekkoConfig
 from everlog.errors import EverlogError
-from everlog.pekko.events import ForeignEvent
+from everlog.pekko.events import PekkoEvent
 from everlog.pekko.port import (
-    Content,
+    EventContent,
     EventKey,
     FetchRows,
     FindBuckets,
@@ -29,7 +29,7 @@ from everlog.pekko.port import (
     TableQuery,
     TaggedRow,
 )
-from everlog.pekko.reader import ForeignReader
+from everlog.pekko.reader import PekkoReader
 from everlog.pekko.time_buckets import first_place, unix_ms
 from tests.support import START_MS, ManualClock
 
@@ -127,7 +127,7 @@ class World:
     def __init__(self, *, bucket_ms: int = HOUR, page_size: int = 3, seed: int = 1, **settings: Any) -> None:
         self.clock = ManualClock()
         self.tables = MemoryTables(bucket_ms, page_size)
-        self.config = ForeignConfig(
+        self.config = PekkoConfig(
             **{"first_time_bucket": "20231114T20:00", "page_size": page_size, "target_partition_size": 15, **settings}
         )
         self.seed = seed
@@ -140,9 +140,9 @@ class World:
         """Milliseconds since the start."""
         return self.clock.now_ms() - START_MS
 
-    def reader(self, **changed: Any) -> ForeignReader:
+    def reader(self, **changed: Any) -> PekkoReader:
         config = msgspec.structs.replace(self.config, **changed)
-        return ForeignReader(self.tables, config, clock=self.clock, sleep=self.sleep, chance=random.Random(self.seed))
+        return PekkoReader(self.tables, config, clock=self.clock, sleep=self.sleep, chance=random.Random(self.seed))
 
     def at(self, ms: int, what: Callable[[], None]) -> None:
         """Do this so many ms after the start; at once if that is over."""
@@ -210,12 +210,12 @@ class World:
         return [label(event) for event in await self.gather(stream, ms)]
 
 
-def content(text: str) -> Content:
-    return Content("writer", "", SerializedPayload(17, "text", text.encode()))
+def content(text: str) -> EventContent:
+    return EventContent("writer", "", SerializedPayload(17, "text", text.encode()))
 
 
 def label(event: Any) -> str:
-    if isinstance(event, ForeignEvent):
+    if isinstance(event, PekkoEvent):
         name = f"{event.persistence_id}{event.seq_nr if event.tag_seq_nr is None else event.tag_seq_nr}"
         assert event.payload.data.decode() == name[0] + ":" + name[1:]
         return name

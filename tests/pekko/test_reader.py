@@ -10,8 +10,8 @@ import pytest
 from everlog.errors import AccessDenied, EventsMissing, InvalidOffset, TooManyMissing, Unreachable
 from everlog.pekko.delivered import DeliveredNumbers
 from everlog.pekko.events import ResumePoint
-from everlog.pekko.first_look import FirstLook
-from everlog.pekko.gap_search import Round, Search
+from everlog.pekko.gap_search import GapSearch, SearchRound
+from everlog.pekko.key_scans import FirstLook
 from everlog.pekko.port import AskQuery, Deliver, FetchRows, FindBuckets, Now, ReadKeys, ReadRows, RowPage, Wait
 from everlog.pekko.settings import StageSettings
 from everlog.pekko.tag_stage import TagStage
@@ -564,7 +564,7 @@ async def test_an_unseen_journal_far_ahead_is_no_error_behind_an_offset():
 
 async def test_rows_that_are_held_back_are_bounded(monkeypatch):
     """Beyond the bound everybody waits; then all come, in order."""
-    monkeypatch.setattr("everlog.pekko.tag_stage.MOST_HELD", 6)
+    monkeypatch.setattr("everlog.pekko.tag_stage.MAX_HELD", 6)
     world = World(hold="journal")
     world.write("p", 1, 1)
     world.write("p", 2, 2, seen=14_000)
@@ -579,7 +579,7 @@ async def test_rows_that_are_held_back_are_bounded(monkeypatch):
 
 
 async def test_a_look_back_does_not_search_more_than_the_bound_at_a_time(monkeypatch):
-    monkeypatch.setattr("everlog.pekko.tag_stage.MOST_HELD", 2)
+    monkeypatch.setattr("everlog.pekko.tag_stage.MAX_HELD", 2)
     world = World()
     for pid in "pqrs":
         world.write(pid, 1, 1)
@@ -682,11 +682,13 @@ async def test_time_for_an_unseen_journal_brings_nothing_from_before_the_offset(
 
 def test_a_search_never_asks_for_more_than_two_buckets():
     """However long the journal was silent before the gap."""
-    search = Search("p", [2], floor=first_place(BUCKET - 9 * HOUR), top=first_place(START_MS), deadline=0, soft=False)
+    search = GapSearch(
+        "p", [2], floor=first_place(BUCKET - 9 * HOUR), top=first_place(START_MS), deadline=0, soft=False
+    )
     buckets = StageSettings.of(World().config).buckets
     for _ in range(2):
         search.aim(buckets, origin=0, to=first_place(START_MS + HOUR))
-        looked, asked = Round(TAG, [search], buckets, 3, 0), []
+        looked, asked = SearchRound(TAG, [search], buckets, 3, 0), []
         while (query := looked.query()) is not None:
             asked.append(query.bucket)
             looked.found_keys(RowPage([]))

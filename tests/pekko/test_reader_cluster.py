@@ -16,11 +16,11 @@ import pytest
 import everlog
 import everlog.sync
 from everlog.cassandra.session import Session
-from everlog.config import CassandraConfig, Config, ForeignConfig
+from everlog.config import CassandraConfig, Config, PekkoConfig
 from everlog.errors import EventsMissing, Refused
-from everlog.pekko.events import ForeignEvent
+from everlog.pekko.events import PekkoEvent
 from everlog.pekko.port import ReadKeys, SerializedPayload
-from everlog.pekko.reader import ForeignReader, open_reader
+from everlog.pekko.reader import PekkoReader, open_reader
 from everlog.pekko.time_buckets import first_place, offset_of, place_of, unix_ms
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.trace import Trace
@@ -137,9 +137,9 @@ async def writer(cassandra) -> AsyncIterator[Writer]:
 @asynccontextmanager
 async def reading(
     cassandra: CassandraConfig, *, clock: Clock | None = None, trace: Trace | None = None, **settings: Any
-) -> AsyncIterator[ForeignReader]:
+) -> AsyncIterator[PekkoReader]:
     """A reader with no delay, so that nothing has to be waited for; the keyspace of `cassandra` is theirs."""
-    foreign = ForeignConfig(
+    pekko = PekkoConfig(
         **{
             "keyspace": cassandra.keyspace,
             "first_time_bucket": "20231114T18:00",
@@ -153,7 +153,7 @@ async def reading(
     )
     # Its own tables need not exist anywhere.
     everlogs = msgspec.structs.replace(cassandra, keyspace="nowhere")
-    async with open_reader(everlogs, foreign, clock=clock or StandingClock(), trace=trace) as reader:
+    async with open_reader(everlogs, pekko, clock=clock or StandingClock(), trace=trace) as reader:
         yield reader
 
 
@@ -188,27 +188,27 @@ async def test_a_view_is_read_as_it_was_written(cassandra, writer):
 
 
 async def test_an_open_log_reads_them_too(cluster_config):
-    """`log.foreign()` connects when it is first asked for, and is closed with the log."""
+    """`log.pekko()` connects when it is first asked for, and is closed with the log."""
     config = cluster_config()
     theirs = msgspec.structs.replace(config.cassandra, keyspace=f"{config.cassandra.keyspace}f")
     async with own_keyspace(theirs) as session:
         for statement in SCHEMA.format(ks=theirs.keyspace).split(";"):
             await session.change_schema(statement)
         await Writer(session, theirs.keyspace).event("a", 1, START_MS)
-        foreign = ForeignConfig(
+        pekko = PekkoConfig(
             keyspace=theirs.keyspace, first_time_bucket="20231114T18:00", eventual_consistency_delay=0.0
         )
-        config = msgspec.structs.replace(config, foreign=foreign)
+        config = msgspec.structs.replace(config, pekko=pekko)
         async with everlog.connect(config, clock=StandingClock()) as log:
-            reader = await log.foreign()
+            reader = await log.pekko()
             assert await names(reader.events("a")) == ["a/1"]
-            assert await log.foreign() is reader
+            assert await log.pekko() is reader
         assert await asyncio.to_thread(read_blocking, config) == ([1], 1, [b"a/1"])
 
 
 def read_blocking(config: Config) -> tuple[list[int], int, list[bytes]]:
     with everlog.sync.connect(config, clock=StandingClock()) as log:
-        reader = log.foreign()
+        reader = log.pekko()
         tagged = [event.payload.data for event in reader.tag(TAG).current()]
         return [event.seq_nr for event in reader.events("a")], reader.highest_seq_nr("a"), tagged
 
@@ -369,7 +369,7 @@ async def test_many_write_and_many_read(cassandra, writer):
         "eventual_consistency_delay": 1.0,
     }
 
-    async def read(reader: ForeignReader, after: uuid.UUID | None, total: int) -> list[ForeignEvent]:
+    async def read(reader: PekkoReader, after: uuid.UUID | None, total: int) -> list[PekkoEvent]:
         stream = reader.tag(TAG).live(after=after)
         return [await anext(stream) for _ in range(total)]
 

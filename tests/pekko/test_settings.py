@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import everlog
-from everlog.config import ForeignConfig, load_config
+from everlog.config import PekkoConfig, load_config
 from everlog.errors import InvalidConfig, InvalidId, InvalidOffset, InvalidRange, InvalidTag, NotEnabled
 from everlog.pekko.events import ResumePoint
 from everlog.pekko.settings import StageSettings
@@ -38,31 +38,36 @@ from tests.pekko.support import World
 )
 def test_settings_that_cannot_work_are_named(settings, named):
     with pytest.raises(InvalidConfig, match=named):
-        StageSettings.of(ForeignConfig(**settings))
+        StageSettings.of(PekkoConfig(**settings))
 
 
 def test_the_defaults_are_the_originals():
-    settings = StageSettings.of(ForeignConfig())
-    assert (settings.delay, settings.gap_timeout, settings.new_pid_timeout, settings.refresh) == (5000, 10_000, 0, 3000)
-    assert (settings.short_every, settings.short_period) == (1000, 5000)
-    assert (settings.long_every, settings.long_period) == (120_000, None)
-    assert (settings.forget_after, settings.offset_scan, settings.max_missing) == (7_200_000, 200, 5000)
+    settings = StageSettings.of(PekkoConfig())
+    assert (settings.delay_ms, settings.gap_timeout_ms, settings.new_pid_timeout_ms, settings.refresh_ms) == (
+        5000,
+        10_000,
+        0,
+        3000,
+    )
+    assert (settings.short_interval_ms, settings.short_period_ms) == (1000, 5000)
+    assert (settings.long_interval_ms, settings.long_period_ms) == (120_000, None)
+    assert (settings.forget_after_ms, settings.offset_scan_ms, settings.max_missing) == (7_200_000, 200, 5000)
     assert settings.first_bucket == 1447977600000
 
 
 def test_look_back_and_forgetting_may_be_off():
-    off = StageSettings.of(ForeignConfig(back_track_interval="off", back_track_long_interval="off"))
-    assert off.short_every is off.long_every is None
-    settings = StageSettings.of(ForeignConfig(cleanup_old_persistence_ids="off", back_track_period=9000.0))
-    assert settings.forget_after is None
+    off = StageSettings.of(PekkoConfig(back_track_interval="off", back_track_long_interval="off"))
+    assert off.short_interval_ms is off.long_interval_ms is None
+    settings = StageSettings.of(PekkoConfig(cleanup_old_persistence_ids="off", back_track_period=9000.0))
+    assert settings.forget_after_ms is None
 
 
 def test_they_come_from_the_file(tmp_path):
     file = tmp_path / "everlog.toml"
-    file.write_text('[foreign]\nkeyspace = "pekko"\nback_track_long_period = 60\nhold = "journal"\n')
-    found = load_config(file).foreign
+    file.write_text('[pekko]\nkeyspace = "pekko"\nback_track_long_period = 60\nhold = "journal"\n')
+    found = load_config(file).pekko
     assert (found.keyspace, found.back_track_long_period, found.hold) == ("pekko", 60.0, "journal")
-    file.write_text("[foreign]\ndelay = 5\n")
+    file.write_text("[pekko]\ndelay = 5\n")
     with pytest.raises(InvalidConfig, match="delay"):
         load_config(file)
 
@@ -72,7 +77,7 @@ def test_what_is_unwise_is_said(caplog):
 
     def said(**settings) -> list[tuple[str, str]]:
         caplog.clear()
-        StageSettings.of(msgspec.structs.replace(ForeignConfig(), **settings)).warn()
+        StageSettings.of(msgspec.structs.replace(PekkoConfig(), **settings)).warn()
         return [(record.levelname, record.getMessage().split()[1]) for record in caplog.records]
 
     assert said() == []
@@ -115,4 +120,4 @@ def test_bad_input_is_named_before_anything_is_read():
 async def test_a_folder_has_no_such_tables(tmp_path):
     async with everlog.connect(tmp_path) as log:
         with pytest.raises(InvalidConfig, match="cassandra"):
-            await log.foreign()
+            await log.pekko()

@@ -20,15 +20,16 @@ from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, D
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace
 from everlog.documents.port import (
+    Batch,
     DocumentState,
     DocumentStore,
     DocumentView,
+    FoundElement,
     Locate,
     PendingIndex,
     TemplateIndex,
     WaitingTransaction,
 )
-from everlog.documents.query import Batch, FoundElement
 from everlog.documents.query_plan import IndexRange
 from everlog.errors import Unreachable
 from everlog.runtime.failpoints import failpoint
@@ -37,7 +38,7 @@ from everlog.runtime.trace import Trace
 PAGE = 500
 IDS_PAGE = 5000
 SETTLE_ATTEMPTS = 3
-DAY_SECONDS = 86_400
+DAY_S = 86_400
 
 _messages = msgspec.json.Decoder(tuple[StoredMessage, ...]).decode
 _encode = msgspec.json.Encoder().encode
@@ -58,7 +59,7 @@ class CassandraDocuments(DocumentStore):
     def __init__(self, session: Session, *, transaction_days: float = 7.0) -> None:
         self._session = session
         self._cql = statements(session.config.keyspace)
-        self._outbox = Outbox(session, self._cql, ttl=round(transaction_days * DAY_SECONDS))
+        self._outbox = Outbox(session, self._cql, ttl=round(transaction_days * DAY_S))
         self._indexes = Indexes(session, self._cql)
 
     @classmethod

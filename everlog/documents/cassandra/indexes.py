@@ -93,7 +93,7 @@ class Indexes:
     async def build_part(
         self, uri: str, index: Index, locate: Locate, *, after: str, to: str | None, limit: int
     ) -> str | None:
-        """Entries carry the revisions of their elements: it does not matter who else writes them, and when."""
+        """Entries carry the revisions of their elements: it does not matter which task writes them, and when."""
         name, bounds = ("rows_after", [after]) if to is None else ("rows_between", [after, to])
         elements = await self._session.fetch(self._cql[name], uri, *bounds, limit)
         await self._put_all(index, elements, locate)

@@ -1,4 +1,4 @@
-"""The nodes of a cluster: servers that share a keyspace. The row of one that ends without a word ends by itself."""
+"""The nodes of a cluster: servers that share a keyspace. The row of a server that stops without removing it expires."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from everlog.cassandra.session import Session
 from everlog.documents.cassandra.schema import statements
 from everlog.documents.nodes import Node, NodeState, NodeTable
 
-KEPT_SECONDS = 3600
+KEPT_S = 3600
 _TABLE = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = 'document_node'"
 
 
 class CassandraNodes(NodeTable):
-    """Rows of the table `document_node`. The session is somebody else's."""
+    """Rows of the table `document_node`. The session is the document store's."""
 
     def __init__(self, session: Session, cql: dict[str, str]) -> None:
         self._session = session
@@ -23,7 +23,7 @@ class CassandraNodes(NodeTable):
 
     async def save(self, node: Node) -> None:
         values = (node.id, node.address, str(node.state), node.beat, node.view, node.seen_ms)
-        await self._session.write(self._cql["save_node"], *values, KEPT_SECONDS)
+        await self._session.write(self._cql["save_node"], *values, KEPT_S)
 
     async def remove(self, node_id: str) -> None:
         await self._session.write(self._cql["remove_node"], node_id)

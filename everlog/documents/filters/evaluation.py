@@ -10,7 +10,8 @@ from typing import Any
 
 from everlog.documents.bodies import same
 from everlog.documents.filters.functions import FUNCTIONS, search
-from everlog.documents.filters.nodes import (
+from everlog.documents.filters.parser import children
+from everlog.documents.filters.tree import (
     Binary,
     Field,
     FilterNode,
@@ -21,7 +22,6 @@ from everlog.documents.filters.nodes import (
     Template,
     Unary,
 )
-from everlog.documents.filters.parser import children
 from everlog.documents.filters.values import (
     ARITHMETIC,
     MAX_TEXT,

@@ -12,7 +12,7 @@ from everlog.documents.filters.patterns import Pattern, check_pattern
 from everlog.documents.filters.values import FilterFailure, is_number, text_form, whole_of
 from everlog.errors import InvalidDocument
 
-MANY = 100
+MAX_ARGUMENTS = 100
 _DATE_PARTS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "SSS": "%f", "Z": "%z"}
 _DATE_TOKEN = re.compile(r"'(?:[^']|'')*'|yyyy|MM|dd|HH|mm|ss|SSS|Z|[A-Za-z]|[^A-Za-z']")
 
@@ -161,7 +161,7 @@ def _unix_time(now_ms: int) -> int:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "case": Function(_case, (2, MANY)),
+    "case": Function(_case, (2, MAX_ARGUMENTS)),
     "empty": Function(_empty, (1, 1)),
     "exists": Function(lambda value: value is not None, (1, 1)),
     "length": Function(_length, (1, 1)),

@@ -9,7 +9,8 @@ from typing import Any
 
 from everlog.documents.bodies import MAX_DIGITS, decode_body
 from everlog.documents.filters.functions import FUNCTIONS, SPELLINGS
-from everlog.documents.filters.nodes import (
+from everlog.documents.filters.patterns import check_pattern
+from everlog.documents.filters.tree import (
     Binary,
     Field,
     FilterNode,
@@ -20,7 +21,6 @@ from everlog.documents.filters.nodes import (
     Template,
     Unary,
 )
-from everlog.documents.filters.patterns import check_pattern
 from everlog.errors import InvalidDocument, MissingExtra
 
 try:
@@ -192,8 +192,8 @@ class _Builder(Transformer[Any, FilterNode]):
         if known is None:
             names = ", ".join(sorted(SPELLINGS))
             raise InvalidDocument("invalid-filter", f"there is no function {name!s}; there are: {names}")
-        least, most = FUNCTIONS[known].arity
-        if not least <= len(arguments) <= most:
+        minimum, maximum = FUNCTIONS[known].arity
+        if not minimum <= len(arguments) <= maximum:
             raise InvalidDocument("invalid-filter", f"{name!s} does not take {len(arguments)} arguments")
         if known == "split" and isinstance(arguments[1], Literal) and isinstance(arguments[1].value, str):
             check_pattern(arguments[1].value)

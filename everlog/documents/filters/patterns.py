@@ -1,90 +1,98 @@
 """Regular expressions from outside: none may keep the server busy.
 
-Python's engine tries alternatives one after the other, so that some patterns take time that grows exponentially, or
-with a high power of the text's length. So it is used only where that cannot be much; elsewhere an engine of ours is,
-which takes time in proportion to the text.
+RE2 takes time in proportion to the text times the size of the compiled pattern, and never goes back. It has no
+back-references and no look-around, and its classes `\\d`, `\\w`, `\\s` and `\\b` know ASCII alone.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-import re._constants as constants  # type: ignore[import-not-found]
-import re._parser as parser  # type: ignore[import-not-found]
 from typing import Any, NamedTuple
 
-from everlog.documents.filters.automaton import Automaton, Unsupported
-from everlog.errors import InvalidDocument
+from everlog.errors import InvalidDocument, MissingExtra
+
+try:
+    import re2
+except ImportError as error:
+    raise MissingExtra("server") from error
 
 MAX_PATTERN = 500
-STEPS = 1_000_000  # of Python's engine, about 10 ms
-MAX_WORK = 1_000_000  # states times characters of ours, at worst half a second
-_REPEATS = (constants.MAX_REPEAT, constants.MIN_REPEAT)
+MAX_MEMORY_BYTES = 1024 * 1024  # of one compiled pattern
+MAX_PATTERNS = 128  # as many as re2 itself keeps
+MAX_WORK = 50_000_000  # characters times instructions of the compiled pattern: at worst half a second
+MAX_PIECES = 50_000  # of a split: re2 takes some 10 µs for each
+
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+_REPEATS = re.compile(r"[*+{]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_REMEDIES = (
+    (
+        "invalid perl operator",
+        "look-around and its like are not supported: join several 'like' and 'not like' by 'and'",
+    ),
+    ("invalid escape sequence", "back-references are not supported, and the end of the text is \\z"),
+    ("invalid repetition size", "a repetition is of at most 1,000, inner ones multiplied"),
+    ("pattern too large", "use fewer and smaller repetitions"),
+)
 
 
 class Pattern(NamedTuple):
-    """A pattern for both engines, and the longest text for each."""
+    """A compiled pattern. `repeats`: whether an occurrence may be of any length."""
 
-    compiled: re.Pattern[str]
-    longest: int
-    automaton: Automaton
+    compiled: Any
+    repeats: bool
 
     def search(self, text: str) -> bool | None:
-        """Whether it is found in the text; None if that would take too long."""
-        if len(text) <= self.longest:
-            return self.compiled.search(text) is not None
-        if len(text) * self.automaton.size > MAX_WORK:
+        """Whether it is found in the text; None if that might take too long, or the text is no valid Unicode."""
+        if self._work(text) > MAX_WORK or not _is_valid(text):
             return None
-        return self.automaton.search(text)
+        return self.compiled.search(text) is not None
 
     def split(self, text: str) -> list[str] | None:
-        """The pieces of the text between its occurrences; None if that might take too long."""
-        return [piece or "" for piece in self.compiled.split(text)] if len(text) <= self.longest else None
+        """The pieces of the text between its occurrences; None as above.
+
+        Each occurrence is a search of its own. One that may be of any length may look at all of the rest each time.
+        """
+        if self._work(text) * (len(text) if self.repeats else 1) > MAX_WORK or not _is_valid(text):
+            return None
+        pieces: list[str] = []
+        at = 0
+        for found in self.compiled.finditer(text):
+            pieces += (text[at : found.start()], *(group or "" for group in found.groups()))
+            at = found.end()
+            if len(pieces) >= MAX_PIECES:
+                return None
+        return [*pieces, text[at:]]
+
+    def _work(self, text: str) -> int:
+        size: int = self.compiled.programsize
+        return size * len(text)
+
+
+def _is_valid(text: str) -> bool:
+    """Whether the text has no half of a surrogate pair: it has no UTF-8 form, which RE2 needs."""
+    return text.isascii() or _SURROGATE.search(text) is None
 
 
 def check_pattern(text: str) -> Pattern:
     """The pattern, or InvalidDocument if it cannot be used."""
     try:
         return _compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise InvalidDocument("invalid-filter", f"{text[:50]!r} is not a regular expression: {error}") from error
-    except Unsupported as error:
-        raise InvalidDocument(
-            "invalid-filter",
-            f"{text[:50]!r}: references, look-around, flags inside and large repetitions are not supported ({error})",
-        ) from error
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace")
+        remedy = next((f"; {remedy}" for start, remedy in _REMEDIES if reason.startswith(start)), "")
+        message = f"{text[:50]!r} is not a regular expression of RE2: {reason}{remedy}"
+        raise InvalidDocument("invalid-filter", message) from error
 
 
-@functools.lru_cache(maxsize=500)
+@functools.lru_cache(maxsize=MAX_PATTERNS)
 def _compile(text: str) -> Pattern:
     if len(text) > MAX_PATTERN:
         raise InvalidDocument("invalid-filter", f"a regular expression has at most {MAX_PATTERN} characters")
-    tree = parser.parse(text)
-    automaton = Automaton(tree)
-    power = _power(tree)
-    if power is None:
-        return Pattern(re.compile(text), 0, automaton)
-    anchored = len(tree) > 0 and tree[0] == (constants.AT, constants.AT_BEGINNING)
-    power += not anchored  # a search begins at every character
-    return Pattern(re.compile(text), int(STEPS ** (1 / max(1, power))), automaton)
-
-
-def _power(tree: Any, *, inside: bool = False) -> int | None:
-    """With which power of the text's length the time may grow: one for every repetition in a row; None: worse."""
-    power = 0
-    for operator, argument in tree:
-        found: int | None = 0
-        if operator in _REPEATS:
-            least, most, inner = argument
-            found = None if inside else _power(inner, inside=True)
-            found = None if found is None else found + (least != most)
-        elif operator is constants.SUBPATTERN:
-            found = _power(argument[-1], inside=inside)
-        elif operator is constants.BRANCH:
-            branches = [_power(branch, inside=inside) for branch in argument[1]]
-            known = [branch for branch in branches if branch is not None]
-            found = None if inside or len(known) < len(branches) else max(known, default=0)
-        if found is None:
-            return None
-        power += found
-    return power
+    if not _is_valid(text):
+        raise InvalidDocument("invalid-filter", f"{text[:50]!r} has half of a surrogate pair in it: remove it")
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = MAX_MEMORY_BYTES
+    return Pattern(re2.compile(text, options=options), _REPEATS.search(_ESCAPED.sub("", text)) is not None)

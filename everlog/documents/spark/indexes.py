@@ -1,7 +1,7 @@
 """Indexes of large collections built by a Spark job: each task takes a range of element ids.
 
-Writes go on meanwhile, and so may a server's own build: an entry is a function of the element's newest content, whoever
-writes it and when.
+Writes go on meanwhile, and so may a server's own build: an entry is a function of the element's newest content, no
+matter which process writes it, and when.
 """
 
 from __future__ import annotations

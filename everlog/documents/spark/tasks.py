@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from everlog.config import Config
-from everlog.documents.definitions import OpenDocuments
+from everlog.documents.documents import OpenDocuments
 from everlog.documents.factory import make_documents
 from everlog.journal.parts import opened_parts
 from everlog.spark.session import open_session
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK_OUTPUT = "spark-documents.log"
-MOST_TASKS = 64
+MAX_TASKS = 64
 
 
 @asynccontextmanager
@@ -52,5 +52,5 @@ def rows_of(batches: Iterator[pa.RecordBatch]) -> list[tuple[Any, ...]]:
 
 
 def tasks_for(items: int, per_task: int) -> int:
-    """Over how many tasks so much work is spread."""
-    return max(1, min(-(-items // per_task), MOST_TASKS))
+    """Over how many tasks to spread this many items."""
+    return max(1, min(-(-items // per_task), MAX_TASKS))

@@ -20,15 +20,16 @@ from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, D
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace, partition_of_uri
 from everlog.documents.port import (
+    Batch,
     DocumentState,
     DocumentStore,
     DocumentView,
+    FoundElement,
     Locate,
     PendingIndex,
     TemplateIndex,
     WaitingTransaction,
 )
-from everlog.documents.query import Batch, FoundElement
 from everlog.documents.query_plan import IndexRange
 from everlog.documents.sqlite.nodes import SqliteNodes
 from everlog.documents.sqlite.writer import SharedWriter
@@ -40,7 +41,7 @@ from everlog.sqlite.migrations import migrate
 FILE = "documents.db"
 SQL = load_statements("everlog.documents.sqlite")
 PAGE = 500
-IN_LOOP = 200  # so many rows are read where they are asked for; more in a thread
+MAX_ROWS_IN_LOOP = 200  # more rows are read in a thread
 
 _messages = msgspec.json.Decoder(tuple[StoredMessage, ...]).decode
 _sort_by = msgspec.json.Decoder(tuple[IndexSortItem, ...]).decode
@@ -142,7 +143,7 @@ class SqliteDocuments(DocumentStore):
         return await self._scan(name, (index.definition_id, where.low, where.high, limit), limit, max_bytes)
 
     async def _scan(self, name: str, parameters: tuple[Any, ...], limit: int, max_bytes: int) -> Batch:
-        if limit <= IN_LOOP:
+        if limit <= MAX_ROWS_IN_LOOP:
             return self._take(self._reader, name, parameters, limit, max_bytes)
         async with self._scanning:
             return await asyncio.to_thread(self._scan_apart, name, parameters, limit, max_bytes)

@@ -1,4 +1,4 @@
-"""The nodes of a folder: server processes that share it. In a file of their own, so that a beat waits for nobody."""
+"""The nodes of a folder: server processes that share it. In a file of their own, so that a beat waits for no write."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class SharedWriter:
     async def run(self, work: Callable[[sqlite3.Connection], T], *, lazy: bool = False) -> T:
         """Do the work in a transaction; an error of its own undoes only this work.
 
-        `lazy`: nobody minds if a power failure undoes it. A commit of lazy work alone does not wait for the disk; the
+        `lazy`: a power failure may undo it. A commit of lazy work alone does not wait for the disk; the
         next one that does takes it along, for the WAL is written in order.
         """
         if self._closed:
@@ -66,7 +66,7 @@ class SharedWriter:
                     continue
                 for one, result in zip(batch, results, strict=True):
                     if one.done.done():
-                        continue  # whoever asked does not wait any more
+                        continue  # the caller does not wait any more
                     if isinstance(result, Exception):
                         one.done.set_exception(result)
                     else:

@@ -9,9 +9,8 @@ from litestar import Response, delete, patch, post, put, route
 from litestar.response import Stream
 
 from everlog.documents.bodies import decode_body
-from everlog.documents.conditional import Preconditions
 from everlog.documents.documents import Documents
-from everlog.documents.model import Method
+from everlog.documents.model import Method, Preconditions
 from everlog.documents.paths import parse_path
 from everlog.documents.query import Query
 from everlog.errors import InvalidDocument

@@ -15,12 +15,12 @@ from everlog.spark.process import for_tasks
 from everlog.spark.session import open_session
 from everlog.store.factory import open_store
 from everlog.store.port import Store
-from everlog.tags.upkeep import JournalRef, Refs, all_journals, rebuild_journal
+from everlog.tags.upkeep import JournalRef, JournalRefs, all_journals, rebuild_journal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# So many journals are given to a job of Spark at a time; the progress is told in between.
+# Journals of one Spark job; the progress is told after each.
 CHUNK = 20_000
 PER_TASK = 500
 SPARK_OUTPUT = "spark-rebuild.log"
@@ -54,7 +54,7 @@ class RebuildTask:
     async def _rebuild(self, places: Sequence[tuple[str, str]]) -> int:
         store = await open_store(self.config)
         try:
-            refs = Refs(store)
+            refs = JournalRefs(store)
             return sum([await self._rebuild_one(store, await refs.of(*place)) for place in places])
         finally:
             await store.close()

@@ -63,7 +63,7 @@ class TagOptions(msgspec.Struct, frozen=True):
     first: dict[str, Any] | None = None
 
 
-class Between(InputPartition):
+class TagRange(InputPartition):
     """The events of some tags after one place up to another."""
 
     def __init__(self, tags: Sequence[str], after: str | None, upto: str) -> None:
@@ -107,27 +107,27 @@ class TagReader(DataSourceStreamReader):
     async def _end(self, key: str, at: str | None, upto: TimeUuid) -> TimeUuid:
         """The watermark, or the place of an earlier event if there are too many up to there."""
         room = max(1, self.options.max_events // len(self.options.keys))
-        async for rows in self._rows(Between(self.options.keys[key], at, str(upto.uuid))):
+        async for rows in self._rows(TagRange(self.options.keys[key], at, str(upto.uuid))):
             if len(rows) >= room:
                 return rows[room - 1].offset
             room -= len(rows)
         return upto
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Between]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[TagRange]:
         before = start["at"]
         return [
-            Between(self.options.keys[key], before[key], upto)
+            TagRange(self.options.keys[key], before[key], upto)
             for key, upto in end["at"].items()
             if upto is not None and upto != before[key]
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Between)
+        assert isinstance(partition, TagRange)
         pages = self._rows(partition)
         while (rows := _run(_next(pages))) is not None:
             yield pa.RecordBatch.from_pylist([self._row(row) for row in rows], schema=ARROW)
 
-    async def _rows(self, wanted: Between) -> AsyncGenerator[list[TagRow], None]:
+    async def _rows(self, wanted: TagRange) -> AsyncGenerator[list[TagRow], None]:
         tables, config = (await self._store()).tags, self.options.config.tags
         assert tables is not None
         after = TimeUuid(-1, 0) if wanted.after is None else place(wanted.after)

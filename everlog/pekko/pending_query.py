@@ -1,4 +1,4 @@
-"""Asking one query at a time, again if it fails: what all stages share."""
+"""The one query of a stage that is under way, asked again if it fails."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from everlog.errors import EverlogError
 from everlog.pekko.port import AskQuery, Now, StageFailed, TableQuery, Wait
 from everlog.pekko.settings import StageSettings
 
-logger = logging.getLogger("everlog.tags.delay")
+logger = logging.getLogger("everlog.pekko")
 
 
-class Asking:
+class PendingQuery:
     """The query under way, and the pause before it is asked once more.
 
     A retry inside the stage is cheaper than a restart of the stream, and keeps what is known of every journal.
@@ -46,7 +46,7 @@ class Asking:
         return query
 
     def failed(self, error: EverlogError, now: Now) -> None:
-        """Try again later; at once over if trying cannot help, or was tried often enough."""
+        """Try again later; it is over at once if that cannot help, or if it was tried often enough."""
         self._tries += 1
         if not error.retriable or self._tries == self._settings.retry_attempts:
             self.error = error
@@ -57,6 +57,6 @@ class Asking:
         self._retry_at = now.steady + pause
 
     def give_up(self) -> None:
-        """Drop the query under way, whose answer nobody needs."""
+        """Drop the query under way: its answer is not needed any more."""
         self.query = None
         self._tries = self._retry_at = 0
