@@ -14,6 +14,9 @@ from rich.table import Table
 from bench.rounds import Contender, percentile
 
 PERCENTILES = (50, 90, 99, 99.9)
+RESULTS = Path("bench-results")
+# Added to the name of the best of several lines of one program.
+BEST = " (its best)"
 
 
 @dataclass(frozen=True, slots=True)
