@@ -134,15 +134,18 @@ def git(root: Path, *words: str) -> str:
 
 
 def values(lines: Sequence[Mapping[str, Any]]) -> Values:
-    """The figures of one run by measurement, name and kind. Which thread count did best may differ from run to run."""
+    """The figures of one run by measurement, name and kind.
+
+    Which of several did best may differ from run to run. Percentiles of a single operation say no more than its rate.
+    """
     found: dict[Key, tuple[float, str]] = {}
     for line in lines:
         name = (line["measurement"], line["who"].removesuffix(BEST))
         if line["rate"] is not None:
             found[*name, "rate"] = (line["rate"], line["unit"])
-        for percent in PERCENTILES:
-            if percent in line["milliseconds"]:
-                found[*name, percent] = (line["milliseconds"][percent], "ms")
+        times = line["milliseconds"]
+        if len({*times.values()}) > 1 or line["rate"] is None:
+            found |= {(*name, percent): (times[percent], "ms") for percent in PERCENTILES if percent in times}
     return found
 
 
@@ -220,14 +223,18 @@ class Comparisons:
         path.write_text(json.dumps(found, indent=2) + "\n")
 
     def show(self, console: Console) -> None:
-        title = f"{self.new.name} ({self.new.commit}) against {self.old.commit}, {self.turns} turns each"
+        title = f"{self.new.name} ({self.new.commit}) against {self.old.commit}; turns: {self.turns}"
         table = Table(title=title, title_justify="left")
         for name in ("measurement", "who"):
             table.add_column(name)
         for name in ("figure", f"old: {self.old.commit}", f"new: {self.new.commit}", "new/old", "spread"):
             table.add_column(name, justify="right", no_wrap=True)
+        previous = None
         for one in self.comparisons:
+            if previous is not None and one.key[0] != previous:
+                table.add_section()
             table.add_row(*_cells(one))
+            previous = one.key[0]
         console.print(f"{self.machine['cpus']} processors (load {self.machine['load']} at the start)", highlight=False)
         console.print(table)
         console.print(HOW_TO_READ, highlight=False)

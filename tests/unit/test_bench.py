@@ -74,7 +74,7 @@ name = sys.argv[sys.argv.index("--only") + 1]
 with open(os.environ["FAKE_BENCH_TRACE"], "a") as trace:
     trace.write(f"{COMMIT} {' '.join(sys.argv[1:-1])}\\n")
 pathlib.Path("bench-results").mkdir()
-line = {"measurement": name, "rate": RATE, "unit": "/s", "milliseconds": {"p50": 10 / RATE, "p90": 1.0}}
+line = {"measurement": name, "rate": RATE, "unit": "/s", "milliseconds": {"p50": 10 / RATE, "p90": 99.0}}
 lines = [line | {"who": "Everlog"}, line | {"who": NAME, "rate": 7.0, "milliseconds": {}}]
 failed = {name: "RuntimeError: no disk"} if name == "failing" else {}
 pathlib.Path("bench-results/1.json").write_text(json.dumps({"lines": lines, "failed": failed}))
@@ -180,6 +180,14 @@ def test_a_figure_that_only_one_side_has_is_named():
     found, rest = compare_turns([(old, new)])
     assert [one.key for one in found] == [("x", "Everlog", "rate")]
     assert rest == {("x", "gone", "rate")}
+
+
+def test_the_times_of_a_single_operation_are_left_to_its_rate():
+    lines = [
+        Line("x", str(times), rate, "/s", times).as_json()
+        for times, rate in (({"p50": 1.0, "p99": 1.0}, 5.0), ({"p50": 1.0, "p99": 2.0}, 5.0), ({"p50": 1.0}, None))
+    ]
+    assert [kind for _, _, kind in values(lines)] == ["rate", "rate", "p50", "p99", "p50"]
 
 
 def test_the_options_of_a_comparison_reach_both_sides(monkeypatch):
