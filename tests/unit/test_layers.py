@@ -5,8 +5,10 @@ The order of the rooms stands in `scripts/map.py`. Imports inside functions and 
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from scripts.map import (
     PACKAGE,
     PAGE,
     ROOMS,
+    ROOT,
     Import,
     between,
     doors,
@@ -175,3 +178,49 @@ def test_only_the_part_between_the_markers_is_replaced():
     assert new.replace("new", "old") == page
     with pytest.raises(SystemExit):
         placed("no markers", "new")
+
+
+# The page names real things.
+
+_QUOTED = re.compile(r"`([^`\n]+)`")
+_PATH = re.compile(r"(?:everlog|tests|bench|scripts|docs)/[\w./]*")
+
+
+def quoted_in(page: Path) -> set[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return set(_QUOTED.findall(text))
+
+
+def is_defined(name: str) -> bool:
+    """Whether a dotted name, without the package, leads to a module, or to a class or function of one."""
+    words = [PACKAGE, *name.split(".")]
+    known = modules()
+    module = max((at for at in range(1, len(words) + 1) if ".".join(words[:at]) in known), default=0)
+    scope: Sequence[ast.stmt] = ast.parse(known[".".join(words[:module])].read_text()).body
+    for word in words[module:]:
+        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        found = next((one for one in scope if isinstance(one, kinds) and one.name == word), None)
+        if found is None:
+            return False
+        scope = found.body
+    return True
+
+
+def test_the_files_that_the_page_names_exist():
+    named = {name for name in quoted_in(PAGE) if _PATH.fullmatch(name)}
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_the_functions_that_the_page_names_exist():
+    dotted = {name for name in quoted_in(PAGE) if re.fullmatch(r"\w+(\.\w+)+", name)}
+    named = {name for name in dotted if name.split(".")[0] in set(ROOMS) - {PACKAGE}}
+    assert len(named) > 50
+    assert [name for name in sorted(named) if not is_defined(name)] == []
+
+
+def test_a_name_that_is_not_defined_is_seen():
+    assert is_defined("core.fold.fold")
+    assert is_defined("journal.writer.Writer.append")
+    assert not is_defined("journal.writer.Writer.never")
+    assert not is_defined("core.nowhere.fold")
