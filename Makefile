@@ -49,7 +49,7 @@ format: setup ## format the code, fix what can be fixed
 map: setup ## draw the rooms and their doors into docs/architecture.md, from the real imports
 	@$(BIN)/python scripts/map.py
 
-bench: setup-bench ## measure, beside what one would use instead; ARGS="--against COMMIT": beside another commit
+bench: setup-bench ## measure, beside what a user would take instead; ARGS="--against COMMIT": beside another commit
 	@$(WITH_JAVA) $(WITH_PEERS) $(BIN)/python -m bench $(ARGS)
 
 bench-cluster: setup-bench ## measure on a real Kafka, Spark and Cassandra, beside their clients alone

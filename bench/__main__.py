@@ -50,11 +50,13 @@ MEASUREMENTS: dict[str, Callable[[Settings], list[Line]]] = {
     "queues": queues,
     "documents": documents,
 }
-TITLE = "Everlog, and what one would use instead"
+TITLE = "Everlog, and what a user would take instead"
 
 
 @click.command()
-@click.option("--quick", "is_quick", is_flag=True, help="Small sizes: shows that everything runs, no more.")
+@click.option(
+    "--quick", "is_quick", is_flag=True, help="Small sizes: shows that everything runs; the figures mean nothing."
+)
 @click.option("--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Only this; may be repeated.")
 @click.option("--events", type=click.IntRange(min=1_000), help="Events for the pipeline.  [default: 500,000]")
 @click.option("--big/--no-big", default=None, help="Go on to ten times as many events.  [default: unless --quick]")
@@ -79,7 +81,7 @@ def main(
     folder: Path,
     commit: str | None,
 ) -> None:
-    """Measure Everlog beside what one would use instead, in one run, on one disk, with the same durability."""
+    """Measure Everlog beside what a user would take instead, in one run, on one disk, with the same durability."""
     names = [name for name in MEASUREMENTS if not only or name in only]
     if commit is not None:
         words = ["--seed", str(seed), *(["--quick"] if is_quick else [])]
@@ -105,7 +107,7 @@ def main(
 
 
 def run(settings: Settings, names: Sequence[str]) -> Report:
-    """Measure, and save what is known after each; a measurement that fails does not take the others with it."""
+    """Measure, and save what is known after each; a measurement that fails does not end the others."""
     now = datetime.now(UTC)
     notices = Console(stderr=True)
     path = RESULTS / f"{now:%Y%m%d-%H%M%S}.json"

@@ -253,7 +253,7 @@ def _cells(one: Comparison) -> list[str]:
 def run(
     sides: tuple[Checkout, Checkout], program: str, names: Sequence[str], words: Sequence[str], turns: int, folder: Path
 ) -> Comparisons:
-    """Measure by turns, and save what is known after each; a measurement that fails does not take others with it."""
+    """Measure by turns, and save what is known after each; a measurement that fails does not end the others."""
     now = datetime.now(UTC)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"against-{now:%Y%m%d-%H%M%S}.json"

@@ -42,7 +42,9 @@ TITLE = "Everlog on Kafka, Spark and Cassandra, and what the clients alone can d
 
 
 @click.command()
-@click.option("--quick", "is_quick", is_flag=True, help="Small sizes: shows that everything runs, no more.")
+@click.option(
+    "--quick", "is_quick", is_flag=True, help="Small sizes: shows that everything runs; the figures mean nothing."
+)
 @click.option("--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Only this; may be repeated.")
 @click.option("--events", type=click.IntRange(min=1_000), help="Events for the pipeline.  [default: 300,000]")
 @click.option("--rounds", type=click.IntRange(min=1), help="Rounds that count.  [default: 3; --quick: 1]")
@@ -96,7 +98,7 @@ def main(
 
 
 def run(settings: Settings, found: Servers, names: Sequence[str]) -> Report:
-    """Measure, and save what is known after each; a measurement that fails does not take the others with it."""
+    """Measure, and save what is known after each; a measurement that fails does not end the others."""
     now = datetime.now(UTC)
     notices = Console(stderr=True)
     path = RESULTS / f"cluster-{now:%Y%m%d-%H%M%S}.json"

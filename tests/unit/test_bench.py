@@ -14,7 +14,7 @@ import bench.__main__
 from bench.against import CannotMeasure, Comparison, compare_turns, other_checkout, run, this_checkout, values
 from bench.report import Line, Target, compare
 from bench.rounds import Contender, Laps, Round, alternate, percentile
-from bench.serving import as_toml
+from bench.server_process import as_toml
 from everlog.config import CassandraConfig, Config, JournalConfig, KafkaConfig, load_config
 
 
