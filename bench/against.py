@@ -1,10 +1,10 @@
 """The same measurement on another commit, by turns in one run: `python -m bench --against COMMIT`.
 
 The other commit gets a checkout and an environment of its own, made by its own `scripts/setup.sh`. Each side runs its
-own `bench` package in a process of its own, one short round at a time: old, new, old, new, … So a slow minute of the
+own `bench` package in a process of its own, a few rounds at a time: old, new, old, new, … So a slow minute of the
 machine hits both, and module names may differ between the two. Figures are compared by measurement and name.
 
-All that is asked of a side: `python -m bench --only NAME --rounds 1 --seed N --folder FOLDER` measures, and leaves a
+All that is asked of a side: `python -m bench --only NAME --rounds N --seed N --folder FOLDER` measures, and leaves a
 JSON file in `bench-results/` of its working folder, as `bench.report` writes it.
 """
 
@@ -38,6 +38,8 @@ CACHE = Path("~/.cache/everlog-bench").expanduser()
 LOCKS = ("requirements-build.lock", "requirements.lock", "requirements-bench.lock")
 # What an environment consists of; everything else in its folder belongs to a commit.
 ENVIRONMENT = (".venv", ".setup.lock")
+# The figure of a turn is the median of these. A round of a quick measurement takes less time than its process to start.
+ROUNDS_PER_TURN = 3
 PERCENTILES = ("p50", "p99")
 SHOWN_LINES = 20
 HOW_TO_READ = (
@@ -282,7 +284,9 @@ def _turns(
         pair = []
         for side in sides:
             notices.print(f"measuring: {name}, turn {turn} of {turns}: {side.commit}", highlight=False)
-            pair.append(values(side.measure(program, ["--only", name, "--rounds", "1", *words], folder)))
+            pair.append(
+                values(side.measure(program, ["--only", name, "--rounds", str(ROUNDS_PER_TURN), *words], folder))
+            )
         found.append((pair[0], pair[1]))
     return found
 

@@ -118,7 +118,7 @@ def test_two_commits_are_measured_by_turns(commits, tmp_path):
     with other_checkout("old", commits, tmp_path / "cache") as old:
         report = run((old, this_checkout(commits)), "bench", ["tiny"], ["--seed", "1"], 2, tmp_path)
     turns = (tmp_path / "trace").read_text().splitlines()
-    words = "--only tiny --rounds 1 --seed 1 --folder"
+    words = "--only tiny --rounds 3 --seed 1 --folder"
     assert turns == [f"old {words}", f"new {words}"] * 2
     assert not report.failed
     ratios = {one.key: one.ratio for one in report.comparisons}
