@@ -1,7 +1,7 @@
 # The commands of a checkout. Each does its own set-up first; when nothing changed, that costs nothing.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
-.PHONY: help run test test-cluster unit faults soak check format bench bench-cluster mutants setup setup-bench lock clean
+.PHONY: help run test test-cluster unit faults soak check format map bench bench-cluster mutants setup setup-bench lock clean
 
 BIN := .venv/bin
 # Spark needs a JDK, which need not be the one on PATH.
@@ -46,7 +46,10 @@ format: setup ## format the code, fix what can be fixed
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
 
-bench: setup-bench ## measure, beside what one would use instead
+map: setup ## draw the rooms and their doors into docs/architecture.md, from the real imports
+	@$(BIN)/python scripts/map.py
+
+bench: setup-bench ## measure, beside what a user would take instead; ARGS="--against COMMIT": beside another commit
 	@$(WITH_JAVA) $(WITH_PEERS) $(BIN)/python -m bench $(ARGS)
 
 bench-cluster: setup-bench ## measure on a real Kafka, Spark and Cassandra, beside their clients alone

@@ -1,1 +1,1 @@
-"""Benchmarks: programs, not tests. `python -m bench` measures Everlog beside what one would use instead."""
+"""Benchmarks: programs, not tests. `python -m bench` measures Everlog beside what a user would take instead."""

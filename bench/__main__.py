@@ -15,11 +15,12 @@ import click
 from rich.console import Console
 
 from bench import machine
+from bench.against import against
 from bench.appends import concurrent, single
 from bench.documents import documents
 from bench.pipeline import latency, pipeline
 from bench.replay import replay
-from bench.report import Line, Report
+from bench.report import RESULTS, Line, Report
 from bench.settings import Settings, quick
 from bench.tags import tags
 
@@ -49,16 +50,17 @@ MEASUREMENTS: dict[str, Callable[[Settings], list[Line]]] = {
     "queues": queues,
     "documents": documents,
 }
-RESULTS = Path("bench-results")
-TITLE = "Everlog, and what one would use instead"
+TITLE = "Everlog, and what a user would take instead"
 
 
 @click.command()
-@click.option("--quick", "is_quick", is_flag=True, help="Small sizes: shows that everything runs, no more.")
+@click.option(
+    "--quick", "is_quick", is_flag=True, help="Small sizes: shows that everything runs; the figures mean nothing."
+)
 @click.option("--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Only this; may be repeated.")
 @click.option("--events", type=click.IntRange(min=1_000), help="Events for the pipeline.  [default: 500,000]")
 @click.option("--big/--no-big", default=None, help="Go on to ten times as many events.  [default: unless --quick]")
-@click.option("--rounds", type=click.IntRange(min=1), help="Rounds that count.  [default: 5]")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds that count.  [default: 5; --quick: 2]")
 @click.option("--seed", default=1, show_default=True, help="For payloads, keys and pauses.")
 @click.option(
     "--folder",
@@ -67,6 +69,7 @@ TITLE = "Everlog, and what one would use instead"
     show_default=True,
     help="Both sides write in here, so it should be on the disk that you want to know about.",
 )
+@click.option("--against", "commit", metavar="COMMIT", help="Compare with this commit: by turns, in one run.")
 def main(
     *,
     is_quick: bool,
@@ -76,8 +79,16 @@ def main(
     rounds: int | None,
     seed: int,
     folder: Path,
+    commit: str | None,
 ) -> None:
-    """Measure Everlog beside what one would use instead, in one run, on one disk, with the same durability."""
+    """Measure Everlog beside what a user would take instead, in one run, on one disk, with the same durability."""
+    names = [name for name in MEASUREMENTS if not only or name in only]
+    if commit is not None:
+        words = ["--seed", str(seed), *(["--quick"] if is_quick else [])]
+        words += [] if events is None else ["--events", str(events)]
+        words += [] if big is None else ["--big" if big else "--no-big"]
+        turns = rounds or (quick(folder, seed) if is_quick else Settings(folder)).rounds
+        sys.exit(1 if against(commit, "bench", names, words, turns, folder).failed else 0)
     folder.mkdir(parents=True, exist_ok=True)
     RESULTS.mkdir(exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="data-", dir=folder)).resolve()
@@ -89,14 +100,14 @@ def main(
         settings, big=settings.big if big is None else big, rounds=settings.rounds if rounds is None else rounds
     )
     try:
-        report = run(settings, [name for name in MEASUREMENTS if not only or name in only])
+        report = run(settings, names)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     sys.exit(1 if report.failed else 0)
 
 
 def run(settings: Settings, names: Sequence[str]) -> Report:
-    """Measure, and save what is known after each; a measurement that fails does not take the others with it."""
+    """Measure, and save what is known after each; a measurement that fails does not end the others."""
     now = datetime.now(UTC)
     notices = Console(stderr=True)
     path = RESULTS / f"{now:%Y%m%d-%H%M%S}.json"

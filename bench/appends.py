@@ -7,7 +7,7 @@ from functools import partial
 from bench.embedded import Embedded, Writers
 from bench.payloads import Payload, make_payloads
 from bench.peer import OrderWriters, Peer, RecorderWriters
-from bench.report import Line, compare, line_of
+from bench.report import BEST, Line, compare, line_of
 from bench.rounds import Contender, alternate
 from bench.settings import Settings
 
@@ -41,7 +41,7 @@ def concurrent(settings: Settings) -> list[Line]:
         alternate(contenders, settings.rounds)
     own, *others = (line_of("concurrent appends", one, UNIT, writers=settings.writers) for one in contenders)
     best = max(others, key=lambda line: line.rate or 0)
-    best.who += " (its best)"
+    best.who += BEST
     return compare(own, others, against=best, at_least=8)
 
 

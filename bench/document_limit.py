@@ -44,7 +44,7 @@ class Straight:
         self._connection.close()
 
     def run(self, kind: Kind, requests: int, together: int) -> Round:
-        """So many requests, `together` to a transaction if they write."""
+        """Requests, `together` of them to a transaction if they write."""
         if kind == "list":
             return timed(lambda number: self._page(), requests)
         if kind == "GET":

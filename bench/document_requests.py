@@ -13,7 +13,7 @@ from typing import Literal
 
 from bench.payloads import Payload
 from bench.rounds import Round
-from bench.serving import Client
+from bench.server_process import Client
 from everlog.documents.documents import Documents
 from everlog.documents.model import DocumentChange, DocumentCommand, DocumentHead, DocumentRow, WriteSettings, decide
 from everlog.documents.paths import DocumentPlace
@@ -41,7 +41,7 @@ class Requester(ABC):
 
     @abstractmethod
     async def open(self, clients: int) -> None:
-        """Be ready for so many at once."""
+        """Be ready for this number of clients at once."""
 
     async def ready(self) -> None:  # noqa: B027
         """A round is about to begin; this is not in its time."""
@@ -77,7 +77,7 @@ class Requester(ABC):
         await asyncio.gather(*(work(client) for client in range(clients)))
 
     async def run(self, kind: Kind, requests: int, clients: int) -> Round:
-        """So many requests by so many clients, over all documents in turns."""
+        """Requests, shared by the clients, over all documents in turns."""
         clock, latencies = time.perf_counter, list[float]()
         numbers: Iterator[int] = iter(range(requests))
 
@@ -96,7 +96,7 @@ class Requester(ABC):
 
 
 class OverHttp(Requester):
-    """A connection for each client, which stays open for a round: a server closes those that nobody uses."""
+    """A connection for each client, which stays open for a round: a server closes idle connections."""
 
     def __init__(self, url: str, documents: int, payloads: Sequence[Payload]) -> None:
         super().__init__(documents, payloads)

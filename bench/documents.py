@@ -18,7 +18,7 @@ from bench.embedded import Embedded
 from bench.payloads import make_payloads
 from bench.report import Line, line_of, relate
 from bench.rounds import Contender, Round, alternate
-from bench.serving import serving
+from bench.server_process import serving
 from bench.settings import Settings
 from everlog.config import load_config
 from everlog.documents.sqlite.document_store import FILE

@@ -17,7 +17,7 @@ from everlog.queues.queue import Queue
 
 T = TypeVar("T")
 
-# So many jobs are handed over in one go, here and by the others.
+# Jobs that are put in one call, here and by the others.
 PER_CALL = 1_000
 
 

@@ -88,7 +88,7 @@ class Peer:
         return orders
 
     def filled_order(self, payloads: Sequence[Payload], events: int) -> UUID:
-        """An order with so many events; the first one says that it was created."""
+        """An order with this number of events; the first one says that it was created."""
         order = Order()
         for payload in itertools.islice(itertools.cycle(payloads), events - 1):
             order.add_item(payload)
@@ -108,7 +108,7 @@ class OrderWriters:
         return timed(lambda number: self._save(self._orders[number % len(self._orders)], number), appends)
 
     def in_threads(self, appends: int, threads: int) -> Round:
-        """Each thread has orders of its own, so that nobody meets a conflict."""
+        """Each thread has orders of its own, so that none meets a conflict."""
         shares = [self._orders[at::threads] for at in range(threads)]
         each = max(1, appends // threads)
 
@@ -148,7 +148,7 @@ class RecorderWriters:
 
 
 def timed(work: Callable[[int], None], times: int) -> Round:
-    """Run `work` so many times, and time each."""
+    """Run `work` this number of times, and time each."""
     clock, latencies = time.perf_counter, []
     started = clock()
     for number in range(times):

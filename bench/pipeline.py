@@ -14,7 +14,7 @@ import msgspec
 
 import everlog
 from bench.embedded import TOPIC
-from bench.filling import HOW, Filler
+from bench.filler import HOW, Filler
 from bench.payloads import make_payloads
 from bench.report import Line, Target, milliseconds
 from bench.settings import Settings
@@ -30,11 +30,11 @@ UNIT = "events/s"
 POLL_SECONDS = 0.01
 LATENCY_POLL_SECONDS = 0.001
 STALLED_SECONDS = 120.0
-FEWEST_BATCHES = 5
+MIN_BATCHES = 5
 
 
 class Progress(NamedTuple):
-    """When so many records were first seen as replicated."""
+    """When a number of records was first seen as replicated."""
 
     seconds: float
     records: int
@@ -101,7 +101,7 @@ def rate_of(batches: list[Progress]) -> float:
 
 @contextmanager
 def spark_session(config: Config) -> Iterator[SparkSession]:
-    """A session of its own; whoever measures warms it up."""
+    """A session of its own; the caller warms it up."""
     from everlog.spark.session import open_session
 
     session = open_session(config)
@@ -127,8 +127,8 @@ def running(config: Config, session: SparkSession) -> Iterator[Replicator]:
 def config_for(settings: Settings, name: str, events: int) -> Config:
     """The defaults; but a small log still gives several batches."""
     folder = settings.folder / name
-    most = min(PipelineConfig().max_batch_records, max(1, events // FEWEST_BATCHES))
-    return msgspec.structs.replace(load_config(folder), pipeline=PipelineConfig(max_batch_records=most))
+    max_records = min(PipelineConfig().max_batch_records, max(1, events // MIN_BATCHES))
+    return msgspec.structs.replace(load_config(folder), pipeline=PipelineConfig(max_batch_records=max_records))
 
 
 @contextmanager
@@ -155,10 +155,10 @@ def _fill(filler: Filler, events: int) -> float:
 
 def warm_up(settings: Settings, session: SparkSession) -> None:
     """Load classes, start the workers, let the JVM compile: none of that belongs to a steady rate."""
-    config = config_for(settings, "warm-up", settings.pipeline_warm_up)
+    config = config_for(settings, "warm-up", settings.pipeline_warm_up_events)
     with opened(config, settings) as filler:
-        filler.fill(settings.pipeline_warm_up)
-        replicate_all(config, session, settings.pipeline_warm_up)
+        filler.fill(settings.pipeline_warm_up_events)
+        replicate_all(config, session, settings.pipeline_warm_up_events)
 
 
 def replicate_all(config: Config, session: SparkSession, events: int) -> list[Progress]:
@@ -227,7 +227,7 @@ async def _trickle(config: Config, settings: Settings) -> list[float]:
     source = random.Random(settings.seed)
     found = []
     async with everlog.connect(config) as log:
-        for number in range(settings.latency_warm_up + settings.latency_samples):
+        for number in range(settings.latency_warm_up_samples + settings.latency_samples):
             name = f"order-{number % 10}"
             token = await log.journal(TOPIC).append(name, everlog.Event(payloads[number % len(payloads)]))
             acknowledged = time.perf_counter()
@@ -235,7 +235,7 @@ async def _trickle(config: Config, settings: Settings) -> list[float]:
             found.append(time.perf_counter() - acknowledged)
             # Not in step with the pipeline's own rhythm.
             await asyncio.sleep(source.uniform(0.0, 0.3))
-    return found[settings.latency_warm_up :]
+    return found[settings.latency_warm_up_samples :]
 
 
 async def _visible(log: everlog.Everlog, name: str, token: Token) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 import everlog
 from bench.embedded import TOPIC, Embedded
-from bench.filling import HOW, Filler
+from bench.filler import HOW, Filler
 from bench.payloads import Payload, make_payloads
 from bench.projection_peer import InMemory, InTable, ProjectionPeer
 from bench.report import Line, Target, line_of, milliseconds, relate
@@ -235,9 +235,9 @@ class Runs:
 
 
 def _waits(settings: Settings, side: Embedded, peer: ProjectionPeer, payloads: list[Payload]) -> list[Line]:
-    samples = settings.latency_warm_up + settings.projection_waits
-    own = side.run(_wait_for_own(side, payloads, samples))[settings.latency_warm_up :]
-    theirs = peer.waits(payloads, samples)[settings.latency_warm_up :]
+    samples = settings.latency_warm_up_samples + settings.projection_waits
+    own = side.run(_wait_for_own(side, payloads, samples))[settings.latency_warm_up_samples :]
+    theirs = peer.waits(payloads, samples)[settings.latency_warm_up_samples :]
     found = {"Everlog: append acknowledged → view.wait(token)": own, "eventsourcing: saved → runner.wait": theirs}
     return [
         Line(NAME, who, milliseconds=milliseconds(times), details={"samples": len(times)})

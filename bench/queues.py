@@ -173,7 +173,7 @@ async def _wake(settings: Settings, side: Embedded) -> list[float]:
     """Jobs due one after another, not in step with anything; the worker has nothing else to do."""
     late: list[float] = []
     source = random.Random(settings.seed)
-    wanted = settings.latency_warm_up + settings.queue_wakes
+    wanted = settings.latency_warm_up_samples + settings.queue_wakes
 
     async def note(job: Job) -> None:
         late.append(time.time() - job.due.timestamp())
@@ -186,4 +186,4 @@ async def _wake(settings: Settings, side: Embedded) -> list[float]:
         due += timedelta(milliseconds=source.uniform(10, 60))
         await queue.put(number, at=due)
     await worker.run()
-    return late[settings.latency_warm_up :]
+    return late[settings.latency_warm_up_samples :]

@@ -1,7 +1,7 @@
 """The records that appends would write, made in bulk: same codecs, same expectation and id that a client sends.
 
 Appends wait for the log and for their verdict; hundreds of thousands of them would take longer than what is measured.
-Only the way of these records into the log is shorter, see `bench.filling` and `bench.cluster.filling`.
+Only the way of these records into the log is shorter, see `bench.filler` and `bench.cluster.filler`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Journal:
 
 @dataclass(slots=True)
 class Records:
-    """Appends to journals of one topic; may go on later where it stopped. Nobody else may write to it meanwhile.
+    """Appends to journals of one topic; goes on later where it stopped. No other writer may use the topic meanwhile.
 
     `ends` are the offsets that the log gives out next. Journals come in random order, or `in_turns`: each once, in a
     random order, then each once again in another one. `tags` are those of the first event, the second, and so on,
@@ -72,7 +72,7 @@ class Records:
             yield from source.sample(self._journals, len(self._journals))
 
     def make(self, appends: int) -> Iterator[Record]:
-        """So many records, in the order in which the log must take them."""
+        """The records of as many appends, in the order in which the log must take them."""
         encoded = [encode_payload(payload) for payload in self.payloads]
         number = 0
         for _ in range(appends):

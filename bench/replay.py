@@ -8,7 +8,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from bench.embedded import TOPIC, Embedded
-from bench.filling import HOW, Filler
+from bench.filler import HOW, Filler
 from bench.payloads import Payload, make_payloads
 from bench.peer import Order, Peer
 from bench.report import Line, compare, line_of

@@ -1,4 +1,4 @@
-"""What a run found: one table for people, one JSON file for everybody else."""
+"""What a run found: one table for people, one JSON file for programs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from rich.table import Table
 from bench.rounds import Contender, percentile
 
 PERCENTILES = (50, 90, 99, 99.9)
+RESULTS = Path("bench-results")
+# Added to the name of the best of several lines of one program.
+BEST = " (its best)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def milliseconds(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def figure(value: float) -> str:
-    """Three digits that count are enough for anybody who compares."""
+    """With three significant digits, which is enough to compare."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}".removesuffix(".0") if value >= 10 else f"{value:.2f}".rstrip("0").rstrip(".")

@@ -24,7 +24,7 @@ class Round:
 
 @dataclass(slots=True)
 class Contender:
-    """One of those who are compared, and its rounds so far."""
+    """One of the things that are compared, and its rounds so far."""
 
     name: str
     run: Callable[[], Round]
@@ -42,7 +42,7 @@ class Contender:
 
 @dataclass(slots=True)
 class Laps:
-    """When the first of so many things happened, and when the last: a worker is timed without its start and end."""
+    """When the first of `wanted` things happened, and when the last: a worker is timed without its start and end."""
 
     wanted: int
     seen: int = 0
@@ -50,7 +50,7 @@ class Laps:
     last: float = 0.0
 
     def see(self) -> bool:
-        """Another one; whether it was the last."""
+        """Another thing happened; whether it was the last."""
         if not self.seen:
             self.first = time.perf_counter()
         self.seen += 1
@@ -68,7 +68,7 @@ def alternate(contenders: Sequence[Contender], rounds: int) -> None:
     """One warm-up round each, which does not count, then `rounds` that do: A, B, A, B, …"""
     for number in range(rounds + 1):
         for contender in contenders:
-            # Nobody pays for what another one left behind.
+            # No contender pays for the garbage of another.
             gc.collect()
             done = contender.run()
             if number:

@@ -1,4 +1,4 @@
-"""PostgreSQL and Redis for what is compared: started for a measurement, in its folder, and gone afterwards.
+"""PostgreSQL and Redis for what is compared: started for a measurement, in its folder, and removed afterwards.
 
 Both are told to keep every commit on the disk, as Everlog does; PostgreSQL is asked whether it does.
 """
@@ -120,9 +120,9 @@ def _server_user() -> str | None:
 
 @contextmanager
 def _own_folder(folder: Path, name: str, user: str | None) -> Iterator[Path]:
-    """A folder for the data of a server, beside everybody else's. It must be on the same disk to be fair."""
+    """A folder for the data of a server, beside those of the others: on the same disk, to be fair."""
     if user is not None and not all(_passable(parent) for parent in [folder, *folder.parents]):
-        raise RuntimeError(f"{user} cannot reach {folder}: give --folder one below folders that everybody may enter")
+        raise RuntimeError(f"{user} cannot reach {folder}: choose a --folder below folders that every user may enter")
     data = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=folder))
     if user is not None:
         shutil.chown(data, user)
@@ -149,7 +149,7 @@ def _sockets(user: str | None) -> Iterator[Path]:
 
 
 def _as(user: str | None) -> dict[str, Any]:
-    """Options of a process that runs as somebody else."""
+    """Options of a process that runs as another user."""
     if user is None:
         return {}
     entry = pwd.getpwnam(user)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import everlog
 from bench.embedded import TOPIC
-from bench.filling import HOW
+from bench.filler import HOW
 from bench.payloads import make_payloads
 from bench.pipeline import config_for, opened, rate_of, replicate_all, running, spark_session, warm_up
 from bench.report import Line, Target, line_of, milliseconds
@@ -125,10 +125,10 @@ async def _follow(config: Config, settings: Settings) -> list[float]:
     found = []
     async with everlog.connect(config) as log:
         reader = log.tag(TAG).live()
-        for number in range(settings.latency_warm_up + settings.latency_samples):
+        for number in range(settings.latency_warm_up_samples + settings.latency_samples):
             called = time.perf_counter()
             event = everlog.Event(payloads[number % len(payloads)], tags={TAG})
             await log.journal(TOPIC).append(f"order-{number % 10}", event)
             await anext(reader)
             found.append(time.perf_counter() - called)
-    return found[settings.latency_warm_up :]
+    return found[settings.latency_warm_up_samples :]

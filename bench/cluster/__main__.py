@@ -17,6 +17,7 @@ import click
 from rich.console import Console
 
 from bench import machine
+from bench.against import Comparisons, against
 from bench.cluster.appends import appends
 from bench.cluster.documents import documents
 from bench.cluster.latency import latency
@@ -26,7 +27,7 @@ from bench.cluster.reads import reads
 from bench.cluster.servers import Servers, servers
 from bench.cluster.settings import Settings, quick
 from bench.cluster.tags import tags
-from bench.report import Line, Report
+from bench.report import RESULTS, Line, Report
 
 MEASUREMENTS: dict[str, Callable[[Settings, Servers], tuple[list[Line], list[str]]]] = {
     "pipeline": pipeline,
@@ -37,15 +38,16 @@ MEASUREMENTS: dict[str, Callable[[Settings, Servers], tuple[list[Line], list[str
     "queues": queues,
     "documents": documents,
 }
-RESULTS = Path("bench-results")
 TITLE = "Everlog on Kafka, Spark and Cassandra, and what the clients alone can do"
 
 
 @click.command()
-@click.option("--quick", "is_quick", is_flag=True, help="Small sizes: shows that everything runs, no more.")
+@click.option(
+    "--quick", "is_quick", is_flag=True, help="Small sizes: shows that everything runs; the figures mean nothing."
+)
 @click.option("--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Only this; may be repeated.")
 @click.option("--events", type=click.IntRange(min=1_000), help="Events for the pipeline.  [default: 300,000]")
-@click.option("--rounds", type=click.IntRange(min=1), help="Rounds that count.  [default: 3]")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds that count.  [default: 3; --quick: 1]")
 @click.option("--seed", default=1, show_default=True, help="For payloads and the order of the journals.")
 @click.option(
     "--config",
@@ -60,6 +62,7 @@ TITLE = "Everlog on Kafka, Spark and Cassandra, and what the clients alone can d
     show_default=True,
     help="The servers write in here, so it should be on the disk that you want to know about.",
 )
+@click.option("--against", "commit", metavar="COMMIT", help="Compare with this commit: by turns, on the same servers.")
 def main(
     *,
     is_quick: bool,
@@ -70,6 +73,7 @@ def main(
     config: Path | None,
     keep: bool,
     folder: Path,
+    commit: str | None,
 ) -> None:
     """Measure Everlog on a cluster, beside what the clients of Kafka and Cassandra can do alone."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,9 +81,16 @@ def main(
     scratch = Path(tempfile.mkdtemp(prefix="cluster-", dir=folder)).resolve()
     settings = quick(scratch, seed, keep) if is_quick else Settings(folder=scratch, seed=seed, keep=keep)
     settings = replace(settings, events=events or settings.events, rounds=rounds or settings.rounds)
+    names = [name for name in MEASUREMENTS if not only or name in only]
+    report: Report | Comparisons
     try:
         with servers(config, scratch, keep=keep) as found:
-            report = run(settings, found, [name for name in MEASUREMENTS if not only or name in only])
+            if commit is None:
+                report = run(settings, found, names)
+            else:
+                words = ["--seed", str(seed), "--config", str(found.file), *(["--quick"] if is_quick else [])]
+                words += [*(["--keep"] if keep else []), *([] if events is None else ["--events", str(events)])]
+                report = against(commit, "bench.cluster", names, words, settings.rounds, scratch)
     finally:
         if not keep:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -87,7 +98,7 @@ def main(
 
 
 def run(settings: Settings, found: Servers, names: Sequence[str]) -> Report:
-    """Measure, and save what is known after each; a measurement that fails does not take the others with it."""
+    """Measure, and save what is known after each; a measurement that fails does not end the others."""
     now = datetime.now(UTC)
     notices = Console(stderr=True)
     path = RESULTS / f"cluster-{now:%Y%m%d-%H%M%S}.json"

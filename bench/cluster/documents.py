@@ -18,7 +18,7 @@ from bench.document_requests import COLLECTION, KINDS, PAGE, Changes, InPython, 
 from bench.payloads import Payload, make_payloads
 from bench.report import Line, line_of
 from bench.rounds import Contender, Round, alternate
-from bench.serving import serving
+from bench.server_process import serving
 from everlog.cassandra.session import Session, connect, make_batch
 from everlog.config import CassandraConfig
 from everlog.documents.cassandra.document_store import CassandraDocuments

@@ -81,14 +81,14 @@ class _Trickle:
         """(until stored, until acknowledged) of every append after the warm-up, in seconds."""
         settings = self._settings
         async with everlog.connect(self._config) as log:
-            await self._phase(log, settings.latency_warm_up)
+            await self._phase(log, settings.latency_warm_up_s)
             self._found.clear()
             with self._servers.processor.watch() as usage:
-                await self._phase(log, settings.latency_seconds)
+                await self._phase(log, settings.latency_duration_s)
             topic = log.journal(TOPIC).log_name
             names = [self._name(number) for number in range(settings.latency_journals)]
             heads = await asyncio.gather(*(log.parts.store.head(topic, name) for name in names))
-        appends = sum(self._appends(seconds) for seconds in (settings.latency_warm_up, settings.latency_seconds))
+        appends = sum(self._appends(seconds) for seconds in (settings.latency_warm_up_s, settings.latency_duration_s))
         stored = sum(head.seq_nr for head in heads if head is not None)
         if stored != appends:
             raise RuntimeError(f"{appends} appends were acknowledged and published, but the heads say {stored}")

@@ -64,7 +64,7 @@ class Share:
 
 @dataclass(slots=True)
 class Limit:
-    """Rounds of writing so many rows, so many to a batch, from several processes at once."""
+    """Rounds of writing rows in batches, from several processes at once."""
 
     settings: Settings
     servers: Servers

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import everlog
-from bench.cluster.filling import HOW, Filler
+from bench.cluster.filler import HOW, Filler
 from bench.cluster.limit import Limit, count_rows
 from bench.cluster.processor import Usage, total
 from bench.cluster.servers import Servers

@@ -26,7 +26,7 @@ KAFKA, CASSANDRA, SPARK, WORKERS, OWN, HELPERS, OTHERS = (
 
 @dataclass(slots=True)
 class Usage:
-    """Processor seconds by who used them, while so many operations were done in so many seconds."""
+    """Processor seconds by who used them, over a number of operations and seconds."""
 
     seconds: float = 0.0
     operations: int = 0
@@ -66,7 +66,7 @@ class Processor:
 
     @contextmanager
     def watch(self) -> Iterator[Usage]:
-        """What is used while this lasts; whoever measures says how many operations it was for."""
+        """What is used while this lasts; the caller says how many operations it was for."""
         usage, started, before = Usage(), time.perf_counter(), self._busy()
         yield usage
         after = self._busy()

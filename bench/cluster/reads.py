@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import everlog
-from bench.cluster.filling import HOW, Filler
+from bench.cluster.filler import HOW, Filler
 from bench.cluster.servers import TOPIC, Servers
 from bench.cluster.settings import Settings
 from bench.payloads import make_payloads

@@ -44,9 +44,11 @@ NODE_SETTINGS = (
 class Servers:
     """Where to measure. Every measurement gets a keyspace and a topic prefix of its own."""
 
-    def __init__(self, config: Config, folder: Path, *, keep: bool) -> None:
+    def __init__(self, file: Path, folder: Path, *, keep: bool) -> None:
+        config = load_config(file)
         assert config.kafka is not None
         assert config.cassandra is not None
+        self.file = file.resolve()
         self.config = config
         self.given = {"log": msgspec.to_builtins(config.log), "spark": msgspec.to_builtins(config.spark)}
         self._folder = folder
@@ -112,13 +114,14 @@ class Servers:
 def servers(given: Path | None, folder: Path, *, keep: bool) -> Iterator[Servers]:
     """Those that a configuration names, or new ones in the folder, which end with this."""
     if given is not None:
-        yield Servers(load_config(given), folder, keep=keep)
+        yield Servers(given, folder, keep=keep)
         return
     from everlog.cluster.local import LocalCluster
 
     local = LocalCluster(folder / "cluster")
     try:
-        yield Servers(local.up(), folder, keep=keep)
+        local.up()
+        yield Servers(local.config_file, folder, keep=keep)
     finally:
         if keep:
             logger.warning("the servers go on: 'everlog cluster down --folder %s' stops them", local.folder)

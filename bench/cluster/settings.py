@@ -39,8 +39,8 @@ class Settings:
     readers: int = 16
     short_reads: int = 320
     appends_per_second: int = 100
-    latency_warm_up: float = 60.0
-    latency_seconds: float = 30.0
+    latency_warm_up_s: float = 60.0
+    latency_duration_s: float = 30.0
     latency_journals: int = 100
     queue_jobs: int = 20_000
     queue_concurrency: int = 500
@@ -73,8 +73,8 @@ def quick(folder: Path, seed: int, keep: bool) -> Settings:
         reads_per_round=5,
         short_journals=16,
         short_reads=64,
-        latency_warm_up=3.0,
-        latency_seconds=5.0,
+        latency_warm_up_s=3.0,
+        latency_duration_s=5.0,
         queue_jobs=2_000,
         documents=20,
         document_single_requests=20,

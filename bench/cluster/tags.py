@@ -72,8 +72,8 @@ class _Following:
 
     async def run(self) -> list[float]:
         settings = self._settings
-        warm_up = int(settings.latency_warm_up * settings.appends_per_second)
-        appends = warm_up + int(settings.latency_seconds * settings.appends_per_second)
+        warm_up = int(settings.latency_warm_up_s * settings.appends_per_second)
+        appends = warm_up + int(settings.latency_duration_s * settings.appends_per_second)
         async with everlog.connect(self._config) as log, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(log, appends))
             await self._append_all(log, tasks, appends)

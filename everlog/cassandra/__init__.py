@@ -1,0 +1,1 @@
+"""Cassandra as plumbing: sessions, prepared statements, retries, versioned tables."""

@@ -1,0 +1,1 @@
+"""The command line: one command, one call of the library."""

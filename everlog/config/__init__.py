@@ -1,4 +1,4 @@
-"""The one configuration: a TOML file, or the defaults below for a bare folder.
+"""The one configuration: a TOML file, or the defaults for a bare folder.
 
 Every setting stands here with its default; an unknown one is an error, not a silent typo.
 """

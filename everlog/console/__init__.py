@@ -1,0 +1,1 @@
+"""The console: pages for operators, each with a JSON twin."""

@@ -1,0 +1,1 @@
+"""Documents and collections: conditional writes, filters, indexes, views, history."""

@@ -1,0 +1,1 @@
+"""Reads views and journals that Akka or Pekko Persistence writes."""

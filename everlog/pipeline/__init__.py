@@ -1,0 +1,1 @@
+"""The pipeline: Spark folds the log into the store, and publishes how far it is."""

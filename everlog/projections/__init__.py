@@ -1,0 +1,1 @@
+"""Projections: handlers turn events into views, with stored offsets, on one node or many, or on Spark."""

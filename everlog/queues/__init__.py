@@ -1,0 +1,1 @@
+"""Work queues: jobs by key, with leases, retries, schedules and dead letters."""

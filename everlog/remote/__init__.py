@@ -1,0 +1,1 @@
+"""The API over HTTP: the objects behind `connect("http://…")`."""

@@ -1,0 +1,1 @@
+"""What every running part needs: clocks, retries, leases, locks, services, statement files."""

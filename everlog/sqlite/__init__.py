@@ -1,0 +1,1 @@
+"""SQLite as plumbing: connections, transactions that callers share, versioned tables."""

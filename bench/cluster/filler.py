@@ -22,7 +22,7 @@ POLL_EVERY = 1_000
 
 @dataclass(slots=True)
 class Filler:
-    """Appends to journals of one topic; may go on later where it stopped. Nobody else may write to it."""
+    """Appends to journals of one topic; goes on later where it stopped. No other writer may use the topic."""
 
     log: Everlog
     seed: int
@@ -41,12 +41,12 @@ class Filler:
         self._records = Records(ref.topic, self.names, self.payloads, self.seed, self.per_append, in_turns=True)
 
     async def fill(self, appends: int) -> None:
-        """Write so many records; they must get the offsets that their life and their ids are made of."""
+        """Write this number of records; they must get the offsets that their life and their ids are made of."""
         self._produce(appends)
         for partition, end in self._records.ends.items():
             found = await self.log.parts.log.end(self.ref.log_topic, partition, reach=end)
             if found != end:
-                raise RuntimeError(f"partition {partition} ends at {found}, not at {end}: somebody else wrote into it")
+                raise RuntimeError(f"partition {partition} ends at {found}, not at {end}: another writer used it")
 
     def _produce(self, appends: int) -> None:
         problems: list[str] = []

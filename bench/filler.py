@@ -22,7 +22,7 @@ Row = tuple[int, int, int, int, bytes | None, bytes | None, bytes | None, None]
 
 @dataclass(slots=True)
 class Filler:
-    """Appends to journals of one topic, chosen at random; may go on later where it stopped."""
+    """Appends to journals of one topic, chosen at random; goes on later where it stopped."""
 
     log: Everlog
     topic: str
@@ -42,7 +42,7 @@ class Filler:
             self._records.ends[partition] = (await self.log.parts.log.bounds(ref.log_topic, partition)).end
 
     def fill(self, events: int) -> None:
-        """Write so many records. Nobody else may write to this log meanwhile."""
+        """Write this number of records. No other writer may use the log meanwhile."""
         log = self.log.parts.log
         assert isinstance(log, SqliteLog)
         rows = self._rows(log.number(self._ref.log_topic), events)
