@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
-from everlog.cassandra.contact_points import contact_points
+from everlog.cassandra.connection import contact_points
 from everlog.config import CassandraConfig
 
 

@@ -15,6 +15,7 @@ from everlog.config import CassandraConfig
 from everlog.errors import InvalidConfig, NewerVersion, Refused, StorageFailed, Unreachable
 from everlog.log.port import LogTopic
 from everlog.store.cassandra.store import CassandraStore
+from everlog.store.cassandra.tables import JOURNAL_TABLES
 from tests.cluster.keyspaces import opened, own_keyspace
 from tests.cluster.proxy import Proxy
 
@@ -92,7 +93,7 @@ async def test_a_fresh_keyspace_gets_all_tables_and_the_versions(config, session
     assert not [one for one in changes if one.startswith(("ALTER", "DROP"))]
     found = await settings(session)
     assert found["schema-version"] == "8"
-    assert found["everlog-schema-version"] == str(len(Schema(session)._own))
+    assert found["everlog-schema-version"] == str(Schema(session, JOURNAL_TABLES)._series[1].last)
     assert found["everlog-head-segments"] == "10000"
     indexes = await session.fetch(
         "SELECT index_name FROM system_schema.indexes WHERE keyspace_name = ?", config.keyspace
@@ -181,7 +182,7 @@ async def test_what_another_starter_is_just_making_is_waited_for(config, session
 
 
 async def test_a_table_that_nobody_makes_is_refused(config, session, monkeypatch) -> None:
-    monkeypatch.setattr("everlog.cassandra.session.KNOWN_SECONDS", 0.2)
+    monkeypatch.setattr("everlog.cassandra.session.MAX_UNKNOWN_S", 0.2)
     await open_watched(config)
     with pytest.raises(Refused, match="nowhere does not exist"):
         await session.fetch(f"SELECT a FROM {config.keyspace}.nowhere")
@@ -194,12 +195,12 @@ async def test_the_lock_is_kafka_journals_own(config, session, monkeypatch) -> N
     await session.change_schema(f"DROP TABLE {config.keyspace}.status")
     lock = f"INSERT INTO {config.keyspace}.locks (id, metadata) VALUES ('kafka-journal', 'other') USING TTL "
     await session.write(f"{lock} 300")
-    monkeypatch.setattr("everlog.cassandra.schema.LOCK_WAIT", 0.3)
+    monkeypatch.setattr("everlog.cassandra.schema.MAX_LOCK_WAIT_S", 0.3)
     with pytest.raises(StorageFailed, match="delete that row"):
         await open_watched(config)
     assert await tables(session) == TABLES - {"status"}
     await session.write(f"{lock} 1")
-    monkeypatch.setattr("everlog.cassandra.schema.LOCK_WAIT", 60)
+    monkeypatch.setattr("everlog.cassandra.schema.MAX_LOCK_WAIT_S", 60)
     assert len(await open_watched(config)) == 1
     assert await tables(session) == TABLES
 

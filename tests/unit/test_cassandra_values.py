@@ -16,10 +16,8 @@ pytest.importorskip("acsylla")
 
 from acsylla import errors as driver
 
-from everlog.cassandra.contact_points import contact_points
-from everlog.cassandra.scan import merged
-from everlog.cassandra.schema import statements
-from everlog.cassandra.session import backoff, explain
+from everlog.cassandra.connection import contact_points
+from everlog.cassandra.errors import explain
 from everlog.cassandra.values import day_seconds, timestamp
 from everlog.config import CassandraConfig
 from everlog.core.change import Change
@@ -28,10 +26,12 @@ from everlog.core.events import EventRecord
 from everlog.core.head import Deletion, Head
 from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
 from everlog.errors import AccessDenied, InvalidConfig, Refused, StorageFailed, Unreachable
+from everlog.runtime.retry import Backoff
 from everlog.store.cassandra.batches import MAX_BYTES, MAX_ROW_BYTES, MAX_ROWS, ROW_BYTES, partitions, row_bytes
-from everlog.store.cassandra.head_scan import _group
+from everlog.store.cassandra.head_scan import _group, merged
 from everlog.store.cassandra.rows import _day_of, date_from
 from everlog.store.cassandra.segments import MIN_GAP, gaps_of
+from everlog.store.cassandra.tables import JOURNAL_TABLES
 from everlog.store.cassandra.task import lives
 from everlog.store.port import KeyChange
 
@@ -176,14 +176,15 @@ def test_errors_say_what_to_do(error, expected, remedy) -> None:
 
 
 def test_waiting_grows_has_jitter_and_an_end() -> None:
+    pauses = [Backoff(0.05, 2.0) for _ in range(20)]
     for attempt in range(1, 60):
         most = min(2.0, 0.05 * 2 ** (attempt - 1))
-        assert all(most / 2 <= backoff(attempt, 0.05, 2.0) <= most for _ in range(20))
+        assert all(most / 2 <= pause.next() <= most for pause in pauses)
 
 
 def test_statements_name_the_keyspace_and_carry_no_comments() -> None:
     for file in ("statements.cql", "tables.cql", "migrations.cql"):
-        found = statements("Orders", file)
+        found = JOURNAL_TABLES.statements("Orders", file)
         assert all('"orders".' in text for text in found.values())
         assert not any("--" in text or "{" in text for text in found.values())
 

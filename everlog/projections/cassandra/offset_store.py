@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
+from everlog.cassandra.schema import Schema
 from everlog.cassandra.session import CassandraRow, Session, connect
 from everlog.cassandra.values import timestamp
 from everlog.config import CassandraConfig
@@ -17,8 +18,7 @@ from everlog.errors import Busy, InvalidOffset, OffsetConflict, OwnershipLost, U
 from everlog.projections.cassandra.letters import Letters
 from everlog.projections.cassandra.marks import Commands
 from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, OffsetTable, places_of
-from everlog.projections.cassandra.tables import prepare_tables, projection_statements
-from everlog.projections.cassandra.view_copies import copy_tables, drop_tables
+from everlog.projections.cassandra.tables import PROJECTION_TABLES, copy_tables, drop_tables
 from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, Tables
 from everlog.projections.copies import Copies
 from everlog.projections.ids import PARTITIONS, ProjectionId
@@ -55,7 +55,7 @@ class CassandraOffsetStore(OffsetStore):
     def __init__(self, session: Session, *, clock: Clock | None = None) -> None:
         self.session = self._session = session
         self._clock = clock or SystemClock()
-        self._cql = projection_statements(session.config.keyspace)
+        self._cql = PROJECTION_TABLES.statements(session.config.keyspace)
         self._offsets = OffsetTable(session, self._cql, self._clock)
         self._letters = Letters(session, self._cql, self._clock)
         self._tables = Tables(session)
@@ -65,10 +65,10 @@ class CassandraOffsetStore(OffsetStore):
 
     @classmethod
     async def open(cls, config: CassandraConfig, *, clock: Clock | None = None, trace: Trace | None = None) -> Self:
-        """Connect, and create the tables if they are not there."""
+        """Connect, and create or migrate the tables if that is needed and allowed."""
         session = await connect(config, trace)
         try:
-            await prepare_tables(session)
+            await Schema(session, PROJECTION_TABLES).prepare()
         except BaseException:
             await session.close()
             raise

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
-from everlog.cassandra.schema import Schema, statements
+from everlog.cassandra.schema import Schema
 from everlog.cassandra.session import CassandraRow, Session, connect, make_batch
 from everlog.cassandra.values import timestamp
 from everlog.config import CassandraConfig
@@ -26,6 +26,7 @@ from everlog.store.cassandra.head_scan import Listing
 from everlog.store.cassandra.rows import head_from
 from everlog.store.cassandra.segments import PageReader, Segments
 from everlog.store.cassandra.snapshots import SnapshotRing
+from everlog.store.cassandra.tables import JOURNAL_TABLES, has_legacy_heads
 from everlog.store.cassandra.tag_tables import CassandraTags
 from everlog.store.cassandra.tag_views import Views
 from everlog.store.cassandra.task import CassandraTask, head_key
@@ -43,7 +44,7 @@ class CassandraStore(Store):
     def __init__(self, session: Session, *, legacy_heads: bool) -> None:
         self._session = session
         self._legacy = legacy_heads
-        self._cql = statements(session.config.keyspace)
+        self._cql = JOURNAL_TABLES.statements(session.config.keyspace)
         self._listing = Listing(session, self._cql, legacy=legacy_heads)
         self._ring = SnapshotRing(session, self._cql)
         self._put_row = RowStatements(session, self._cql["put_row"])
@@ -57,16 +58,11 @@ class CassandraStore(Store):
         """Connect, and create or migrate the tables if that is needed and allowed."""
         session = await connect(config, trace)
         try:
-            found = await Schema(session).prepare()
+            found = await Schema(session, JOURNAL_TABLES).prepare()
         except BaseException:
             await session.close()
             raise
-        return cls(session, legacy_heads=found.legacy_heads)
-
-    @property
-    def session(self) -> Session:
-        """The connection to the keyspace, for those who read other tables of it."""
-        return self._session
+        return cls(session, legacy_heads=has_legacy_heads(found))
 
     async def _fetch(self, name: str, *values: Any, serial: bool = False) -> list[CassandraRow]:
         return await self._session.fetch(self._cql[name], *values, serial=serial)
