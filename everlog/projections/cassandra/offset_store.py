@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -20,7 +20,7 @@ from everlog.projections.cassandra.marks import Commands
 from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, OffsetTable, places_of
 from everlog.projections.cassandra.tables import PROJECTION_TABLES, copy_tables, drop_tables
 from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, Tables
-from everlog.projections.copies import Copies
+from everlog.projections.copies import Copies, Difference
 from everlog.projections.ids import PARTITIONS, ProjectionId
 from everlog.projections.offsets import Offset, decode, entries, is_mergeable, same, show
 from everlog.projections.port import (
@@ -40,6 +40,11 @@ from everlog.runtime.failpoints import failpoint
 from everlog.runtime.lease import Lease
 from everlog.runtime.trace import Trace
 
+if TYPE_CHECKING:
+    from everlog.journal.parts import Parts
+    from everlog.projections.projection import Projection
+    from everlog.projections.verify import Counted
+
 _encode = msgspec.json.Encoder().encode
 _report = msgspec.json.Decoder(Report).decode
 MAX_LEASES = 1000
@@ -50,6 +55,7 @@ class CassandraOffsetStore(OffsetStore):
 
     has_views = True
     stores_whole = False
+    verifies_standing = True
     look_seconds = 0.5
 
     def __init__(self, session: Session, *, clock: Clock | None = None) -> None:
@@ -380,6 +386,13 @@ class CassandraOffsetStore(OffsetStore):
 
     async def drop_tables(self, tables: Sequence[str]) -> None:
         await drop_tables(self._session, tables)
+
+    async def verify(
+        self, projection: Projection, tables: Sequence[str], *, parts: Parts | None, told: Counted | None
+    ) -> list[Difference]:
+        from everlog.projections.cassandra.verify import verify_tables
+
+        return await verify_tables(projection, self, tables, parts=parts, told=told)
 
     async def erase(self, name: str) -> None:
         keys = {one.key for one in await self.known(name)}
