@@ -23,7 +23,7 @@ async def opened(config: CassandraConfig, *, trace: Trace | None = None) -> Asyn
 
 @asynccontextmanager
 async def own_keyspace(config: CassandraConfig) -> AsyncIterator[Session]:
-    """A session for statements by hand; the keyspace, whoever creates it, is dropped at the end."""
+    """A session for statements by hand; its keyspace is dropped at the end."""
     session = await connect(config)
     try:
         yield session

@@ -199,7 +199,7 @@ async def test_what_another_starter_is_just_making_is_waited_for(config, session
     assert len(refused) == 3
 
 
-async def test_a_table_that_nobody_makes_is_refused(config, session, monkeypatch) -> None:
+async def test_a_table_that_is_never_made_is_refused(config, session, monkeypatch) -> None:
     monkeypatch.setattr("everlog.cassandra.session.MAX_UNKNOWN_S", 0.2)
     await open_watched(config)
     with pytest.raises(Refused, match="nowhere does not exist"):
@@ -208,7 +208,7 @@ async def test_a_table_that_nobody_makes_is_refused(config, session, monkeypatch
 
 @pytest.mark.case("kafka-journal", 53)
 async def test_the_lock_is_kafka_journals_own(config, session, monkeypatch) -> None:
-    """While somebody else holds the lock, nothing is changed; a lock whose owner died ends by itself."""
+    """While another process holds the lock, nothing is changed; a lock whose owner died ends by itself."""
     await open_watched(config)
     await session.change_schema(f"DROP TABLE {config.keyspace}.status")
     lock = f"INSERT INTO {config.keyspace}.locks (id, metadata) VALUES ('kafka-journal', 'other') USING TTL "

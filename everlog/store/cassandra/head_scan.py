@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 _looked = msgspec.json.Decoder(Looked).decode
 
 
-class Listing:
+class HeadScan:
     """The heads of topics; `legacy`: some may lie in one of a hundred segments."""
 
     def __init__(self, session: Session, cql: Mapping[str, str], *, legacy: bool) -> None:

@@ -22,13 +22,12 @@ from everlog.errors import Unreachable
 from everlog.log.port import LogTopic
 from everlog.runtime.trace import Trace
 from everlog.store.cassandra.batches import RowStatements
-from everlog.store.cassandra.head_scan import Listing
+from everlog.store.cassandra.head_scan import HeadScan
 from everlog.store.cassandra.rows import head_from
 from everlog.store.cassandra.segments import PageReader, Segments
 from everlog.store.cassandra.snapshots import SnapshotRing
 from everlog.store.cassandra.tables import JOURNAL_TABLES, has_legacy_heads
-from everlog.store.cassandra.tag_tables import CassandraTags
-from everlog.store.cassandra.tag_views import Views
+from everlog.store.cassandra.tag_tables import CassandraTags, TagViews
 from everlog.store.cassandra.task import CassandraTask, head_key
 from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
 
@@ -45,10 +44,10 @@ class CassandraStore(Store):
         self._session = session
         self._legacy = legacy_heads
         self._cql = JOURNAL_TABLES.statements(session.config.keyspace)
-        self._listing = Listing(session, self._cql, legacy=legacy_heads)
+        self._heads = HeadScan(session, self._cql, legacy=legacy_heads)
         self._ring = SnapshotRing(session, self._cql)
         self._put_row = RowStatements(session, self._cql["put_row"])
-        self._views = Views(session, self._cql)
+        self._views = TagViews(session, self._cql)
         self.tags = CassandraTags(session, self._cql, self._views, self._pinned)
         self._topics: dict[str, Topic] = {}
         self._created: set[tuple[str, int]] = set()
@@ -155,18 +154,18 @@ class CassandraStore(Store):
 
     async def ids(self, topic: str, *, page: int = 1000) -> AsyncIterator[list[str]]:
         if await self._pinned(topic) is not None:
-            async for found in self._listing.ids(topic, page=page):
+            async for found in self._heads.ids(topic, page=page):
                 yield found
 
     async def expired(self, topic: str, day: date, *, page: int = 1000) -> AsyncIterator[list[str]]:
-        async for found in self._listing.expired(topic, day, page=page):
+        async for found in self._heads.expired(topic, day, page=page):
             yield found
 
     async def drop_markers(self, topic: str, before_ms: int) -> int:
         pinned = await self._pinned(topic)
         if pinned is None:
             return 0
-        return await self._listing.drop_markers(pinned, before_ms, await self.pointers(topic))
+        return await self._heads.drop_markers(pinned, before_ms, await self.pointers(topic))
 
     async def waiting(self, topic: str, journal_id: str) -> list[Quarantined]:
         return [Quarantined(record_from(row), row[7]) for row in await self._fetch("waiting", topic, journal_id)]
