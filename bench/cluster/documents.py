@@ -22,7 +22,7 @@ from bench.server_process import serving
 from everlog.cassandra.session import Session, connect, make_batch
 from everlog.config import CassandraConfig
 from everlog.documents.cassandra.document_store import CassandraDocuments
-from everlog.documents.cassandra.schema import statements
+from everlog.documents.cassandra.tables import DOCUMENT_TABLES
 from everlog.documents.model import DocumentChange
 
 UNIT = "requests/s"
@@ -120,7 +120,7 @@ class Straight(Requester):
     def __init__(self, cassandra: CassandraConfig, documents: int, payloads: Sequence[Payload]) -> None:
         super().__init__(documents, payloads)
         self._cassandra = cassandra
-        self._cql = statements(cassandra.keyspace)
+        self._cql = DOCUMENT_TABLES.statements(cassandra.keyspace)
         self._changes = Changes(documents, payloads)
         self._ready: dict[str, deque[DocumentChange]] = {}
         self._pending: dict[str, str] = {}

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource
 
 from bench.cluster.processor import CASSANDRA, KAFKA, Processor, command, opened
-from everlog.cassandra.contact_points import contact_points
+from everlog.cassandra.connection import contact_points
 from everlog.cassandra.session import connect
 from everlog.config import Config, JournalConfig, PipelineConfig, load_config
 from everlog.errors import EverlogError

@@ -1,6 +1,6 @@
-"""Tables: created and migrated under a lock, once, whoever starts first.
+"""How tables are made and migrated: under one lock, each step once, whichever process starts first.
 
-Two versions are kept in `setting`: kafka-journal's own, whose steps are carried on where it stopped, and ours.
+Each part of Everlog says in a `TableSet` what its tables are. Their versions stand in the table `setting`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import NamedTuple
+
+import msgspec
 
 from everlog.cassandra.session import Session
 from everlog.cassandra.values import timestamp
@@ -23,28 +24,12 @@ from everlog.runtime.statements import load_statements
 
 log = logging.getLogger("everlog.cassandra")
 
-PACKAGE = "everlog.store.cassandra"
-KAFKA_JOURNAL_VERSION = "schema-version"
-EVERLOG_VERSION = "everlog-schema-version"
-# Set when Everlog itself made the table of heads: then none can lie in one of the hundred old segments.
-HEAD_SEGMENTS = "everlog-head-segments"
+PACKAGE = "everlog.cassandra"
 LOCK = "kafka-journal"
-LOCK_SECONDS = 60
-LOCK_RETRY = 0.1
-LOCK_WAIT = 120.0
-MIN_GC_GRACE = 864_000
-# The tables whose rows carry times from the log: a late write must still meet the tombstone that is newer than it.
-GUARDED = (
-    "metajournal",
-    "journal",
-    "gap",
-    "pointer2",
-    "snapshot_buffer",
-    "quarantine",
-    "tag_views",
-    "tag_write_progress",
-)
-KAFKA_JOURNAL_TABLES = ("journal", "pointer2", "setting", "metajournal")
+LOCK_TTL_S = 60
+LOCK_RETRY_S = 0.1
+MAX_LOCK_WAIT_S = 120.0
+MIN_GC_GRACE_S = 864_000
 
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 _TABLES = "SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?"
@@ -62,37 +47,110 @@ def keyspace_statements(package: str, keyspace: str, file: str = "statements.cql
     return {name: _COMMENT.sub("", text).replace("{keyspace}", quoted(keyspace)) for name, text in found.items()}
 
 
-statements = partial(keyspace_statements, PACKAGE)
+class StepSeries(msgspec.Struct, frozen=True):
+    """Steps that are counted under one key of `setting`: those of the migrations file that begin with `prefix`.
+
+    `first` is the number of the first step. If another program counts there too (`shared`), a larger number than this
+    version knows is no reason to refuse the keyspace.
+    """
+
+    key: str
+    prefix: str = "step_"
+    first: int = 1
+    shared: bool = False
+
+
+class NewTable(msgspec.Struct, frozen=True):
+    """What belongs to a table that is made now, and not to one that was found: statements by name, and settings."""
+
+    table: str
+    statements: tuple[str, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+class TableSet(msgspec.Struct, frozen=True):
+    """The tables of one part of Everlog, as its package describes them.
+
+    `tables.cql` makes them as they are today, `migrations` holds the steps that bring older ones there: each may run
+    again, and its number counts only when it is done. Rows of `guarded` tables carry times from the log: a late write
+    must still meet the tombstone that is newer than it.
+
+    >>> TableSet("documents", "everlog.documents.cassandra").steps[0].key
+    'everlog-schema-version-documents'
+    """
+
+    name: str
+    package: str
+    migrations: str | None = None
+    series: tuple[StepSeries, ...] = ()
+    guarded: tuple[str, ...] = ()
+    new_tables: tuple[NewTable, ...] = ()
+
+    @property
+    def steps(self) -> tuple[StepSeries, ...]:
+        """The series of steps; without one that is named, a set has one of its own."""
+        return self.series or (StepSeries(f"everlog-schema-version-{self.name}"),)
+
+    @property
+    def settings(self) -> list[str]:
+        """The keys of `setting` that say something about these tables."""
+        return [one.key for one in self.steps] + [key for new in self.new_tables for key, _ in new.settings]
+
+    def statements(self, keyspace: str, file: str = "statements.cql") -> dict[str, str]:
+        """The named statements of the part's file, for this keyspace."""
+        return keyspace_statements(self.package, keyspace, file)
 
 
 class FoundSchema(NamedTuple):
-    """What a keyspace holds: tables with their gc_grace_seconds, and the settings of this module."""
+    """What a keyspace holds: tables with their gc_grace_seconds, and the settings of a set of tables."""
 
     tables: Mapping[str, int]
     settings: Mapping[str, str]
 
-    def version(self, name: str) -> int | None:
-        value = self.settings.get(name, "")
+    def version(self, key: str) -> int | None:
+        value = self.settings.get(key, "")
         return int(value) if value.isdecimal() else None
 
+
+class _Series(NamedTuple):
+    """A series of steps with the statements of its steps."""
+
+    key: str
+    first: int
+    shared: bool
+    steps: list[str]
+
     @property
-    def legacy_heads(self) -> bool:
-        """Whether heads may lie in one of a hundred segments."""
-        return HEAD_SEGMENTS not in self.settings
+    def last(self) -> int:
+        return self.first + len(self.steps) - 1
+
+    def done(self, found: FoundSchema) -> int:
+        """The number of the last step that ran."""
+        version = found.version(self.key)
+        return self.first - 1 if version is None else version
 
 
 class Schema:
-    """Brings a keyspace to what this version needs."""
+    """Brings a keyspace to what this version of a part needs."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, tables: TableSet) -> None:
         self._session = session
         self._config = session.config
         self._keyspace = session.config.keyspace.lower()
-        self._cql = statements(self._keyspace)
-        self._creations = statements(self._keyspace, "tables.cql")
-        self._steps = statements(self._keyspace, "migrations.cql")
-        self._foreign = [text for name, text in self._steps.items() if name.startswith("kafka_journal_")]
-        self._own = [text for name, text in self._steps.items() if name.startswith("everlog_")]
+        self._set = tables
+        self._cql = keyspace_statements(PACKAGE, self._keyspace)
+        self._common = keyspace_statements(PACKAGE, self._keyspace, "tables.cql")
+        self._own = tables.statements(self._keyspace, "tables.cql")
+        self._steps = tables.statements(self._keyspace, tables.migrations) if tables.migrations else {}
+        self._series = [
+            _Series(
+                one.key,
+                one.first,
+                one.shared,
+                [text for name, text in self._steps.items() if name.startswith(one.prefix)],
+            )
+            for one in tables.steps
+        ]
 
     async def prepare(self) -> FoundSchema:
         """The keyspace as it is now; created and migrated if need be and allowed."""
@@ -101,12 +159,13 @@ class Schema:
         if missing:
             if not self._config.create_schema:
                 raise StorageFailed(
-                    f"the keyspace {self._keyspace} is not ready: {missing}; set [cassandra] create_schema = true "
-                    "once, with a role that may create and alter tables, or correct [cassandra] keyspace"
+                    f"the keyspace {self._keyspace} is not ready for the {self._set.name}: {missing}; set [cassandra] "
+                    "create_schema = true once, with a role that may create and alter tables, or correct [cassandra] "
+                    "keyspace"
                 )
-            log.info("keyspace %s: %s", self._keyspace, missing)
+            log.info("keyspace %s, tables of the %s: %s", self._keyspace, self._set.name, missing)
             await self._create_first(found)
-            async with self.locked() as lock:
+            async with locked(self._session) as lock:
                 await self._bring_up(lock)
             found = await self._look()
             assert not self._missing(found), self._missing(found)
@@ -116,31 +175,29 @@ class Schema:
         tables: dict[str, int] = dict(await self._session.fetch(_TABLES, self._keyspace))
         settings: dict[str, str] = {}
         if "setting" in tables:
-            names = [KAFKA_JOURNAL_VERSION, EVERLOG_VERSION, HEAD_SEGMENTS]
-            settings = dict(await self._session.fetch(self._cql["some_settings"], names))
+            settings = dict(await self._session.fetch(self._cql["some_settings"], self._set.settings))
         return FoundSchema(tables, settings)
 
     def _missing(self, found: FoundSchema) -> str:
-        """What is not as it must be; empty if nothing. Raises if somebody newer was here."""
-        own = found.version(EVERLOG_VERSION) or 0
-        if own > len(self._own):
-            raise NewerVersion(
-                f"the keyspace {self._keyspace} has schema version {own}, this Everlog knows {len(self._own)}: it was "
-                "written by a newer version, upgrade this one (pip install --upgrade everlog)"
-            )
-        absent = [name for name in self._creations if name not in found.tables]
+        """What is not as it must be; empty if nothing. Raises if a newer version was here."""
+        for series in self._series:
+            if series.done(found) > series.last and not series.shared:
+                raise NewerVersion(
+                    f"the keyspace {self._keyspace} has version {series.done(found)} of the tables of the "
+                    f"{self._set.name} ({series.key}), this Everlog knows {series.last}: it was written by a newer "
+                    "version, upgrade this one (pip install --upgrade everlog)"
+                )
+        absent = [name for name in (*self._common, *self._own) if name not in found.tables]
         if absent:
             return f"it has no table {', '.join(absent)}" if found.tables else "it does not exist, or has no tables"
-        foreign = found.version(KAFKA_JOURNAL_VERSION)
-        if foreign is None or foreign < len(self._foreign) - 1:
-            return f"{KAFKA_JOURNAL_VERSION} is {foreign}, {len(self._foreign) - 1} is needed"
-        if own < len(self._own):
-            return f"{EVERLOG_VERSION} is {own}, {len(self._own)} is needed"
+        for series in self._series:
+            if series.done(found) < series.last:
+                return f"{series.key} is {found.version(series.key)}, {series.last} is needed"
         short = self._short_grace(found)
-        return f"gc_grace_seconds of {', '.join(short)} is below {MIN_GC_GRACE}" if short else ""
+        return f"gc_grace_seconds of {', '.join(short)} is below {MIN_GC_GRACE_S}" if short else ""
 
     def _short_grace(self, found: FoundSchema) -> list[str]:
-        return [name for name in GUARDED if found.tables.get(name, MIN_GC_GRACE) < MIN_GC_GRACE]
+        return [name for name in self._set.guarded if found.tables.get(name, MIN_GC_GRACE_S) < MIN_GC_GRACE_S]
 
     async def _create_first(self, found: FoundSchema) -> None:
         """Keyspace and lock table: what comes before there can be a lock."""
@@ -158,7 +215,7 @@ class Schema:
                     "MODIFY on it"
                 ) from error
         if "locks" not in found.tables:
-            await self._session.change_schema(self._creations["locks"])
+            await self._session.change_schema(self._common["locks"])
 
     def _datacenter(self) -> str:
         if self._config.local_datacenter is None:
@@ -167,82 +224,84 @@ class Schema:
             )
         return self._config.local_datacenter.replace("'", "''")
 
-    async def _bring_up(self, lock: _Lock) -> None:
-        """Everything that is missing, as of now: whoever held the lock before may have done it."""
+    async def _bring_up(self, lock: SchemaLock) -> None:
+        """Everything that is missing, as of now: the process that held the lock before may have done it."""
         found = await self._look()
         if not self._missing(found):
             return
-        fresh = not any(name in found.tables for name in KAFKA_JOURNAL_TABLES)
-        for name, text in self._creations.items():
+        for name, text in (self._common | self._own).items():
             if name not in found.tables:
                 await lock.change(text)
-        if "metajournal" not in found.tables:
-            await lock.change(self._steps["new_expire_on_index"])
-            await self._set(HEAD_SEGMENTS, "10000")
-        if fresh:
-            await self._set(KAFKA_JOURNAL_VERSION, str(len(self._foreign) - 1))
-            await self._set(EVERLOG_VERSION, str(len(self._own)))
+        for new in self._set.new_tables:
+            if new.table not in found.tables:
+                await self._complete(lock, new)
+        if any(name in found.tables for name in self._own):
+            for series in self._series:
+                await self._migrate(lock, series, series.done(found))
         else:
-            await self._migrate(lock, found)
+            for series in self._series:
+                if found.version(series.key) is None or series.done(found) < series.last:
+                    await self._set_value(series.key, str(series.last))
         for name in self._short_grace(found):
             table = f"{quoted(self._keyspace)}.{name}"
-            await lock.change(f"ALTER TABLE {table} WITH gc_grace_seconds = {MIN_GC_GRACE}")
+            await lock.change(f"ALTER TABLE {table} WITH gc_grace_seconds = {MIN_GC_GRACE_S}")
 
-    async def _migrate(self, lock: _Lock, found: FoundSchema) -> None:
+    async def _complete(self, lock: SchemaLock, new: NewTable) -> None:
+        for name in new.statements:
+            await lock.change(self._steps[name])
+        for key, value in new.settings:
+            await self._set_value(key, value)
+
+    async def _migrate(self, lock: SchemaLock, series: _Series, done: int) -> None:
         """Steps one by one; the version counts a step only when it is done."""
-        foreign = found.version(KAFKA_JOURNAL_VERSION)
-        for number in range(0 if foreign is None else foreign + 1, len(self._foreign)):
-            await self._step(lock, KAFKA_JOURNAL_VERSION, number, self._foreign[number])
-        for number in range(found.version(EVERLOG_VERSION) or 0, len(self._own)):
-            await self._step(lock, EVERLOG_VERSION, number + 1, self._own[number])
+        for number in range(done + 1, series.last + 1):
+            try:
+                await lock.change(series.steps[number - series.first])
+            except EverlogError as error:
+                message = f"the step to {series.key} {number} failed: {error}; it runs again at the next start"
+                raise (AccessDenied if isinstance(error, AccessDenied) else StorageFailed)(message) from error
+            await self._set_value(series.key, str(number))
 
-    async def _step(self, lock: _Lock, name: str, number: int, text: str) -> None:
-        try:
-            await lock.change(text)
-        except EverlogError as error:
-            message = f"the step to {name} {number} failed: {error}; it runs again at the next start"
-            raise (AccessDenied if isinstance(error, AccessDenied) else StorageFailed)(message) from error
-        await self._set(name, str(number))
-
-    async def _set(self, key: str, value: str) -> None:
+    async def _set_value(self, key: str, value: str) -> None:
         await self._session.write(self._cql["put_setting"], key, value, timestamp(int(time.time() * 1000)))
 
-    @asynccontextmanager
-    async def locked(self) -> AsyncIterator[_Lock]:
-        """Nobody else changes tables of this keyspace meanwhile."""
-        lock = _Lock(self._session, self._cql)
-        await lock.acquire()
-        try:
-            yield lock
-        finally:
-            await lock.release()
+
+@asynccontextmanager
+async def locked(session: Session) -> AsyncIterator[SchemaLock]:
+    """No other process changes tables of this keyspace meanwhile."""
+    lock = SchemaLock(session)
+    await lock.acquire()
+    try:
+        yield lock
+    finally:
+        await lock.release()
 
 
-class _Lock:
+class SchemaLock:
     """The row in `locks` that kafka-journal uses too; it ends by itself if its owner dies."""
 
-    def __init__(self, session: Session, cql: Mapping[str, str]) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._cql = cql
+        self._cql = keyspace_statements(PACKAGE, session.config.keyspace)
         self._token = f"everlog {socket.gethostname()} {uuid.uuid4()}"
 
     async def acquire(self) -> None:
-        deadline = time.monotonic() + LOCK_WAIT
+        deadline = time.monotonic() + MAX_LOCK_WAIT_S
         while True:
             now_ms = int(time.time() * 1000)
-            values = (LOCK, now_ms + LOCK_SECONDS * 1000, timestamp(now_ms), self._token)
+            values = (LOCK, now_ms + LOCK_TTL_S * 1000, timestamp(now_ms), self._token)
             if await self._settled(await self._session.write_if(self._cql["lock"], *values)):
                 return
             if time.monotonic() > deadline:
                 raise Busy(
-                    f"somebody has held the lock {LOCK!r} in the table locks for {LOCK_WAIT:.0f} s: if no other "
+                    f"another process has held the lock {LOCK!r} in the table locks for {MAX_LOCK_WAIT_S:.0f} s: if no "
                     "process creates or migrates tables, delete that row"
                 )
-            await asyncio.sleep(LOCK_RETRY)
+            await asyncio.sleep(LOCK_RETRY_S)
 
     async def change(self, text: str) -> None:
         """One schema change, with a whole minute of the lock before it."""
-        expiry = int(time.time() * 1000) + LOCK_SECONDS * 1000
+        expiry = int(time.time() * 1000) + LOCK_TTL_S * 1000
         if not await self._settled(
             await self._session.write_if(self._cql["renew"], expiry, self._token, LOCK, self._token)
         ):

@@ -1,4 +1,4 @@
-"""The one module that talks to the driver: connecting, prepared statements, retries, errors with a remedy.
+"""How statements are run: prepared once, as many at a time as there are turns, tried again, errors with a remedy.
 
 All statements of Everlog may be repeated: their write timestamps come from the log, or they are conditional and are
 read again. So a time-out is simply tried again, a bounded number of times.
@@ -8,44 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import random
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from everlog.cassandra.contact_points import contact_points, resolve
-from everlog.cassandra.sockets import close_sockets
-from everlog.config import CASSANDRA_PASSWORD_VARIABLE, CassandraConfig
-from everlog.errors import (
-    AccessDenied,
-    EverlogError,
-    InvalidConfig,
-    MissingExtra,
-    Refused,
-    StorageFailed,
-    Unreachable,
-)
+import acsylla
+
+from everlog.cassandra.errors import TRANSIENT, DriverError, explain
+from everlog.cassandra.pool import Pool, open_pool
+from everlog.config import CassandraConfig
+from everlog.errors import Refused, Unreachable
+from everlog.runtime.retry import Backoff
 from everlog.runtime.trace import Trace
-
-try:
-    import acsylla
-    from acsylla import errors as driver
-except ImportError as error:
-    raise MissingExtra("cassandra") from error
 
 log = logging.getLogger("everlog.cassandra")
 
-RETRY_FIRST = 0.05
-RETRY_MOST = 2.0
-RECONNECT_FIRST = 0.5
-RECONNECT_MOST = 30.0
-MAX_PREPARED = 1000
-KNOWN_SECONDS = 5.0
-KNOWN_RETRY = 0.1
+MIN_RETRY_S = 0.05
+MAX_RETRY_S = 2.0
+MIN_RECONNECT_S = 0.5
+MAX_RECONNECT_S = 30.0
+MAX_PREPARED = 10_000
+MAX_UNKNOWN_S = 5.0
+UNKNOWN_RETRY_S = 0.1
 
 CassandraRow: TypeAlias = tuple[Any, ...]
 CassandraRequest: TypeAlias = Any
@@ -53,45 +38,17 @@ CassandraRequest: TypeAlias = Any
 
 T = TypeVar("T")
 
-# A time-out says nothing about the outcome, and the rest may be over in a moment: all of them are tried again.
-_TRANSIENT = (
-    driver.CassErrorServerWriteTimeout,
-    driver.CassErrorServerReadTimeout,
-    driver.CassErrorServerUnavailable,
-    driver.CassErrorServerOverloaded,
-    driver.CassErrorServerIsBootstrapping,
-    driver.CassErrorServerReadFailure,
-    driver.CassErrorServerWriteFailure,
-    driver.CassErrorServerServerError,
-    driver.CassErrorServerUnprepared,
-    driver.CassErrorLibRequestTimedOut,
-    driver.CassErrorLibRequestQueueFull,
-    driver.CassErrorLibNoHostsAvailable,
-    driver.CassErrorLibNoStreams,
-    driver.CassErrorLibWriteError,
-    driver.CassErrorLibUnableToConnect,
-    driver.CassErrorLibUnexpectedResponse,
-)
-_REFUSALS = (
-    driver.CassErrorServerInvalidQuery,
-    driver.CassErrorServerSyntaxError,
-    driver.CassErrorServerFunctionFailure,
-    driver.CassErrorLibMessageEncode,
-    driver.CassErrorLibInvalidValueType,
-)
-
 
 class Session:
-    """A pool of connections, shared by everything that uses the same cluster."""
+    """What one user has of a pool: it runs statements with its own retries and trace. Make it with `connect`."""
 
-    def __init__(self, cluster: Any, raw: Any, config: CassandraConfig, trace: Trace | None = None) -> None:
+    def __init__(self, pool: Pool, config: CassandraConfig, trace: Trace | None = None) -> None:
         self.config = config
-        self._cluster = cluster
-        self._raw = raw
+        self._pool = pool
+        self._raw = pool.driver
+        self._turns = pool.turns
+        self._prepared = pool.prepared
         self._trace = trace
-        self._turns = asyncio.Semaphore(config.max_requests)
-        self._prepared: dict[str, Any] = {}
-        self._preparing = asyncio.Lock()
 
     async def prepare(self, cql: str) -> Any:
         """The prepared statement of this text; asked of the server once."""
@@ -99,7 +56,7 @@ class Session:
         return found if found is not None else await once_known(partial(self._prepare, cql))
 
     async def _prepare(self, cql: str) -> Any:
-        async with self._preparing:
+        async with self._pool.preparing:
             found = self._prepared.get(cql)
             if found is None:
                 assert len(self._prepared) < MAX_PREPARED, "statements are a fixed set; values are bound"
@@ -143,8 +100,8 @@ class Session:
         try:
             async with self._turns:
                 result = await self._once(request, cql)
-        except driver.CassException as error:
-            if isinstance(error, _TRANSIENT):
+        except DriverError as error:
+            if isinstance(error, TRANSIENT):
                 log.info("a conditional write has no known outcome (%s): it is read again", error)
                 return None
             raise explain(error, self.config, cql) from error
@@ -166,22 +123,23 @@ class Session:
             return await self.attempt(request, cql)
 
     async def attempt(self, request: CassandraRequest, cql: str) -> Any:
-        """The same for whoever holds a turn already."""
+        """The same for a caller that holds a turn already."""
         try:
             return await self._once(request, cql)
-        except driver.CassException as error:
+        except DriverError as error:
             return await self._again(request, cql, error)
 
     async def _again(self, request: CassandraRequest, cql: str, error: Exception) -> Any:
         """What did not work the first time: once more, if that can help."""
+        pause = Backoff(MIN_RETRY_S, MAX_RETRY_S)
         for attempt in range(1, self.config.retries + 1):
-            if not isinstance(error, _TRANSIENT):
+            if not isinstance(error, TRANSIENT):
                 break
             log.info("attempt %d of %d: %s", attempt, self.config.retries + 1, error)
-            await asyncio.sleep(backoff(attempt, RETRY_FIRST, RETRY_MOST))
+            await asyncio.sleep(pause.next())
             try:
                 return await self._once(request, cql)
-            except driver.CassException as found:
+            except DriverError as found:
                 error = found
         raise explain(error, self.config, cql) from error
 
@@ -214,7 +172,7 @@ class Session:
                 for owner, request, cql in source:
                     try:  # as `attempt` does, without one more coroutine: this is the pipeline's innermost loop
                         await self._once(request, cql)
-                    except driver.CassException as error:
+                    except DriverError as error:
                         try:
                             await self._again(request, cql, error)
                         except Refused as refused:
@@ -246,24 +204,35 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Let requests finish, then let go of the connections."""
-        try:
-            await self._raw.close()
-        finally:
-            close_sockets(self._cluster)
+        """Run nothing any more. The connections end with the last session of the pool, once its requests have."""
+        if self._raw is not _CLOSED:
+            self._raw = _CLOSED
+            await self._pool.release()
+
+
+class _Closed:
+    """Stands in for the driver's session when a user has closed its own."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise RuntimeError("this session is closed")
+
+    create_prepared = execute = execute_batch = _refuse
+
+
+_CLOSED = _Closed()
 
 
 async def once_known(ask: Callable[[], Awaitable[T]]) -> T:
-    """What `ask` answers. A node lists a keyspace or a table, which somebody makes, a moment before it knows it."""
-    deadline = time.monotonic() + KNOWN_SECONDS
+    """What `ask` answers. A node lists a keyspace or a table that another opener makes a moment before it knows it."""
+    deadline = time.monotonic() + MAX_UNKNOWN_S
     while True:
         try:
             return await ask()
         except Refused as error:
             if "does not exist" not in str(error) or time.monotonic() > deadline:
                 raise
-            log.info("asked again, somebody may just be making it: %s", error)
-        await asyncio.sleep(KNOWN_RETRY)
+            log.info("asked again, another opener may be making it: %s", error)
+        await asyncio.sleep(UNKNOWN_RETRY_S)
 
 
 def rows_of(result: Any) -> list[CassandraRow]:
@@ -280,115 +249,20 @@ def make_batch(statements: Iterable[Any]) -> CassandraRequest:
 
 
 async def connect(config: CassandraConfig, trace: Trace | None = None) -> Session:
-    """Connect, or say why not; with `reconnect_on_init`, keep trying as long as no node answers."""
-    attempt = 0
+    """A session on the pool of this event loop, or the reason why there is none.
+
+    With `reconnect_on_init`, try again as long as no node answers.
+    """
+    pause = Backoff(MIN_RECONNECT_S, MAX_RECONNECT_S)
     while True:
         try:
-            return await _connect(config, trace)
+            return Session(await open_pool(config), config, trace)
         except Unreachable as error:
             if not config.reconnect_on_init:
                 raise
-            attempt += 1
-            delay = backoff(attempt, RECONNECT_FIRST, RECONNECT_MOST)
+            delay = pause.next()
             log.warning("%s; next attempt in %.1f s", error, delay)
-            await asyncio.sleep(delay)
-
-
-async def _connect(config: CassandraConfig, trace: Trace | None) -> Session:
-    hosts, port = contact_points(config.contact_points)
-    addresses = await resolve(hosts, port)
-    password = config.password if config.password is not None else os.environ.get(CASSANDRA_PASSWORD_VARIABLE)
-    settings: dict[str, Any] = {}
-    if config.username is not None:
-        settings |= {"username": config.username, "password": password or ""}
-    if config.local_datacenter is not None:
-        settings["load_balance_dc_aware"] = config.local_datacenter
-    if config.tls:
-        settings |= _tls(config)
-    cluster = acsylla.create_cluster(
-        addresses,
-        port=port,
-        connect_timeout=config.connect_timeout_s,
-        request_timeout=config.request_timeout_s,
-        consistency=config.consistency,
-        serial_consistency="SERIAL",
-        # Which keyspace is replicated how is all that routing needs; the tables of a large cluster may be thousands.
-        use_schema=False,
-        # Back within seconds after an outage: whoever waits retries in between.
-        exponential_reconnect_base_delay_ms=200,
-        exponential_reconnect_max_delay_ms=5000,
-        # Retries are ours, so that they are counted in one place.
-        retry_policy="fallthrough",
-        application_name="everlog",
-        # The driver's lines come from its own threads and go to whichever cluster was made last, closed or not. Ours
-        # say what matters.
-        log_level="disabled",
-        **settings,
-    )
-    try:
-        return Session(cluster, await cluster.create_session(), config, trace)
-    except driver.CassException as error:
-        close_sockets(cluster)
-        raise explain(error, config) from error
-
-
-def _tls(config: CassandraConfig) -> dict[str, Any]:
-    if config.ca_file is None:
-        raise InvalidConfig("[cassandra] tls = true needs ca_file, the certificate that signed the nodes' own")
-    if (config.cert_file is None) != (config.key_file is None):
-        raise InvalidConfig("[cassandra] cert_file and key_file belong together: set both or neither")
-    try:
-        # The driver would say only that something is wrong with some file.
-        context = ssl.create_default_context(cadata=Path(config.ca_file).read_text())
-        if config.cert_file is not None:
-            context.load_cert_chain(config.cert_file, config.key_file)
-    except (OSError, ValueError) as error:
-        raise InvalidConfig(
-            f"[cassandra] ca_file, cert_file or key_file cannot be used: {error}: they must be PEM files"
-        ) from error
-    return {
-        "ssl_enabled": True,
-        "ssl_trusted_cert": Path(config.ca_file).read_text(),
-        "ssl_cert": None if config.cert_file is None else Path(config.cert_file).read_text(),
-        "ssl_private_key": None if config.key_file is None else Path(config.key_file).read_text(),
-        "ssl_verify_flags": acsylla.SSLVerifyFlags.PEER_CERT,
-    }
-
-
-def backoff(attempt: int, first: float, most: float) -> float:
-    """How long to wait before the next attempt: twice as long each time, with jitter, so that not all come at once."""
-    return min(most, first * 2.0 ** min(attempt - 1, 30)) * random.uniform(0.5, 1.0)
-
-
-def explain(error: Exception, config: CassandraConfig, cql: str | None = None) -> EverlogError:
-    """The error of ours that says what this one means, and what to do."""
-    points, text = ", ".join(config.contact_points), str(error) or type(error).__name__
-    if isinstance(error, driver.CassErrorServerBadCredentials):
-        return AccessDenied(
-            f"Cassandra at {points} does not accept these credentials ({text}): correct [cassandra] username, and "
-            f"password or the environment variable {CASSANDRA_PASSWORD_VARIABLE}"
-        )
-    if isinstance(error, driver.CassErrorServerUnauthorized):
-        return AccessDenied(
-            f"Cassandra refuses: {text}: grant the role {config.username or '(none)'} that right on the keyspace "
-            f"{config.keyspace} (GRANT … ON KEYSPACE {config.keyspace} TO …)"
-        )
-    if isinstance(error, driver.CassErrorSourceSsl):
-        return StorageFailed(
-            f"no TLS connection to Cassandra at {points} ({text}): correct [cassandra] ca_file, cert_file and key_file"
-        )
-    if isinstance(error, _REFUSALS):
-        statement = " ".join((cql or "").split())[:100]
-        return Refused(f"Cassandra refuses a statement for good: {text} ({statement}…)")
-    if isinstance(error, driver.CassErrorLibHostResolution):
-        return Unreachable(f"a name in [cassandra] contact_points ({points}) does not resolve: correct it")
-    if isinstance(error, _TRANSIENT):
-        hint = f", local_datacenter ({config.local_datacenter})" if config.local_datacenter else ""
-        return Unreachable(
-            f"Cassandra at {points} does not answer as it should ({text}): start the nodes or wait for them, or "
-            f"correct [cassandra] contact_points{hint}; what was being done is safe to repeat"
-        )
-    return StorageFailed(f"Cassandra at {points}: {text}")
+        await asyncio.sleep(delay)
 
 
 _Batch = type(acsylla.create_batch_unlogged())

@@ -1,4 +1,4 @@
-"""The nodes as anybody may look at them, also where no server runs."""
+"""The nodes as any process may look at them, also where no server runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ async def read_nodes(parts: Parts) -> list[Node]:
     """The rows of all nodes, of dead ones too for a while; none where documents were never served."""
     if parts.config.cassandra is not None:
         from everlog.documents.cassandra.nodes import find_nodes
-        from everlog.store.cassandra.store import CassandraStore
 
-        assert isinstance(parts.store, CassandraStore)
-        return await find_nodes(parts.store.session)
+        return await find_nodes(parts.config.cassandra)
     if not (parts.config.folder / FILE).exists():
         return []
     table = SqliteNodes(parts.config.folder)

@@ -14,16 +14,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from everlog.errors import InvalidProjection
-from everlog.projections.copies import Copies
+from everlog.projections.copies import Copies, Difference
 from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Offset
 from everlog.projections.save_window import LogPlace, OffsetProgress
 from everlog.runtime.lease import Lease
+
+if TYPE_CHECKING:
+    from everlog.journal.parts import Parts
+    from everlog.projections.projection import Projection
+    from everlog.projections.verify import Counted
 
 
 class ViewChanged(Exception):
@@ -148,6 +153,8 @@ class OffsetStore(ABC):
     has_views = False
     # Whether a transaction is stored as a whole, however many partitions of tables it touches.
     stores_whole = True
+    # Whether a projection must stand still while its view is verified.
+    verifies_standing = False
     # How long to wait at least between looks for changes, because a look costs.
     look_seconds = 0.0
 
@@ -285,6 +292,12 @@ class OffsetStore(ABC):
 
     async def drop_tables(self, tables: Sequence[str]) -> None:
         """Drop tables of views, if they are there."""
+        raise InvalidProjection("this store has no tables for views")
+
+    async def verify(
+        self, projection: Projection, tables: Sequence[str], *, parts: Parts | None, told: Counted | None
+    ) -> list[Difference]:
+        """Count a view again, and compare these tables of it. The handler runs again: it should write nothing else."""
         raise InvalidProjection("this store has no tables for views")
 
     @abstractmethod

@@ -27,9 +27,8 @@ from everlog.projections.runner import Runner
 from everlog.projections.save_window import LogPlace
 from everlog.projections.source import Lag
 from everlog.projections.source_kinds import source_of
-from everlog.projections.sqlite.offset_store import SqliteOffsetStore
 from everlog.projections.stream_parts import Hub
-from everlog.projections.verify import Counted, verify
+from everlog.projections.verify import Counted
 from everlog.projections.view import ProjectionView
 from everlog.runtime.lease import LeaseWatch
 from everlog.runtime.trace import Trace
@@ -331,15 +330,13 @@ class Projections:
         current = await store.known(await self._current(projection.name))
         if not current:
             raise UnknownProjection(projection.name)
-        if isinstance(store, SqliteOffsetStore):
-            return await verify(projection, store, names, parts=self._parts, told=told)
-        from everlog.projections.cassandra.offset_store import CassandraOffsetStore
-        from everlog.projections.cassandra.verify import verify_tables
-
-        assert isinstance(store, CassandraOffsetStore)
+        if not projection.shape.takes_view or projection.view is not None:
+            raise InvalidProjection(f"{projection.name} does not fill tables of the store: there is nothing to compare")
+        if not store.verifies_standing:
+            return await store.verify(projection, names, parts=self._parts, told=told)
         running = [one.key for one in current if not one.desired.paused]
         async with standing_still(self, store, projection.name, running):
-            return await verify_tables(projection, store, names, parts=self._parts, told=told)
+            return await store.verify(projection, names, parts=self._parts, told=told)
 
     # Reading one's own writes
 

@@ -49,7 +49,7 @@ async def refused(config: CassandraConfig) -> EverlogError:
     return raised.value
 
 
-async def test_whoever_is_known_gets_in(config, monkeypatch) -> None:
+async def test_a_known_role_gets_in(config, monkeypatch) -> None:
     async with own_keyspace(config), opened(config) as store:
         assert await store.pinned() == []
         assert config.password is not None
@@ -67,7 +67,7 @@ async def test_wrong_credentials_are_told_from_other_troubles(config, monkeypatc
 
 
 async def test_a_role_without_rights_is_told_what_it_lacks(secure, config) -> None:
-    """Somebody who may not create a keyspace; who may, but not its tables; who may only use them."""
+    """A role that may not create a keyspace; one that may not read its tables; one that may only use them."""
     async with own_keyspace(administrator(secure, config)) as admin:
         await admin.change_schema("CREATE ROLE IF NOT EXISTS guest WITH LOGIN = true AND PASSWORD = 'guest'")
         guest = msgspec.structs.replace(config, username="guest", password="guest")

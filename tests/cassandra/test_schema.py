@@ -9,12 +9,19 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from everlog.cassandra.schema import Schema
+import everlog
+from everlog.cassandra import pool as pools
+from everlog.cassandra.connection import DriverConnection, open_connection
+from everlog.cassandra.schema import Schema, TableSet
 from everlog.cassandra.session import Session, connect
-from everlog.config import CassandraConfig
-from everlog.errors import InvalidConfig, NewerVersion, Refused, StorageFailed, Unreachable
+from everlog.config import CassandraConfig, PekkoConfig
+from everlog.documents.cassandra.tables import DOCUMENT_TABLES
+from everlog.errors import Busy, InvalidConfig, NewerVersion, Refused, StorageFailed, Unreachable
 from everlog.log.port import LogTopic
+from everlog.projections.cassandra.tables import PROJECTION_TABLES, copy_tables, drop_tables
+from everlog.queues.cassandra.backend import QUEUE_TABLES
 from everlog.store.cassandra.store import CassandraStore
+from everlog.store.cassandra.tables import JOURNAL_TABLES
 from tests.fixtures.keyspaces import opened, own_keyspace
 from tests.fixtures.proxy import Proxy
 
@@ -38,6 +45,7 @@ TABLES = {
     "tag_write_progress",
 }
 CHANGES = ("CREATE", "ALTER", "DROP")
+PARTS = (JOURNAL_TABLES, QUEUE_TABLES, PROJECTION_TABLES, DOCUMENT_TABLES)
 
 
 @pytest.fixture
@@ -69,6 +77,17 @@ async def open_watched(config: CassandraConfig) -> list[str]:
         return watched.changes
 
 
+async def prepare_watched(config: CassandraConfig, part: TableSet) -> list[str]:
+    """Bring the tables of one part up to date; the statements that changed tables."""
+    watched = Watched()
+    session = await connect(config, watched)
+    try:
+        await Schema(session, part).prepare()
+    finally:
+        await session.close()
+    return watched.changes
+
+
 async def tables(session: Session) -> set[str]:
     rows = await session.fetch(
         "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?", session.config.keyspace
@@ -92,7 +111,7 @@ async def test_a_fresh_keyspace_gets_all_tables_and_the_versions(config, session
     assert not [one for one in changes if one.startswith(("ALTER", "DROP"))]
     found = await settings(session)
     assert found["schema-version"] == "8"
-    assert found["everlog-schema-version"] == str(len(Schema(session)._own))
+    assert found["everlog-schema-version"] == str(Schema(session, JOURNAL_TABLES)._series[1].last)
     assert found["everlog-head-segments"] == "10000"
     indexes = await session.fetch(
         "SELECT index_name FROM system_schema.indexes WHERE keyspace_name = ?", config.keyspace
@@ -180,8 +199,8 @@ async def test_what_another_starter_is_just_making_is_waited_for(config, session
     assert len(refused) == 3
 
 
-async def test_a_table_that_nobody_makes_is_refused(config, session, monkeypatch) -> None:
-    monkeypatch.setattr("everlog.cassandra.session.KNOWN_SECONDS", 0.2)
+async def test_a_table_that_is_never_made_is_refused(config, session, monkeypatch) -> None:
+    monkeypatch.setattr("everlog.cassandra.session.MAX_UNKNOWN_S", 0.2)
     await open_watched(config)
     with pytest.raises(Refused, match="nowhere does not exist"):
         await session.fetch(f"SELECT a FROM {config.keyspace}.nowhere")
@@ -189,17 +208,17 @@ async def test_a_table_that_nobody_makes_is_refused(config, session, monkeypatch
 
 @pytest.mark.case("kafka-journal", 53)
 async def test_the_lock_is_kafka_journals_own(config, session, monkeypatch) -> None:
-    """While somebody else holds the lock, nothing is changed; a lock whose owner died ends by itself."""
+    """While another process holds the lock, nothing is changed; a lock whose owner died ends by itself."""
     await open_watched(config)
     await session.change_schema(f"DROP TABLE {config.keyspace}.status")
     lock = f"INSERT INTO {config.keyspace}.locks (id, metadata) VALUES ('kafka-journal', 'other') USING TTL "
     await session.write(f"{lock} 300")
-    monkeypatch.setattr("everlog.cassandra.schema.LOCK_WAIT", 0.3)
+    monkeypatch.setattr("everlog.cassandra.schema.MAX_LOCK_WAIT_S", 0.3)
     with pytest.raises(StorageFailed, match="delete that row"):
         await open_watched(config)
     assert await tables(session) == TABLES - {"status"}
     await session.write(f"{lock} 1")
-    monkeypatch.setattr("everlog.cassandra.schema.LOCK_WAIT", 60)
+    monkeypatch.setattr("everlog.cassandra.schema.MAX_LOCK_WAIT_S", 60)
     assert len(await open_watched(config)) == 1
     assert await tables(session) == TABLES
 
@@ -227,6 +246,103 @@ async def test_tombstones_are_kept_for_ten_days(config, session) -> None:
     await session.change_schema(f"ALTER TABLE {config.keyspace}.journal WITH gc_grace_seconds = 3600")
     (change,) = await open_watched(config)
     assert change.endswith("WITH gc_grace_seconds = 864000")
+
+
+async def test_parts_that_start_at_once_make_every_table_once(config, session) -> None:
+    """On an empty keyspace, each part twice: one lock, one table of settings, a version per part."""
+    ran = await asyncio.gather(*(prepare_watched(config, part) for part in PARTS * 2))
+    changes = [change for one in ran for change in one if "KEYSPACE" not in change and ".locks (" not in change]
+    made = [name for part in PARTS for name in part.statements(config.keyspace, "tables.cql")]
+    assert await tables(session) == {"locks", "setting", *made}
+    assert len(changes) == len(set(changes)) == len(made) + 2
+    assert not [one for one in changes if one.startswith(("ALTER", "DROP"))]
+    found = await settings(session)
+    assert {key: value for key, value in found.items() if key.startswith("everlog-schema-version-")} == {
+        "everlog-schema-version-queues": "0",
+        "everlog-schema-version-projections": "1",
+        "everlog-schema-version-documents": "0",
+    }
+    assert await session.fetch(f"SELECT id FROM {config.keyspace}.locks") == []
+
+
+async def test_a_part_is_migrated_by_its_version(config, session) -> None:
+    """Tables as an earlier version left them, without a version: its steps run, once, and those of others do not."""
+    await open_watched(config)
+    await prepare_watched(config, PROJECTION_TABLES)
+    await session.change_schema(f"ALTER TABLE {config.keyspace}.projection_offset DROP since")
+    await session.change_schema(f"DROP TABLE {config.keyspace}.projection_copy")
+    await session.write(f"DELETE FROM {config.keyspace}.setting WHERE key = ?", "everlog-schema-version-projections")
+    careful = msgspec.structs.replace(config, create_schema=False)
+    with pytest.raises(StorageFailed, match="projections: it has no table projection_copy"):
+        await prepare_watched(careful, PROJECTION_TABLES)
+    changes = await prepare_watched(config, PROJECTION_TABLES)
+    assert [change.split("(")[0].split(".")[-1].split()[0] for change in changes] == [
+        "projection_copy",
+        "projection_offset",
+    ]
+    assert (await settings(session))["everlog-schema-version-projections"] == "1"
+    assert await session.fetch(f"SELECT since FROM {config.keyspace}.projection_offset") == []
+    assert await prepare_watched(careful, PROJECTION_TABLES) == []
+    await put_setting(session, "everlog-schema-version-projections", "0")
+    with pytest.raises(StorageFailed, match="everlog-schema-version-projections is 0, 1 is needed"):
+        await prepare_watched(careful, PROJECTION_TABLES)
+
+
+async def test_a_part_of_a_newer_version_is_refused_by_name(config, session) -> None:
+    for part in (DOCUMENT_TABLES, QUEUE_TABLES):
+        await prepare_watched(config, part)
+    await put_setting(session, "everlog-schema-version-documents", "99")
+    with pytest.raises(NewerVersion, match="version 99 of the tables of the documents"):
+        await prepare_watched(config, DOCUMENT_TABLES)
+    assert await prepare_watched(config, QUEUE_TABLES) == []
+    await open_watched(config)
+
+
+async def test_copies_of_a_view_are_made_and_dropped_under_the_lock(config, session, monkeypatch) -> None:
+    await open_watched(config)
+    await session.change_schema(f"CREATE TABLE {config.keyspace}.words (word text PRIMARY KEY, nr int)")
+    lock = f"INSERT INTO {config.keyspace}.locks (id, metadata) VALUES ('kafka-journal', 'other') USING TTL 300"
+    await session.write(lock)
+    monkeypatch.setattr("everlog.cassandra.schema.MAX_LOCK_WAIT_S", 0.3)
+    for change in (copy_tables(session, {"words": "words__1"}), drop_tables(session, ["words"])):
+        with pytest.raises(Busy, match="delete that row"):
+            await change
+    assert await tables(session) == TABLES | {"words"}
+    await session.write(f"DELETE FROM {config.keyspace}.locks WHERE id = 'kafka-journal'")
+    await copy_tables(session, {"words": "words__1"})
+    assert await tables(session) == TABLES | {"words", "words__1"}
+    await drop_tables(session, ["words", "words__1"])
+    assert await tables(session) == TABLES
+
+
+async def test_an_everlog_with_all_its_parts_connects_once(cluster_config, monkeypatch) -> None:
+    """Journals, queues, projections, documents, the nodes' table, and what others wrote: one pool for all of them."""
+    connected = []
+
+    async def counted(config: CassandraConfig) -> DriverConnection:
+        connected.append(config)
+        return await open_connection(config)
+
+    monkeypatch.setattr(pools, "open_connection", counted)
+    config = msgspec.structs.replace(cluster_config(), foreign=PekkoConfig(keyspace="akka"))
+    async with everlog.connect(config) as log:
+        assert (await log.status()).nodes == []
+        assert await log.queues.names() == []
+        assert await log.projections.list() == []
+        assert await log.documents.indexes("orders~") == []
+        await log.foreign()
+        assert (len(connected), len(pools._pools)) == (1, 1)
+        made = await tables_of(config.cassandra)
+    assert made == {"locks", "setting"} | {name for part in PARTS for name in part.statements("", "tables.cql")}
+    assert len(pools._pools) == 0
+
+
+async def tables_of(config: CassandraConfig) -> set[str]:
+    session = await connect(config)
+    try:
+        return await tables(session)
+    finally:
+        await session.close()
 
 
 async def test_without_leave_nothing_is_created(config, session) -> None:

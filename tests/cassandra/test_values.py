@@ -16,10 +16,9 @@ pytest.importorskip("acsylla")
 
 from acsylla import errors as driver
 
-from everlog.cassandra.contact_points import contact_points
-from everlog.cassandra.scan import merged
-from everlog.cassandra.schema import statements
-from everlog.cassandra.session import backoff, explain
+from everlog.cassandra.connection import contact_points
+from everlog.cassandra.errors import explain
+from everlog.cassandra.schema import MIN_GC_GRACE_S, TableSet
 from everlog.cassandra.values import day_seconds, timestamp
 from everlog.config import CassandraConfig
 from everlog.core.change import Change
@@ -27,11 +26,16 @@ from everlog.core.duration import utc_day
 from everlog.core.events import EventRecord
 from everlog.core.head import Deletion, Head
 from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
+from everlog.documents.cassandra.tables import DOCUMENT_TABLES
 from everlog.errors import AccessDenied, InvalidConfig, Refused, StorageFailed, Unreachable
+from everlog.projections.cassandra.tables import PROJECTION_TABLES
+from everlog.queues.cassandra.backend import QUEUE_TABLES
+from everlog.runtime.retry import Backoff
 from everlog.store.cassandra.batches import MAX_BYTES, MAX_ROW_BYTES, MAX_ROWS, ROW_BYTES, partitions, row_bytes
-from everlog.store.cassandra.head_scan import _group
+from everlog.store.cassandra.head_scan import _group, merged
 from everlog.store.cassandra.rows import _day_of, date_from
 from everlog.store.cassandra.segments import MIN_GAP, gaps_of
+from everlog.store.cassandra.tables import JOURNAL_TABLES
 from everlog.store.cassandra.task import lives
 from everlog.store.port import KeyChange
 
@@ -176,16 +180,43 @@ def test_errors_say_what_to_do(error, expected, remedy) -> None:
 
 
 def test_waiting_grows_has_jitter_and_an_end() -> None:
+    pauses = [Backoff(0.05, 2.0) for _ in range(20)]
     for attempt in range(1, 60):
         most = min(2.0, 0.05 * 2 ** (attempt - 1))
-        assert all(most / 2 <= backoff(attempt, 0.05, 2.0) <= most for _ in range(20))
+        assert all(most / 2 <= pause.next() <= most for pause in pauses)
 
 
-def test_statements_name_the_keyspace_and_carry_no_comments() -> None:
-    for file in ("statements.cql", "tables.cql", "migrations.cql"):
-        found = statements("Orders", file)
+PARTS = (JOURNAL_TABLES, QUEUE_TABLES, PROJECTION_TABLES, DOCUMENT_TABLES)
+COMMON = TableSet("common", "everlog.cassandra")
+
+
+@pytest.mark.parametrize("part", [COMMON, *PARTS], ids=lambda part: part.name)
+def test_statements_name_the_keyspace_and_carry_no_comments(part) -> None:
+    for file in filter(None, ("statements.cql", "tables.cql", part.migrations)):
+        found = part.statements("Orders", file)
         assert all('"orders".' in text for text in found.values())
-        assert not any("--" in text or "{" in text for text in found.values())
+        assert not any("--" in text or "{keyspace}" in text for text in found.values())
+
+
+def test_no_two_parts_have_a_table_or_a_version_in_common() -> None:
+    tables = [name for part in (COMMON, *PARTS) for name in part.statements("k", "tables.cql")]
+    settings = [key for part in PARTS for key in part.settings]
+    assert len(set(tables)) == len(tables)
+    assert len(set(settings)) == len(settings)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_what_a_part_says_about_its_tables_is_there(part) -> None:
+    """Guarded tables exist, keep tombstones for ten days, and steps are numbered without a gap."""
+    tables = part.statements("k", "tables.cql")
+    assert all(f"gc_grace_seconds = {MIN_GC_GRACE_S}" in tables[name] for name in part.guarded)
+    assert {new.table for new in part.new_tables} <= set(tables)
+    steps = list(part.statements("k", part.migrations)) if part.migrations else []
+    named = [name for new in part.new_tables for name in new.statements]
+    numbered = [[name for name in steps if name.startswith(one.prefix)] for one in part.steps]
+    assert sorted(steps) == sorted([*named, *itertools.chain.from_iterable(numbered)])
+    for series, found in zip(part.steps, numbered, strict=True):
+        assert found == [f"{series.prefix}{series.first + nr}" for nr in range(len(found))]
 
 
 async def test_many_sources_are_read_together_and_none_runs_ahead() -> None:

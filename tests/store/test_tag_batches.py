@@ -13,7 +13,7 @@ from everlog.core.events import EventRecord
 from everlog.core.timeuuid import TimeUuid, tick_of
 from everlog.store.tag_port import TagEntry, TagRow
 
-views = pytest.importorskip("everlog.store.cassandra.tag_views")
+views = pytest.importorskip("everlog.store.cassandra.tag_tables")
 HOUR = 3_600_000
 
 

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
+from everlog.cassandra.schema import Schema
 from everlog.cassandra.session import Session, connect, make_batch
 from everlog.config import CassandraConfig
 from everlog.documents.cassandra.indexes import Indexes
 from everlog.documents.cassandra.nodes import CassandraNodes
 from everlog.documents.cassandra.outbox import Outbox, open_transactions
-from everlog.documents.cassandra.schema import prepare_tables, statements
+from everlog.documents.cassandra.tables import DOCUMENT_TABLES
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction, StoredMessage
@@ -58,16 +59,16 @@ class CassandraDocuments(DocumentStore):
 
     def __init__(self, session: Session, *, transaction_days: float = 7.0) -> None:
         self._session = session
-        self._cql = statements(session.config.keyspace)
+        self._cql = DOCUMENT_TABLES.statements(session.config.keyspace)
         self._outbox = Outbox(session, self._cql, ttl=round(transaction_days * DAY_S))
         self._indexes = Indexes(session, self._cql)
 
     @classmethod
     async def open(cls, config: CassandraConfig, *, transaction_days: float = 7.0, trace: Trace | None = None) -> Self:
-        """Connect, and make the tables if they are missing."""
+        """Connect, and create or migrate the tables if that is needed and allowed."""
         session = await connect(config, trace)
         try:
-            await prepare_tables(session)
+            await Schema(session, DOCUMENT_TABLES).prepare()
         except BaseException:
             await session.close()
             raise

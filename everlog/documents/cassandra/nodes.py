@@ -1,17 +1,18 @@
-"""The nodes of a cluster: servers that share a keyspace. The row of a server that stops without removing it expires."""
+"""The nodes of a cluster: servers that share a keyspace. A row that its node does not renew ends by itself."""
 
 from __future__ import annotations
 
-from everlog.cassandra.session import Session
-from everlog.documents.cassandra.schema import statements
+from everlog.cassandra.session import Session, connect
+from everlog.config import CassandraConfig
+from everlog.documents.cassandra.tables import DOCUMENT_TABLES
 from everlog.documents.nodes import Node, NodeState, NodeTable
 
-KEPT_S = 3600
+ROW_TTL_S = 3600
 _TABLE = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = 'document_node'"
 
 
 class CassandraNodes(NodeTable):
-    """Rows of the table `document_node`. The session is the document store's."""
+    """Rows of the table `document_node`, by the session of the documents."""
 
     def __init__(self, session: Session, cql: dict[str, str]) -> None:
         self._session = session
@@ -23,18 +24,21 @@ class CassandraNodes(NodeTable):
 
     async def save(self, node: Node) -> None:
         values = (node.id, node.address, str(node.state), node.beat, node.view, node.seen_ms)
-        await self._session.write(self._cql["save_node"], *values, KEPT_S)
+        await self._session.write(self._cql["save_node"], *values, ROW_TTL_S)
 
     async def remove(self, node_id: str) -> None:
         await self._session.write(self._cql["remove_node"], node_id)
 
     async def close(self) -> None:
-        """The session goes with the documents."""
+        """The documents close their session."""
 
 
-async def find_nodes(session: Session) -> list[Node]:
+async def find_nodes(config: CassandraConfig) -> list[Node]:
     """The nodes of a keyspace; none if it has no documents."""
-    keyspace = session.config.keyspace
-    if not await session.fetch(_TABLE, keyspace.lower()):
-        return []
-    return await CassandraNodes(session, statements(keyspace)).nodes()
+    session = await connect(config)
+    try:
+        if not await session.fetch(_TABLE, config.keyspace.lower()):
+            return []
+        return await CassandraNodes(session, DOCUMENT_TABLES.statements(config.keyspace)).nodes()
+    finally:
+        await session.close()

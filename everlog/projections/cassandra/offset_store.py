@@ -6,10 +6,11 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from everlog.cassandra.schema import Schema
 from everlog.cassandra.session import CassandraRow, Session, connect
 from everlog.cassandra.values import timestamp
 from everlog.config import CassandraConfig
@@ -17,10 +18,9 @@ from everlog.errors import Busy, InvalidOffset, OffsetConflict, OwnershipLost, U
 from everlog.projections.cassandra.letters import Letters
 from everlog.projections.cassandra.marks import Commands
 from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, OffsetTable, places_of
-from everlog.projections.cassandra.tables import prepare_tables, projection_statements
-from everlog.projections.cassandra.view_copies import copy_tables, drop_tables
+from everlog.projections.cassandra.tables import PROJECTION_TABLES, copy_tables, drop_tables
 from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, Tables
-from everlog.projections.copies import Copies
+from everlog.projections.copies import Copies, Difference
 from everlog.projections.ids import PARTITIONS, ProjectionId
 from everlog.projections.offsets import Offset, decode, entries, is_mergeable, same, show
 from everlog.projections.port import (
@@ -40,6 +40,11 @@ from everlog.runtime.failpoints import failpoint
 from everlog.runtime.lease import Lease
 from everlog.runtime.trace import Trace
 
+if TYPE_CHECKING:
+    from everlog.journal.parts import Parts
+    from everlog.projections.projection import Projection
+    from everlog.projections.verify import Counted
+
 _encode = msgspec.json.Encoder().encode
 _report = msgspec.json.Decoder(Report).decode
 MAX_LEASES = 1000
@@ -50,12 +55,13 @@ class CassandraOffsetStore(OffsetStore):
 
     has_views = True
     stores_whole = False
+    verifies_standing = True
     look_seconds = 0.5
 
     def __init__(self, session: Session, *, clock: Clock | None = None) -> None:
         self.session = self._session = session
         self._clock = clock or SystemClock()
-        self._cql = projection_statements(session.config.keyspace)
+        self._cql = PROJECTION_TABLES.statements(session.config.keyspace)
         self._offsets = OffsetTable(session, self._cql, self._clock)
         self._letters = Letters(session, self._cql, self._clock)
         self._tables = Tables(session)
@@ -65,10 +71,10 @@ class CassandraOffsetStore(OffsetStore):
 
     @classmethod
     async def open(cls, config: CassandraConfig, *, clock: Clock | None = None, trace: Trace | None = None) -> Self:
-        """Connect, and create the tables if they are not there."""
+        """Connect, and create or migrate the tables if that is needed and allowed."""
         session = await connect(config, trace)
         try:
-            await prepare_tables(session)
+            await Schema(session, PROJECTION_TABLES).prepare()
         except BaseException:
             await session.close()
             raise
@@ -123,7 +129,7 @@ class CassandraOffsetStore(OffsetStore):
                 *(self._offsets.fence(projection.name, entry, projection.key, epoch) for entry in sorted(mine))
             )
         except OwnershipLost:
-            return  # somebody was faster with a higher epoch: the first save will tell
+            return  # another owner was faster with a higher epoch: the first save will tell
 
     async def renew(self, lease: Lease, report: Report) -> Lease | None:
         projection = ProjectionId(lease.name, lease.key)
@@ -208,7 +214,7 @@ class CassandraOffsetStore(OffsetStore):
         new = {} if offset is None else entries(key, offset)
         lease = await self._raise_epoch(projection)
         await self._fence(projection, lease.epoch)
-        # Fenced: nobody else moves it now. So what is compared is what is replaced.
+        # Fenced: no other owner moves it now. So what is compared is what is replaced.
         found = _offset_from(await self._rows(name), key, own=True)
         if not isinstance(expected, Anything) and not same(found, expected):
             raise OffsetConflict(str(projection), show(expected), show(found))
@@ -380,6 +386,13 @@ class CassandraOffsetStore(OffsetStore):
 
     async def drop_tables(self, tables: Sequence[str]) -> None:
         await drop_tables(self._session, tables)
+
+    async def verify(
+        self, projection: Projection, tables: Sequence[str], *, parts: Parts | None, told: Counted | None
+    ) -> list[Difference]:
+        from everlog.projections.cassandra.verify import verify_tables
+
+        return await verify_tables(projection, self, tables, parts=parts, told=told)
 
     async def erase(self, name: str) -> None:
         keys = {one.key for one in await self.known(name)}

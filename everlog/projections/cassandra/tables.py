@@ -1,42 +1,50 @@
-"""The tables of projections on Cassandra, made under the same lock as all others."""
+"""The tables of projections, and tables like others for the copies of a view."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping, Sequence
 
-from everlog.cassandra.schema import Schema, keyspace_statements
-from everlog.cassandra.session import Session
-from everlog.errors import StorageFailed
+from everlog.cassandra.schema import TableSet, locked, quoted
+from everlog.cassandra.session import CassandraRow, Session
+from everlog.errors import InvalidProjection
 
-PACKAGE = "everlog.projections.cassandra"
+PROJECTION_TABLES = TableSet("projections", "everlog.projections.cassandra", migrations="migrations.cql")
 
-_COLUMNS = "SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ?"
+_DEFINED = (
+    "SELECT column_name, kind, position, type, clustering_order FROM system_schema.columns "
+    "WHERE keyspace_name = ? AND table_name = ?"
+)
 
 
-projection_statements = partial(keyspace_statements, PACKAGE)
+async def copy_tables(session: Session, copies: Mapping[str, str]) -> None:
+    """Empty tables with the columns and keys of these. Options and indexes are not copied."""
+    keyspace = session.config.keyspace.lower()
+    async with locked(session) as lock:
+        for table, new in copies.items():
+            rows = await session.fetch(_DEFINED, keyspace, table)
+            if not rows:
+                raise InvalidProjection(f"there is no table {table!r} in the keyspace {keyspace}")
+            await lock.change(_creation(keyspace, new, rows))
 
 
-async def prepare_tables(session: Session) -> None:
-    """Make what is missing. The keyspace and the tables of the journal come first: the lock is among them."""
-    keyspace = session.config.keyspace
-    creations = projection_statements(keyspace, "tables.cql") | projection_statements(keyspace, "columns.cql")
-    if not await _missing(session, creations):
+async def drop_tables(session: Session, tables: Sequence[str]) -> None:
+    if not tables:
         return
-    schema = Schema(session)
-    await schema.prepare()
-    missing = await _missing(session, creations)
-    if missing and not session.config.create_schema:
-        raise StorageFailed(
-            f"the keyspace {session.config.keyspace} has no {', '.join(missing)}; set [cassandra] create_schema "
-            "= true once, with a role that may create tables"
-        )
-    async with schema.locked() as lock:
-        for name in await _missing(session, creations):
-            await lock.change(creations[name])
+    async with locked(session) as lock:
+        for table in tables:
+            await lock.change(f'DROP TABLE IF EXISTS {quoted(session.config.keyspace)}."{table}"')
 
 
-async def _missing(session: Session, creations: dict[str, str]) -> list[str]:
-    """Tables, and `table.column`. What a table that is made now has from the start is not missing afterwards."""
-    rows = await session.fetch(_COLUMNS, session.config.keyspace.lower())
-    found = {table for table, _ in rows} | {f"{table}.{column}" for table, column in rows}
-    return [name for name in creations if name not in found]
+def _creation(keyspace: str, table: str, rows: Sequence[CassandraRow]) -> str:
+    """An empty table with these columns: (name, kind, place in the key, type, order)."""
+
+    def names(kind: str) -> list[tuple[str, str]]:
+        return [(f'"{row[0]}"', row[4]) for row in sorted(rows, key=lambda row: row[2]) if row[1] == kind]
+
+    columns = [f'"{name}" {kind}{" STATIC" if what == "static" else ""}' for name, what, _, kind, _ in rows]
+    key = f"({', '.join(name for name, _ in names('partition_key'))})"
+    clustering = names("clustering")
+    primary = ", ".join([key, *(name for name, _ in clustering)])
+    order = ", ".join(f"{name} {how}" for name, how in clustering)
+    text = f'CREATE TABLE IF NOT EXISTS "{keyspace}"."{table}" ({", ".join(columns)}, PRIMARY KEY ({primary}))'
+    return f"{text} WITH CLUSTERING ORDER BY ({order})" if order else text

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from everlog.errors import OffsetConflict, UnknownProjection
-from everlog.projections.copies import Copies
+from everlog.projections.copies import Copies, Difference
 from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Offset, same, show
 from everlog.projections.port import (
@@ -39,6 +39,11 @@ from everlog.runtime.lease import Lease
 from everlog.runtime.trace import Trace
 from everlog.sqlite.connection import Connection, connect, transaction, translated
 from everlog.sqlite.migrations import migrate
+
+if TYPE_CHECKING:
+    from everlog.journal.parts import Parts
+    from everlog.projections.projection import Projection
+    from everlog.projections.verify import Counted
 
 FILE = "projections.db"
 MEMORY = Path(":memory:")
@@ -316,6 +321,13 @@ class SqliteOffsetStore(OffsetStore):
                 connection.execute(f"DROP TABLE IF EXISTS {quoted(table)}")
 
         await self._write(work)
+
+    async def verify(
+        self, projection: Projection, tables: Sequence[str], *, parts: Parts | None, told: Counted | None
+    ) -> list[Difference]:
+        from everlog.projections.sqlite.verify import verify_file
+
+        return await verify_file(projection, self.path, tables, parts=parts, told=told)
 
     async def erase(self, name: str) -> None:
         def work(connection: sqlite3.Connection) -> None:

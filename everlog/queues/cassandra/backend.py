@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from everlog.cassandra.schema import Schema, keyspace_statements
+from everlog.cassandra.schema import TableSet
 from everlog.cassandra.session import Session
 from everlog.config.queue_options import QueueSettings
 from everlog.errors import Unreachable
@@ -25,7 +24,7 @@ from everlog.runtime.clock import Clock
 
 logger = logging.getLogger("everlog.queues")
 
-PACKAGE = "everlog.queues.cassandra"
+QUEUE_TABLES = TableSet("queues", "everlog.queues.cassandra")
 MAX_LETTERS = 10_000
 CHUNK = 256 * 1024
 CHUNKS = 16
@@ -34,17 +33,6 @@ CHUNK_SECONDS = 3600
 AUDIT_DAYS = 7
 _DAY_MS = 86_400_000
 _flag = msgspec.msgpack.Decoder(Flag).decode
-
-
-queue_statements = partial(keyspace_statements, PACKAGE)
-
-
-class QueueSchema(Schema):
-    """The tables of journals, and those of queues: created and migrated by the same steps, under the same lock."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__(session)
-        self._creations = {**self._creations, **queue_statements(session.config.keyspace, "tables.cql")}
 
 
 class StoredLetter(DeadLetter, frozen=True):
@@ -61,7 +49,7 @@ class CassandraBackend(Backend):
 
     def __init__(self, session: Session, journal: str, shard: int = 0) -> None:
         self._session = session
-        self._cql = queue_statements(session.config.keyspace)
+        self._cql = QUEUE_TABLES.statements(session.config.keyspace)
         self._key = (journal, shard)
 
     async def read_shard(self) -> Shard:
@@ -120,7 +108,7 @@ class CassandraDesk(Desk):
         self, session: Session, journal: str, settings: QueueSettings, clock: Clock, part: ShardPart | None = None
     ) -> None:
         self._session = session
-        self._cql = queue_statements(session.config.keyspace)
+        self._cql = QUEUE_TABLES.statements(session.config.keyspace)
         self._journal = journal
         self._ttl_ms = settings.dead_letter_ttl
         self._clock = clock
@@ -206,7 +194,7 @@ _audited = msgspec.msgpack.Decoder(Audited).decode
 
 async def read_audit(session: Session, journal: str, now: int, limit: int) -> list[Audited]:
     """What was done to a queue within a week, the newest first."""
-    cql = queue_statements(session.config.keyspace)["audited"]
+    cql = QUEUE_TABLES.statements(session.config.keyspace)["audited"]
     found: list[Audited] = []
     for back in range(AUDIT_DAYS + 1):
         left = limit - len(found)

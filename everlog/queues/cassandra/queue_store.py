@@ -15,18 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
+from everlog.cassandra.schema import Schema
 from everlog.cassandra.session import Session, connect
 from everlog.config import CassandraConfig
 from everlog.config.queue_options import QueueSettings
 from everlog.errors import Busy, DeclarationRefused, InvalidConfig, MissingExtra, QueueNotFound
-from everlog.queues.cassandra.backend import (
-    Audited,
-    CassandraBackend,
-    CassandraDesk,
-    QueueSchema,
-    queue_statements,
-    read_audit,
-)
+from everlog.queues.cassandra.backend import QUEUE_TABLES, Audited, CassandraBackend, CassandraDesk, read_audit
 from everlog.queues.cassandra.owner import Desk
 from everlog.queues.cassandra.protocol import Backend
 from everlog.queues.cassandra.shard import SWEEP, ShardService
@@ -74,7 +68,7 @@ class CassandraQueueStore(QueueStore):
         self.sweep = sweep
         self._config = config
         self._trace = trace
-        self._cql = queue_statements(config.keyspace)
+        self._cql = QUEUE_TABLES.statements(config.keyspace)
         self._session: Session | None = None
         self._opening = asyncio.Lock()
         self._shards: dict[tuple[str, int], ShardService] = {}
@@ -104,7 +98,7 @@ class CassandraQueueStore(QueueStore):
                 await self.reach_others()
                 session = await connect(self._config, self._trace)
                 try:
-                    await QueueSchema(session).prepare()
+                    await Schema(session, QUEUE_TABLES).prepare()
                 except BaseException:
                     await session.close()
                     raise

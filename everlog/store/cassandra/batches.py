@@ -19,7 +19,7 @@ MAX_BYTES = 256 * 1024
 MAX_ROW_BYTES = 15 * 1024 * 1024
 # What a row's columns take beside payload, headers and metadata; a guess on the safe side.
 ROW_BYTES = 300
-# So many columns of a row may be without a value: the last ones of `put_row`.
+# How many columns of a row may lack a value: the last ones of `put_row`.
 OPTIONAL = 10
 
 

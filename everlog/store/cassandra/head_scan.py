@@ -6,14 +6,14 @@ segments that share one of the hundred old ones, so all rows of a journal are in
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from everlog.cassandra.scan import merged
 from everlog.cassandra.session import CassandraRow, Session
 from everlog.cassandra.values import day_seconds, timestamp
 from everlog.core.head import Topic
@@ -21,10 +21,13 @@ from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segmen
 from everlog.store.cassandra.rows import date_from
 
 DAY_MS = 86_400_000
+MERGE_WIDTH = 8
 # Heads whose day is already over when they are written, because the pipeline was behind, are found by looking some
 # days back every time, and at every head now and then.
 LOOK_BACK = timedelta(days=3)
 SCAN_EVERY = timedelta(days=7)
+
+T = TypeVar("T")
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -38,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 _looked = msgspec.json.Decoder(Looked).decode
 
 
-class Listing:
+class HeadScan:
     """The heads of topics; `legacy`: some may lie in one of a hundred segments."""
 
     def __init__(self, session: Session, cql: Mapping[str, str], *, legacy: bool) -> None:
@@ -132,7 +135,7 @@ class Listing:
                 if updated is not None and updated < before_ms and offset <= pointers.get(partition, -1)
                 if halted_at is None and not tag_seq
             ]
-            # Gaps first: without the marker nobody would look for them again.
+            # Gaps first: without the marker no task would look for them again.
             await self._delete("delete_all_gaps", [(at, journal_id, topic.name) for at, _, journal_id in old])
             await self._delete(
                 "delete_head", [(at, topic.name, segment, journal_id) for at, segment, journal_id in old]
@@ -166,3 +169,31 @@ def _wins(elsewhere: dict[str, tuple[int, bool]], journal_id: str, offset: int) 
         return False
     del elsewhere[journal_id]
     return True
+
+
+async def merged(sources: Iterable[AsyncIterator[T]], width: int = MERGE_WIDTH) -> AsyncIterator[T]:
+    """What the sources yield, `width` of them running at a time, in any order; none runs far ahead."""
+    queue: asyncio.Queue[T | None] = asyncio.Queue(width)
+    todo = iter(sources)
+    workers = [asyncio.create_task(_drain(todo, queue)) for _ in range(width)]
+    finished = asyncio.create_task(_finish(workers, queue))
+    try:
+        while (item := await queue.get()) is not None:
+            yield item
+        await asyncio.gather(*workers)
+    finally:
+        for task in (*workers, finished):
+            task.cancel()
+        await asyncio.gather(*workers, finished, return_exceptions=True)
+
+
+async def _drain(todo: Iterator[AsyncIterator[T]], queue: asyncio.Queue[T | None]) -> None:
+    for source in todo:
+        async for item in source:
+            await queue.put(item)
+
+
+async def _finish(workers: list[asyncio.Task[None]], queue: asyncio.Queue[T | None]) -> None:
+    """End the queue when all are done, or one has failed."""
+    await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+    await queue.put(None)

@@ -80,8 +80,8 @@ def _head(row: CassandraRow, topic: Topic, journal_id: str) -> Head:
     if written != topic.base + offset:
         if written >= topic.base:
             raise ForeignWriter(
-                f"{topic.name}:{journal_id}: somebody else wrote this head after Everlog took over the topic (at "
-                f"{written}, not {topic.base + offset}): stop the other replicator, nobody else may write into "
+                f"{topic.name}:{journal_id}: another program wrote this head after Everlog took over the topic (at "
+                f"{written}, not {topic.base + offset}): stop the other replicator: only Everlog may write into "
                 "metajournal"
             )
         if partition != partition_of(journal_id.encode(), topic.partitions):

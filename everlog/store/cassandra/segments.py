@@ -1,7 +1,7 @@
 """Which segments of a journal hold rows, and reading those rows.
 
 Rows lie in the segment of their seqNr, a journal may skip any number of them, and Cassandra cannot say which segments
-exist. So the pipeline writes down every long gap (table `gap`), and whoever walks over segments leaves these out. Where
+exist. So the pipeline writes down every long gap (table `gap`), and walks over segments leave these out. Where
 nothing is written down, as in tables filled by others, empty segments are asked too, many at a time; before more than
 a hundred thousand of them, the whole table is asked for this journal's segments: slow, but it ends.
 """
@@ -19,12 +19,12 @@ from everlog.core.values import segment_of
 from everlog.store.cassandra.rows import event_from
 from everlog.store.port import KeyChange, RowCursor
 
-# A gap is written down if so many whole segments lie in it.
+# A gap is written down if at least this many whole segments lie in it.
 MIN_GAP = 4
 MAX_BLIND = 100_000
 MAX_WINDOW = 64
 GAPS_PER_PAGE = 1000
-# The first answer to a query holds at most so many rows, even if they are large; their size then decides.
+# The first answer to a query holds at most this many rows, even if they are large; their size then decides.
 FIRST_ROWS = 255
 ANSWER_BYTES = 8 * 1024 * 1024
 _MIN_TIME = timestamp(-(2**63))
@@ -181,7 +181,7 @@ class PageReader:
         while state is not None:
             size = max(1, sum(len(event.data or "") for event in events) // len(events)) if events else 1
             # Below the limit: Cassandra takes a page as large as that for the whole answer, and begins anew.
-            most = max(1, min(limit - 1, ANSWER_BYTES // size))
-            rows, state = await self._session.page(self._cql, values, most, state)
+            page_size = max(1, min(limit - 1, ANSWER_BYTES // size))
+            rows, state = await self._session.page(self._cql, values, page_size, state)
             events += [event_from(row) for row in rows]
         return events

@@ -27,7 +27,7 @@ class SnapshotRing:
         return {row[0]: snapshot_from(row[1:]) for row in rows}
 
     async def put(self, topic: str, journal_id: str, snapshot: Snapshot, *, slots: int) -> None:
-        """Take a slot, and look again if somebody else was faster or nobody knows."""
+        """Take a slot, and look again if another writer was faster, or if the outcome is unknown."""
         for _ in range(MAX_TRIES):
             found = await self.load(topic, journal_id, serial=True)
             if snapshot in found.values():

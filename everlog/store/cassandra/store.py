@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import msgspec
 
-from everlog.cassandra.schema import Schema, statements
+from everlog.cassandra.schema import Schema
 from everlog.cassandra.session import CassandraRow, Session, connect, make_batch
 from everlog.cassandra.values import timestamp
 from everlog.config import CassandraConfig
@@ -22,12 +22,12 @@ from everlog.errors import Unreachable
 from everlog.log.port import LogTopic
 from everlog.runtime.trace import Trace
 from everlog.store.cassandra.batches import RowStatements
-from everlog.store.cassandra.head_scan import Listing
+from everlog.store.cassandra.head_scan import HeadScan
 from everlog.store.cassandra.rows import head_from
 from everlog.store.cassandra.segments import PageReader, Segments
 from everlog.store.cassandra.snapshots import SnapshotRing
-from everlog.store.cassandra.tag_tables import CassandraTags
-from everlog.store.cassandra.tag_views import Views
+from everlog.store.cassandra.tables import JOURNAL_TABLES, has_legacy_heads
+from everlog.store.cassandra.tag_tables import CassandraTags, TagViews
 from everlog.store.cassandra.task import CassandraTask, head_key
 from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
 
@@ -43,11 +43,11 @@ class CassandraStore(Store):
     def __init__(self, session: Session, *, legacy_heads: bool) -> None:
         self._session = session
         self._legacy = legacy_heads
-        self._cql = statements(session.config.keyspace)
-        self._listing = Listing(session, self._cql, legacy=legacy_heads)
+        self._cql = JOURNAL_TABLES.statements(session.config.keyspace)
+        self._heads = HeadScan(session, self._cql, legacy=legacy_heads)
         self._ring = SnapshotRing(session, self._cql)
         self._put_row = RowStatements(session, self._cql["put_row"])
-        self._views = Views(session, self._cql)
+        self._views = TagViews(session, self._cql)
         self.tags = CassandraTags(session, self._cql, self._views, self._pinned)
         self._topics: dict[str, Topic] = {}
         self._created: set[tuple[str, int]] = set()
@@ -57,16 +57,11 @@ class CassandraStore(Store):
         """Connect, and create or migrate the tables if that is needed and allowed."""
         session = await connect(config, trace)
         try:
-            found = await Schema(session).prepare()
+            found = await Schema(session, JOURNAL_TABLES).prepare()
         except BaseException:
             await session.close()
             raise
-        return cls(session, legacy_heads=found.legacy_heads)
-
-    @property
-    def session(self) -> Session:
-        """The connection to the keyspace, for those who read other tables of it."""
-        return self._session
+        return cls(session, legacy_heads=has_legacy_heads(found))
 
     async def _fetch(self, name: str, *values: Any, serial: bool = False) -> list[CassandraRow]:
         return await self._session.fetch(self._cql[name], *values, serial=serial)
@@ -159,18 +154,18 @@ class CassandraStore(Store):
 
     async def ids(self, topic: str, *, page: int = 1000) -> AsyncIterator[list[str]]:
         if await self._pinned(topic) is not None:
-            async for found in self._listing.ids(topic, page=page):
+            async for found in self._heads.ids(topic, page=page):
                 yield found
 
     async def expired(self, topic: str, day: date, *, page: int = 1000) -> AsyncIterator[list[str]]:
-        async for found in self._listing.expired(topic, day, page=page):
+        async for found in self._heads.expired(topic, day, page=page):
             yield found
 
     async def drop_markers(self, topic: str, before_ms: int) -> int:
         pinned = await self._pinned(topic)
         if pinned is None:
             return 0
-        return await self._listing.drop_markers(pinned, before_ms, await self.pointers(topic))
+        return await self._heads.drop_markers(pinned, before_ms, await self.pointers(topic))
 
     async def waiting(self, topic: str, journal_id: str) -> list[Quarantined]:
         return [Quarantined(record_from(row), row[7]) for row in await self._fetch("waiting", topic, journal_id)]

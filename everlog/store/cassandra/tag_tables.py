@@ -1,29 +1,181 @@
-"""The tables of events by tag on Cassandra: the order plan, the watermark, and the views to read."""
+"""Events by tag on Cassandra: the order plan, the watermark, and the views, written in batches by bucket."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from everlog.cassandra.session import Session
+from everlog.cassandra.session import CassandraRequest, Session, make_batch
 from everlog.cassandra.values import timestamp
-from everlog.core.buckets import Bucket
-from everlog.core.head import Topic
+from everlog.core.buckets import LONGEST, Bucket
+from everlog.core.head import Deletion, Topic
 from everlog.core.plan import NOTHING, TagPlan, Watermark
+from everlog.core.tag_names import slice_of, slice_tag
 from everlog.core.timeuuid import TimeUuid
+from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import Unreachable
-from everlog.store.cassandra.rows import persistence_id, progress_from, tag_row_from
-from everlog.store.cassandra.tag_views import Views
+from everlog.store.cassandra.batches import MAX_BYTES, MAX_ROWS, RowStatements, row_bytes
+from everlog.store.cassandra.rows import persistence_id, progress_from, tag_row_from, tag_values
+from everlog.store.port import KeyChange
 from everlog.store.tag_port import TagEntry, TagProgress, TagRow, TagSummary, TagTables
 
+# The last columns of `put_tagged`, which a row may lack.
+OPTIONAL = 9
 MAX_TRIES = 20
 PAGE = 5_000
 
 _encode = msgspec.json.Encoder().encode
 _plan = msgspec.json.Decoder(TagPlan).decode
 _positions = msgspec.json.Decoder(dict[str, int]).decode
+
+
+class TagViews:
+    """Writes views. Every row carries the time `base + offset` of its own record, as its event's row does."""
+
+    def __init__(self, session: Session, cql: Mapping[str, str]) -> None:
+        self._session = session
+        self._cql = cql
+        self._put = RowStatements(session, cql["put_tagged"], OPTIONAL)
+
+    async def write(self, topic: Topic, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        """The rows of a batch, their buckets, and how far each journal has got; which journals failed."""
+        entries = [entry for key in changes for entry in key.tagged]
+        untagged = [entry for key in changes for entry in key.untagged]
+        if not entries and not untagged:
+            return {}
+        failed, *_ = await asyncio.gather(
+            self.put(entries, lambda _: topic.base),
+            self._note_progress(topic.base, [*entries, *untagged]),
+            self._note_removed(topic.base, changes),
+        )
+        return failed
+
+    async def put(self, entries: Sequence[TagEntry], base: Callable[[TagRow], int]) -> dict[str, Exception]:
+        """Rows, one batch for what goes into one partition; `base`: their write times, but for their offsets."""
+        await self._put.prepare()
+        batches = list(_batches(entries))
+        requests = ((str(nr), self._bind(batch, base), self._put.cql) for nr, batch in enumerate(batches))
+        refused, _ = await asyncio.gather(
+            self._session.run_all(requests, len(batches)),
+            self._note_buckets({(entry.tag, entry.bucket) for entry in entries}),
+        )
+        return {entry.row.id: error for nr, error in refused.items() for entry in batches[int(nr)]}
+
+    def _bind(self, entries: Sequence[TagEntry], base: Callable[[TagRow], int]) -> CassandraRequest:
+        statements = [self._put.bind(*tag_values(base(entry.row), entry), whole=False) for entry in entries]
+        return statements[0] if len(statements) == 1 else make_batch(statements)
+
+    async def _note_buckets(self, buckets: Iterable[tuple[str, Bucket]]) -> None:
+        await self._run(
+            "put_bucket",
+            [[tag, bucket.start, bucket.size, shard_number(bucket)] for tag, bucket in buckets],
+        )
+
+    async def _note_progress(self, base: int, entries: Sequence[TagEntry]) -> None:
+        last: dict[tuple[str, str], TagRow] = {}
+        for entry in sorted(entries, key=lambda entry: entry.row.number):
+            last[persistence_id(entry.row.topic, entry.row.id), entry.tag] = entry.row
+        await self._run(
+            "put_progress",
+            [
+                [*key, row.event.seq_nr, row.number, str(row.offset), base + row.event.offset]
+                for key, row in last.items()
+            ],
+        )
+
+    async def _note_removed(self, base: int, changes: Sequence[KeyChange]) -> None:
+        values = []
+        for key in changes:
+            lowest: dict[str, int] = {}
+            for tag, _, row in key.untagged:
+                lowest[tag] = max(lowest.get(tag, 0), row.number + 1)
+            for tag, number in lowest.items():
+                pid = persistence_id(key.untagged[0].row.topic, key.id)
+                values.append([pid, tag, number, base + key.garbage[-1].offset])
+        await self._run("raise_lowest", values)
+
+    async def remove_segment(self, topic: Topic, journal_id: str, segment: int, deletion: Deletion) -> None:
+        """Take a segment's events, as far as the deletion reaches, out of all views: numbers first, then rows."""
+        to, place = MAX_SEQ_NR if deletion.to is None else deletion.to, (journal_id, topic.name)
+        rows = await self._session.fetch(self._cql["tagged_rows_to_delete"], *place, segment, to)
+        time, pid = topic.base + deletion.offset, persistence_id(topic.name, journal_id)
+        lowest: dict[str, int] = {}
+        deletes: list[list[Any]] = []
+        for tags, ordering, offset in rows:
+            if ordering is None or offset >= deletion.offset:
+                continue
+            for tag in (*(tags or ()), slice_tag(slice_of(journal_id))):
+                async for key, number, written in self._find(tag, TimeUuid.parse(ordering), pid):
+                    # A rebuild may have written it later than the deletion was decided.
+                    deletes.append([max(time, written), *key, number])
+                    lowest[tag] = max(lowest.get(tag, 0), number + 1)
+        await self._run("raise_lowest", [[pid, tag, number, time] for tag, number in lowest.items()])
+        await self._run("delete_tagged", deletes)
+
+    async def _find(self, tag: str, offset: TimeUuid, pid: str) -> AsyncIterator[tuple[list[Any], int, int]]:
+        """Where a tag holds this event: the key, its number, and when it was written."""
+        for bucket in await self.buckets(tag, offset.ms):
+            if bucket.start <= offset.ms:
+                key = [bucket.stored_tag(tag), bucket.start, str(offset), pid]
+                for number, written in await self._session.fetch(self._cql["tagged_keys"], *key):
+                    yield key, number, written
+
+    async def buckets(self, tag: str, since_ms: int) -> list[Bucket]:
+        rows = await self._session.fetch(self._cql["buckets"], tag, since_ms - LONGEST)
+        return [
+            Bucket(start, size, None if shard < 0 else shard) for start, size, shard in rows if start + size > since_ms
+        ]
+
+    async def remove(self, tag: str, bucket: Bucket, rows: Sequence[TagRow]) -> None:
+        """Each row at the time at which it was written: a rebuild, which comes later, writes it again."""
+        deletes: list[list[Any]] = []
+        for row in rows:
+            pid = persistence_id(row.topic, row.id)
+            key = [bucket.stored_tag(tag), bucket.start, str(row.offset), pid]
+            for number, written in await self._session.fetch(self._cql["tagged_keys"], *key):
+                deletes.append([written, *key, number])
+        await self._run("delete_tagged", deletes)
+
+    async def find(self, tag: str, row: TagRow) -> list[tuple[Bucket, int]]:
+        found = []
+        pid = persistence_id(row.topic, row.id)
+        for bucket in await self.buckets(tag, row.offset.ms):
+            if bucket.start <= row.offset.ms:
+                key = [bucket.stored_tag(tag), bucket.start, str(row.offset), pid]
+                found += [(bucket, nr) for nr, _ in await self._session.fetch(self._cql["tagged_keys"], *key)]
+        return found
+
+    async def note_progress(self, entries: Sequence[TagEntry], bases: Mapping[str, int]) -> None:
+        """After a rebuild: just above the time at which it may have been forgotten."""
+        for topic in {entry.row.topic for entry in entries}:
+            own = [entry for entry in entries if entry.row.topic == topic]
+            await self._note_progress(bases[topic] + 1, own)
+
+    async def forget_progress(self, tag: str, journals: Sequence[tuple[str, str]]) -> None:
+        """At the time at which it was written, so that the next event's counts again."""
+        deletes: list[list[Any]] = []
+        for topic, journal_id in journals:
+            pid = persistence_id(topic, journal_id)
+            rows = await self._session.fetch(self._cql["progress_time"], pid, tag)
+            deletes += [[max(time or 0 for time in times), pid, tag] for times in rows]
+        await self._run("delete_progress", deletes)
+
+    async def forget(self, tag: str, buckets: Sequence[Bucket]) -> None:
+        values = [[tag, bucket.start, bucket.size, shard_number(bucket)] for bucket in buckets]
+        await self._run("delete_bucket", values)
+
+    async def _run(self, name: str, values: Sequence[list[Any]]) -> None:
+        if not values:
+            return
+        cql = self._cql[name]
+        prepared = await self._session.prepare(cql)
+        requests = ((str(nr), prepared.bind(bound), cql) for nr, bound in enumerate(values))
+        for error in (await self._session.run_all(requests, len(values))).values():
+            raise error
 
 
 class CassandraTags(TagTables):
@@ -33,7 +185,7 @@ class CassandraTags(TagTables):
         self,
         session: Session,
         cql: Mapping[str, str],
-        views: Views,
+        views: TagViews,
         pinned: Callable[[str], Awaitable[Topic | None]],
     ) -> None:
         self._session = session
@@ -119,6 +271,28 @@ class CassandraTags(TagTables):
 
     async def forget(self, tag: str, buckets: Sequence[Bucket]) -> None:
         await self._views.forget(tag, buckets)
+
+
+def _batches(entries: Sequence[TagEntry]) -> Iterator[list[TagEntry]]:
+    """By the partition that they go into, in order; bounded in rows and bytes."""
+    parts: dict[tuple[str, int], list[TagEntry]] = {}
+    for entry in entries:
+        parts.setdefault((entry.bucket.stored_tag(entry.tag), entry.bucket.start), []).append(entry)
+    for part in parts.values():
+        batch: list[TagEntry] = []
+        size = 0
+        for entry in part:
+            row_size = row_bytes(entry.row.event)
+            if batch and (len(batch) >= MAX_ROWS or size + row_size > MAX_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(entry)
+            size += row_size
+        yield batch
+
+
+def shard_number(bucket: Bucket) -> int:
+    return -1 if bucket.shard is None else bucket.shard
 
 
 def _bound(offset: TimeUuid) -> str:

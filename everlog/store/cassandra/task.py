@@ -17,7 +17,7 @@ from everlog.errors import Refused
 from everlog.store.cassandra.batches import RowStatements, row_requests
 from everlog.store.cassandra.rows import SEGMENT, head_from, head_values, rejected_values, segments_for, waiting_values
 from everlog.store.cassandra.segments import MIN_GAP, Segments, gaps_of
-from everlog.store.cassandra.tag_views import Views
+from everlog.store.cassandra.tag_tables import TagViews
 from everlog.store.port import KeyChange, StoreTask
 
 # Heads are loaded some at a time: half the work of loading them one by one, for us and for the server.
@@ -35,7 +35,7 @@ class CassandraTask(StoreTask):
         session: Session,
         cql: Mapping[str, str],
         put_row: RowStatements,
-        views: Views,
+        views: TagViews,
         topic: Topic,
         partition: int,
         *,

@@ -1,0 +1,36 @@
+"""The tables of journals: kafka-journal's, whose steps are carried on where it stopped, and what Everlog adds."""
+
+from __future__ import annotations
+
+from everlog.cassandra.schema import FoundSchema, NewTable, StepSeries, TableSet
+
+KAFKA_JOURNAL_VERSION = "schema-version"
+EVERLOG_VERSION = "everlog-schema-version"
+# Set when Everlog itself made the table of heads: then none can lie in one of the hundred old segments.
+HEAD_SEGMENTS_KEY = "everlog-head-segments"
+
+JOURNAL_TABLES = TableSet(
+    "journals",
+    "everlog.store.cassandra",
+    migrations="migrations.cql",
+    series=(
+        StepSeries(KAFKA_JOURNAL_VERSION, "kafka_journal_", first=0, shared=True),
+        StepSeries(EVERLOG_VERSION, "everlog_"),
+    ),
+    guarded=(
+        "metajournal",
+        "journal",
+        "gap",
+        "pointer2",
+        "snapshot_buffer",
+        "quarantine",
+        "tag_views",
+        "tag_write_progress",
+    ),
+    new_tables=(NewTable("metajournal", ("new_expire_on_index",), ((HEAD_SEGMENTS_KEY, "10000"),)),),
+)
+
+
+def has_legacy_heads(found: FoundSchema) -> bool:
+    """Whether heads may lie in one of a hundred segments."""
+    return HEAD_SEGMENTS_KEY not in found.settings
