@@ -345,7 +345,7 @@ def _refusal(answer: httpx.Response) -> EverlogError:
         return StorageFailed(f"{answer.url} answers {answer.status_code} without a reason: is it an Everlog server?")
     facts = found.get("extra") or {}
     status = answer.status_code
-    if status == 504 and code == "request_timeout_s":
+    if status == 504 and code == "request_timeout":
         return WriteUnfinished(text, message_id=facts.get("messageId", ""), transaction_id=facts.get("transactionId"))
     if status == 504:
         return QueryLimited(code, text)
