@@ -24,7 +24,6 @@ ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 300
 
 FOLD = "everlog/core/fold.py"
-REDUCE = "everlog/core/reduction.py"
 READING = "everlog/journal/reader.py"
 WRITING = "everlog/journal/writer.py"
 JOURNAL = "everlog/journal/journal.py"
@@ -55,8 +54,14 @@ STREAM = "everlog/projections/event_stream.py"
 
 # The quickest first: pytest stops at the first failure.
 TESTS = {
-    FOLD: ("test_fold.py", "test_fold_tags.py", "test_halt.py", "test_small_scopes.py", "test_copying.py"),
-    REDUCE: ("test_reduce.py", "test_copying.py"),
+    FOLD: (
+        "test_fold.py",
+        "test_fold_tags.py",
+        "test_reduce.py",
+        "test_halt.py",
+        "test_small_scopes.py",
+        "test_copying.py",
+    ),
     READING: ("test_reading.py", "test_state_machine.py"),
     WRITING: ("test_emptied_log.py", "models/test_found.py", JOURNALS),
     JOURNAL: ("test_retiring.py",),
@@ -313,28 +318,28 @@ MUTANTS = (
     ),
     Mutant(
         "reduce-purge",
-        REDUCE,
+        FOLD,
         "            if action.expire_on is None:\n                steps.append",
         "            if action.expire_on is not None:\n                steps.append",
         "only an unconditional purge makes older appends needless",
     ),
     Mutant(
         "reduce-delete",
-        REDUCE,
+        FOLD,
         "elif covered is None or covered < action.range.last:",
         "elif covered is None or covered < action.range.first:",
         "a partly deleted append survives whole",
     ),
     Mutant(
         "reduce-larger-delete",
-        REDUCE,
+        FOLD,
         "if action.to >= following.to:",
         "if action.to < following.to:",
         "of two deletes the larger one counts",
     ),
     Mutant(
         "reduce-halted",
-        REDUCE,
+        FOLD,
         "if halted or not removing or not appends:",
         "if not removing or not appends:",
         "around a halt nothing is left out",
@@ -747,7 +752,7 @@ MUTANTS = (
     ),
     Mutant(
         "copy-reduced",
-        REDUCE,
+        FOLD,
         " and action.copied is None:",
         ":",
         "the beginning of a copy removes no rows of its batch",

@@ -16,6 +16,8 @@ MIN_SEGMENT_SIZE = 2
 DEFAULT_SEGMENT_SIZE = 10_000
 HEAD_SEGMENTS = 10_000
 LEGACY_HEAD_SEGMENTS = 100
+LogOffsets = dict[str, int]
+"""`{"journal-orders/0": 17, …}`"""
 
 
 class SeqNr(int):
@@ -173,3 +175,17 @@ def segments_of_partition(partition: int, partitions: int, segments: int = HEAD_
     if partitions >= segments:
         return (partition % segments,) if partition < segments else ()
     return range(partition, segments, partitions)
+
+
+def place_name(topic: str, partition: int) -> str:
+    return f"{topic}/{partition}"
+
+
+def parse_place(name: str) -> tuple[str, int]:
+    """The topic and the partition.
+
+    >>> parse_place("journal-orders/3")
+    ('journal-orders', 3)
+    """
+    topic, _, partition = name.rpartition("/")
+    return topic, int(partition)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from everlog.core.places import LogOffsets
 from everlog.core.record import Record
+from everlog.core.values import LogOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

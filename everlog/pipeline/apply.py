@@ -17,11 +17,10 @@ from everlog.core.actions import Resume
 from everlog.core.change import Quarantined
 from everlog.core.entry import Entry, decode
 from everlog.core.events import EventRecord
-from everlog.core.fold import fold
+from everlog.core.fold import fold, rowless
 from everlog.core.head import Deletion, Head, Topic, seq_nr_of
 from everlog.core.plan import Order
 from everlog.core.record import Record
-from everlog.core.reduction import rowless
 from everlog.core.tag_names import slice_of, slice_tag
 from everlog.core.values import MAX_ID_BYTES, partition_of
 from everlog.errors import EverlogError, ForeignWriter, IntegrityViolated

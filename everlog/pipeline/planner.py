@@ -15,7 +15,6 @@ from itertools import islice
 import msgspec
 
 from everlog.config import TagsConfig
-from everlog.core.places import parse_place, place_name
 from everlog.core.plan import (
     BEGINNING,
     NOTHING,
@@ -32,6 +31,7 @@ from everlog.core.plan import (
     piece_of,
 )
 from everlog.core.timeuuid import tick_of
+from everlog.core.values import parse_place, place_name
 from everlog.errors import Unreachable
 from everlog.runtime.clock import Clock
 from everlog.store.port import Store

@@ -22,7 +22,7 @@ import msgspec
 
 from everlog.config import Config
 from everlog.core.head import Topic
-from everlog.core.places import LogOffsets, parse_place, place_name
+from everlog.core.values import LogOffsets, parse_place, place_name
 from everlog.errors import EverlogError, ReplicationFailed, TopicReplaced, TopicRetired
 from everlog.journal.parts import open_parts
 from everlog.journal.retired_topics import retired_topics

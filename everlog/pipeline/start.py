@@ -9,7 +9,7 @@ import msgspec
 
 from everlog.config import Config
 from everlog.core.head import Topic
-from everlog.core.places import LogOffsets, place_name
+from everlog.core.values import LogOffsets, place_name
 from everlog.errors import LogTruncated, TopicReplaced
 from everlog.errors.storage import rescue
 from everlog.journal.reader import check_truncation

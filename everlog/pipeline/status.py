@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from everlog.core.places import parse_place
+from everlog.core.values import parse_place
 from everlog.journal.parts import Parts
 from everlog.journal.retired_topics import retired_topics
 from everlog.log.port import LogTopic

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from everlog.config import Config
 from everlog.core.head import Topic
-from everlog.core.places import place_name
 from everlog.core.plan import Order
+from everlog.core.values import place_name
 from everlog.errors import EverlogError
 from everlog.log.stream import StreamDecoder
 from everlog.pipeline.apply import Applied, KeyGroups, Tagging, apply

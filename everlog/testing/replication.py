@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from everlog.api import Everlog
 from everlog.core.head import Topic
-from everlog.core.places import place_name
 from everlog.core.record import Record
+from everlog.core.values import place_name
 from everlog.errors import ReplicationFailed
 from everlog.journal.retired_topics import retired_topics
 from everlog.journal.topic_registry import pin_topic

@@ -17,9 +17,8 @@ import everlog
 from everlog import Event, JournalNotFound, Overtaken
 from everlog.api import Everlog
 from everlog.core.actions import ActionRange, Append, Copied, Delete, decode_action, encode_action
-from everlog.core.fold import decode, fold
+from everlog.core.fold import decode, fold, rowless
 from everlog.core.record import Record
-from everlog.core.reduction import rowless
 from everlog.core.values import partition_of
 from everlog.errors import CopyRefused, JournalHalted, LogTruncated
 from everlog.journal.copy import Original

@@ -13,7 +13,7 @@ from everlog.config import CassandraConfig, Config, KafkaConfig
 from everlog.core.duration import ExpireAfter
 from everlog.core.fold import fold
 from everlog.core.head import Deletion, Head
-from everlog.core.places import place_name
+from everlog.core.values import place_name
 from everlog.pipeline.head_cache import KnownHeads, Partitions
 from everlog.pipeline.head_handover import HeadsFile
 from everlog.pipeline.task import ApplyTask, OffsetRange

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from everlog.config import Config, JournalConfig, KafkaConfig
-from everlog.core.places import LogOffsets, parse_place, place_name
 from everlog.core.record import Record
+from everlog.core.values import LogOffsets, parse_place, place_name
 from everlog.log.kafka.java_settings import java_settings
 from everlog.log.kafka.records import ACTION, split_headers
 from everlog.log.stream import LogStream, PartitionRecords, StreamDecoder

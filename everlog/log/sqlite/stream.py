@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from everlog.config import Config, JournalConfig
-from everlog.core.places import LogOffsets, parse_place, place_name
+from everlog.core.values import LogOffsets, parse_place, place_name
 from everlog.log.sqlite.appender import SQL
 from everlog.log.sqlite.blocks import blocks, decode_block, encode_block
 from everlog.log.sqlite.log import FILE

@@ -13,9 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from everlog.config import Config
-from everlog.core.places import LogOffsets, parse_place, place_name
 from everlog.core.tag_names import PER_SLICE_TAG, SLICES, slice_tag
 from everlog.core.timeuuid import TimeUuid
+from everlog.core.values import LogOffsets, parse_place, place_name
 from everlog.errors import InvalidOffset, InvalidProjection, LogTruncated, TopicMissing
 from everlog.log.factory import make_stream, open_log
 from everlog.log.stream import StreamDecoder

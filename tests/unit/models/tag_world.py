@@ -20,10 +20,9 @@ from everlog.core.buckets import Bucket
 from everlog.core.change import Quarantined
 from everlog.core.codec import EventData
 from everlog.core.head import Head, Topic
-from everlog.core.places import place_name
 from everlog.core.plan import NOTHING, TagPlan, Watermark
 from everlog.core.timeuuid import MIN_RANK, TimeUuid
-from everlog.core.values import partition_of
+from everlog.core.values import partition_of, place_name
 from everlog.pipeline import planner
 from everlog.pipeline.apply import KeyGroups, Tagging, apply
 from everlog.pipeline.planner import Ordering
