@@ -1,4 +1,4 @@
-"""The scalars of the journal: small types with one constructor that checks, and the segment formulas."""
+"""The scalars of the journal: small types with one constructor that checks, names of partitions, segment formulas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_SEGMENT_SIZE = 10_000
 HEAD_SEGMENTS = 10_000
 LEGACY_HEAD_SEGMENTS = 100
 LogOffsets = dict[str, int]
-"""`{"journal-orders/0": 17, …}`"""
+"""By partition of the log, the next offset: `{"journal-orders/0": 17, …}`."""
 
 
 class SeqNr(int):
@@ -177,14 +177,15 @@ def segments_of_partition(partition: int, partitions: int, segments: int = HEAD_
     return range(partition, segments, partitions)
 
 
-def place_name(topic: str, partition: int) -> str:
+def partition_name(topic: str, partition: int) -> str:
+    """A partition of the log as the pipeline's offsets name it."""
     return f"{topic}/{partition}"
 
 
-def parse_place(name: str) -> tuple[str, int]:
+def parse_partition_name(name: str) -> tuple[str, int]:
     """The topic and the partition.
 
-    >>> parse_place("journal-orders/3")
+    >>> parse_partition_name("journal-orders/3")
     ('journal-orders', 3)
     """
     topic, _, partition = name.rpartition("/")

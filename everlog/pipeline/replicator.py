@@ -22,7 +22,7 @@ import msgspec
 
 from everlog.config import Config
 from everlog.core.head import Topic
-from everlog.core.values import LogOffsets, parse_place, place_name
+from everlog.core.values import LogOffsets, parse_partition_name, partition_name
 from everlog.errors import EverlogError, ReplicationFailed, TopicReplaced, TopicRetired
 from everlog.journal.parts import open_parts
 from everlog.journal.retired_topics import retired_topics
@@ -142,7 +142,7 @@ class Replicator:
     async def _log_ends(self) -> LogOffsets:
         journal, passed = self._config.journal, self._meter.left_out.keys() | self._retired
         return {
-            place_name(topic.name, partition): (await self._log.bounds(topic, partition)).end
+            partition_name(topic.name, partition): (await self._log.bounds(topic, partition)).end
             for topic in await self._log.topics()
             if journal.includes(topic.name) and topic.name not in passed
             for partition in range(topic.partitions)
@@ -189,7 +189,7 @@ class Replicator:
         started, watch = self._clock.monotonic(), Stopwatch(self._clock.monotonic)
         ends = self._source.ends(written_offset(self._checkpoint, number))
         moved = {place: end for place, end in ends.items() if end > self._ends.get(place, 0)}
-        topics = self._portal.call(self._pinned({parse_place(place)[0] for place in moved}))
+        topics = self._portal.call(self._pinned({parse_partition_name(place)[0] for place in moved}))
         ranges = {place: OffsetRange(self._ends.get(place, 0), end) for place, end in moved.items()}
         orders = self._portal.call(self._ordering.prepare(moved, self._ends))
         watch.lap("plan")
@@ -197,12 +197,12 @@ class Replicator:
         job = ApplyTask(for_tasks(self._config), topics, self._source.decoder, ranges, orders)
         records = sum(end - start for start, end in ranges.values())
         rows = self._in_tasks(batch, records).mapInArrow(job, REPORT_SCHEMA).collect()
-        reports = {place_name(row.topic, row.partition): _decode_report(row.report) for row in rows}
+        reports = {partition_name(row.topic, row.partition): _decode_report(row.report) for row in rows}
         watch.split(longest(report.phases for report in reports.values()), rest="spark")
         self._meter.wrote(reports.values())
         raise_failures(reports)
         failpoint("batch.applied")
-        pointers = {parse_place(place): end - 1 for place, end in moved.items()}
+        pointers = {parse_partition_name(place): end - 1 for place, end in moved.items()}
         self._portal.call(self._store.publish(pointers, self._clock.now_ms()))
         watch.lap("publish")
         failpoint("batch.published")

@@ -9,7 +9,7 @@ import msgspec
 
 from everlog.config import Config
 from everlog.core.head import Topic
-from everlog.core.values import LogOffsets, place_name
+from everlog.core.values import LogOffsets, partition_name
 from everlog.errors import LogTruncated, TopicReplaced
 from everlog.errors.storage import rescue
 from everlog.journal.reader import check_truncation
@@ -73,5 +73,5 @@ async def _offsets(
             pointer = bounds.start - 1
             await store.publish({(topic.name, partition): pointer}, clock.now_ms())
         check_truncation(topic.name, partition, bounds, pointer)
-        offsets[place_name(topic.name, partition)] = pointer + 1
+        offsets[partition_name(topic.name, partition)] = pointer + 1
     return offsets

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from everlog.core.values import parse_place
+from everlog.core.values import parse_partition_name
 from everlog.journal.parts import Parts
 from everlog.journal.retired_topics import retired_topics
 from everlog.log.port import LogTopic
@@ -192,7 +192,7 @@ def _without(retired: Collection[str], status: PipelineStatus | None) -> Pipelin
     return msgspec.structs.replace(
         status,
         left_out={topic: reason for topic, reason in status.left_out.items() if topic not in retired},
-        tags_wait_for=[place for place in status.tags_wait_for if parse_place(place)[0] not in retired],
+        tags_wait_for=[place for place in status.tags_wait_for if parse_partition_name(place)[0] not in retired],
     )
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from everlog.config import Config
 from everlog.core.head import Topic
 from everlog.core.plan import Order
-from everlog.core.values import place_name
+from everlog.core.values import partition_name
 from everlog.errors import EverlogError
 from everlog.log.stream import StreamDecoder
 from everlog.pipeline.apply import Applied, KeyGroups, Tagging, apply
@@ -90,7 +90,7 @@ class ApplyTask:
             yield _reports(parts.values())
         for place, found in parts.items():
             if found.known is not None and not found.done.failed:
-                found.known.finish(self.ranges[place_name(*place)].end)
+                found.known.finish(self.ranges[partition_name(*place)].end)
 
     def _begin(self, topic: str, partition: int) -> KnownHeads | None:
         """What this process knows of the partition; nothing where a transaction must see the heads itself."""
@@ -98,7 +98,7 @@ class ApplyTask:
             return None
         from pyspark import SparkFiles
 
-        start = self.ranges[place_name(topic, partition)].start
+        start = self.ranges[partition_name(topic, partition)].start
         folder = Path(SparkFiles.getRootDirectory())
         return _known.begin(msgspec.json.encode(self.config), self.topics[topic].id, partition, start, folder)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from everlog.api import Everlog
 from everlog.core.head import Topic
 from everlog.core.record import Record
-from everlog.core.values import place_name
+from everlog.core.values import partition_name
 from everlog.errors import ReplicationFailed
 from everlog.journal.retired_topics import retired_topics
 from everlog.journal.topic_registry import pin_topic
@@ -99,8 +99,8 @@ class _Driver:
                 if end > first:
                     slices.append(_Slice(topic, found, partition, first, end))
         orders = await self.ordering.prepare(
-            {place_name(*part.place): part.end for part in slices},
-            {place_name(*part.place): part.first for part in slices},
+            {partition_name(*part.place): part.end for part in slices},
+            {partition_name(*part.place): part.first for part in slices},
         )
         results = []
         for part in slices:

@@ -13,7 +13,7 @@ from everlog.config import CassandraConfig, Config, KafkaConfig
 from everlog.core.duration import ExpireAfter
 from everlog.core.fold import fold
 from everlog.core.head import Deletion, Head
-from everlog.core.values import place_name
+from everlog.core.values import partition_name
 from everlog.pipeline.head_cache import KnownHeads, Partitions
 from everlog.pipeline.head_handover import HeadsFile
 from everlog.pipeline.task import ApplyTask, OffsetRange
@@ -116,7 +116,7 @@ def test_a_task_leaves_its_heads_in_the_folder_of_its_executor(tmp_path: Path, m
     monkeypatch.setattr("pyspark.SparkFiles._is_running_on_worker", True)
     monkeypatch.setattr("pyspark.SparkFiles._root_directory", str(tmp_path))
     config = Config(kafka=KafkaConfig(), cassandra=CassandraConfig())
-    job = ApplyTask(config, {TOPIC.name: TOPIC}, lambda _: iter(()), {place_name(TOPIC.name, 0): OffsetRange(5, 9)})
+    job = ApplyTask(config, {TOPIC.name: TOPIC}, lambda _: iter(()), {partition_name(TOPIC.name, 0): OffsetRange(5, 9)})
     known = job._begin(TOPIC.name, 0)
     assert known is not None
     learned(known, 5, 9, "a")

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from everlog.config import Config, JournalConfig
-from everlog.core.values import LogOffsets, parse_place, place_name
+from everlog.core.values import LogOffsets, parse_partition_name, partition_name
 from everlog.log.sqlite.appender import SQL
 from everlog.log.sqlite.blocks import blocks, decode_block, encode_block
 from everlog.log.sqlite.log import FILE
@@ -97,7 +97,7 @@ class LogReader(DataSourceStreamReader):
     def _ends(self) -> LogOffsets:
         rows = _log(self.path).execute(SQL["all_bounds"])
         return {
-            place_name(topic, partition): end
+            partition_name(topic, partition): end
             for topic, partition, _, end in rows
             if self.journal.includes(topic) and topic not in self.left_out
         }
@@ -107,7 +107,7 @@ class LogReader(DataSourceStreamReader):
         for place, last in end.items():
             first = start.get(place, 0)
             if last > first:
-                slices.append(Slice(*parse_place(place), first, last))
+                slices.append(Slice(*parse_partition_name(place), first, last))
         return slices
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from everlog.core.codec import EventData
 from everlog.core.head import Head, Topic
 from everlog.core.plan import NOTHING, TagPlan, Watermark
 from everlog.core.timeuuid import MIN_RANK, TimeUuid
-from everlog.core.values import partition_of, place_name
+from everlog.core.values import partition_name, partition_of
 from everlog.pipeline import planner
 from everlog.pipeline.apply import KeyGroups, Tagging, apply
 from everlog.pipeline.planner import Ordering
@@ -35,7 +35,7 @@ from tests.unit.models.scheduler import Process, Step
 
 PARTITIONS = 2
 TOPIC = Topic("journal-model", "topic-id", PARTITIONS, 2, 0)
-PLACES = [place_name(TOPIC.name, partition) for partition in range(PARTITIONS)]
+PLACES = [partition_name(TOPIC.name, partition) for partition in range(PARTITIONS)]
 KEYS = [[key for key in map(str, range(20)) if partition_of(key.encode(), PARTITIONS) == nr][:2] for nr in (0, 1)]
 SIZES = ("minute", "hour", "second")
 TURNS = 500
