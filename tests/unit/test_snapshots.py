@@ -8,7 +8,7 @@ import pytest
 
 import everlog
 from everlog import Criteria, Event, InvalidInput, JournalNotFound
-from everlog.store.snapshot_slot import ring_slot
+from everlog.store.port import ring_slot
 from everlog.testing.replication import replicate
 from tests.support import small_config
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -20,9 +20,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from everlog.config import Config, JournalConfig
+from everlog.core.record import Record
 from everlog.core.values import LogOffsets, parse_partition_name, partition_name
 from everlog.log.sqlite.appender import SQL
-from everlog.log.sqlite.blocks import blocks, decode_block, encode_block
 from everlog.log.sqlite.log import FILE
 from everlog.log.stream import LogStream, PartitionRecords, StreamDecoder
 from everlog.spark.process import settle_process
@@ -43,6 +43,34 @@ ARROW = pa.schema(
 )
 
 _connections: dict[str, sqlite3.Connection] = {}
+MAX_BLOCK_RECORDS = 1_000
+MAX_BLOCK_BYTES = 4 * 1024 * 1024
+
+# partition, offset, timestamp, key, action, value, packed headers: the columns of the statement `range`.
+LogRow = tuple[int, int, int, bytes | None, bytes | None, bytes | None, bytes | None]
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_block = msgspec.msgpack.Decoder(list[Record]).decode
+
+
+def blocks(rows: Iterable[LogRow]) -> Iterator[list[LogRow]]:
+    """Cut rows into blocks that are bounded in records and bytes."""
+    block: list[LogRow] = []
+    size = 0
+    for row in rows:
+        block.append(row)
+        size += len(row[5] or b"")
+        if len(block) >= MAX_BLOCK_RECORDS or size >= MAX_BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def encode_block(rows: Sequence[LogRow]) -> bytes:
+    """The rows as `decode_block` reads them; most have no headers, which are then left out."""
+    found: list[Any] = [row[:6] if row[6] is None else (*row[:6], msgspec.Raw(row[6])) for row in rows]
+    return _encode(found)
 
 
 def next_ends(start: Mapping[str, int], ends: Mapping[str, int], most: int) -> LogOffsets:

@@ -15,12 +15,14 @@ from everlog.core.head import Deletion, Head
 from everlog.core.record import pack_headers
 from everlog.core.timeuuid import TimeUuid
 from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
+from everlog.runtime.statements import load_statements
 from everlog.store.tag_port import TagEntry, TagRow
 
 _encode = msgspec.json.Encoder().encode
 _duration = msgspec.json.Decoder(StoredDuration).decode
 _garbage = msgspec.json.Decoder(tuple[Deletion, ...]).decode
 _tag_seq = msgspec.json.Decoder(dict[str, int]).decode
+SQL = load_statements("everlog.store.sqlite")
 
 
 def segments_for(journal_id: str) -> tuple[int, int]:

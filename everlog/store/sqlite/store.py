@@ -26,10 +26,8 @@ from everlog.log.port import LogTopic
 from everlog.runtime.trace import Trace
 from everlog.sqlite.connection import connect, transaction, translated
 from everlog.sqlite.migrations import migrate
-from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
-from everlog.store.snapshot_slot import ring_slot
-from everlog.store.sqlite.rows import head_from, segments_for
-from everlog.store.sqlite.statements import SQL
+from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord, ring_slot
+from everlog.store.sqlite.rows import SQL, head_from, segments_for
 from everlog.store.sqlite.tag_tables import SqliteTags
 from everlog.store.sqlite.task import SqliteTask
 

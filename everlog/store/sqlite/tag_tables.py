@@ -15,8 +15,7 @@ from everlog.core.plan import NOTHING, TagPlan, Watermark
 from everlog.core.tag_names import slice_of, slice_tag
 from everlog.core.timeuuid import TimeUuid
 from everlog.sqlite.connection import translated
-from everlog.store.sqlite.rows import tag_row_from, tag_values
-from everlog.store.sqlite.statements import SQL
+from everlog.store.sqlite.rows import SQL, tag_row_from, tag_values
 from everlog.store.tag_port import TagEntry, TagProgress, TagRow, TagSummary, TagTables
 
 SUMMARIES = 100
