@@ -16,6 +16,7 @@ MIN_SEGMENT_SIZE = 2
 DEFAULT_SEGMENT_SIZE = 10_000
 HEAD_SEGMENTS = 10_000
 LEGACY_HEAD_SEGMENTS = 100
+
 LogOffsets = dict[str, int]
 """By partition of the log, the next offset: `{"journal-orders/0": 17, …}`."""
 

@@ -24,18 +24,6 @@ from everlog.runtime.clock import Stopwatch
 from everlog.store.tag_port import TagEntry, TagTables
 
 
-def ring_slot(taken: Mapping[int, tuple[bool, int, int]], seq_nr: int, slots: int) -> int:
-    """Where a snapshot goes, given (of the same life, seqNr, timestamp) by slot.
-
-    Its own slot, the lowest free one, or the oldest; those of another life go first, however high their seqNrs.
-    """
-    for slot, (same_life, found, _) in taken.items():
-        if same_life and found == seq_nr:
-            return slot
-    free = next((slot for slot in range(slots) if slot not in taken), None)
-    return free if free is not None else min(taken, key=lambda slot: taken[slot])
-
-
 @dataclass(slots=True)
 class KeyChange:
     """What a task has to write for one journal.
@@ -101,6 +89,18 @@ class Snapshot(msgspec.Struct, frozen=True):
     @property
     def metadata(self) -> Any:
         return msgspec.json.decode(self.metadata_json) if self.metadata_json else None
+
+
+def ring_slot(taken: Mapping[int, tuple[bool, int, int]], seq_nr: int, slots: int) -> int:
+    """Where a snapshot goes in the ring of slots that every store keeps per journal, given (of the same life, seqNr, timestamp) by slot.
+
+    Its own slot, the lowest free one, or the oldest; those of another life go first, however high their seqNrs.
+    """
+    for slot, (same_life, found, _) in taken.items():
+        if same_life and found == seq_nr:
+            return slot
+    free = next((slot for slot in range(slots) if slot not in taken), None)
+    return free if free is not None else min(taken, key=lambda slot: taken[slot])
 
 
 class RowCursor(NamedTuple):

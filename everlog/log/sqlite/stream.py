@@ -42,7 +42,6 @@ ARROW = pa.schema(
     ]
 )
 
-_connections: dict[str, sqlite3.Connection] = {}
 MAX_BLOCK_RECORDS = 1_000
 MAX_BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -51,6 +50,7 @@ LogRow = tuple[int, int, int, bytes | None, bytes | None, bytes | None, bytes | 
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_block = msgspec.msgpack.Decoder(list[Record]).decode
+_connections: dict[str, sqlite3.Connection] = {}
 
 
 def blocks(rows: Iterable[LogRow]) -> Iterator[list[LogRow]]:

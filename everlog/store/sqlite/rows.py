@@ -1,4 +1,4 @@
-"""Between our values and the columns of the tables."""
+"""The rows of the embedded store: its statements by name, and between our values and the columns of the tables."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segmen
 from everlog.runtime.statements import load_statements
 from everlog.store.tag_port import TagEntry, TagRow
 
+SQL = load_statements("everlog.store.sqlite")
+
 _encode = msgspec.json.Encoder().encode
 _duration = msgspec.json.Decoder(StoredDuration).decode
 _garbage = msgspec.json.Decoder(tuple[Deletion, ...]).decode
 _tag_seq = msgspec.json.Decoder(dict[str, int]).decode
-SQL = load_statements("everlog.store.sqlite")
 
 
 def segments_for(journal_id: str) -> tuple[int, int]:
