@@ -17,10 +17,9 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 
 from everlog.core.record import NewRecord
 from everlog.errors import Busy, EverlogError, StorageFailed, Unacknowledged
-from everlog.log.kafka.clients import join, make_client
 from everlog.log.kafka.errors import LOST, explain, explain_delivery, kafka_error
 from everlog.log.kafka.records import headers_of
-from everlog.log.kafka.settings import ClientSettings
+from everlog.log.kafka.settings import ClientSettings, join, make_client
 from everlog.log.kafka.tail import Tail
 from everlog.log.port import Ack
 from everlog.runtime.trace import Trace

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import logging
 import os
-from typing import Any
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
 
 from everlog.config import KAFKA_PASSWORD_VARIABLE, Config, KafkaConfig
+from everlog.errors import InvalidConfig
+from everlog.log.kafka.errors import kafka_error
 
 CLIENT_ID = "everlog"
 # Consumers here are told what to read; the name of a group is needed by the library, and nothing is kept under it.
@@ -18,6 +28,15 @@ MAX_QUEUED_KIB = 64 * 1024
 MAX_FETCHED_KIB = 16 * 1024
 
 ClientSettings = dict[str, Any]
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+logger = logging.getLogger("everlog.log.kafka")
+
+Client = TypeVar("Client")
+Found = TypeVar("Found")
 
 
 def client_settings(kafka: KafkaConfig) -> ClientSettings:
@@ -96,3 +115,85 @@ def consumer_settings(kafka: KafkaConfig) -> ClientSettings:
 
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
+
+
+def java_settings(config: KafkaConfig) -> dict[str, str]:
+    """The settings to connect with.
+
+    >>> java_settings(KafkaConfig(tls=True))["security.protocol"]
+    'SSL'
+    """
+    login = config.username is not None
+    protocol = ("SASL_" if login else "") + ("SSL" if config.tls else "PLAINTEXT")
+    settings = {"bootstrap.servers": config.bootstrap_servers, "security.protocol": protocol}
+    if login:
+        settings |= {"sasl.mechanism": config.mechanism, "sasl.jaas.config": _java_login(config)}
+    if config.tls:
+        settings |= _java_tls(config)
+    return settings
+
+
+def _java_login(config: KafkaConfig) -> str:
+    password = config.password or os.environ.get(KAFKA_PASSWORD_VARIABLE, "")
+    return f"{_LOGIN_MODULES[config.mechanism]} required username={_quoted(config.username or '')} password={_quoted(password)};"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _java_tls(config: KafkaConfig) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    if config.ca_file is not None:
+        settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _pem("ca_file", config.ca_file)}
+    if config.cert_file is not None and config.key_file is not None:
+        settings |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": _pem("cert_file", config.cert_file),
+            "ssl.keystore.key": _pem("key_file", config.key_file),
+        }
+    return settings
+
+
+def _pem(setting: str, path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise InvalidConfig(f"[kafka] {setting} = {path!r} cannot be read: {error.strerror}") from error
+
+
+def make_client(kind: Callable[[ClientSettings], Client], settings: ClientSettings) -> Client:
+    """A client; InvalidConfig if the library does not take the settings."""
+    try:
+        return kind({**settings, "logger": logger})
+    except (KafkaException, ValueError, TypeError) as error:
+        raise InvalidConfig(
+            f"Kafka's client does not take the settings: {kafka_error(error).str()}: check [kafka] and its conf"
+        ) from error
+
+
+class ClientWatch:
+    """Keeps what a client says about its connections."""
+
+    def __init__(self) -> None:
+        self.last: KafkaError | None = None
+        self.denied: KafkaError | None = None
+
+    def take(self, error: KafkaError, *, denied: bool) -> None:
+        """An error that concerns no single request; `denied` if it will not go away by itself."""
+        self.last = error
+        if denied:
+            self.denied = error
+
+
+async def answer_of(future: concurrent.futures.Future[Found]) -> Found:
+    """What the administrator's client answers. Whoever gives up leaves the future alone: the library will fill it."""
+    waiting = asyncio.wrap_future(future)
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(waiting)
+
+
+async def join(thread: threading.Thread) -> None:
+    """Wait for a thread that was told to stop."""
+    await asyncio.to_thread(thread.join)

@@ -16,10 +16,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from everlog.config import Config
 from everlog.errors import EverlogError, TooFewReplicas, TopicMissing, Unreachable, UnsuitableTopic
-from everlog.log.kafka.clients import ClientWatch, answer_of, make_client
 from everlog.log.kafka.errors import explain, is_denied, is_missing, kafka_error
-from everlog.log.kafka.safety import concerns
-from everlog.log.kafka.settings import admin_settings
+from everlog.log.kafka.settings import ClientWatch, admin_settings, answer_of, make_client
 from everlog.log.port import LogTopic
 from everlog.runtime.trace import Trace
 
@@ -38,6 +36,8 @@ CONTROLLER_SECONDS = 1.0
 # The settings of topics change seldom.
 JUDGE_SECONDS = 60.0
 JUDGED_AT_ONCE = 32
+COPIES = 3
+IN_SYNC = 2
 
 
 class Topics:
@@ -328,3 +328,24 @@ def _log_topic(found: TopicDescription) -> LogTopic:
     # As Kafka's own tools write it.
     topic_id = str(found.topic_id).replace("+", "-").replace("/", "_")
     return LogTopic(found.name, topic_id, len(found.partitions))
+
+
+def concerns(topic: TopicDescription, settings: Mapping[str, str] | None, brokers: int) -> list[str]:
+    """One sentence for every weakness of a topic; `settings` is None if we may not see them."""
+    found: list[str] = []
+    copies = min((len(partition.replicas) for partition in topic.partitions), default=0)
+    if brokers == 1:
+        found.append("there is one broker only: good for trying things, but its disk is the only copy")
+    elif copies < COPIES:
+        found.append(f"it has {copies} of {COPIES} copies: raise its replication factor")
+    if settings is None:
+        return [*found, "its settings cannot be seen: allow DescribeConfigs on it"]
+    in_sync = int(settings.get("min.insync.replicas", "1"))
+    if brokers > 1 and in_sync < IN_SYNC:
+        found.append(f"min.insync.replicas is {in_sync}: an append may be acknowledged by one broker; set {IN_SYNC}")
+    if settings.get("unclean.leader.election.enable") == "true":
+        found.append("unclean.leader.election.enable is true: acknowledged appends may be lost; set it to false")
+    policy = settings.get("cleanup.policy", "delete")
+    if policy != "delete":
+        found.append(f"cleanup.policy is {policy}: events will be lost; set cleanup.policy=delete")
+    return found
