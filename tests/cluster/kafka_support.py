@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from everlog.config import Config
 from everlog.core.record import NewRecord
+from everlog.log.kafka.client import admin_settings, client_settings
 from everlog.log.kafka.log import KafkaLog
-from everlog.log.kafka.settings import admin_settings, client_settings
 from everlog.log.port import LogTopic
 
 _FETCHED = re.compile(r"fetch \S+ up to \d+: (\d+) records")

@@ -18,9 +18,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from everlog.core.record import Record
 from everlog.errors import StorageFailed
+from everlog.log.kafka.client import ClientSettings, join, make_client
 from everlog.log.kafka.errors import LogPartition, is_denied, kafka_error
 from everlog.log.kafka.records import record_of
-from everlog.log.kafka.settings import ClientSettings, join, make_client
 from everlog.runtime.trace import Trace
 
 logger = logging.getLogger("everlog.log.kafka")

@@ -10,12 +10,12 @@ from typing import Any
 from everlog.config import Config
 from everlog.core.record import NewRecord, Record
 from everlog.errors import InvalidInput
+from everlog.log.kafka.client import consumer_settings, producer_settings
 from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.kafka.index import Budget
 from everlog.log.kafka.offsets import RETRY_FIRST, RETRY_MOST, EndOffsets
-from everlog.log.kafka.producer import Producing
+from everlog.log.kafka.producer import KafkaProducer
 from everlog.log.kafka.reader import KafkaReader
-from everlog.log.kafka.settings import consumer_settings, producer_settings
 from everlog.log.kafka.tail import Fetchers, Tail, TailSource
 from everlog.log.kafka.topics import Topics
 from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader
@@ -47,7 +47,7 @@ class KafkaLog(Log):
             topics=topics,
             fetchers=self._fetchers,
         )
-        self._producing = Producing(
+        self._producer = KafkaProducer(
             producer_settings(config),
             loop,
             timeout=config.journal.append_timeout_s,
@@ -84,7 +84,7 @@ class KafkaLog(Log):
         return await self._topics.all()
 
     def append(self, topic: LogTopic, record: NewRecord) -> Coroutine[Any, Any, Ack]:
-        return self._producing.append(self._tail(topic, record.partition), record)
+        return self._producer.append(self._tail(topic, record.partition), record)
 
     async def bounds(self, topic: LogTopic, partition: int) -> Bounds:
         return await self._tail(topic, partition).bounds()
@@ -136,7 +136,7 @@ class KafkaLog(Log):
         self._timer.cancel()
         for tail in itertools.chain(*self._tails.values()):
             tail.close()
-        await self._producing.close()
+        await self._producer.close()
         await self._fetchers.close()
         await self._offsets.close()
         await self._topics.close()

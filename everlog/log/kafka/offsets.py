@@ -17,8 +17,8 @@ from contextlib import suppress
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from everlog.errors import StorageFailed
+from everlog.log.kafka.client import ClientSettings, join, make_client
 from everlog.log.kafka.errors import LogPartition, explain, is_missing, is_silence, kafka_error
-from everlog.log.kafka.settings import ClientSettings, join, make_client
 from everlog.log.port import Bounds
 from everlog.runtime.trace import Trace
 

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError
 from everlog.config import KafkaConfig
 from everlog.core.record import Record
 from everlog.errors import LogTruncated, StorageFailed
+from everlog.log.kafka.client import consumer_settings
 from everlog.log.kafka.errors import LogPartition, explain, is_silence
 from everlog.log.kafka.fetcher import Fetcher
-from everlog.log.kafka.settings import consumer_settings
 from everlog.log.port import LogTopic, RecordReader
 
 # So many records of a partition may wait; beyond that it is not read until they are taken.

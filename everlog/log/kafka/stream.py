@@ -18,8 +18,8 @@ import pyarrow as pa
 from everlog.config import Config, JournalConfig, KafkaConfig
 from everlog.core.record import Record
 from everlog.core.values import LogOffsets, parse_partition_name, partition_name
+from everlog.log.kafka.client import java_settings
 from everlog.log.kafka.records import ACTION, split_headers
-from everlog.log.kafka.settings import java_settings
 from everlog.log.stream import LogStream, PartitionRecords, StreamDecoder
 
 if TYPE_CHECKING:

@@ -9,17 +9,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
 
 from everlog.config import Config
 from everlog.errors import EverlogError, TooFewReplicas, TopicMissing, Unreachable, UnsuitableTopic
+from everlog.log.kafka.client import admin_settings, make_client
 from everlog.log.kafka.errors import explain, is_denied, is_missing, kafka_error
-from everlog.log.kafka.settings import ClientWatch, admin_settings, answer_of, make_client
 from everlog.log.port import LogTopic
 from everlog.runtime.trace import Trace
+
+Found = TypeVar("Found")
 
 logger = logging.getLogger("everlog.log.kafka")
 
@@ -38,6 +40,20 @@ JUDGE_SECONDS = 60.0
 JUDGED_AT_ONCE = 32
 COPIES = 3
 IN_SYNC = 2
+
+
+class ClientWatch:
+    """Keeps what a client says about its connections."""
+
+    def __init__(self) -> None:
+        self.last: KafkaError | None = None
+        self.denied: KafkaError | None = None
+
+    def take(self, error: KafkaError, *, denied: bool) -> None:
+        """An error that concerns no single request; `denied` if it will not go away by itself."""
+        self.last = error
+        if denied:
+            self.denied = error
 
 
 class Topics:
@@ -137,7 +153,7 @@ class Topics:
             answers: dict[Any, Any] = {}
             for name, future in request(wait).items():
                 try:
-                    answers[name] = await answer_of(future)
+                    answers[name] = await _answer_of(future)
                 except KafkaException as error:
                     answers[name] = error
             if time.monotonic() >= deadline or not any(map(_is_late, answers.values())):
@@ -349,3 +365,10 @@ def concerns(topic: TopicDescription, settings: Mapping[str, str] | None, broker
     if policy != "delete":
         found.append(f"cleanup.policy is {policy}: events will be lost; set cleanup.policy=delete")
     return found
+
+
+async def _answer_of(future: concurrent.futures.Future[Found]) -> Found:
+    """What the administrator's client answers. Whoever gives up leaves the future alone: the library will fill it."""
+    waiting = asyncio.wrap_future(future)
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(waiting)

@@ -1,9 +1,12 @@
-"""What Everlog asks of Kafka's client library: every setting, and why it is not the library's own."""
+"""Kafka's clients: every setting and why it is not the library's own, making a client, and stopping its thread.
+
+The pipeline's client is a Java one. Its certificates and keys travel as text, not as paths, so that executors on other
+machines need no files.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import os
 import threading
@@ -11,11 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from everlog.config import KAFKA_PASSWORD_VARIABLE, Config, KafkaConfig
 from everlog.errors import InvalidConfig
 from everlog.log.kafka.errors import kafka_error
+
+logger = logging.getLogger("everlog.log.kafka")
 
 CLIENT_ID = "everlog"
 # Consumers here are told what to read; the name of a group is needed by the library, and nothing is kept under it.
@@ -27,16 +32,14 @@ MAX_QUEUED_KIB = 64 * 1024
 # What a consumer may hold before it is asked for it.
 MAX_FETCHED_KIB = 16 * 1024
 
-ClientSettings = dict[str, Any]
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-logger = logging.getLogger("everlog.log.kafka")
 
+ClientSettings = dict[str, Any]
 Client = TypeVar("Client")
-Found = TypeVar("Found")
 
 
 def client_settings(kafka: KafkaConfig) -> ClientSettings:
@@ -53,13 +56,20 @@ def client_settings(kafka: KafkaConfig) -> ClientSettings:
     }
 
 
+def _protocol(kafka: KafkaConfig) -> str:
+    return ("SASL_" if kafka.username is not None else "") + ("SSL" if kafka.tls else "PLAINTEXT")
+
+
+def _password(kafka: KafkaConfig) -> str:
+    return kafka.password or os.environ.get(KAFKA_PASSWORD_VARIABLE, "")
+
+
 def _security(kafka: KafkaConfig) -> ClientSettings:
-    protocol = ("SASL_" if kafka.username is not None else "") + ("SSL" if kafka.tls else "PLAINTEXT")
-    found: ClientSettings = {"security.protocol": protocol}
+    found: ClientSettings = {"security.protocol": _protocol(kafka)}
     if kafka.username is not None:
         found["sasl.mechanism"] = kafka.mechanism
         found["sasl.username"] = kafka.username
-        found["sasl.password"] = kafka.password or os.environ.get(KAFKA_PASSWORD_VARIABLE, "")
+        found["sasl.password"] = _password(kafka)
     files = {
         "ssl.ca.location": kafka.ca_file,
         "ssl.certificate.location": kafka.cert_file,
@@ -118,15 +128,13 @@ def _ms(seconds: float) -> int:
 
 
 def java_settings(config: KafkaConfig) -> dict[str, str]:
-    """The settings to connect with.
+    """The settings with which a Java client connects.
 
     >>> java_settings(KafkaConfig(tls=True))["security.protocol"]
     'SSL'
     """
-    login = config.username is not None
-    protocol = ("SASL_" if login else "") + ("SSL" if config.tls else "PLAINTEXT")
-    settings = {"bootstrap.servers": config.bootstrap_servers, "security.protocol": protocol}
-    if login:
+    settings = {"bootstrap.servers": config.bootstrap_servers, "security.protocol": _protocol(config)}
+    if config.username is not None:
         settings |= {"sasl.mechanism": config.mechanism, "sasl.jaas.config": _java_login(config)}
     if config.tls:
         settings |= _java_tls(config)
@@ -134,8 +142,8 @@ def java_settings(config: KafkaConfig) -> dict[str, str]:
 
 
 def _java_login(config: KafkaConfig) -> str:
-    password = config.password or os.environ.get(KAFKA_PASSWORD_VARIABLE, "")
-    return f"{_LOGIN_MODULES[config.mechanism]} required username={_quoted(config.username or '')} password={_quoted(password)};"
+    user, password = _quoted(config.username or ""), _quoted(_password(config))
+    return f"{_LOGIN_MODULES[config.mechanism]} required username={user} password={password};"
 
 
 def _quoted(text: str) -> str:
@@ -171,27 +179,6 @@ def make_client(kind: Callable[[ClientSettings], Client], settings: ClientSettin
         raise InvalidConfig(
             f"Kafka's client does not take the settings: {kafka_error(error).str()}: check [kafka] and its conf"
         ) from error
-
-
-class ClientWatch:
-    """Keeps what a client says about its connections."""
-
-    def __init__(self) -> None:
-        self.last: KafkaError | None = None
-        self.denied: KafkaError | None = None
-
-    def take(self, error: KafkaError, *, denied: bool) -> None:
-        """An error that concerns no single request; `denied` if it will not go away by itself."""
-        self.last = error
-        if denied:
-            self.denied = error
-
-
-async def answer_of(future: concurrent.futures.Future[Found]) -> Found:
-    """What the administrator's client answers. Whoever gives up leaves the future alone: the library will fill it."""
-    waiting = asyncio.wrap_future(future)
-    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return await asyncio.shield(waiting)
 
 
 async def join(thread: threading.Thread) -> None:
