@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 POM = HERE / "pom.xml"
 _DOWNLOADED = re.compile(r"Downloaded from .*/([^/ ]+\.jar) ")
 # Maven waits half an hour for a server that went silent. The first two are for Maven 3.8 and older.
-_PATIENCE = (
+_MAVEN_TIMEOUTS = (
     "-Dmaven.wagon.rto=60000",
     "-Dmaven.wagon.http.connectionTimeout=20000",
     "-Daether.connector.requestTimeout=60000",
@@ -127,7 +127,7 @@ def _run_maven(maven: str, profile: str, digests: dict[str, str], target: Path, 
     """What Maven has already it copies at the end without a word; what it downloads it names."""
     done: set[str] = set()
     progress(_title(profile), 0, len(digests))
-    command = [maven, "-B", "-f", str(POM), "validate", f"-P{profile}", f"-DoutputDirectory={target}", *_PATIENCE]
+    command = [maven, "-B", "-f", str(POM), "validate", f"-P{profile}", f"-DoutputDirectory={target}", *_MAVEN_TIMEOUTS]
     lines: list[str] = []
     with subprocess.Popen(  # noqa: S603
         command,

@@ -20,8 +20,8 @@ from everlog.cluster.state import ServerState, check_nodes, load_state, new_stat
 from everlog.config import CONFIG_FILE, Config, load_config, prepare_folder
 from everlog.errors import InvalidConfig, MissingProgram
 
-START_SECONDS = 180.0
-STOP_SECONDS = 30.0
+START_S = 180.0
+STOP_S = 30.0
 _SPARK = "spark"  # what the pipeline keeps
 
 
@@ -81,7 +81,7 @@ class LocalCluster:
             # Brokers find each other, so they begin together; nodes join one after the other.
             _start([[*brokers, nodes[0]], *([node] for node in nodes[1:])], progress)
             for node in nodes:
-                node.wait(START_SECONDS, until=node.is_joined)
+                node.wait(START_S, until=node.is_joined)
             if not self.config_file.exists():
                 rights.grant(state, brokers, nodes, self.folder)
                 self._write_config(state, brokers, nodes)
@@ -194,7 +194,7 @@ def stop(servers: Sequence[Server]) -> None:
     """Ask them all to finish, wait, and end those that do not."""
     for server in servers:
         server.process.ask_to_stop()
-    end = time.monotonic() + STOP_SECONDS
+    end = time.monotonic() + STOP_S
     for server in servers:
         if not server.process.wait_until_gone(max(0.0, end - time.monotonic())):
             server.process.kill()
@@ -229,7 +229,7 @@ def _start(groups: Sequence[Sequence[Server]], progress: DownloadProgress) -> No
                 server.start()
                 started.append(server)
             for server in group:
-                server.wait(START_SECONDS)
+                server.wait(START_S)
                 progress("servers", done := done + 1, total)
     except BaseException:
         stop(started)

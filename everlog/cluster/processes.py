@@ -14,7 +14,7 @@ import msgspec
 
 from everlog.errors import ClusterFailed
 
-POLL_SECONDS = 0.05
+POLL_S = 0.05
 _FRAME = re.compile(r"\s+(at |\.\.\. \d+ )")
 
 
@@ -80,7 +80,7 @@ class DetachedProcess:
         while self.pid is not None:
             if time.monotonic() > end:
                 return False
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_S)
         self._pid_file.unlink(missing_ok=True)
         return True
 

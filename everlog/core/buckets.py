@@ -9,7 +9,7 @@ from everlog.core.timeuuid import TimeUuid, end_of, start_of
 from everlog.errors import InvalidConfig
 
 SIZES = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000}
-LONGEST = max(SIZES.values())
+MAX_BUCKET_MS = max(SIZES.values())
 
 
 class Bucket(NamedTuple):

@@ -16,7 +16,7 @@ from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageF
 from everlog.journal.damaged_log import DamagedLog
 from everlog.journal.draft import Draft
 from everlog.journal.parts import Parts, parts_over
-from everlog.journal.pointer_cache import ANSWER_SECONDS, LOOK_SECONDS
+from everlog.journal.pointer_cache import ANSWER_S, LOOK_S
 from everlog.journal.reader import Ref, Span
 from everlog.journal.retired_topics import is_retired
 from everlog.journal.snapshots import Recovered, Snapshots
@@ -233,7 +233,7 @@ class Journal:
     def _at_hand(self, journal_id: str) -> Ref | None:
         """The journal's place, if its topic was looked at a moment ago."""
         opened = self._opened
-        if opened is None or self.parts.clock.monotonic() - self._looked > LOOK_SECONDS:
+        if opened is None or self.parts.clock.monotonic() - self._looked > LOOK_S:
             check_id(journal_id)  # before a topic is made for it
             return None
         return opened.sibling(journal_id)
@@ -277,11 +277,11 @@ class Journal:
     async def _retired_meanwhile(self) -> bool:
         """Look now and then. A store that does not answer must not hold up those who append."""
         now = self.parts.clock.monotonic()
-        if self._retired or now - self._looked <= LOOK_SECONDS:
+        if self._retired or now - self._looked <= LOOK_S:
             return False
         self._looked = now
         try:
-            return await asyncio.wait_for(is_retired(self.parts.store, self.log_name), ANSWER_SECONDS)
+            return await asyncio.wait_for(is_retired(self.parts.store, self.log_name), ANSWER_S)
         except (StorageFailed, TimeoutError):
             return False
 

@@ -23,8 +23,8 @@ MAX_HEADS = 10_000
 class KnownHeads:
     """The heads of one log partition. With a `handover`, those of a batch are left for whoever does the next one."""
 
-    def __init__(self, most: int = MAX_HEADS, handover: HandOver | None = None) -> None:
-        self._most = most
+    def __init__(self, max_heads: int = MAX_HEADS, handover: HandOver | None = None) -> None:
+        self._max_heads = max_heads
         self._handover = handover
         self._end: int | None = None
         self._heads: dict[str, Head] = {}
@@ -57,15 +57,15 @@ class KnownHeads:
                 head = msgspec.structs.replace(key.change.head, garbage=())
                 self._heads[key.id] = self._learned[key.id] = head
         for heads in (self._heads, self._learned):
-            while len(heads) > self._most:
+            while len(heads) > self._max_heads:
                 del heads[next(iter(heads))]  # the one that was used longest ago
 
 
 class Partitions:
     """The known heads of the log partitions that a process works on."""
 
-    def __init__(self, most: int = MAX_PARTITIONS) -> None:
-        self._most = most
+    def __init__(self, max_partitions: int = MAX_PARTITIONS) -> None:
+        self._max_partitions = max_partitions
         self._known: dict[tuple[bytes, str, int], KnownHeads] = {}
 
     def begin(self, store: bytes, topic_id: str, partition: int, start: int, folder: Path) -> KnownHeads:
@@ -73,7 +73,7 @@ class Partitions:
         place = (store, topic_id, partition)
         known = self._known.pop(place, None) or KnownHeads(handover=HeadsFile(folder, *place))
         self._known[place] = known
-        while len(self._known) > self._most:
+        while len(self._known) > self._max_partitions:
             del self._known[next(iter(self._known))]
         known.begin(start)
         return known

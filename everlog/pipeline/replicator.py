@@ -48,11 +48,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("everlog.pipeline")
 
-HEARTBEAT_SECONDS = 5.0
+HEARTBEAT_S = 5.0
 # How long it may take until a topic that was retired is left out.
-LOOK_SECONDS = 2.0
-CHECK_SECONDS = 0.2
-STATUS_SECONDS = 3.0
+LOOK_S = 2.0
+CHECK_S = 0.2
+STATUS_S = 3.0
 # So many records are a small batch.
 SMALL_BATCH = 2_000
 SPARK_OUTPUT = "spark.log"
@@ -261,15 +261,15 @@ class Replicator:
         """Watch the query; start another one when it fails, after a pause that grows."""
         pause = Backoff(self._config.pipeline.min_retry_s, self._config.pipeline.max_retry_s)
         batches = self._meter.batches
-        while not self._stopping.wait(CHECK_SECONDS):
+        while not self._stopping.wait(CHECK_S):
             assert self._query is not None
             if self._query.isActive:
                 if self._meter.batches > batches:
                     batches = self._meter.batches
                     pause.reset()
-                if self._meter.age() > HEARTBEAT_SECONDS:
+                if self._meter.age() > HEARTBEAT_S:
                     self._save_status()
-                if self._clock.monotonic() - self._looked > LOOK_SECONDS:
+                if self._clock.monotonic() - self._looked > LOOK_S:
                     self._leave_retired()
                 continue
             self._meter.error(explain(self._error or self._query.exception()))
@@ -284,7 +284,7 @@ class Replicator:
         """A topic that was retired meanwhile: begin again without it, and without waiting for it."""
         self._looked = self._clock.monotonic()
         try:
-            retired = self._portal.call(asyncio.wait_for(retired_topics(self._store), STATUS_SECONDS))
+            retired = self._portal.call(asyncio.wait_for(retired_topics(self._store), STATUS_S))
         except (EverlogError, TimeoutError):
             return
         if retired != self._retired:
@@ -331,7 +331,7 @@ class Replicator:
         status = self._meter.status()
         saving = save_pipeline_status(self._store, status, status.updated_ms)
         try:
-            self._portal.call(asyncio.wait_for(saving, STATUS_SECONDS))
+            self._portal.call(asyncio.wait_for(saving, STATUS_S))
         except (EverlogError, TimeoutError) as error:
             logger.warning("the status could not be saved: %s", str(error) or "no answer in time")
 

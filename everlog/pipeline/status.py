@@ -18,7 +18,7 @@ from everlog.pipeline.phases import PHASES, SlowKey
 from everlog.store.port import Store
 
 PIPELINE = "pipeline"
-LOST_AFTER_SECONDS = 30.0
+LOST_AFTER_S = 30.0
 
 PipelineState = Literal["starting", "running", "retrying", "stopped", "lost"]
 
@@ -179,7 +179,7 @@ def _pipeline(saved: bytes | None, now_ms: int, max_retry_s: float) -> PipelineS
     except msgspec.DecodeError:
         return None  # of another version, which will write again soon or never
     # Between two tries it may be silent on purpose.
-    patience = LOST_AFTER_SECONDS + (max_retry_s if status.state == "retrying" else 0.0)
+    patience = LOST_AFTER_S + (max_retry_s if status.state == "retrying" else 0.0)
     if status.state != "stopped" and now_ms - status.updated_ms > patience * 1000:
         return msgspec.structs.replace(status, state="lost")
     return status

@@ -28,7 +28,7 @@ logger = logging.getLogger("everlog.commits")
 
 MAX_WAITING = 20_000
 # Commits that take longer than this on average would hold up the event loop.
-QUICK_SECONDS = 0.005
+QUICK_S = 0.005
 
 
 class Closable(Protocol):
@@ -115,7 +115,7 @@ class GroupCommitter(Generic[Files, Item, Answer]):
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         gathered, self._gathered = self._gathered, []
         for group in self._groups(gathered):
-            if self._in_thread or self._pace >= QUICK_SECONDS or not self._commit_here(group):
+            if self._in_thread or self._pace >= QUICK_S or not self._commit_here(group):
                 self._hand_over(loop, group)
 
     def _groups(self, gathered: list[CommitRequest[Item, Answer]]) -> Iterable[list[CommitRequest[Item, Answer]]]:

@@ -92,9 +92,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def ring_slot(taken: Mapping[int, tuple[bool, int, int]], seq_nr: int, slots: int) -> int:
-    """Where a snapshot goes in the ring of slots that every store keeps per journal, given (of the same life, seqNr, timestamp) by slot.
+    """Where a snapshot goes: every store keeps a ring of slots per journal.
 
-    Its own slot, the lowest free one, or the oldest; those of another life go first, however high their seqNrs.
+    `taken`: by slot, whether it is of the same life, its seqNr and its timestamp. The snapshot takes its own
+    slot, the lowest free one, or the oldest; those of another life go first, however high their seqNrs.
     """
     for slot, (same_life, found, _) in taken.items():
         if same_life and found == seq_nr:
@@ -228,14 +229,14 @@ class Store(ABC):
     def quarantine(self, topic: str | None = None, *, page: int = 100) -> AsyncIterator[list[WaitingRecord]]:
         """Pages of all quarantined records."""
 
-    async def count_quarantined(self, most: int = 10_000) -> int:
-        """How many records are quarantined, counted up to `most`; a store that can count faster does."""
+    async def count_quarantined(self, limit: int = 10_000) -> int:
+        """How many records are quarantined, counted up to `limit`; a store that can count faster does."""
         count = 0
         async for found in self.quarantine():
             count += len(found)
-            if count >= most:
+            if count >= limit:
                 break
-        return min(count, most)
+        return min(count, limit)
 
     @abstractmethod
     async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:

@@ -12,7 +12,7 @@ from everlog.config import Config
 from everlog.errors import StorageFailed, TopicReplaced
 from everlog.log.kafka import follower
 from everlog.log.kafka.log import KafkaLog
-from everlog.log.kafka.tail import FRESH_SECONDS, NOWHERE
+from everlog.log.kafka.tail import FRESH_S, NOWHERE
 from everlog.log.port import Ack, Bounds, Trimmed
 from tests.cluster.kafka_support import (
     Traced,
@@ -102,7 +102,7 @@ async def test_nothing_is_consumed_while_nobody_reads(config, name):
         assert len(await offsets(log, topic, b"k0", -1, 10)) == 10
         await until_nobody_reads(log, topic)
         put_foreign(config, topic, keyed(50, start=10))
-        await asyncio.sleep(3 * follower.CHECK_SECONDS)
+        await asyncio.sleep(3 * follower.CHECK_S)
         assert trace.fetched == 10
         # And later only what is asked for: 10 to 39 are replicated meanwhile.
         assert await offsets(log, topic, b"k0", 39, 60) == list(range(40, 60))
@@ -196,7 +196,7 @@ async def test_a_state_known_long_ago_is_not_brought_up_to_date_from_the_log(con
         await offsets(log, topic, b"k0", 3, 10)
         assert log.floor(topic, 0) == 4
         tail = log._tail(topic, 0)
-        tail._grown -= FRESH_SECONDS
+        tail._grown -= FRESH_S
         assert log.floor(topic, 0) == NOWHERE
         await log.append(topic, new_record(b"k0"))
         assert log.floor(topic, 0) == 4
@@ -277,7 +277,7 @@ async def test_an_index_that_nobody_uses_is_let_go_of(config, name, monkeypatch)
         await until_nobody_reads(log, topic)
         log._forget()
         assert log._source.budget.records == 10
-        monkeypatch.setattr("everlog.log.kafka.tail.UNUSED_SECONDS", 0.0)
+        monkeypatch.setattr("everlog.log.kafka.tail.UNUSED_S", 0.0)
         log._forget()
         assert log._source.budget.records == 0
         assert len(await offsets(log, topic, b"k0", -1, 10)) == 10

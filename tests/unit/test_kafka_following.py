@@ -62,7 +62,7 @@ def records(*offsets: int) -> list[Record]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(module, "CHECK_SECONDS", 0.005)
+    monkeypatch.setattr(module, "CHECK_S", 0.005)
 
 
 class Reader:
@@ -216,7 +216,7 @@ async def test_those_who_wait_learn_that_the_log_is_closed():
 
 
 async def test_reading_stops_when_nobody_waits(monkeypatch):
-    monkeypatch.setattr(module, "LINGER_SECONDS", 0.02)
+    monkeypatch.setattr(module, "LINGER_S", 0.02)
     reader = Reader(FakePartition())
     waiting = reader.reach(1)
     await asyncio.sleep(0.05)
@@ -230,7 +230,7 @@ async def test_reading_stops_when_nobody_waits(monkeypatch):
 
 
 async def test_one_who_gives_up_is_forgotten(monkeypatch):
-    monkeypatch.setattr(module, "LINGER_SECONDS", 0.02)
+    monkeypatch.setattr(module, "LINGER_S", 0.02)
     reader = Reader(FakePartition())
     waiting = reader.reach(1)
     await asyncio.sleep(0)

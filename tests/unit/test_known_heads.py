@@ -65,10 +65,10 @@ def test_what_was_carried_out_is_not_carried_out_again() -> None:
 
 def test_both_bounds_hold(tmp_path: Path) -> None:
     """The heads and the partitions that were used longest ago go first."""
-    known = learned(learned(KnownHeads(most=2), 0, 1, "a", "b"), 1, 2, "a", "c")
+    known = learned(learned(KnownHeads(max_heads=2), 0, 1, "a", "b"), 1, 2, "a", "c")
     known.begin(2)
     assert set(known.find(["a", "b", "c"])) == {"a", "c"}
-    places = Partitions(most=2)
+    places = Partitions(max_partitions=2)
     for partition in (0, 1, 0, 2):
         learned(places.begin(b"store", "id", partition, 0, tmp_path), 0, 5, "a")
     for file in tmp_path.iterdir():

@@ -12,7 +12,7 @@ from everlog import Event, InvalidInput, JournalNotFound, NotReplicated, TopicRe
 from everlog.api import Everlog
 from everlog.core.values import partition_of
 from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
-from everlog.journal.journal import LOOK_SECONDS
+from everlog.journal.journal import LOOK_S
 from everlog.journal.topic_registry import pin_topic
 from everlog.pipeline.planner import Ordering
 from everlog.pipeline.start import find_start
@@ -99,7 +99,7 @@ async def test_those_who_have_it_open_notice(small_log, clock: ManualClock, monk
     originals = await states_of(small_log, "orders")
     async with everlog.connect(small_log.config, clock=clock) as other:
         await other.retire("orders", force=True)
-    clock.advance(LOOK_SECONDS + 1)
+    clock.advance(LOOK_S + 1)
     tables = small_log.parts.store.tags
 
     async def away(key: str) -> str | None:
@@ -108,7 +108,7 @@ async def test_those_who_have_it_open_notice(small_log, clock: ManualClock, monk
     with monkeypatch.context() as patch:
         patch.setattr(tables, "setting", away)
         await small_log.journal("orders").append("late", Event("acknowledged"))
-    clock.advance(LOOK_SECONDS + 1)
+    clock.advance(LOOK_S + 1)
     await check_refusals(small_log)
     # What was acknowledged meanwhile can still be read: the log is sound.
     assert {**originals, "late": (await states_of(small_log, "orders"))["late"]} == await states_of(small_log, "orders")

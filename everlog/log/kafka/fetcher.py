@@ -29,11 +29,11 @@ logger = logging.getLogger("everlog.log.kafka")
 BATCH = 1000
 MAX_HANDED = 4
 # The thread looks for feeds to start or stop so often while it has others to read for.
-POLL_SECONDS = 0.003
+POLL_S = 0.003
 # And so often, while it has none, what the library has to say.
-IDLE_SECONDS = 10.0
+IDLE_S = 10.0
 # A server that is slow to say where a topic is must not hold up those who read others.
-LOOK_SECONDS = 1.0
+LOOK_S = 1.0
 
 
 class FetchSink(Protocol):
@@ -136,7 +136,7 @@ class Fetcher:
         """Carry out the commands that are there; wait for one if there is nothing to read. False: stop."""
         while True:
             try:
-                command = self._commands.get(block=not self._feeds, timeout=IDLE_SECONDS)
+                command = self._commands.get(block=not self._feeds, timeout=IDLE_S)
             except queue.Empty:
                 if not self._feeds:
                     self._consumer.poll(0)  # what it says about its connections must not pile up
@@ -170,7 +170,7 @@ class Fetcher:
         if topic in self._known:
             return
         try:
-            error = self._consumer.list_topics(topic, timeout=LOOK_SECONDS).topics[topic].error
+            error = self._consumer.list_topics(topic, timeout=LOOK_S).topics[topic].error
         except KafkaException:
             return  # it goes on looking
         if error is None:
@@ -181,7 +181,7 @@ class Fetcher:
     def _read(self) -> None:
         """Hand over what is there; wait a moment if nothing is."""
         started = time.perf_counter()
-        first = self._consumer.poll(POLL_SECONDS)
+        first = self._consumer.poll(POLL_S)
         if first is None:
             return
         messages = [first, *self._consumer.consume(BATCH - 1, 0)]

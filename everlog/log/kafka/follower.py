@@ -17,9 +17,9 @@ from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.port import Bounds, Trimmed
 
 # How often somebody who waits is looked after.
-CHECK_SECONDS = 0.05
+CHECK_S = 0.05
 # How long reading goes on after the last one who waited.
-LINGER_SECONDS = 0.5
+LINGER_S = 0.5
 
 _OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 _offset = attrgetter("offset")
@@ -78,7 +78,7 @@ class Follower:
         self._moved = self._used = self._loop.time()
         self._task: asyncio.Task[None] | None = None
         fetcher.start(self, at)
-        self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
+        self._timer = self._loop.call_later(CHECK_S, self._check)
 
     async def reach(self, before: int) -> int:
         """Wait until everything below `before` is read; less than that is returned if the partition ends there."""
@@ -168,12 +168,12 @@ class Follower:
             quiet = now - self._moved
             if quiet > self._partition.timeout:
                 self._run(self._give_up())
-            elif quiet >= CHECK_SECONDS and self._end >= self.position:
+            elif quiet >= CHECK_S and self._end >= self.position:
                 self._run(self._confirm_end())
-        elif now - self._used > LINGER_SECONDS:
+        elif now - self._used > LINGER_S:
             self.stop()
             return
-        self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
+        self._timer = self._loop.call_later(CHECK_S, self._check)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         """One look at a time at what is the matter."""
@@ -202,7 +202,7 @@ class Follower:
             self.beyond = True
             self.stop()
         else:
-            await asyncio.sleep(CHECK_SECONDS)
+            await asyncio.sleep(CHECK_S)
             self._fetcher.stop(self)
             self._fetcher.start(self, self.position)
 

@@ -13,7 +13,7 @@ from everlog.errors import InvalidInput
 from everlog.log.kafka.client import consumer_settings, producer_settings
 from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.kafka.index import Budget
-from everlog.log.kafka.offsets import RETRY_FIRST, RETRY_MOST, EndOffsets
+from everlog.log.kafka.offsets import MAX_RETRY_S, MIN_RETRY_S, EndOffsets
 from everlog.log.kafka.producer import KafkaProducer
 from everlog.log.kafka.reader import KafkaReader
 from everlog.log.kafka.tail import Fetchers, Tail, TailSource
@@ -22,7 +22,7 @@ from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader
 from everlog.runtime.clock import Clock
 from everlog.runtime.trace import Trace
 
-FORGET_SECONDS = 10.0
+FORGET_S = 10.0
 
 
 class KafkaLog(Log):
@@ -56,7 +56,7 @@ class KafkaLog(Log):
         )
         self._closed = False
         self._loop = loop
-        self._timer = loop.call_later(FORGET_SECONDS, self._forget)
+        self._timer = loop.call_later(FORGET_S, self._forget)
 
     @classmethod
     async def open(cls, config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> KafkaLog:
@@ -95,10 +95,10 @@ class KafkaLog(Log):
         if end >= reach:
             return end
         # A leader that was elected a moment ago may be behind what somebody has seen already.
-        deadline, pause = self._loop.time() + self._timeout, RETRY_FIRST
+        deadline, pause = self._loop.time() + self._timeout, MIN_RETRY_S
         while end < reach and self._loop.time() < deadline:
             await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_MOST)
+            pause = min(2 * pause, MAX_RETRY_S)
             end = await tail.end()
         return end
 
@@ -127,7 +127,7 @@ class KafkaLog(Log):
         """Now and then: indexes that nobody uses make room."""
         for tail in itertools.chain(*self._tails.values()):
             tail.forget()
-        self._timer = self._loop.call_later(FORGET_SECONDS, self._forget)
+        self._timer = self._loop.call_later(FORGET_S, self._forget)
 
     async def close(self) -> None:
         if self._closed:

@@ -25,11 +25,11 @@ from everlog.runtime.trace import Trace
 logger = logging.getLogger("everlog.log.kafka")
 
 # A partition whose leader does not answer must not hold up the others for longer.
-QUICK_SECONDS = 1.0
+QUICK_S = 1.0
 # A topic that was made a moment ago may be unknown to some server for so long.
-NEW_TOPIC_SECONDS = 2.0
-RETRY_FIRST = 0.02
-RETRY_MOST = 0.5
+NEW_TOPIC_S = 2.0
+MIN_RETRY_S = 0.02
+MAX_RETRY_S = 0.5
 # In the protocol these stand for the two ends of a partition.
 _LATEST = -1
 
@@ -116,7 +116,7 @@ class EndOffsets:
         self._loop = loop
         self._timeout = timeout
         self._trace = trace
-        self._quick = self._open(min(QUICK_SECONDS, timeout))
+        self._quick = self._open(min(QUICK_S, timeout))
         self._patient: Lane | None = None
         self._silent: set[LogPartition] = set()
 
@@ -134,7 +134,7 @@ class EndOffsets:
 
     async def _find(self, question: Question) -> Bounds:
         place = question[0]
-        started, pause = self._loop.time(), RETRY_FIRST
+        started, pause = self._loop.time(), MIN_RETRY_S
         while True:
             answer = await self._lane(place).ask(question)
             if isinstance(answer, Bounds):
@@ -145,11 +145,11 @@ class EndOffsets:
                 self._silent.add(place)
                 left += self._timeout
             elif is_missing(answer):
-                left += min(NEW_TOPIC_SECONDS, self._timeout)
+                left += min(NEW_TOPIC_S, self._timeout)
             if left <= pause:
                 raise explain(answer, f"the end of {place}", self._servers)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_MOST)
+            pause = min(2 * pause, MAX_RETRY_S)
 
     def _lane(self, place: LogPartition) -> Lane:
         if place not in self._silent:

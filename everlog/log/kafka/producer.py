@@ -26,11 +26,11 @@ from everlog.runtime.trace import Trace
 
 logger = logging.getLogger("everlog.log.kafka")
 
-POLL_SECONDS = 0.1
+POLL_S = 0.1
 # An outage is a warning so often.
-SAY_SECONDS = 10.0
+WARN_INTERVAL_S = 10.0
 # An append that was not acknowledged waits so much longer for the reason.
-REASON_SECONDS = 5.0
+REASON_S = 5.0
 # A record without an offset in its answer is stored, but nobody knows where.
 _NO_OFFSET = -1
 
@@ -86,7 +86,7 @@ class _Sender:
         self._settle = settle
         self._timeout = timeout
         self._stopping = False
-        self._said = -SAY_SECONDS
+        self._said = -WARN_INTERVAL_S
         self.producer = make_client(Producer, {**settings, "error_cb": self.notice})
         self._thread = threading.Thread(target=self._run, name="everlog-kafka-produce", daemon=True)
         self._thread.start()
@@ -95,7 +95,7 @@ class _Sender:
         """Something happened that concerns no single record."""
         if error.code() in LOST:
             self.lost += 1
-            if time.monotonic() - self._said > SAY_SECONDS:
+            if time.monotonic() - self._said > WARN_INTERVAL_S:
                 self._said = time.monotonic()
                 logger.warning("Kafka: %s", error.str())
         if error.fatal():
@@ -105,7 +105,7 @@ class _Sender:
     def _run(self) -> None:
         """The thread: all answers come here, so that none falls between two lists."""
         while not self._stopping:
-            self._serve(lambda: self.producer.poll(POLL_SECONDS))
+            self._serve(lambda: self.producer.poll(POLL_S))
             if self.answers:
                 self._hand_over()
         for _ in range(2):  # something fatal ends the first one early
@@ -302,7 +302,7 @@ class KafkaProducer:
         """Records that were not acknowledged in time: add what is the matter with the topic, if that is soon seen."""
         why: str | None = None
         try:
-            async with asyncio.timeout(REASON_SECONDS):
+            async with asyncio.timeout(REASON_S):
                 why = await self._reason(topic)
         except (TimeoutError, EverlogError) as error:
             logger.debug("why %s takes no records is not known: %r", topic, error)

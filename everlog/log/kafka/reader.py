@@ -16,7 +16,7 @@ from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.port import LogTopic, RecordReader
 
 # So many records of a partition may wait; beyond that it is not read until they are taken.
-MOST_WAITING = 5000
+MAX_WAITING = 5000
 
 _OUT_OF_RANGE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
 
@@ -87,7 +87,7 @@ class WaitingPartition:
     def take(self, records: list[Record], position: int) -> None:
         self._records += [record for record in records if record.offset >= self._position]
         self._position = max(self._position, position)
-        if len(self._records) >= MOST_WAITING and self._reading:
+        if len(self._records) >= MAX_WAITING and self._reading:
             self._reading = False
             self._fetcher.stop(self)
         self._wake.set()

@@ -30,9 +30,9 @@ MAX_STREAMS = 2
 # After so many tries to cover a range while others push it out of the index, a request streams.
 MAX_TRIES = 3
 # An index that has not grown for longer may be far behind the log.
-FRESH_SECONDS = 2.0
+FRESH_S = 2.0
 # And one that nobody has asked for longer takes room from others.
-UNUSED_SECONDS = 60.0
+UNUSED_S = 60.0
 # Above every offset.
 NOWHERE = 2**63 - 1
 
@@ -106,7 +106,7 @@ class Tail:
         self._extending: asyncio.Future[None] | None = None
         self._too_large = -1
         self._loop = asyncio.get_running_loop()
-        self._grown = -FRESH_SECONDS
+        self._grown = -FRESH_S
         self._used = self._loop.time()
 
     # What is known of the partition.
@@ -158,7 +158,7 @@ class Tail:
 
         Otherwise others may have filled the log meanwhile, so that only its end is near.
         """
-        if self.index is None or self._loop.time() - self._grown > FRESH_SECONDS:
+        if self.index is None or self._loop.time() - self._grown > FRESH_S:
             return NOWHERE
         return self.index.lower
 
@@ -314,7 +314,7 @@ class Tail:
     def forget(self) -> None:
         """Let go of an index that nobody has asked, and that has not grown, for long."""
         idle = self._follower is None or self._follower.stopped
-        if self.index is not None and idle and self._loop.time() - max(self._used, self._grown) > UNUSED_SECONDS:
+        if self.index is not None and idle and self._loop.time() - max(self._used, self._grown) > UNUSED_S:
             self._source.budget.close(self.index)
             self.index = None
 

@@ -31,12 +31,12 @@ ENVELOPE_BYTES = 64 * 1024
 # How many topics are asked about at once.
 CHUNK = 500
 # With no server there at all, waiting longer than this does not help.
-DOWN_SECONDS = 2.0
-PAUSE = 0.02
+DOWN_S = 2.0
+PAUSE_S = 0.02
 # A controller that has not answered for so long may be dead: see `Topics._ask`.
-CONTROLLER_SECONDS = 1.0
+CONTROLLER_S = 1.0
 # The settings of topics change seldom.
-JUDGE_SECONDS = 60.0
+JUDGE_S = 60.0
 JUDGED_AT_ONCE = 32
 COPIES = 3
 IN_SYNC = 2
@@ -91,7 +91,7 @@ class Topics:
                 found = watch.denied or watch.last or kafka_error(error)
             waited = time.monotonic() - started
             down = found.code() in {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
-            if watch.denied is not None or waited >= (min(DOWN_SECONDS, self._timeout) if down else self._timeout):
+            if watch.denied is not None or waited >= (min(DOWN_S, self._timeout) if down else self._timeout):
                 raise self._cannot_connect(found)
 
     def _cannot_connect(self, error: KafkaError) -> EverlogError:
@@ -147,7 +147,7 @@ class Topics:
         The library sends it to the broker that it takes for the controller, and if that one is dead, it waits for it
         until the time is over. Listing the topics, which any broker does, tells it of another one.
         """
-        deadline, patience = time.monotonic() + self._timeout, CONTROLLER_SECONDS
+        deadline, patience = time.monotonic() + self._timeout, CONTROLLER_S
         while True:
             wait = max(min(patience, deadline - time.monotonic()), 0.05)
             answers: dict[Any, Any] = {}
@@ -206,7 +206,7 @@ class Topics:
                     f"the topic {name} has no leader after {self._timeout:g} s: are all brokers of "
                     f"{self._servers} up? Try again"
                 )
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(PAUSE_S)
 
     async def _make(self, name: str) -> bool:
         """Make the topic; False if that has to wait until a broker is ready."""
@@ -284,7 +284,7 @@ class Topics:
                 some = names[at : at + JUDGED_AT_ONCE]
                 judged |= zip(some, await asyncio.gather(*map(self._judge, some)), strict=True)
             self._concerns = {name: found for name, found in judged.items() if found}
-            self._judged_until = time.monotonic() + JUDGE_SECONDS
+            self._judged_until = time.monotonic() + JUDGE_S
         return self._concerns
 
     async def _judge(self, name: str) -> list[str]:

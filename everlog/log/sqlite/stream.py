@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT = "everlog-log"
-PATIENCE_SECONDS = 1.0
+PATIENCE_S = 1.0
 SCHEMA = "topic string not null, partition int not null, block binary not null"
 ARROW = pa.schema(
     [
@@ -73,14 +73,14 @@ def encode_block(rows: Sequence[LogRow]) -> bytes:
     return _encode(found)
 
 
-def next_ends(start: Mapping[str, int], ends: Mapping[str, int], most: int) -> LogOffsets:
-    """How far the next batch reads: at most `most` records, shared fairly, at least one of each that has any."""
+def next_ends(start: Mapping[str, int], ends: Mapping[str, int], max_records: int) -> LogOffsets:
+    """How far the next batch reads: at most `max_records`, shared fairly, at least one of each that has any."""
     chosen = dict(start)
     behind = sorted((end - start.get(place, 0), place) for place, end in ends.items() if end > start.get(place, 0))
     for at, (lag, place) in enumerate(behind):
-        take = min(lag, max(1, most // (len(behind) - at)))
+        take = min(lag, max(1, max_records // (len(behind) - at)))
         chosen[place] = start.get(place, 0) + take
-        most -= take
+        max_records -= take
     return chosen
 
 
@@ -114,10 +114,10 @@ class LogReader(DataSourceStreamReader):
 
     def latestOffset(self, start: LogOffsets, limit: ReadLimit) -> LogOffsets:  # noqa: N802
         """Wait a little for something new: cheaper, and quicker to notice, than being asked again and again."""
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.max_records
+        max_records = limit.max_rows if isinstance(limit, ReadMaxRows) else self.max_records
         deadline = time.monotonic() + self.patience
         while True:
-            chosen = next_ends(start, self._ends(), most)
+            chosen = next_ends(start, self._ends(), max_records)
             if chosen != start or time.monotonic() >= deadline:
                 return chosen
             time.sleep(self.poll_interval_s)
@@ -193,7 +193,7 @@ class SqliteStream(LogStream):
             .option("start", json.dumps(offsets))
             .option("leftOut", json.dumps(sorted(passed)))
             .option("maxRecords", self._config.pipeline.max_batch_records)
-            .option("patience", PATIENCE_SECONDS)
+            .option("patience", PATIENCE_S)
             .option("pollInterval", self._config.pipeline.poll_interval_s)
             .load()
         )

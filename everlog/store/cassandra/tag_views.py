@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from everlog.cassandra.session import CassandraRequest, Session, make_batch
-from everlog.core.buckets import LONGEST, Bucket
+from everlog.core.buckets import MAX_BUCKET_MS, Bucket
 from everlog.core.head import Deletion, Topic
 from everlog.core.tag_names import slice_of, slice_tag
 from everlog.core.timeuuid import TimeUuid
@@ -113,7 +113,7 @@ class Views:
                     yield key, number, written
 
     async def buckets(self, tag: str, since_ms: int) -> list[Bucket]:
-        rows = await self._session.fetch(self._cql["buckets"], tag, since_ms - LONGEST)
+        rows = await self._session.fetch(self._cql["buckets"], tag, since_ms - MAX_BUCKET_MS)
         return [
             Bucket(start, size, None if shard < 0 else shard) for start, size, shard in rows if start + size > since_ms
         ]

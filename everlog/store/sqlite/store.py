@@ -165,9 +165,9 @@ class SqliteStore(Store):
             yield [WaitingRecord._make((*row[:4], record_from(row[4:]))) for row in rows]
             cursor = (rows[-1][0], rows[-1][4], rows[-1][5])
 
-    async def count_quarantined(self, most: int = 10_000) -> int:
+    async def count_quarantined(self, limit: int = 10_000) -> int:
         with translated(self.path):
-            return int(self._reader.execute(SQL["count_quarantined"], (most,)).fetchone()[0])
+            return int(self._reader.execute(SQL["count_quarantined"], (limit,)).fetchone()[0])
 
     async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:
         rows = self._read("rejected", topic, limit)
