@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,16 +24,18 @@ import msgspec
 from everlog.config import Config
 from everlog.core.head import Topic
 from everlog.core.values import LogOffsets, parse_partition_name, partition_name
-from everlog.errors import EverlogError, ReplicationFailed, TopicReplaced, TopicRetired
+from everlog.errors import EverlogError, LogTruncated, ReplicationFailed, TopicReplaced, TopicRetired
+from everlog.errors.storage import rescue
 from everlog.journal.parts import open_parts
+from everlog.journal.reader import check_truncation
 from everlog.journal.retired_topics import retired_topics
 from everlog.journal.topic_registry import look_again, pin_topic
 from everlog.log.factory import make_stream
+from everlog.log.port import Log, LogTopic
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.meter import Meter
 from everlog.pipeline.phases import SlowKey, longest, slowest
 from everlog.pipeline.planner import Ordering
-from everlog.pipeline.start import Start, find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.pipeline.task import REPORT_SCHEMA, ApplyTask, OffsetRange
 from everlog.runtime.clock import Clock, Stopwatch, SystemClock
@@ -41,6 +44,7 @@ from everlog.runtime.portal import Portal
 from everlog.runtime.retry import Backoff
 from everlog.spark.process import for_tasks
 from everlog.spark.session import open_session
+from everlog.store.port import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,6 +62,63 @@ SMALL_BATCH = 2_000
 SPARK_OUTPUT = "spark.log"
 
 _decode_report = msgspec.json.Decoder(Applied).decode
+
+
+@dataclass(slots=True)
+class Start:
+    """The first offset to read of every partition, the pinned topics, those that are retired, and why others are left
+    out."""
+
+    offsets: LogOffsets = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    retired: set[str] = field(default_factory=set)
+
+    @property
+    def passed(self) -> set[str]:
+        """Topics of which nothing is read."""
+        return self.retired | self.left_out.keys()
+
+
+async def find_start(log: Log, store: Store, config: Config, clock: Clock, *, accept_loss: bool) -> Start:
+    """Begin right after pointer2; a topic that was truncated, replaced or deleted is left out with its reason."""
+    start = Start(retired=await retired_topics(store))
+    present = {topic.name: topic for topic in await log.topics() if config.journal.includes(topic.name)}
+    pinned = [topic.name for topic in await store.pinned() if config.journal.includes(topic.name)]
+    missing = [name for name in pinned if name not in present.keys() | start.retired]
+    for name, late in zip(missing, await asyncio.gather(*(look_again(log, name) for name in missing)), strict=True):
+        if late is None:
+            start.left_out[name] = f"it is not in the log any more: {rescue(config.journal.short(name))}"
+        else:  # somebody made and pinned it since we looked
+            present[name] = late
+    for name, found in present.items():
+        if name in start.retired:
+            continue
+        try:
+            topic = await pin_topic(store, found, config, clock)
+            start.offsets |= await _offsets(log, store, found, topic, clock, accept_loss=accept_loss)
+            start.topics[name] = topic
+        except (LogTruncated, TopicReplaced) as error:
+            start.left_out[name] = str(error)
+    return start
+
+
+async def _offsets(
+    log: Log, store: Store, found: LogTopic, topic: Topic, clock: Clock, *, accept_loss: bool
+) -> LogOffsets:
+    offsets: LogOffsets = {}
+    for partition in range(found.partitions):
+        bounds = await log.bounds(found, partition)
+        pointer = await store.pointer(topic.name, partition)
+        if accept_loss and bounds.start > pointer + 1:
+            lost = {"topic": topic.name, "partition": partition, "from": pointer + 1, "to": bounds.start - 1}
+            name = f"loss {topic.name}/{partition} {pointer + 1}"
+            await store.save_status(name, msgspec.json.encode(lost), clock.now_ms())
+            pointer = bounds.start - 1
+            await store.publish({(topic.name, partition): pointer}, clock.now_ms())
+        check_truncation(topic.name, partition, bounds, pointer)
+        offsets[partition_name(topic.name, partition)] = pointer + 1
+    return offsets
 
 
 class Replicator:

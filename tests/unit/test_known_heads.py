@@ -14,8 +14,7 @@ from everlog.core.duration import ExpireAfter
 from everlog.core.fold import fold
 from everlog.core.head import Deletion, Head
 from everlog.core.values import partition_name
-from everlog.pipeline.head_cache import KnownHeads, Partitions
-from everlog.pipeline.head_handover import HeadsFile
+from everlog.pipeline.head_cache import HeadsFile, KnownHeads, Partitions
 from everlog.pipeline.task import ApplyTask, OffsetRange
 from everlog.store.port import KeyChange
 from tests.support import append_record, entries, pinned_topic, purge_record

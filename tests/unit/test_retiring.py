@@ -15,7 +15,7 @@ from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
 from everlog.journal.journal import LOOK_S
 from everlog.journal.topic_registry import pin_topic
 from everlog.pipeline.planner import Ordering
-from everlog.pipeline.start import find_start
+from everlog.pipeline.replicator import find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
