@@ -24,7 +24,7 @@ from everlog.journal.live_events import check_range, current_events, live_events
 from everlog.journal.parts import Parts, open_parts
 from everlog.journal.quarantine import Quarantine
 from everlog.journal.retention import trim
-from everlog.journal.retired_topics import Retired, retire, retired_topics
+from everlog.journal.topic_registry import Retired, retire, retired_topics
 from everlog.pekko.reader import ForeignReader, open_reader
 from everlog.pipeline.status import Status, read_status
 from everlog.projections.projections import Projections

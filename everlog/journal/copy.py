@@ -33,7 +33,7 @@ from everlog.journal.damaged_log import Damage, DamagedLog
 from everlog.journal.journal import Journal
 from everlog.journal.parts import Parts, parts_over
 from everlog.journal.reader import Ref, Span
-from everlog.journal.retired_topics import pinned_topic
+from everlog.journal.topic_registry import pinned_topic
 from everlog.runtime.failpoints import failpoint
 
 # The original may change while it is copied; one that changes all the time is left for later.

@@ -8,17 +8,13 @@ topic or save its journals, and for readers of a topic that is retired. Nothing 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from everlog.core.head import Topic
 from everlog.core.record import NewRecord, Record
 from everlog.errors import TopicRetired
-from everlog.journal.topic_registry import is_replaced
 from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader, Trimmed
 from everlog.store.port import Store
-
-if TYPE_CHECKING:
-    pass
 
 # A log that is trimmed faster than it can be read, so often in a row, is not worth another try.
 MAX_TRIES = 10
@@ -149,3 +145,8 @@ async def _gap(log: Log, store: Store, topic: LogTopic, partition: int) -> str |
     if end <= pointer:
         return f"{_BEHIND} at {end}, and {pointer} is replicated"
     return f"{pointer + 1} to {start - 1} are gone" if start > pointer + 1 else None
+
+
+def is_replaced(topic: Topic, found: LogTopic) -> bool:
+    """Whether the log's topic is not the one that was pinned, or has lost partitions."""
+    return topic.id != found.id or topic.partitions > found.partitions

@@ -14,13 +14,11 @@ from everlog.core.head import Head, exists
 from everlog.core.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
 from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageFailed, TopicRetired
 from everlog.journal.damaged_log import DamagedLog
-from everlog.journal.draft import Draft
 from everlog.journal.parts import Parts, parts_over
-from everlog.journal.pointer_cache import ANSWER_S, LOOK_S
 from everlog.journal.reader import Ref, Span
-from everlog.journal.retired_topics import is_retired
 from everlog.journal.snapshots import Recovered, Snapshots
-from everlog.journal.topic_registry import find_topic, pin_topic
+from everlog.journal.topic_registry import find_topic, is_retired, pin_topic
+from everlog.journal.writer import ANSWER_S, LOOK_S, Draft
 from everlog.log.port import LogTopic
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,200}")

@@ -6,20 +6,23 @@ producing. A head read after producing could already contain later records, so i
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
 
 from everlog.core.actions import Action, ActionRange, Append, Expected, encode_action
 from everlog.core.change import Change, Quarantined, Rejected
-from everlog.core.codec import NO_METADATA, AppendValue, EventData, PayloadMetadata, encode_value
+from everlog.core.codec import NO_METADATA, AppendValue, EventData, PayloadMetadata, check_json_metadata, encode_value
 from everlog.core.duration import ExpireAfter
 from everlog.core.entry import Entry, decode
-from everlog.core.events import encode_payload
+from everlog.core.events import Event, encode_payload
 from everlog.core.fold import fold, judge
 from everlog.core.head import Head, seq_nr_of
 from everlog.core.record import Headers, NewRecord, Record
@@ -27,6 +30,7 @@ from everlog.core.values import MAX_SEQ_NR, SeqRange
 from everlog.errors import (
     AppendTooLarge,
     Conflict,
+    EmptyAppend,
     EverlogError,
     InvalidInput,
     InvalidRange,
@@ -37,14 +41,95 @@ from everlog.errors import (
     Unacknowledged,
 )
 from everlog.errors.storage import rescue
-from everlog.journal.draft import Draft, check_draft
-from everlog.journal.pointer_cache import Pointers
 from everlog.journal.reader import Reader, Ref, Span
 from everlog.log.port import Ack, Log, Trimmed
 from everlog.runtime.clock import Clock
 from everlog.runtime.keyed_lock import KeyedLock
 
 MAX_RETRIES = 100
+# Those who append look into the store so often, and wait no longer for the answer.
+LOOK_S = 10.0
+ANSWER_S = 1.0
+
+
+class Pointers:
+    """Remembers pointers, which only grow: an old one is low, never wrong."""
+
+    def __init__(self, look: Callable[[str, int], Awaitable[int]], clock: Clock) -> None:
+        self._look = look
+        self._clock = clock
+        self._known: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def seen(self, topic: str, partition: int) -> int | None:
+        """What the pointer is at least, if somebody has looked lately; -1 if the store did not say."""
+        looked, pointer = self._known.get((topic, partition), (None, -1))
+        return None if looked is None or self._clock.monotonic() - looked > LOOK_S else pointer
+
+    async def at_least(self, topic: str, partition: int) -> int:
+        """What the pointer is at least; -1 if nobody said yet. A store that does not answer holds nobody up."""
+        looked, pointer = self._known.get((topic, partition), (None, -1))
+        now = self._clock.monotonic()
+        if looked is None or now - looked > LOOK_S:
+            self._known[topic, partition] = (now, pointer)
+            try:
+                found = await asyncio.wait_for(self._look(topic, partition), ANSWER_S)
+            except (StorageFailed, TimeoutError):
+                return pointer
+            pointer = max(pointer, found)
+            self._known[topic, partition] = (now, pointer)
+        return pointer
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """What the user wants appended."""
+
+    events: Sequence[Event]
+    expected: int | None = None
+    expire_after: timedelta | None = None
+    metadata: Any = None
+    header_metadata: Any = None
+    headers: Mapping[str, str] | None = None
+
+    @property
+    def numbered(self) -> bool:
+        return self.events[0].seq_nr is not None
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether the events may go wherever the journal ends."""
+        return self.expected is None and not self.numbered
+
+
+def check_draft(draft: Draft) -> None:
+    """Everything that can be wrong with an append before anything is sent."""
+    events, expected = draft.events, draft.expected
+    if not events:
+        raise EmptyAppend("an append needs at least one event")
+    if len(events) > 1:
+        _check_numbers(events)
+    if expected is not None:
+        if isinstance(expected, bool) or not 0 <= expected <= MAX_SEQ_NR:
+            raise InvalidInput(f"expected is the seqNr that the journal has now, 0 if it is absent; not {expected!r}")
+        first = events[0].seq_nr
+        if first is not None and first <= expected:
+            raise InvalidRange(f"the first seqNr {first} must be above expected={expected}")
+    if draft.expire_after is not None and draft.expire_after <= timedelta(0):
+        raise InvalidInput("expire_after must be positive")
+    if draft.metadata is not None:
+        check_json_metadata("metadata", draft.metadata)
+    if draft.header_metadata is not None:
+        check_json_metadata("header metadata", draft.header_metadata)
+    for name, text in (draft.headers or {}).items():
+        if not isinstance(name, str) or not isinstance(text, str) or name.startswith("journal."):
+            raise InvalidInput(f"headers map text to text and their names do not start with 'journal.': {name!r}")
+
+
+def _check_numbers(events: Sequence[Event]) -> None:
+    given = [event.seq_nr for event in events if event.seq_nr is not None]
+    if given and len(given) < len(events):
+        raise InvalidInput("give every event of an append a seq_nr, or none of them")
+    if any(a >= b for a, b in pairwise(given)):
+        raise InvalidRange(f"the seqNrs of an append must ascend: {given[:10]}")
 
 
 class Origin(NamedTuple):

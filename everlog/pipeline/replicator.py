@@ -28,8 +28,7 @@ from everlog.errors import EverlogError, LogTruncated, ReplicationFailed, TopicR
 from everlog.errors.storage import rescue
 from everlog.journal.parts import open_parts
 from everlog.journal.reader import check_truncation
-from everlog.journal.retired_topics import retired_topics
-from everlog.journal.topic_registry import look_again, pin_topic
+from everlog.journal.topic_registry import look_again, pin_topic, retired_topics
 from everlog.log.factory import make_stream
 from everlog.log.port import Log, LogTopic
 from everlog.pipeline.apply import Applied

@@ -12,7 +12,7 @@ import msgspec
 
 from everlog.core.values import parse_partition_name
 from everlog.journal.parts import Parts
-from everlog.journal.retired_topics import retired_topics
+from everlog.journal.topic_registry import retired_topics
 from everlog.log.port import LogTopic
 from everlog.pipeline.phases import PHASES, SlowKey
 from everlog.store.port import Store

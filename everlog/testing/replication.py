@@ -13,8 +13,7 @@ from everlog.core.head import Topic
 from everlog.core.record import Record
 from everlog.core.values import partition_name
 from everlog.errors import ReplicationFailed
-from everlog.journal.retired_topics import retired_topics
-from everlog.journal.topic_registry import pin_topic
+from everlog.journal.topic_registry import pin_topic, retired_topics
 from everlog.log.port import Log, LogTopic
 from everlog.pipeline.apply import NO_TAGS, Applied, KeyGroups, Tagging, apply
 from everlog.pipeline.planner import Ordering

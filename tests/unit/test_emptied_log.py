@@ -9,7 +9,7 @@ import pytest
 import everlog
 from everlog import Event
 from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
-from everlog.journal.pointer_cache import LOOK_S, Pointers
+from everlog.journal.writer import LOOK_S, Pointers
 from everlog.testing.replication import replicate
 from tests.http_support import through_server
 from tests.support import ManualClock

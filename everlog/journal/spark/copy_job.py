@@ -21,7 +21,7 @@ from everlog.journal.copy import Copier, Original
 from everlog.journal.damaged_log import Damage
 from everlog.journal.journal import Journal
 from everlog.journal.parts import open_parts, opened_parts
-from everlog.journal.retired_topics import is_retired
+from everlog.journal.topic_registry import is_retired
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.portal import Portal
 from everlog.spark.process import for_tasks
