@@ -109,8 +109,8 @@ MUTANTS = (
     Mutant(
         "judge-tags",
         FOLD,
-        "return folding.new_head(), folding",
-        "return folding.head, folding",
+        "return run.new_head(), run",
+        "return run.head, run",
         "a writer's verdict gives the head that the fold gives",
     ),
     Mutant(

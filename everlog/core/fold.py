@@ -48,10 +48,10 @@ def fold(
     `rowless`: offsets of appends whose rows a later entry of the batch surely removes (see `rowless`).
     `built_in`: a tag that every event of this journal has besides its own.
     """
-    folding = _Folding(head, topic, quarantined, rowless, built_in)
+    run = _FoldRun(head, topic, quarantined, rowless, built_in)
     for entry in entries:
-        folding.take_next(entry)
-    return folding.change()
+        run.take_next(entry)
+    return run.change()
 
 
 def judge(head: Head | None, entry: Entry, topic: Topic) -> tuple[Head | None, Rejected | None]:
@@ -59,12 +59,12 @@ def judge(head: Head | None, entry: Entry, topic: Topic) -> tuple[Head | None, R
 
     What `fold` does with it, without the rows and lists that only tables and readers need.
     """
-    folding = _Folding(head, topic, (), (entry.record.offset,), None)
-    folding.take_next(entry)
-    return folding.new_head(), folding.rejected[0] if folding.rejected else None
+    run = _FoldRun(head, topic, (), (entry.record.offset,), None)
+    run.take_next(entry)
+    return run.new_head(), run.rejected[0] if run.rejected else None
 
 
-class _Folding:
+class _FoldRun:
     """A fold under way."""
 
     def __init__(

@@ -57,17 +57,17 @@ class CopyOutcome(NamedTuple):
 class Original:
     """The journals of a topic as they are now, also if its log is broken. Made by `find`."""
 
-    def __init__(self, parts: Parts, opened: Ref, remains: DamagedLog) -> None:
+    def __init__(self, parts: Parts, opened: Ref, damaged: DamagedLog) -> None:
         self.parts = parts
-        self.remains = remains
+        self.damaged = damaged
         self._opened = opened
 
     @classmethod
     async def find(cls, parts: Parts, topic: str, damage: Damage | None = None) -> Original:
         """The topic by its short name, broken, retired or sound; `damage`: what is known to be broken."""
         pinned = await pinned_topic(parts, topic)
-        remains = await DamagedLog.look(parts.log, parts.store, pinned, topic, damage)
-        return cls(parts_over(parts, remains), Ref.of(remains.log_topic, pinned, "", b"", topic), remains)
+        damaged = await DamagedLog.look(parts.log, parts.store, pinned, topic, damage)
+        return cls(parts_over(parts, damaged), Ref.of(damaged.log_topic, pinned, "", b"", topic), damaged)
 
     def ref(self, journal_id: str) -> Ref:
         return self._opened.sibling(journal_id)
@@ -128,7 +128,7 @@ class Copier:
                 return CopyOutcome(written, found.present - written, halted)
             if self._dry_run or ref is None:
                 return CopyOutcome(await self._count(source, found), found.present, halted)
-            written += await _Writing(self._target.parts, ref, found).write(self._appends(source, found))
+            written += await _CopyWriter(self._target.parts, ref, found).write(self._appends(source, found))
         raise Overtaken(f"{source} changed {MAX_ROUNDS} times while it was copied: copy again")
 
     async def _compare(self, source: Ref, target: Ref | None) -> _Compared | None:
@@ -217,7 +217,7 @@ class Copier:
                 await store.put_snapshot(target.topic.name, target.id, copy, slots=slots)
 
 
-class _Writing:
+class _CopyWriter:
     """The records of one journal, on their way into the other topic. `expected` is what the next append will find."""
 
     def __init__(self, parts: Parts, ref: Ref, found: _Compared) -> None:

@@ -251,7 +251,7 @@ class Journal:
         log, store = self.parts.log, self.parts.store
         self._looked = self.parts.clock.monotonic()
         if await is_retired(store, self.log_name):
-            return await self._open_remains()
+            return await self._open_retired()
         if create:
             found: LogTopic | None = await log.create_topic(self.log_name)
         else:
@@ -262,14 +262,14 @@ class Journal:
         self._opened = Ref.of(found, topic, "", b"", self.topic)
         return self._opened
 
-    async def _open_remains(self) -> Ref:
+    async def _open_retired(self) -> Ref:
         """From now on this object reads what is left of the topic, and nothing can be written with it."""
         store = self.parts.store
         topic = next(topic for topic in await store.pinned() if topic.name == self.log_name)
-        remains = await DamagedLog.look(self.parts.log, store, topic, self.topic)
-        self.parts = parts_over(self.parts, remains)
+        damaged = await DamagedLog.look(self.parts.log, store, topic, self.topic)
+        self.parts = parts_over(self.parts, damaged)
         self._retired = True
-        self._opened = Ref.of(remains.log_topic, topic, "", b"", self.topic)
+        self._opened = Ref.of(damaged.log_topic, topic, "", b"", self.topic)
         return self._opened
 
     async def _retired_meanwhile(self) -> bool:

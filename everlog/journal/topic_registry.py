@@ -1,4 +1,9 @@
-"""What must never change about a topic is pinned in the store when the topic is first used."""
+"""Topics: what must never change about one is pinned in the store when it is first used; and retiring one.
+
+A retired topic can still be read; it is not written to or replicated any more, and nothing waits for it. A retirement
+is final. The watermark of views by tag passes over what the topic still owed; if the topic came back, its events would
+appear below the watermark, where no reader looks again. To go on, copy the journals into another topic.
+"""
 
 from __future__ import annotations
 
@@ -101,10 +106,10 @@ async def retire(parts: Parts, topic: str, *, force: bool = False) -> Retired:
     tables, now_ms = parts.store.tags, parts.clock.now_ms()
     if tables is None:
         raise InvalidInput("this store keeps no list of retired topics")
-    remains = await DamagedLog.look(parts.log, parts.store, pinned, topic)
-    unreplicated = await remains.unreplicated()
+    damaged = await DamagedLog.look(parts.log, parts.store, pinned, topic)
+    unreplicated = await damaged.unreplicated()
     known = await tables.setting(RETIRED + pinned.name)
-    if known is None and not remains.broken:
+    if known is None and not damaged.broken:
         if not force:
             raise InvalidInput(f"the topic {topic} is sound, and retiring it is final: say --force if you mean it")
         if unreplicated:
@@ -114,4 +119,4 @@ async def retire(parts: Parts, topic: str, *, force: bool = False) -> Retired:
             )
     since = await tables.pin(RETIRED + pinned.name, str(now_ms), now_ms)
     since_ms = int(since) if since.isdecimal() else 0
-    return Retired(topic, since_ms, remains.damage.gaps, unreplicated)
+    return Retired(topic, since_ms, damaged.damage.gaps, unreplicated)

@@ -118,7 +118,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Tagging:
+class TagRules:
     """How a partition's tagged events get into their views.
 
     `slices`: every journal's events also get the built-in tag of its slice. `propagate`: deleted events leave the
@@ -130,7 +130,7 @@ class Tagging:
     propagate: bool = False
 
 
-NO_TAGS = Tagging()
+NO_TAGS = TagRules()
 
 
 async def apply(
@@ -138,7 +138,7 @@ async def apply(
     topic: Topic,
     partition: int,
     grouped: KeyGroups,
-    tagging: Tagging = NO_TAGS,
+    tag_rules: TagRules = NO_TAGS,
     known: KnownHeads | None = None,
     watch: Stopwatch | None = None,
 ) -> Applied:
@@ -160,7 +160,7 @@ async def apply(
                 continue
             try:
                 head = heads.get(journal_id)
-                folded.append(await _fold_journal(task, topic, journal_id, entries, head, pointer, tagging))
+                folded.append(await _fold_journal(task, topic, journal_id, entries, head, pointer, tag_rules))
             except EverlogError as error:
                 done.failed[journal_id] = str(error)
             times.append(watch.busy())
@@ -247,7 +247,7 @@ async def _fold_journal(
     entries: Sequence[Entry],
     head: Head | None,
     pointer: int,
-    tagging: Tagging,
+    tag_rules: TagRules,
 ) -> KeyChange:
     """One journal's change, with what an unfinished earlier batch may have left to delete."""
     halted = head is not None and head.halted_at is not None
@@ -260,12 +260,12 @@ async def _fold_journal(
         topic,
         quarantined=waiting,
         rowless=rowless(entries, halted=halted),
-        built_in=slice_tag(slice_of(journal_id)) if tagging.slices else None,
+        built_in=slice_tag(slice_of(journal_id)) if tag_rules.slices else None,
     )
     left: tuple[Deletion, ...] = head.garbage if head is not None and head.offset > pointer else ()
-    key = KeyChange(journal_id, change, (*left, *change.deletions), seq_nr_of(head), propagate=tagging.propagate)
-    if change.tagged and tagging.order is not None:
-        _tag(key, topic.name, tagging.order)
+    key = KeyChange(journal_id, change, (*left, *change.deletions), seq_nr_of(head), propagate=tag_rules.propagate)
+    if change.tagged and tag_rules.order is not None:
+        _tag(key, topic.name, tag_rules.order)
     return key
 
 

@@ -111,7 +111,7 @@ class KnownHeads:
                 del heads[next(iter(heads))]  # the one that was used longest ago
 
 
-class Partitions:
+class HeadCache:
     """The known heads of the log partitions that a process works on."""
 
     def __init__(self, max_partitions: int = MAX_PARTITIONS) -> None:

@@ -8,13 +8,12 @@ import statistics
 import threading
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.phases import SlowKey, slowest
-from everlog.pipeline.status import BatchStatus, PipelineStatus
+from everlog.pipeline.status import BatchStatus, PipelineState, PipelineStatus
 from everlog.runtime.clock import Clock
 
 WINDOW_S = 10.0
@@ -22,8 +21,6 @@ KEPT_BATCHES = 100
 # So many are told of one by one.
 RECENT_BATCHES = 12
 SAVE_S = 1.0
-
-PipelineState = Literal["starting", "running", "retrying", "stopped"]
 
 
 class Meter:

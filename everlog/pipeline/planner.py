@@ -47,7 +47,7 @@ _encode = msgspec.json.Encoder().encode
 _beginning = msgspec.json.Decoder(dict[int, int]).decode
 
 
-class Ordering:
+class OrderPlanner:
     """Makes plans and publishes the watermark. Where no views by tag are kept, it does nothing."""
 
     def __init__(self, store: Store, config: TagsConfig, clock: Clock) -> None:

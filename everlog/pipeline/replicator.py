@@ -34,7 +34,7 @@ from everlog.log.port import Log, LogTopic
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.meter import Meter
 from everlog.pipeline.phases import SlowKey, longest, slowest
-from everlog.pipeline.planner import Ordering
+from everlog.pipeline.planner import OrderPlanner
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.pipeline.task import REPORT_SCHEMA, ApplyTask, OffsetRange
 from everlog.runtime.clock import Clock, Stopwatch, SystemClock
@@ -221,7 +221,7 @@ class Replicator:
         with self._progress:
             self._ends = dict(start.offsets)
             self._progress.notify_all()
-        self._ordering = Ordering(self._store, self._config.tags, self._clock)
+        self._planner = OrderPlanner(self._store, self._config.tags, self._clock)
         self._publish_watermark()  # what the one before us did not come to
         self._checkpoint = Path(tempfile.mkdtemp(prefix="everlog-checkpoint-"))
         assert self._session is not None
@@ -251,7 +251,7 @@ class Replicator:
         moved = {place: end for place, end in ends.items() if end > self._ends.get(place, 0)}
         topics = self._portal.call(self._pinned({parse_partition_name(place)[0] for place in moved}))
         ranges = {place: OffsetRange(self._ends.get(place, 0), end) for place, end in moved.items()}
-        orders = self._portal.call(self._ordering.prepare(moved, self._ends))
+        orders = self._portal.call(self._planner.prepare(moved, self._ends))
         watch.lap("plan")
         failpoint("batch.planned")
         job = ApplyTask(for_tasks(self._config), topics, self._source.decoder, ranges, orders)
@@ -290,8 +290,8 @@ class Replicator:
         return batch.coalesce(self._session.sparkContext.defaultParallelism)
 
     def _publish_watermark(self) -> None:
-        self._portal.call(self._ordering.publish())
-        self._meter.tags_wait_for = self._ordering.holding
+        self._portal.call(self._planner.publish())
+        self._meter.tags_wait_for = self._planner.holding
 
     async def _pinned(self, names: Collection[str]) -> dict[str, Topic]:
         """The batch's topics. One that appeared meanwhile is pinned now; one that was made again must not be folded,

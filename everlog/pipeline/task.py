@@ -18,8 +18,8 @@ from everlog.core.plan import Order
 from everlog.core.values import partition_name
 from everlog.errors import EverlogError
 from everlog.log.stream import StreamDecoder
-from everlog.pipeline.apply import Applied, KeyGroups, Tagging, apply
-from everlog.pipeline.head_cache import KnownHeads, Partitions
+from everlog.pipeline.apply import Applied, KeyGroups, TagRules, apply
+from everlog.pipeline.head_cache import HeadCache, KnownHeads
 from everlog.pipeline.phases import longest
 from everlog.runtime.clock import Stopwatch
 from everlog.spark.process import run, settle_process
@@ -34,7 +34,7 @@ REPORT_SCHEMA = "topic string, partition int, report binary"
 _REPORT = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("report", pa.binary())])
 
 _stores: dict[bytes, Store] = {}
-_known = Partitions()
+_known = HeadCache()
 
 
 class OffsetRange(NamedTuple):
@@ -125,8 +125,8 @@ class ApplyTask:
     async def _fold_in(self, store: Store, part: _Partition, watch: Stopwatch) -> Applied:
         grouped, part.grouped = part.grouped, KeyGroups()
         order, config = self.orders.get((part.topic, part.number)), self.config
-        tagging = Tagging(order, config.slices(part.topic), config.propagates(part.topic))
-        return await apply(store, self.topics[part.topic], part.number, grouped, tagging, part.known, watch)
+        tag_rules = TagRules(order, config.slices(part.topic), config.propagates(part.topic))
+        return await apply(store, self.topics[part.topic], part.number, grouped, tag_rules, part.known, watch)
 
 
 def _reports(parts: Collection[_Partition]) -> pa.RecordBatch:

@@ -235,8 +235,8 @@ async def test_what_is_left_above_the_cut_is_copied(small_log) -> None:
     with pytest.raises(LogTruncated):
         [event async for event in journal.read("k")]
     original = await Original.find(small_log.parts, "orders")
-    assert original.remains.damage.gaps[partition_of(b"k", 2)] == "3 to 4 are gone"
-    assert await original.remains.unreplicated() == 3
+    assert original.damaged.damage.gaps[partition_of(b"k", 2)] == "3 to 4 are gone"
+    assert await original.damaged.unreplicated() == 3
     assert await copy_all(small_log, "orders", "copies") == {"k": (6, 0, False)}
     assert [event.seq_nr async for event in small_log.journal("copies").read("k")] == [1, 2, 3, 6, 7, 8]
 

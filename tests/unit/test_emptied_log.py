@@ -9,7 +9,7 @@ import pytest
 import everlog
 from everlog import Event
 from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
-from everlog.journal.writer import LOOK_S, Pointers
+from everlog.journal.writer import LOOK_S, PointerCache
 from everlog.testing.replication import replicate
 from tests.http_support import through_server
 from tests.support import ManualClock
@@ -74,7 +74,7 @@ class Store:
 
 async def test_a_pointer_is_looked_up_now_and_then() -> None:
     clock, store = ManualClock(), Store()
-    pointers = Pointers(store.look, clock)
+    pointers = PointerCache(store.look, clock)
     assert [await pointers.at_least("t", 0) for _ in range(3)] == [5, 5, 5]
     assert store.looks == 1
     store.pointer = 8
@@ -86,7 +86,7 @@ async def test_a_pointer_is_looked_up_now_and_then() -> None:
 
 async def test_a_store_that_is_down_holds_nobody_up() -> None:
     clock, store = ManualClock(), Store()
-    pointers = Pointers(store.look, clock)
+    pointers = PointerCache(store.look, clock)
     store.fails = True
     assert [await pointers.at_least("t", 0) for _ in range(3)] == [-1, -1, -1]
     assert store.looks == 1
@@ -99,11 +99,11 @@ async def test_a_store_that_is_down_holds_nobody_up() -> None:
 
 
 async def test_a_store_that_says_nothing_holds_nobody_up_for_long(monkeypatch) -> None:
-    monkeypatch.setattr("everlog.journal.pointer_cache.ANSWER_S", 0.01)
+    monkeypatch.setattr("everlog.journal.writer.ANSWER_S", 0.01)
 
     async def silent(topic: str, partition: int) -> int:
         await asyncio.Event().wait()
         raise AssertionError
 
-    pointers = Pointers(silent, ManualClock())
+    pointers = PointerCache(silent, ManualClock())
     assert await pointers.at_least("t", 0) == -1

@@ -14,7 +14,7 @@ from everlog.core.values import partition_of
 from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
 from everlog.journal.journal import LOOK_S
 from everlog.journal.topic_registry import pin_topic
-from everlog.pipeline.planner import Ordering
+from everlog.pipeline.planner import OrderPlanner
 from everlog.pipeline.replicator import find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
@@ -128,13 +128,13 @@ async def test_nobody_waits_for_it(small_log, clock) -> None:
     )
     await save_pipeline_status(small_log.parts.store, status, clock.now_ms())
     assert (await small_log.status()).pipeline.left_out
-    ordering = Ordering(small_log.parts.store, small_log.config.tags, clock)
-    await ordering.publish()
-    assert ordering.holding == [place]
+    planner = OrderPlanner(small_log.parts.store, small_log.config.tags, clock)
+    await planner.publish()
+    assert planner.holding == [place]
     await small_log.retire("orders")
-    ordering = Ordering(small_log.parts.store, small_log.config.tags, clock)
-    await ordering.publish()
-    assert (ordering.holding, ordering.watermark.nr) == ([], 2)
+    planner = OrderPlanner(small_log.parts.store, small_log.config.tags, clock)
+    await planner.publish()
+    assert (planner.holding, planner.watermark.nr) == ([], 2)
     assert [event.event.payload async for event in small_log.tag("t").current()] == [1, 2]
     start = await find_start(small_log.parts.log, small_log.parts.store, small_log.config, clock, accept_loss=False)
     assert (start.left_out, start.retired, start.passed) == ({}, {"journal-orders"}, {"journal-orders"})

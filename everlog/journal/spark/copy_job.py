@@ -149,7 +149,7 @@ def copy(
         portal.call(driver.open())
         stack.callback(lambda: portal.call(driver.close()))
         known = portal.call(driver.count()) if progress is not None else 0
-        damage = driver.original.remains.damage
+        damage = driver.original.damaged.damage
         task = CopyTask(for_tasks(config), source, target, damage, dry_run)
         report = CopyReport(gaps=damage.gaps)
         done = 0
