@@ -1,7 +1,10 @@
 """Heads that a worker process has written itself, or the one before it: the batch that follows need not load them.
 
 A known head is the exact fold of the log up to where the last batch ended. It is of use only to the batch that starts
-right there, and only in a store where a late write changes nothing: somebody else may be further on by now.
+right there, and only in a store where a late write changes nothing: another process may be further on by now.
+
+Spark may give a partition's next batch to another worker process, so one process leaves the heads for the next: in a file
+of the executor's own folder, one for each log partition, with the offset at which they hold.
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ import msgspec
 from everlog.core.head import Head
 from everlog.store.port import KeyChange
 
+logger = logging.getLogger("everlog.pipeline")
+
 # Bounds for one worker process.
 MAX_PARTITIONS = 16
 MAX_HEADS = 10_000
-logger = logging.getLogger("everlog.pipeline")
 
 _OFFSET = 8
 _encode = msgspec.msgpack.Encoder().encode
@@ -29,13 +33,13 @@ _decode = msgspec.msgpack.Decoder(dict[str, Head]).decode
 
 
 class HandOver(Protocol):
-    """Where the heads of a log partition are left, by whoever has done a batch."""
+    """Where a process that has done a batch leaves the heads of a log partition for the next one."""
 
     def leave(self, end: int, heads: Mapping[str, Head]) -> None:
         """All writes of a batch, which ended before this offset, are durable, and these are its heads."""
 
     def take(self, start: int) -> dict[str, Head]:
-        """What was left at just this offset. Whoever takes it is the only one: nothing is left afterwards."""
+        """What was left at just this offset. Only one process gets it: nothing is left afterwards."""
 
 
 class HeadsFile:
@@ -71,7 +75,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class KnownHeads:
-    """The heads of one log partition. With a `handover`, those of a batch are left for whoever does the next one."""
+    """The heads of one log partition. With a `handover`, those of a batch are left for the process that does the next one."""
 
     def __init__(self, max_heads: int = MAX_HEADS, handover: HandOver | None = None) -> None:
         self._max_heads = max_heads
