@@ -20,7 +20,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from everlog.cli.exits import LineFailed
+from everlog.cli.exit_codes import LineFailed
 from everlog.cli.payload import parse_expiry
 from everlog.core.events import Event, Json
 from everlog.core.values import check_id

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.exits import NotFound
+from everlog.cli.exit_codes import NotFound
 from everlog.cli.output import TableRows, encode, show
 from everlog.cli.run import program
 from everlog.cli.settings import CliSettings

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from everlog.cli.exits import EXIT_CODES, FAILED, INTERRUPTED, OK, exit_code, report
+from everlog.cli.exit_codes import EXIT_CODES, FAILED, INTERRUPTED, OK, exit_code, report
 from everlog.cli.logs import start_logging
 from everlog.cli.settings import CliSettings, global_options
 

@@ -10,7 +10,7 @@ import msgspec
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
-from everlog.cli.exits import FAILED
+from everlog.cli.exit_codes import FAILED
 from everlog.cli.output import show
 from everlog.cli.settings import CliSettings, with_log
 

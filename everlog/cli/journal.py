@@ -11,7 +11,7 @@ import click
 from everlog.api import Everlog
 from everlog.cli.bulk import Summary, append_lines
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.exits import FAILED, exit_code
+from everlog.cli.exit_codes import FAILED, exit_code
 from everlog.cli.output import TableRows, encode, event_document, moment, payload_text, plain, show
 from everlog.cli.payload import PayloadOptions, parse_expiry, parse_headers, parse_json, payload_options
 from everlog.cli.settings import CliSettings, run_with_log, with_log

@@ -12,7 +12,7 @@ import click
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.exits import FAILED, NotFound
+from everlog.cli.exit_codes import FAILED, NotFound
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.payload import PayloadOptions, payload_options
 from everlog.cli.settings import CliSettings, with_log

@@ -14,7 +14,7 @@ import click
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
-from everlog.cli.exits import FAILED, INTERRUPTED
+from everlog.cli.exit_codes import FAILED, INTERRUPTED
 from everlog.cli.output import encode, show
 from everlog.cli.projections import load_app
 from everlog.cli.sample import holds_sample, load_sample

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
-from everlog.cli.exits import INTERRUPTED
+from everlog.cli.exit_codes import INTERRUPTED
 from everlog.cli.output import encode, moment, plain
 from everlog.cli.settings import CliSettings, with_log
 from everlog.errors import StorageFailed

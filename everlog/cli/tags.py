@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.exits import FAILED
+from everlog.cli.exit_codes import FAILED
 from everlog.cli.output import TableRows, encode, event_document, moment, payload_text, plain, show
 from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.tags.tag import TaggedEvent

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
-from everlog.cli.exits import CONFLICT, FAILED, HALTED, RETRY
+from everlog.cli.exit_codes import CONFLICT, FAILED, HALTED, RETRY
 from everlog.cli.output import moment, plain, show
 from everlog.cli.settings import CliSettings, with_log
 from everlog.errors import CopyRefused

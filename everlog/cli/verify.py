@@ -6,7 +6,7 @@ import click
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.exits import FAILED
+from everlog.cli.exit_codes import FAILED
 from everlog.cli.output import plain, show
 from everlog.cli.projections import app_option, declared, name_argument
 from everlog.cli.rebuild import asked, difference_line, document
