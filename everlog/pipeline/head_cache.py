@@ -3,8 +3,8 @@
 A known head is the exact fold of the log up to where the last batch ended. It is of use only to the batch that starts
 right there, and only in a store where a late write changes nothing: another process may be further on by now.
 
-Spark may give a partition's next batch to another worker process, so one process leaves the heads for the next: in a file
-of the executor's own folder, one for each log partition, with the offset at which they hold.
+Spark may give a partition's next batch to another worker process, so one process leaves the heads for the next: in a
+file of the executor's own folder, one for each log partition, with the offset at which they hold.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class KnownHeads:
-    """The heads of one log partition. With a `handover`, those of a batch are left for the process that does the next one."""
+    """The heads of one log partition. With a `handover`, a batch leaves its heads for the next worker."""
 
     def __init__(self, max_heads: int = MAX_HEADS, handover: HandOver | None = None) -> None:
         self._max_heads = max_heads
