@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from everlog.cluster import rights
 from everlog.cluster.cassandra import CassandraNode, find_cassandra_java
 from everlog.cluster.jars import DownloadProgress, exclusively, find_jars, silent
 from everlog.cluster.kafka import Broker, check_client, find_kafka_java
@@ -83,7 +82,9 @@ class LocalCluster:
             for node in nodes:
                 node.wait(START_S, until=node.is_joined)
             if not self.config_file.exists():
-                rights.grant(state, brokers, nodes, self.folder)
+                if state.logins is not None:
+                    brokers[0].grant(state.logins)
+                    nodes[0].grant(state.logins)
                 self._write_config(state, brokers, nodes)
         return load_config(self.config_file)
 
