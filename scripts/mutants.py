@@ -522,8 +522,8 @@ MUTANTS = (
     Mutant(
         "tags-resume",
         FOLD,
-        "Tagged(row, self.position, index, numbers)",
-        "Tagged(row, record.offset, index, numbers)",
+        "TaggedEntry(row, self.position, index, numbers)",
+        "TaggedEntry(row, record.offset, index, numbers)",
         "what waited takes its place where it is taken up",
     ),
     Mutant(

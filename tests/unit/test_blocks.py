@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.core.record import Record, pack_headers
-from everlog.log.sqlite import blocks as module
+from everlog.log.sqlite import stream as module
 from everlog.log.sqlite.stream import MAX_BLOCK_RECORDS, blocks, decode_block, encode_block
 
 optional_bytes = st.none() | st.binary(max_size=50)
