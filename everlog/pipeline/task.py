@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from everlog.config import Config
 from everlog.core.head import Topic
 from everlog.core.plan import Order
 from everlog.core.values import partition_name
-from everlog.errors import EverlogError
+from everlog.errors import EverlogError, MissingExtra
 from everlog.log.stream import StreamDecoder
 from everlog.pipeline.apply import Applied, KeyGroups, TagRules, apply
 from everlog.pipeline.head_cache import HeadCache, KnownHeads
@@ -25,6 +24,11 @@ from everlog.runtime.clock import Stopwatch
 from everlog.spark.process import run, settle_process
 from everlog.store.factory import open_store
 from everlog.store.port import Store
+
+try:
+    import pyarrow as pa
+except ImportError as error:  # pragma: no cover - needs an installation without the extra
+    raise MissingExtra("spark") from error
 
 logger = logging.getLogger("everlog.pipeline")
 

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from everlog.api import Everlog
+from everlog.client import LocalEverlog
 from everlog.pipeline.phases import SlowKey
 from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
@@ -191,7 +191,7 @@ def test_watch_goes_on_until_it_is_interrupted(cli, monkeypatch, options):
     """Ctrl-C is how a person ends it, so that is a success."""
     monkeypatch.setattr("everlog.cli.status.PLAIN_S", 0.01)
     looked = []
-    real = Everlog.status
+    real = LocalEverlog.status
 
     async def status(self):
         looked.append(1)
@@ -199,7 +199,7 @@ def test_watch_goes_on_until_it_is_interrupted(cli, monkeypatch, options):
             os.kill(os.getpid(), signal.SIGINT)
         return await real(self)
 
-    monkeypatch.setattr(Everlog, "status", status)
+    monkeypatch.setattr(LocalEverlog, "status", status)
     text = cli.out("status", "--watch", *options)
     assert len(looked) == 4  # once more at the end
     assert len(text.splitlines()) == 4 if options else text.startswith("3 records in, 0 replicated, lag 3 ")
