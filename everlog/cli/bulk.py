@@ -236,7 +236,7 @@ class LineSource:
                     if not chunk:
                         return
         except RuntimeError:
-            return  # the loop is closed: nobody listens any more
+            return  # the loop is closed: nothing listens any more
         except OSError as error:
             failed = InvalidInput(f"{'standard input' if self._stdin else self._path} cannot be read: {error.strerror}")
             loop.call_soon_threadsafe(queue.put_nowait, failed)
@@ -284,6 +284,6 @@ async def append_lines(journal: Journal, name: str, *, keep_going: bool) -> Summ
         try:
             return await work.run(watched())
         except asyncio.CancelledError:
-            # What was on its way may be in the log as well: nobody waited for the answer.
+            # What was on its way may be in the log as well: its answer was not waited for.
             print(f"interrupted: at least {work.summary.appended:,} lines were appended", file=sys.stderr)
             raise

@@ -118,7 +118,7 @@ def _end(error: Exception, *, as_json: bool) -> NoReturn:
     if isinstance(error, click.Abort):
         sys.exit(INTERRUPTED)
     if isinstance(error, BrokenPipeError):
-        # Whoever reads us has enough; that is no error. Python would complain when it flushes at the end.
+        # The reader of the pipe has enough; that is no error. Python would complain when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(OK)
     log.debug("the command failed", exc_info=error)

@@ -66,7 +66,7 @@ async def missing(log: Everlog, topic: str, journal_id: str) -> JournalNotFound:
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the event; may be repeated.")
 @click.option("--expected", type=int, metavar="N", help="Append only if the journal is at seqNr N (0: absent).")
 @click.option("--seq-nr", type=int, metavar="N", help="The event's own seqNr; gaps are allowed.")
-@click.option("--expire-after", metavar="DURATION", help="Purge the journal so long after this append: '1 day'.")
+@click.option("--expire-after", metavar="DURATION", help="Purge the journal this long after the append: '1 day'.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
 @click.option("--metadata", metavar="JSON", help="Stored beside the event.")
 @click.option("--append-id", metavar="ID", help="Repeat an append whose outcome is unknown, without doubling it.")
@@ -150,7 +150,7 @@ def show_summary(settings: CliSettings, topic: str, summary: Summary) -> None:
 @id_argument
 @click.option("--from", "from_seq", type=int, default=1, metavar="N", help="The first seqNr.  [1]")
 @click.option("--to", "to_seq", type=int, default=MAX_SEQ_NR, metavar="N", help="The last seqNr.  [the end]")
-@click.option("--limit", type=int, metavar="N", help="At most so many events.")
+@click.option("--limit", type=int, metavar="N", help="At most N events.")
 @click.option("--reverse", is_flag=True, help="The newest first.")
 @after_option
 @with_log()
@@ -239,7 +239,7 @@ async def purge(log: Everlog, settings: CliSettings, /, topic: str, journal_id: 
 @click.argument("mark_id", required=False, metavar="[MARK]")
 @with_log(create=True)
 async def mark(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str, mark_id: str | None) -> None:
-    """Write a record that changes nothing, for those who watch the log."""
+    """Write a record that changes nothing, for programs that watch the log."""
     _show_token(settings, topic, journal_id, await log.journal(topic).mark(journal_id, mark_id), "marked")
 
 
@@ -271,8 +271,8 @@ def copy(context: click.Context, source: str, target: str, dry_run: bool) -> Non
     """Copy all journals of a topic into another one, with their seqNrs: a Spark job.
 
     For a topic whose log was deleted, made again or truncated: what is in the tables is copied, and what the log still
-    holds above them. Stop those who write to either topic first. To be repeated at any time: what is there already is
-    compared, not doubled. A journal that somebody else writes to is left as it is, and named.
+    holds above them. Stop the writers of both topics first. Safe to repeat at any time: what is there already is
+    compared, not doubled. A journal that another program writes to is left as it is, and named.
     """
     import everlog.spark.session  # noqa: F401 - says what to install, if anything
     from everlog.journal.spark.copy_job import copy as run

@@ -31,7 +31,9 @@ key_option = click.option("--key", metavar="KEY", help="Which instance.  [the on
 type_option = click.option(
     "--type", "kind", type=click.Choice([*TYPES, "map"]), default="long", help="What the offset is.  [long]"
 )
-wait_option = click.option("--wait", type=float, metavar="SECONDS", help="Wait until its owner obeys, at most so long.")
+wait_option = click.option(
+    "--wait", type=float, metavar="SECONDS", help="Wait until its owner obeys, at most this long."
+)
 app_option = click.option(
     "--app", metavar="APP", help="Where the projection is declared, as module:attribute.  [[projections] app]"
 )
@@ -262,7 +264,7 @@ async def forget(log: Everlog, settings: CliSettings, /, name: str, key: str | N
 @projections.command(cls=CliCommand, examples=["everlog projections wait carts orders:3:42"])
 @name_argument
 @click.argument("token")
-@click.option("--timeout", type=float, default=30.0, metavar="SECONDS", help="Give up after so long.  [30]")
+@click.option("--timeout", type=float, default=30.0, metavar="SECONDS", help="Give up after this long.  [30]")
 @with_log()
 async def wait(log: Everlog, settings: CliSettings, /, name: str, token: str, timeout: float) -> None:  # noqa: ASYNC109
     """Wait until the view has what a token stands for."""
@@ -286,8 +288,8 @@ def _done(settings: CliSettings, name: str, key: str | None, what: str, **facts:
     type=click.File(),
     help="A file with statements, ended by ;, that make tables which shall look different from now on.",
 )
-@click.option("--follow", is_flag=True, help="Keep the copy up to date until somebody switches or aborts.")
-@click.option("--request", is_flag=True, help="Leave it to whoever runs the projection; it follows, too.")
+@click.option("--follow", is_flag=True, help="Keep the copy up to date until it is switched to or aborted.")
+@click.option("--request", is_flag=True, help="Leave it to the process that runs the projection; it follows, too.")
 @with_log()
 async def rebuild(
     log: Everlog,
@@ -305,7 +307,9 @@ async def rebuild(
     """
     if request:
         if app is not None or schema is not None or follow:
-            raise click.UsageError("--request leaves it to whoever runs the projection: without the other options")
+            raise click.UsageError(
+                "--request leaves it to the process that runs the projection: without the other options"
+            )
         copies = await log.projections.request_rebuild(name)
         show(settings.as_json, copies_document(name, copies), asked(name, "a second copy"))
         return
@@ -338,9 +342,9 @@ async def copies(log: Everlog, settings: CliSettings, /, name: str) -> None:
 
 
 def asked(name: str, what: str) -> str:
-    """What to tell whoever asked for something that needs the handler."""
+    """What to print when something that needs the handler was requested."""
     return (
-        f"{plain(name)}: {what} is asked for; whoever runs it does that ('everlog projections run'), and "
+        f"{plain(name)}: {what} is requested; the process that runs it does that ('everlog projections run'), and "
         f"'everlog projections copies {plain(name)}' says how far it is"
     )
 
@@ -417,7 +421,7 @@ def verify() -> None:
 @name_argument
 @app_option
 @click.option("--table", "tables", multiple=True, metavar="TABLE", help="A table; may be repeated.  [all it declares]")
-@click.option("--request", is_flag=True, help="Leave it to whoever runs the projection.")
+@click.option("--request", is_flag=True, help="Leave it to the process that runs the projection.")
 @click.option("--cancel", is_flag=True, help="Stop what was asked for with --request, or forget what it found.")
 @with_log()
 async def projection(

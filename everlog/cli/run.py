@@ -33,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 once_option = click.option("--once", is_flag=True, help="End when all that is in the log now is replicated.")
 timeout_option = click.option(
-    "--timeout", "patience", type=float, metavar="SECONDS", help="With --once: give up after so long."
+    "--timeout", "patience", type=float, metavar="SECONDS", help="With --once: give up after this long."
 )
 loss_option = click.option(
     "--accept-loss", is_flag=True, help="Go on although records that were not replicated are gone from the log."
@@ -42,7 +42,7 @@ _SERVER_OPTIONS = (
     click.option("--host", metavar="ADDRESS", help="Where the server listens.  [127.0.0.1]"),
     click.option("--port", type=click.IntRange(0, 65_535), metavar="N", help="At which port; 0: any.  [8080]"),
     click.option("--writable", is_flag=True, help="Without tokens: let the console act, not only show."),
-    click.option("--anonymous", is_flag=True, help="Let everybody in at a public address, without tokens."),
+    click.option("--anonymous", is_flag=True, help="Let every client in at a public address, without tokens."),
 )
 
 

@@ -249,7 +249,7 @@ def stop_signals(message: str = "") -> Iterator[asyncio.Event]:
 
 
 async def _statuses(log: Everlog, stop: asyncio.Event, every: float) -> AsyncIterator[Status | str]:
-    """The status now and then every so many seconds, the last time when it is over; or why there is none."""
+    """The status now and every `every` seconds, the last time when `stop` is set; or why there is none."""
     while True:
         over = stop.is_set()
         try:

@@ -99,7 +99,7 @@ def _row(event: TaggedEvent) -> list[str]:
 @tag_argument
 @after_option
 @since_option
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many events.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N events.")
 @with_log()
 async def read(
     log: Everlog, settings: CliSettings, /, tag: str, after: str | None, since: datetime | None, limit: int | None

@@ -76,7 +76,7 @@ class CassandraNode(Server):
         return self._reads_from(1)
 
     def is_joined(self) -> bool:
-        """Whether it knows that the others are there, so that a quorum is to be had."""
+        """Whether it knows that the others are there, so that a quorum can be reached."""
         return self._reads_from(min(3, self._state.nodes))
 
     def _reads_from(self, nodes: int) -> bool:

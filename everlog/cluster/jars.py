@@ -72,7 +72,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def exclusively(path: Path) -> Iterator[None]:
-    """One process at a time. Its holder may remove the file: whoever waited for that one waits for the next."""
+    """One process at a time. Its holder may remove the file: a process that waited for that one waits for the next."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as lock:
@@ -107,7 +107,7 @@ def _bring(profile: str, digests: dict[str, str], folder: Path, progress: Downlo
         brought = Path(scratch) / "jars"
         _run_maven(maven, profile, digests, brought, progress)
         _check(digests, brought)
-        shutil.rmtree(folder, ignore_errors=True)  # somebody tidied the cache
+        shutil.rmtree(folder, ignore_errors=True)  # an incomplete one, after the cache was tidied
         brought.replace(folder)
     progress(_title(profile), len(digests), len(digests))
 
@@ -184,4 +184,4 @@ def _title(profile: str) -> str:
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Nobody watches."""
+    """Progress that is not shown."""

@@ -120,7 +120,7 @@ class Broker(Server):
             "share.coordinator.state.topic.num.partitions": 4,
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": in_sync,
-            # A third of the heap by default, for topics that nobody here compacts.
+            # A third of the heap by default, for compaction, which no topic here uses.
             "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
         }
 

@@ -142,7 +142,7 @@ class LocalCluster:
         return state
 
     def _wipe(self) -> None:
-        """Remove what this class made and nothing else: the folder may be somebody's home."""
+        """Remove what this class made and nothing else: the folder may be a user's home."""
         for server in self.servers():
             shutil.rmtree(server.folder, ignore_errors=True)
         for name in (_SPARK, KEYS):

@@ -68,7 +68,7 @@ class Server(ABC):
             time.sleep(POLL_S)
 
     def listens(self) -> bool:
-        """Whether somebody takes connections at its address."""
+        """Whether its address takes connections."""
         try:
             socket.create_connection((self.host, self.ports[0]), timeout=1).close()
         except OSError:

@@ -1,4 +1,4 @@
-"""Buckets: the rows of a tag are stored by stretches of time, so that no partition of the store grows for ever."""
+"""Buckets: the rows of a tag are stored by ranges of time, so that no partition of the store grows for ever."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Bucket(NamedTuple):
 
 
 def bucket_size(name: str) -> int:
-    """Milliseconds of a size that is called so.
+    """The milliseconds of a bucket size, by its name.
 
     >>> bucket_size("Hour")
     3600000

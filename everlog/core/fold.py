@@ -241,7 +241,7 @@ class _FoldRun:
         self.index = index
 
     def _number(self, tags: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
-        """The next number of each tag. The head's own map is never changed: it may be somebody else's, too."""
+        """The next number of each tag. The head's own map is never changed: other code may hold it."""
         names = self.names.get(tags)
         if names is None:
             found = {tag for tag in tags if is_tag(tag)}
@@ -261,7 +261,7 @@ class _FoldRun:
             if not action.if_exists:
                 self._delete_absent(record, action)
             return
-        if action.copied is not None:  # somebody else began this journal: it is not ours to delete from
+        if action.copied is not None:  # another writer began this journal: a copy deletes nothing from it
             return
         # A head taken over from elsewhere may say that more was deleted than ever existed.
         seq_nr = max(head.seq_nr, head.delete_to)

@@ -35,7 +35,7 @@ class SeqNr(int):
 
 
 def check_seq_nr(value: int) -> int:
-    """The number itself, for those who keep plain ones, or an error that says what is wrong with it."""
+    """The number itself, for callers that keep plain ones, or an error that says what is wrong with it."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidSeqNr(f"a seqNr is a whole number, not {value!r}")
     if not 1 <= value <= MAX_SEQ_NR:

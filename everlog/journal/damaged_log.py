@@ -1,8 +1,8 @@
 """What is left of a topic: its tables, and its log as far as that still goes on from them.
 
 A log that was deleted, made again or put back to an older state says nothing about tables that were filled from another
-one, so nothing of it is read; of one that was cut off in front, what is left above the cut is. For those who end such a
-topic or save its journals, and for readers of a topic that is retired. Nothing is ever appended here.
+one, so nothing of it is read; of one that was cut off in front, what is left above the cut is. It
+serves to retire such a topic, to save its journals, and to read a retired one. Nothing is ever appended here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from everlog.errors import TopicRetired
 from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader, Trimmed
 from everlog.store.port import Store
 
-# A log that is trimmed faster than it can be read, so often in a row, is not worth another try.
+# A log that is trimmed faster than it can be read, this often in a row, is not worth another try.
 MAX_TRIES = 10
 # An end that stays behind the pointer is that of another log: nothing of it is ours.
 _BEHIND = "it ends"
@@ -59,7 +59,7 @@ class DamagedLog(Log):
 
     @property
     def broken(self) -> bool:
-        """Whether the topic cannot be gone on with."""
+        """Whether the topic cannot be continued."""
         return bool(self.damage.gaps)
 
     async def unreplicated(self) -> int:
@@ -113,7 +113,7 @@ class DamagedLog(Log):
         raise Trimmed(after + 1)
 
     def _above_cut(self, partition: int, after: int, trimmed: Trimmed) -> int:
-        """Go on with what is left; but what is cut off only now is noticed as ever."""
+        """Go on with what is left; but what is cut off only now is an error as ever."""
         if partition not in self.damage.gaps:
             raise trimmed
         return max(after, trimmed.start - 1)

@@ -173,7 +173,7 @@ class Journal:
         return position
 
     async def mark(self, journal_id: str, mark_id: str | None = None) -> Position:
-        """Write a record that changes nothing, for those who watch the log."""
+        """Write a record that changes nothing, for programs that watch the log."""
         ref = await self._ref_to_write(journal_id)
         origin = self.parts.origin
         action = Mark(id=mark_id or self.parts.clock.new_id(), origin=origin.host, version=origin.version)
@@ -273,7 +273,7 @@ class Journal:
         return self._opened
 
     async def _retired_meanwhile(self) -> bool:
-        """Look now and then. A store that does not answer must not hold up those who append."""
+        """Look now and then. A store that does not answer must not hold up appends."""
         now = self.parts.clock.monotonic()
         if self._retired or now - self._looked <= LOOK_S:
             return False

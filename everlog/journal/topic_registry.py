@@ -54,10 +54,10 @@ async def find_topic(log: Log, store: Store, name: str, short: str) -> LogTopic 
 
 
 async def look_again(log: Log, name: str) -> LogTopic | None:
-    """A topic that somebody has seen, in the log or pinned; None if it is gone.
+    """A topic that was seen already, in the log or pinned; None if it is gone.
 
-    A topic is made first and pinned then. So that it was not in the log says nothing if somebody looked there before
-    it was seen to be pinned: its first user may have made and pinned it in between.
+    A topic is first made, then pinned. A caller that looked into the log before it saw the topic pinned knows
+    nothing: the topic's first user may have made and pinned it in between.
     """
     for pause in LOOKS:
         await asyncio.sleep(pause)
@@ -114,7 +114,7 @@ async def retire(parts: Parts, topic: str, *, force: bool = False) -> Retired:
             raise InvalidInput(f"the topic {topic} is sound, and retiring it is final: say --force if you mean it")
         if unreplicated:
             raise NotReplicated(
-                f"{unreplicated:,} records of the topic {topic} are not in the tables yet: stop those who write to it, "
+                f"{unreplicated:,} records of the topic {topic} are not in the tables yet: stop its writers, "
                 "let the pipeline finish ('everlog replicate --once'), then retire it"
             )
     since = await tables.pin(RETIRED + pinned.name, str(now_ms), now_ms)

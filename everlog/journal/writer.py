@@ -1,4 +1,4 @@
-"""Writing: one append is one log record, and an append returns after its verdict.
+"""The writer: one append is one log record, and an append returns after its verdict.
 
 The verdict is the fold's: the writer folds the key's records up to its own onto a state that it knew *before*
 producing. A head read after producing could already contain later records, so it is never used.
@@ -105,7 +105,7 @@ def _check_numbers(events: Sequence[Event]) -> None:
 
 
 class PointerCache:
-    """How far partitions are replicated, for those who append without looking at the store.
+    """How far partitions are replicated, for appends that do not look at the store.
 
     A record below that place would never count: the log lost its end, and grows again from further back. Pointers only
     grow: a remembered one is low, never wrong.
@@ -117,12 +117,12 @@ class PointerCache:
         self._known: dict[tuple[str, int], tuple[float, int]] = {}
 
     def seen(self, topic: str, partition: int) -> int | None:
-        """What the pointer is at least, if somebody has looked lately; -1 if the store did not say."""
+        """What the pointer is at least, if it was looked up lately; -1 if the store did not answer."""
         looked, pointer = self._known.get((topic, partition), (None, -1))
         return None if looked is None or self._clock.monotonic() - looked > LOOK_S else pointer
 
     async def at_least(self, topic: str, partition: int) -> int:
-        """What the pointer is at least; -1 if nobody said yet. A store that does not answer holds nobody up."""
+        """What the pointer is at least; -1 if it is unknown. A silent store does not hold up the append."""
         looked, pointer = self._known.get((topic, partition), (None, -1))
         now = self._clock.monotonic()
         if looked is None or now - looked > LOOK_S:
@@ -137,7 +137,7 @@ class PointerCache:
 
 
 class Origin(NamedTuple):
-    """Who writes: goes into every action."""
+    """The writer's host and version: part of every action."""
 
     host: str
     version: str
@@ -176,7 +176,7 @@ class Writer:
         origin: Origin,
         *,
         max_append_bytes: int,
-        known_journals: int,
+        max_known_journals: int,
         page_size: int,
     ) -> None:
         self._log = log
@@ -184,7 +184,7 @@ class Writer:
         self._clock = clock
         self._origin = origin
         self._max_append_bytes = max_append_bytes
-        self._known_journals = known_journals
+        self._max_known_journals = max_known_journals
         self._page_size = page_size
         self._name = secrets.token_urlsafe(9)
         self._numbers = itertools.count()
@@ -224,7 +224,7 @@ class Writer:
         return Appended(ack.offset, _span(value))
 
     async def _append_anywhere(self, ref: Ref, draft: Draft, append_id: str | None, verdict: bool) -> Appended:
-        """Wherever the journal ends. Those who do so take turns, rather than lose to one another."""
+        """Wherever the journal ends. Such appends take turns, rather than lose to one another."""
         await self._turns.take(ref.text)
         try:
             for _ in range(MAX_RETRIES):
@@ -318,7 +318,7 @@ class Writer:
     def _remember(self, ref: Ref, known: KnownJournal) -> KnownJournal:
         self._known[ref.text] = known
         self._known.move_to_end(ref.text)
-        if len(self._known) > self._known_journals:
+        if len(self._known) > self._max_known_journals:
             self._known.popitem(last=False)
         return known
 
@@ -402,7 +402,7 @@ class Writer:
         """The verdict on an append if the log was trimmed between what was known and its record.
 
         An append that won is in the journal. One that is not there has lost, if this is still the same life and
-        nothing was deleted at its place; otherwise nobody can say.
+        nothing was deleted at its place; otherwise the outcome is unknown.
         """
         self.forget(ref)
         try:
@@ -436,7 +436,7 @@ def _span(value: AppendValue) -> SeqRange:
 
 
 def _check_growth(ref: Ref, ack: Ack, before: int) -> None:
-    """A record lies above all that was there before it, or the log is not what it was: nobody will read it."""
+    """A record lies above all that was there before it, or the log is not what it was: no read will see it."""
     if ack.offset <= before:
         raise LogTruncated(
             ref.topic.name,

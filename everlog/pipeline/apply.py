@@ -73,9 +73,9 @@ def misplaced(key: bytes, partition: int, topic: Topic) -> str | None:
 class Applied:
     """What a task did, for the driver and the status.
 
-    Rows are counted when their journal's head is written, each exactly once: who finds that head does not write them
-    again. `misplaced` records have no head, they are written with every try. `phases` is where the task's seconds
-    went, in one of its reports.
+    Rows are counted when their journal's head is written, each exactly once: a batch that finds that head does not
+    write them again. `misplaced` records have no head, they are written with every try. `phases` is where the task's
+    seconds went, in one of its reports.
     """
 
     records: int = 0
@@ -311,7 +311,7 @@ async def _write(task: StoreTask, changes: Sequence[KeyChange], done: Applied, w
         if failed:
             done.failed.update({journal_id: str(error) for journal_id, error in failed.items()})
             changes = [key for key in changes if key.id not in failed]
-        if name == "heads":  # whoever finds them will not write their journals' rows again
+        if name == "heads":  # a later batch that finds them does not write their journals' rows again
             _count(done, changes)
         watch.lap(name)
         failpoint(f"apply.{name}")

@@ -1,6 +1,6 @@
 """Heads that a worker process has written itself, or the one before it: the batch that follows need not load them.
 
-A known head is the exact fold of the log up to where the last batch ended. It is of use only to the batch that starts
+A known head is the exact fold of the log up to where the last batch ended. It serves only the batch that starts
 right there, and only in a store where a late write changes nothing: another process may be further on by now.
 
 Spark may give a partition's next batch to another worker process, so one process leaves the heads for the next: in a
@@ -85,7 +85,7 @@ class KnownHeads:
         self._learned: dict[str, Head] = {}
 
     def begin(self, start: int) -> None:
-        """A batch starts at this offset. Until it is done the heads belong to nobody else: an error drops them."""
+        """A batch starts at this offset. Until it is done the heads belong to it alone: an error drops them."""
         if self._end != start:
             self._heads = {} if self._handover is None else self._handover.take(start)
         self._learned = {}

@@ -18,7 +18,7 @@ from everlog.runtime.clock import Clock
 
 WINDOW_S = 10.0
 KEPT_BATCHES = 100
-# So many are told of one by one.
+# The status lists this many one by one.
 RECENT_BATCHES = 12
 SAVE_S = 1.0
 

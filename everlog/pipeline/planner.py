@@ -1,9 +1,9 @@
 """The driver's part of the order: a plan before a batch, the watermark after it.
 
-    read the plans → add the next one, if nobody else did → … the batch … → pointer2 → read pointer2 → watermark
+    read the plans → add the next one, if no other pipeline did → … the batch … → pointer2 → read pointer2 → watermark
 
-A plan is a fact for ever, so what was read once need not be read again; that it is still the newest is checked by
-whoever adds the next one.
+A plan is a fact for ever, so what was read once need not be read again; that it is still the newest is checked
+when the next one is added.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from everlog.store.tag_port import TagTables
 MAX_TRIES = 100
 # Plans below the watermark are dropped now and then, not one by one.
 DROP_EVERY = 200
-# Where something held the watermark for long, so many are looked at together.
+# Where something held the watermark for long, this many are looked at together.
 PLANS_AT_ONCE = 1_000
 
 _encode = msgspec.json.Encoder().encode

@@ -56,7 +56,7 @@ HEARTBEAT_S = 5.0
 LOOK_S = 2.0
 CHECK_S = 0.2
 STATUS_S = 3.0
-# So many records are a small batch.
+# A batch of at most this many records is small.
 SMALL_BATCH = 2_000
 SPARK_OUTPUT = "spark.log"
 
@@ -88,7 +88,7 @@ async def find_start(log: Log, store: Store, config: Config, clock: Clock, *, ac
     for name, late in zip(missing, await asyncio.gather(*(look_again(log, name) for name in missing)), strict=True):
         if late is None:
             start.left_out[name] = f"it is not in the log any more: {rescue(config.journal.short(name))}"
-        else:  # somebody made and pinned it since we looked
+        else:  # it was made and pinned since we looked
             present[name] = late
     for name, found in present.items():
         if name in start.retired:
@@ -179,7 +179,7 @@ class Replicator:
             self._release()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until somebody stops it; False if the time ran out."""
+        """Wait until it is stopped; False if the time ran out."""
         return self._stopping.wait(timeout)
 
     @property
@@ -222,7 +222,7 @@ class Replicator:
             self._ends = dict(start.offsets)
             self._progress.notify_all()
         self._planner = OrderPlanner(self._store, self._config.tags, self._clock)
-        self._publish_watermark()  # what the one before us did not come to
+        self._publish_watermark()  # what the pipeline before this one did not get to
         self._checkpoint = Path(tempfile.mkdtemp(prefix="everlog-checkpoint-"))
         assert self._session is not None
         stream = self._source.stream(self._session, start.offsets, start.passed)
@@ -295,7 +295,7 @@ class Replicator:
 
     async def _pinned(self, names: Collection[str]) -> dict[str, Topic]:
         """The batch's topics. One that appeared meanwhile is pinned now; one that was made again must not be folded,
-        nor one that was retired: nobody waits for its events any more."""
+        nor one that was retired: nothing waits for its events any more."""
         pinning = asyncio.gather(*map(self._pin, names))
         retired, topics = await asyncio.gather(retired_topics(self._store), pinning)
         for name in retired.intersection(names):

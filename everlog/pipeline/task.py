@@ -32,7 +32,7 @@ except ImportError as error:  # pragma: no cover - needs an installation without
 
 logger = logging.getLogger("everlog.pipeline")
 
-# A task that gathered so much applies it before it reads on.
+# A task that gathered this much applies it before it reads on.
 MAX_GATHERED_BYTES = 64 * 1024 * 1024
 REPORT_SCHEMA = "topic string, partition int, report binary"
 _REPORT = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("report", pa.binary())])

@@ -119,7 +119,7 @@ class StoreTask(ABC):
     """
 
     watch: Stopwatch | None = None
-    """Set by who wants to know how long the parts of a call take."""
+    """Set to measure how long the parts of a call take."""
 
     def lap(self, phase: str) -> None:
         """A part of a call ends here: `rows` when the event rows are written, `tags` when those of the views are."""
@@ -142,7 +142,7 @@ class StoreTask(ABC):
     async def write_rows(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
         """New event rows, then their rows in views by tag; rejected appends and quarantined records.
 
-        A view's row is never there without the event's own row, so that who removes the one finds the other; where
+        A view's row is never there without the event's own row, so that removing the one finds the other; where
         deletes propagate, what the garbage names leaves the views before any row is written, and again with it.
         """
 

@@ -64,7 +64,7 @@ class TagTables(ABC):
 
     @abstractmethod
     async def settings(self, prefix: str) -> dict[str, str]:
-        """What is pinned under names that start so, as of now."""
+        """What is pinned under names with this prefix, as of now."""
 
     async def setting(self, key: str) -> str | None:
         """What is pinned under this name, as of now; None if nothing is."""
@@ -80,7 +80,7 @@ class TagTables(ABC):
 
     @abstractmethod
     async def add_plan(self, plan: TagPlan) -> bool:
-        """Add the next plan. False if it is not known to be in: somebody else was faster, or there was no answer."""
+        """Add the next plan. False if it is not known to be in: another pipeline was faster, or there was no answer."""
 
     @abstractmethod
     async def drop_plans(self, below: int) -> None:

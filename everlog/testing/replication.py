@@ -33,12 +33,12 @@ async def replicate(
 ) -> list[Applied]:
     """Apply what is not replicated yet, in micro-batches of at most `batch` offsets per partition.
 
-    `batches`: stop after so many. `leave`: so many of the newest records of each partition stay un-replicated.
+    `batches`: stop after this many. `leave`: this many of the newest records of each partition stay un-replicated.
     `start`: from this offset on, if the pointer is not below it: a replay. `publish=False`: pointer2 does not move,
     as if the pipeline had died before that.
     """
     driver = _Driver(log, batch or MAX_RECORDS, leave, start)
-    await driver.planner.publish()  # what the one before us did not come to
+    await driver.planner.publish()  # what the run before this one did not get to
     done: list[Applied] = []
     while batches is None or batches > 0:
         results, ends = await driver.run_batch()

@@ -209,7 +209,7 @@ async def test_a_state_known_long_ago_is_not_brought_up_to_date_from_the_log(con
 async def test_beyond_its_bounds_the_tail_is_streamed(config, name):
     """An index of fifty records and a tail of five hundred: every key is complete all the same, page by page."""
     trace = Traced()
-    async with opened(with_kafka(config, tail_records=50), trace) as log:
+    async with opened(with_kafka(config, max_tail_records=50), trace) as log:
         topic = await log.create_topic(name)
         put_foreign(config, topic, keyed(500, keys=5))
         for key in range(5):
@@ -229,7 +229,7 @@ async def test_beyond_its_bounds_the_tail_is_streamed(config, name):
 
 
 async def test_the_bound_in_bytes_counts_over_all_partitions(config, name):
-    async with opened(with_kafka(config, tail_bytes=100_000)) as log:
+    async with opened(with_kafka(config, max_tail_bytes=100_000)) as log:
         topic = await log.create_topic(name)
         for partition in (0, 1):
             records = [{**record, "partition": partition} for record in keyed(40, keys=4, size=4000)]
@@ -242,7 +242,7 @@ async def test_the_bound_in_bytes_counts_over_all_partitions(config, name):
 
 
 async def test_streams_are_few_and_those_who_give_up_leave_no_reader_behind(config, name):
-    async with opened(with_kafka(config, tail_records=1)) as log:
+    async with opened(with_kafka(config, max_tail_records=1)) as log:
         topic = await log.create_topic(name)
         put_foreign(config, topic, keyed(300, keys=3))
         waiting = [asyncio.create_task(offsets(log, topic, b"k%d" % (at % 3), -1, 300)) for at in range(12)]
@@ -448,7 +448,7 @@ async def test_the_end_is_asked_again_until_it_is_where_somebody_saw_it(config, 
 
 
 async def test_no_thread_is_left_behind(config, name):
-    async with opened(with_kafka(config, tail_records=5)) as log:
+    async with opened(with_kafka(config, max_tail_records=5)) as log:
         topic = await log.create_topic(name)
         await asyncio.gather(*(log.append(topic, new_record()) for _ in range(20)))
         assert len(await offsets(log, topic, b"k", -1, 20)) == 20

@@ -43,7 +43,7 @@ Client = TypeVar("Client")
 
 
 def client_settings(kafka: KafkaConfig) -> ClientSettings:
-    """What every client needs: where the servers are, and who asks."""
+    """What every client needs: where the servers are, and who logs in."""
     return {
         "bootstrap.servers": kafka.bootstrap_servers,
         "client.id": CLIENT_ID,

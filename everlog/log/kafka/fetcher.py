@@ -28,16 +28,16 @@ logger = logging.getLogger("everlog.log.kafka")
 # How many messages are handed over at once, and how many such batches may be under way to the event loop.
 BATCH = 1000
 MAX_HANDED = 4
-# The thread looks for feeds to start or stop so often while it has others to read for.
+# While the thread reads for some feeds, it looks this often for others to start or stop.
 POLL_S = 0.003
-# And so often, while it has none, what the library has to say.
+# While it has none, it asks the library this often what happened to its connections.
 IDLE_S = 10.0
-# A server that is slow to say where a topic is must not hold up those who read others.
+# A server that is slow to say where a topic is must not hold up feeds of others.
 LOOK_S = 1.0
 
 
 class FetchSink(Protocol):
-    """Who wants to read a partition.
+    """What reads a partition.
 
     `key` is the only one of interest; None: all records are. Nothing from `until` on is, if that is given.
     """
@@ -56,7 +56,7 @@ class FetchSink(Protocol):
         """This partition cannot be read."""
 
     def stop(self, error: Exception | None = None) -> None:
-        """Nobody reads for it any more."""
+        """The fetcher reads no more for it."""
 
 
 class _Command(NamedTuple):
@@ -114,7 +114,7 @@ class Fetcher:
             self._commands.put(_Command(feed, None))
 
     async def close(self) -> None:
-        """Stop the thread; whoever still waits is told so."""
+        """Stop the thread; feeds that still read get an error."""
         self._stopping = True
         for feed in list(self._live):
             feed.stop(StorageFailed("the log is closed"))
@@ -165,7 +165,7 @@ class Fetcher:
     def _look_for(self, topic: str) -> None:
         """The library itself would look for a topic that is new to it only after most of a second.
 
-        And it would look in vain without a word for one that it may not see.
+        And for one that it may not see, it would look in vain without an error.
         """
         if topic in self._known:
             return
@@ -189,7 +189,7 @@ class Fetcher:
         for message in messages:
             feed = self._feeds.get((message.topic(), message.partition()))
             if feed is None:
-                continue  # about a connection, or about a partition that nobody reads any more
+                continue  # about a connection, or about a partition that no feed reads any more
             batch = batches.get(feed)
             if batch is None:
                 batch = batches[feed] = _Batch()
@@ -205,7 +205,7 @@ class Fetcher:
         try:
             self._loop.call_soon_threadsafe(*what)  # type: ignore[arg-type]
         except RuntimeError:
-            logger.debug("the event loop is gone, nobody waits for what was read")
+            logger.debug("the event loop is gone, no feed waits for what was read")
             self._stopping = True
 
     def _take(self, batches: dict[FetchSink, _Batch], seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Reading a partition on until a position is reached, and saying why if it is not."""
+"""A follower reads a partition on until a position is reached, and says why if it is not."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from everlog.log.kafka.errors import LogPartition, explain, is_silence
 from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.port import Bounds, Trimmed
 
-# How often somebody who waits is looked after.
+# How often a follower checks whether callers that wait get on.
 CHECK_S = 0.05
-# How long reading goes on after the last one who waited.
+# How long reading goes on after the last caller that waited.
 LINGER_S = 0.5
 
 _OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
@@ -88,7 +88,7 @@ class Follower:
             return before
         now = self._loop.time()
         if not self._waiting:
-            self._moved = now  # nobody waited until now
+            self._moved = now  # no caller waited until now
         future: asyncio.Future[int] = self._loop.create_future()
         self._waiting.append((before, future))
         try:
@@ -103,12 +103,12 @@ class Follower:
             self._settle()
 
     def finish(self) -> None:
-        """Nobody needs to wait any longer."""
+        """Answer all that wait: they need nothing more."""
         self._answer(self._waiting)
         self._waiting = []
 
     def stop(self, error: Exception | None = None) -> None:
-        """Read no more. Whoever waits gets the error, or what was reached."""
+        """Read no more. Callers that wait get the error, or what was reached."""
         if self.stopped:
             return
         self.stopped = True
@@ -160,7 +160,7 @@ class Follower:
                 future.set_result(min(before, self.position))
 
     def _check(self) -> None:
-        """Now and then: is anybody waiting, and does it get on?"""
+        """Now and then: does a caller wait, and does the reading get on?"""
         now = self._loop.time()
         if any(future.cancelled() for _, future in self._waiting):
             self._waiting = [waiting for waiting in self._waiting if not waiting[1].cancelled()]
@@ -176,7 +176,7 @@ class Follower:
         self._timer = self._loop.call_later(CHECK_S, self._check)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
-        """One look at a time at what is the matter."""
+        """One check at a time of what is wrong."""
         if self._task is not None and not self._task.done():
             work.close()
             return

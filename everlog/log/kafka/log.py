@@ -42,7 +42,7 @@ class KafkaLog(Log):
         self._source = TailSource(
             servers=kafka.bootstrap_servers,
             timeout=kafka.request_timeout_s,
-            budget=Budget(kafka.tail_records, kafka.tail_bytes),
+            budget=Budget(kafka.max_tail_records, kafka.max_tail_bytes),
             offsets=self._offsets,
             topics=topics,
             fetchers=self._fetchers,
@@ -94,7 +94,7 @@ class KafkaLog(Log):
         end = await tail.end()
         if end >= reach:
             return end
-        # A leader that was elected a moment ago may be behind what somebody has seen already.
+        # A leader that was elected a moment ago may be behind what a reader has seen already.
         deadline, pause = self._loop.time() + self._timeout, MIN_RETRY_S
         while end < reach and self._loop.time() < deadline:
             await asyncio.sleep(pause)
@@ -124,7 +124,7 @@ class KafkaLog(Log):
         return await self._topics.concerns()
 
     def _forget(self) -> None:
-        """Now and then: indexes that nobody uses make room."""
+        """Now and then: indexes that no reader uses make room."""
         for tail in itertools.chain(*self._tails.values()):
             tail.forget()
         self._timer = self._loop.call_later(FORGET_S, self._forget)

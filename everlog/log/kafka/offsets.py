@@ -26,7 +26,7 @@ logger = logging.getLogger("everlog.log.kafka")
 
 # A partition whose leader does not answer must not hold up the others for longer.
 QUICK_S = 1.0
-# A topic that was made a moment ago may be unknown to some server for so long.
+# A topic that was made a moment ago may be unknown to some server for this long.
 NEW_TOPIC_S = 2.0
 MIN_RETRY_S = 0.02
 MAX_RETRY_S = 0.5
@@ -61,7 +61,7 @@ class Lane:
         future: asyncio.Future[Answer] = self._loop.create_future()
         if not self._gathered and not self._busy:
             self._busy = True
-            self._loop.call_soon(self._send)  # so that all who are ready to ask share it
+            self._loop.call_soon(self._send)  # so that all calls that are ready share it
         self._gathered.setdefault(question, []).append(future)
         return future
 
@@ -73,13 +73,13 @@ class Lane:
         while (request := self._requests.get()) is not None:
             try:
                 answers = self._ask(list(request))
-            except Exception as error:  # whatever it is, those who wait must learn of it
+            except Exception as error:  # whatever it is, the callers that wait must learn of it
                 logger.exception("asking Kafka for offsets failed")
                 answers = dict.fromkeys(request, KafkaError(KafkaError._FAIL, repr(error)))
             try:
                 self._loop.call_soon_threadsafe(self._answer, request, answers)
             except RuntimeError:
-                logger.debug("the event loop is gone, nobody waits for offsets")
+                logger.debug("the event loop is gone, no caller waits for offsets")
         self._close()
 
     def _answer(
@@ -95,7 +95,7 @@ class Lane:
             self._busy = False
 
     async def close(self) -> None:
-        """Stop the thread; whoever still waits is told so."""
+        """Stop the thread; callers that still wait get an error."""
         self._closed = True
         self._requests.put(None)
         await join(self._thread)

@@ -1,4 +1,4 @@
-"""Appending: an idempotent producer, and a thread that gathers its answers for the event loop.
+"""An idempotent producer, and a thread that gathers its answers for the event loop.
 
 Appends that are ready at the same time are handed to the library in one go, and all answers that are there at once
 reach the event loop in one call: one by one, the library's thread would wake up for every single record.
@@ -27,11 +27,11 @@ from everlog.runtime.trace import Trace
 logger = logging.getLogger("everlog.log.kafka")
 
 POLL_S = 0.1
-# An outage is a warning so often.
+# Warn about an outage at most this often.
 WARN_INTERVAL_S = 10.0
-# An append that was not acknowledged waits so much longer for the reason.
+# An append that was not acknowledged waits at most this much longer for the reason.
 REASON_S = 5.0
-# A record without an offset in its answer is stored, but nobody knows where.
+# A record without an offset in its answer is stored, but its place is unknown.
 _NO_OFFSET = -1
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class _Sender:
         try:
             self._loop.call_soon_threadsafe(self._settle, self, answers)
         except RuntimeError:
-            logger.warning("%d appends were decided, but nobody waits for them any more", len(answers))
+            logger.warning("%d appends were answered, but no caller waits for them any more", len(answers))
             self._stopping = True
 
     async def close(self) -> None:
@@ -181,7 +181,7 @@ class KafkaProducer:
         gathered, self._gathered = self._gathered, []
         for at, delivery in enumerate(gathered):
             if delivery.future.done():
-                continue  # whoever asked for it has left
+                continue  # its caller was cancelled
             try:
                 self._produce(delivery)
             except BufferError:
@@ -251,7 +251,7 @@ class KafkaProducer:
         self._abandon(sender)
 
     def _settle(self, sender: _Sender, answers: _Answers) -> None:
-        """In the event loop: every index learns of its new records before anybody goes on."""
+        """In the event loop: every index learns of its new records before any caller goes on."""
         if self._full:
             self._full = False
             self._loop.call_soon(self._send)
@@ -263,7 +263,9 @@ class KafkaProducer:
                 unknown.append((delivery, error))
                 continue
             if offset is None or offset <= _NO_OFFSET:
-                delivery.fail(Unacknowledged(f"an append to {delivery.tail.place} was stored, but nobody said where"))
+                delivery.fail(
+                    Unacknowledged(f"an append to {delivery.tail.place} was stored, but its offset is unknown")
+                )
                 continue
             before = delivery.tail.acknowledge(delivery.record, offset, timestamp)
             future = delivery.future

@@ -1,4 +1,4 @@
-"""Reading a topic's records from Kafka, ahead of the handler but only so far."""
+"""A reader of all of a topic's records: it reads ahead of its caller, up to a limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everlog.log.kafka.errors import LogPartition, explain, is_silence
 from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.port import LogTopic, RecordReader
 
-# So many records of a partition may wait; beyond that it is not read until they are taken.
+# At most this many records of a partition wait; beyond that it is not read until they are taken.
 MAX_WAITING = 5000
 
 _OUT_OF_RANGE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
@@ -55,7 +55,7 @@ class KafkaReader(RecordReader):
 
 
 class WaitingPartition:
-    """One partition: what the fetcher brought and nobody has taken yet; bounded, by not reading on."""
+    """One partition: what the fetcher brought and the caller has not taken yet; bounded, by not reading on."""
 
     key: bytes | None = None
     until: int | None = None

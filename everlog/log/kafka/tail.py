@@ -1,4 +1,4 @@
-"""The tails of partitions: what was fetched is kept in an index, what is missing is fetched when somebody asks.
+"""The tails of partitions: what was fetched is kept in an index, what is missing is fetched on request.
 
 A request that starts below the index extends it downwards if that fits into the bounds; otherwise it streams the
 partition by itself and leaves the index alone. Records that this process has appended itself enter the index with
@@ -27,11 +27,11 @@ from everlog.log.port import Bounds, LogTopic, Trimmed
 Answer = TypeVar("Answer")
 
 MAX_STREAMS = 2
-# After so many tries to cover a range while others push it out of the index, a request streams.
+# After this many tries to cover a range while others push it out of the index, a request streams.
 MAX_TRIES = 3
 # An index that has not grown for longer may be far behind the log.
 FRESH_S = 2.0
-# And one that nobody has asked for longer takes room from others.
+# And one that no request has used for longer takes room from others.
 UNUSED_S = 60.0
 # Above every offset.
 NOWHERE = 2**63 - 1
@@ -63,7 +63,7 @@ class Fetchers:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Fetcher]:
-        """A fetcher for oneself."""
+        """A fetcher that no other stream uses."""
         async with self._turn:
             fetcher = self._free.pop() if self._free else self._new()
             try:
@@ -236,13 +236,13 @@ class Tail:
         return self.index
 
     def _follow(self, first: int) -> Follower:
-        """Somebody who reads on from the index's upper bound; the index is begun anew if it ends below `first`."""
+        """The follower that reads on from the index's upper bound; the index starts anew if it ends below `first`."""
         if self._follower is not None:
             return self._follower
         if self.index is None:
             self.index = self._source.budget.open(first)
         elif first > self.index.upper:
-            self.index.restart(first)  # what lies between is of no interest to anybody
+            self.index.restart(first)  # no request needs what lies between
         index = self.index
 
         def take(records: Sequence[Record], position: int) -> None:
@@ -312,13 +312,13 @@ class Tail:
                 follower.stop()
 
     def forget(self) -> None:
-        """Let go of an index that nobody has asked, and that has not grown, for long."""
+        """Let go of an index that has not been used, and has not grown, for long."""
         idle = self._follower is None or self._follower.stopped
         if self.index is not None and idle and self._loop.time() - max(self._used, self._grown) > UNUSED_S:
             self._source.budget.close(self.index)
             self.index = None
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """Stop reading."""
         if self._follower is not None:
             self._follower.stop(StorageFailed("the log is closed"))

@@ -30,10 +30,10 @@ HOUR_MS = 3_600_000
 ENVELOPE_BYTES = 64 * 1024
 # How many topics are asked about at once.
 CHUNK = 500
-# With no server there at all, waiting longer than this does not help.
+# If no server is up at all, waiting longer than this does not help.
 DOWN_S = 2.0
 PAUSE_S = 0.02
-# A controller that has not answered for so long may be dead: see `Topics._ask`.
+# A controller that has not answered for this long may be dead: see `Topics._ask`.
 CONTROLLER_S = 1.0
 # The settings of topics change seldom.
 JUDGE_S = 60.0
@@ -170,7 +170,7 @@ class Topics:
     async def create(self, name: str) -> LogTopic:
         """The topic, made if it does not exist; it is there for all, and fit to be a journal's, when this returns.
 
-        Those who ask at the same time share one answer: thousands of first appends would be thousands of questions.
+        Calls at the same time share one answer: thousands of first appends would be thousands of requests.
         """
         making = self._making.get(name)
         if making is None:
@@ -181,10 +181,10 @@ class Topics:
     def _made(self, name: str, making: asyncio.Task[LogTopic]) -> None:
         del self._making[name]
         if not making.cancelled():
-            making.exception()  # those who wait get it; if nobody waits any more, nobody misses it
+            making.exception()  # the callers that wait get it; without any, it must not be reported as lost
 
     async def close(self) -> None:
-        """Give up what nobody waits for any more."""
+        """Cancel what is under way: no caller waits for it any more."""
         making = list(self._making.values())
         for one in making:
             one.cancel()
@@ -223,7 +223,7 @@ class Topics:
             # A broker that has just started takes part a moment later.
             if why.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in why.str():
                 return False
-            # Somebody else was quicker; that is all the same.
+            # Another process was quicker, which makes no difference.
             if why.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise explain(why, f"the new topic {name}", self._servers) from answer
         self._report(f"create {name}", started)
@@ -368,7 +368,7 @@ def concerns(topic: TopicDescription, settings: Mapping[str, str] | None, broker
 
 
 async def _answer_of(future: concurrent.futures.Future[Found]) -> Found:
-    """What the administrator's client answers. Whoever gives up leaves the future alone: the library will fill it."""
+    """What the administrator's client answers. A caller that gives up leaves the future to the library."""
     waiting = asyncio.wrap_future(future)
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(waiting)

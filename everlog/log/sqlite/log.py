@@ -189,7 +189,7 @@ class SqliteReader(RecordReader):
             pause = min(2 * pause, MAX_POLL_S)
 
     def _stamp(self) -> object:
-        """Changes whenever somebody else commits to the file."""
+        """Changes whenever another connection commits to the file."""
         with translated(self._log.path):
             return self._open().execute("PRAGMA data_version").fetchone()[0]
 

@@ -123,7 +123,7 @@ class ModelWriter(Writer):
             clock,
             Origin("model", "1"),
             max_append_bytes=1_000_000,
-            known_journals=world.random.choice([1, 10]),
+            max_known_journals=world.random.choice([1, 10]),
             page_size=page,
         )
         self.world = world
