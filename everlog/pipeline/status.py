@@ -96,9 +96,9 @@ class PipelineStatus(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """Everything at one glance.
 
-    `where` is the folder, or the servers. `services` is what other services, such as `expiry`, reported last. `concerns`
-    says by topic what may lose acknowledged appends one day. `nodes` are the servers that share the documents. `retired`
-    topics are not replicated any more, and their lag does not count.
+    `where` is the folder, or the servers. `services` is what other services, such as `expiry`, reported last.
+    `concerns` says by topic what may lose acknowledged appends one day. `nodes` are the servers that share the
+    documents. `retired` topics are not replicated any more, and their lag does not count.
     """
 
     where: str

@@ -15,7 +15,7 @@ from tests.support import small_config
 
 @pytest.fixture
 async def log(tmp_path, clock):
-    async with everlog.connect(small_config(tmp_path, snapshots=3), clock=clock) as log:
+    async with everlog.connect(small_config(tmp_path, max_snapshots=3), clock=clock) as log:
         yield log
 
 
