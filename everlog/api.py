@@ -17,7 +17,7 @@ from everlog.journal.expiry import ExpireReport
 from everlog.journal.journal import Journal
 from everlog.journal.parts import Parts
 from everlog.journal.quarantine import Quarantine
-from everlog.journal.retired_topics import Retired
+from everlog.journal.topic_registry import Retired
 from everlog.pekko.reader import PekkoReader
 from everlog.pipeline.status import Status
 from everlog.projections.projections import Projections

@@ -12,8 +12,8 @@ import msgspec
 
 from everlog.api import Everlog
 from everlog.config import Config, load_config
+from everlog.core.bounded_map import keep
 from everlog.core.events import EventRecord
-from everlog.core.recent import keep
 from everlog.core.tag_names import SLICES
 from everlog.core.values import MAX_SEQ_NR, Position
 from everlog.documents.node_status import read_nodes
@@ -24,7 +24,7 @@ from everlog.journal.live_events import check_range, current_events, live_events
 from everlog.journal.parts import Parts, open_parts
 from everlog.journal.quarantine import Quarantine
 from everlog.journal.retention import trim
-from everlog.journal.retired_topics import Retired, retire, retired_topics
+from everlog.journal.topic_registry import Retired, retire, retired_topics
 from everlog.pekko.reader import PekkoReader, open_reader
 from everlog.pipeline.status import Status, read_status
 from everlog.projections.projections import Projections

@@ -24,7 +24,6 @@ ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_SECONDS = 300
 
 FOLD = "everlog/core/fold.py"
-REDUCE = "everlog/core/reduction.py"
 READING = "everlog/journal/reader.py"
 WRITING = "everlog/journal/writer.py"
 JOURNAL = "everlog/journal/journal.py"
@@ -58,11 +57,11 @@ TESTS = {
     FOLD: (
         "core/test_fold.py",
         "core/test_fold_tags.py",
+        "core/test_reduction.py",
         "core/test_halt.py",
         "pipeline/test_small_scopes.py",
         "journal/test_copy.py",
     ),
-    REDUCE: ("core/test_reduction.py", "journal/test_copy.py"),
     READING: ("journal/test_reader.py", "journal/test_state_machine.py"),
     WRITING: ("journal/test_damaged_log.py", "models/test_found.py", JOURNALS),
     JOURNAL: ("journal/test_retired_topics.py",),
@@ -110,8 +109,8 @@ MUTANTS = (
     Mutant(
         "judge-tags",
         FOLD,
-        "return folding.new_head(), folding",
-        "return folding.head, folding",
+        "return run.new_head(), run",
+        "return run.head, run",
         "a writer's verdict gives the head that the fold gives",
     ),
     Mutant(
@@ -319,28 +318,28 @@ MUTANTS = (
     ),
     Mutant(
         "reduce-purge",
-        REDUCE,
+        FOLD,
         "            if action.expire_on is None:\n                steps.append",
         "            if action.expire_on is not None:\n                steps.append",
         "only an unconditional purge makes older appends needless",
     ),
     Mutant(
         "reduce-delete",
-        REDUCE,
+        FOLD,
         "elif covered is None or covered < action.range.last:",
         "elif covered is None or covered < action.range.first:",
         "a partly deleted append survives whole",
     ),
     Mutant(
         "reduce-larger-delete",
-        REDUCE,
+        FOLD,
         "if action.to >= following.to:",
         "if action.to < following.to:",
         "of two deletes the larger one counts",
     ),
     Mutant(
         "reduce-halted",
-        REDUCE,
+        FOLD,
         "if halted or not removing or not appends:",
         "if not removing or not appends:",
         "around a halt nothing is left out",
@@ -753,7 +752,7 @@ MUTANTS = (
     ),
     Mutant(
         "copy-reduced",
-        REDUCE,
+        FOLD,
         " and action.copied is None:",
         ":",
         "the beginning of a copy removes no rows of its batch",

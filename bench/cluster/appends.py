@@ -27,7 +27,7 @@ from bench.rounds import Contender, Round, alternate
 from everlog.config import Config
 from everlog.core.actions import ACTION_HEADER
 from everlog.core.record import Record
-from everlog.log.kafka.settings import producer_settings
+from everlog.log.kafka.client import producer_settings
 
 UNIT = "appends/s"
 FLUSH_SECONDS = 60.0

@@ -13,7 +13,7 @@ from bench.records import Records
 from everlog.api import Everlog
 from everlog.core.actions import ACTION_HEADER
 from everlog.journal.reader import Ref
-from everlog.log.kafka.settings import producer_settings
+from everlog.log.kafka.client import producer_settings
 
 HOW = "in bulk, journals in turns, produced without waiting for each"
 FLUSH_SECONDS = 60.0

@@ -20,7 +20,7 @@ from everlog.cassandra.connection import contact_points
 from everlog.cassandra.session import connect
 from everlog.config import Config, JournalConfig, PipelineConfig, load_config
 from everlog.errors import EverlogError
-from everlog.log.kafka.settings import admin_settings
+from everlog.log.kafka.client import admin_settings
 
 logger = logging.getLogger("bench")
 

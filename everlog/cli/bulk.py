@@ -20,7 +20,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from everlog.cli.exits import LineFailed
+from everlog.cli.exit_codes import LineFailed
 from everlog.cli.payload import parse_expiry
 from everlog.core.events import Event, Json
 from everlog.core.values import check_id
@@ -236,7 +236,7 @@ class LineSource:
                     if not chunk:
                         return
         except RuntimeError:
-            return  # the loop is closed: nobody listens any more
+            return  # the loop is closed: nothing listens any more
         except OSError as error:
             failed = InvalidInput(f"{'standard input' if self._stdin else self._path} cannot be read: {error.strerror}")
             loop.call_soon_threadsafe(queue.put_nowait, failed)
@@ -284,6 +284,6 @@ async def append_lines(journal: Journal, name: str, *, keep_going: bool) -> Summ
         try:
             return await work.run(watched())
         except asyncio.CancelledError:
-            # What was on its way may be in the log as well: nobody waited for the answer.
+            # What was on its way may be in the log as well: its answer was not waited for.
             print(f"interrupted: at least {work.summary.appended:,} lines were appended", file=sys.stderr)
             raise

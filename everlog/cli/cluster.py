@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.exits import NotFound
+from everlog.cli.exit_codes import NotFound
 from everlog.cli.output import TableRows, encode, show
 from everlog.cli.run import program
 from everlog.cli.settings import CliSettings
@@ -50,7 +50,7 @@ def cluster() -> None:
     ],
 )
 @folder_option
-@click.option("--nodes", type=int, metavar="N", help="So many brokers and so many Cassandra nodes.  [1]")
+@click.option("--nodes", type=int, metavar="N", help="How many brokers, and as many Cassandra nodes.  [1]")
 @click.option("--secure", is_flag=True, default=None, help="TLS, users, passwords and rights.")
 @click.pass_obj
 def up(settings: CliSettings, /, folder: Path, nodes: int | None, secure: bool | None) -> None:
@@ -109,7 +109,9 @@ def status(settings: CliSettings, /, folder: Path) -> None:
 )
 @click.argument("name", required=False)
 @folder_option
-@click.option("--lines", type=click.IntRange(min=0), default=20, metavar="N", help="So many of each.  [20]")
+@click.option(
+    "--lines", type=click.IntRange(min=0), default=20, metavar="N", help="How many lines of each server.  [20]"
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what they write, until Ctrl-C.")
 @click.pass_obj
 def logs(settings: CliSettings, /, name: str | None, folder: Path, lines: int, follow: bool) -> None:
@@ -172,7 +174,7 @@ def _print_table(servers: list[ServerStatus]) -> None:
 
 @contextmanager
 def _watched(settings: CliSettings) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each thing that takes long; where nobody looks, a line when it begins."""
+    """A bar for each thing that takes long; without a terminal, a line when it begins."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     quiet = settings.as_json

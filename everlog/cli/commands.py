@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from everlog.cli.exits import EXIT_CODES, FAILED, INTERRUPTED, OK, exit_code, report
+from everlog.cli.exit_codes import EXIT_CODES, FAILED, INTERRUPTED, OK, exit_code, report
 from everlog.cli.logs import start_logging
 from everlog.cli.settings import CliSettings, global_options
 
@@ -118,7 +118,7 @@ def _end(error: Exception, *, as_json: bool) -> NoReturn:
     if isinstance(error, click.Abort):
         sys.exit(INTERRUPTED)
     if isinstance(error, BrokenPipeError):
-        # Whoever reads us has enough; that is no error. Python would complain when it flushes at the end.
+        # The reader of the pipe has enough; that is no error. Python would complain when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(OK)
     log.debug("the command failed", exc_info=error)

@@ -154,7 +154,7 @@ async def list_(
 @path_argument
 @click.option("--after", type=int, default=0, metavar="N", help="Only above this revision.")
 @click.option("--reverse", is_flag=True, help="The newest first.")
-@click.option("--limit", type=int, default=100, metavar="N", help="At most so many.  [100]")
+@click.option("--limit", type=int, default=100, metavar="N", help="At most N.  [100]")
 @with_log()
 async def history(log: Everlog, settings: CliSettings, /, path: str, after: int, reverse: bool, limit: int) -> None:
     """List the changes of a document, an element or a collection."""
@@ -215,7 +215,7 @@ def recover(context: click.Context, spark: bool) -> None:
     """Complete what crashes have left: events that are not out, writes that never happened.
 
     Servers do this by themselves, for the last day. With --spark, a job looks through all that is older than the hot
-    window, from where the last pass ended: for an outbox that nobody has looked after for long.
+    window, from where the last pass ended: for an outbox that no server has looked after for long.
     """
     settings = context.ensure_object(CliSettings)
     if spark:

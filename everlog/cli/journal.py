@@ -1,25 +1,32 @@
-"""`everlog journal …`: append, read, pointer, delete, purge, mark, keys."""
+"""`everlog journal …`: append, read, pointer, delete, purge, mark, keys, copy, retire; and `everlog expire`."""
 
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from everlog.api import Everlog
 from everlog.cli.bulk import Summary, append_lines
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.exits import FAILED, exit_code
-from everlog.cli.output import TableRows, encode, event_document, moment, payload_text, plain, show
+from everlog.cli.exit_codes import CONFLICT, FAILED, HALTED, RETRY, exit_code
+from everlog.cli.output import TableRows, encode, event_document, moment, payload_text, plain, progress_bar, show
 from everlog.cli.payload import PayloadOptions, parse_expiry, parse_headers, parse_json, payload_options
 from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.core.events import Event, EventRecord
 from everlog.core.head import exists
 from everlog.core.values import MAX_SEQ_NR
-from everlog.errors import JournalNotFound
+from everlog.errors import CopyRefused, JournalNotFound
 from everlog.journal.journal import Journal
+
+if TYPE_CHECKING:
+    from everlog.journal.spark.copy_job import CopyReport
+
+SHOWN_FAILURES = 20
 
 topic_argument = click.argument("topic")
 id_argument = click.argument("journal_id", metavar="ID")
@@ -59,7 +66,7 @@ async def missing(log: Everlog, topic: str, journal_id: str) -> JournalNotFound:
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the event; may be repeated.")
 @click.option("--expected", type=int, metavar="N", help="Append only if the journal is at seqNr N (0: absent).")
 @click.option("--seq-nr", type=int, metavar="N", help="The event's own seqNr; gaps are allowed.")
-@click.option("--expire-after", metavar="DURATION", help="Purge the journal so long after this append: '1 day'.")
+@click.option("--expire-after", metavar="DURATION", help="Purge the journal this long after the append: '1 day'.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
 @click.option("--metadata", metavar="JSON", help="Stored beside the event.")
 @click.option("--append-id", metavar="ID", help="Repeat an append whose outcome is unknown, without doubling it.")
@@ -110,10 +117,10 @@ def _append_lines(topic: str, lines: str, *, keep_going: bool) -> None:
 def show_summary(settings: CliSettings, topic: str, summary: Summary) -> None:
     """What a bulk append did; it fails if a line did."""
     if summary.failures and not settings.as_json:
-        for failure in summary.failures[:20]:
+        for failure in summary.failures[:SHOWN_FAILURES]:
             click.echo(f"line {failure.line}: {failure.cause}", err=True)
-        if summary.failed > 20:
-            click.echo(f"and {summary.failed - 20:,} more lines", err=True)
+        if summary.failed > SHOWN_FAILURES:
+            click.echo(f"and {summary.failed - SHOWN_FAILURES:,} more lines", err=True)
     rate = summary.appended / summary.seconds if summary.seconds else 0.0
     tokens = [str(summary.positions[partition]) for partition in sorted(summary.positions)]
     document = {
@@ -143,7 +150,7 @@ def show_summary(settings: CliSettings, topic: str, summary: Summary) -> None:
 @id_argument
 @click.option("--from", "from_seq", type=int, default=1, metavar="N", help="The first seqNr.  [1]")
 @click.option("--to", "to_seq", type=int, default=MAX_SEQ_NR, metavar="N", help="The last seqNr.  [the end]")
-@click.option("--limit", type=int, metavar="N", help="At most so many events.")
+@click.option("--limit", type=int, metavar="N", help="At most N events.")
 @click.option("--reverse", is_flag=True, help="The newest first.")
 @after_option
 @with_log()
@@ -232,7 +239,7 @@ async def purge(log: Everlog, settings: CliSettings, /, topic: str, journal_id: 
 @click.argument("mark_id", required=False, metavar="[MARK]")
 @with_log(create=True)
 async def mark(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str, mark_id: str | None) -> None:
-    """Write a record that changes nothing, for those who watch the log."""
+    """Write a record that changes nothing, for programs that watch the log."""
     _show_token(settings, topic, journal_id, await log.journal(topic).mark(journal_id, mark_id), "marked")
 
 
@@ -251,3 +258,100 @@ async def keys(log: Everlog, settings: CliSettings, /, topic: str) -> None:
         raise JournalNotFound(f"there is no topic {topic!r}; there are: {', '.join(sorted(topics)) or 'none yet'}")
     async for journal_id in log.journal(topic).keys():
         show(settings.as_json, {"topic": topic, "id": journal_id}, plain(journal_id))
+
+
+@journal.command(
+    cls=CliCommand, examples=["everlog journal copy orders orders2 --dry-run", "everlog journal copy orders orders2"]
+)
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option("--dry-run", is_flag=True, help="Only count what would be copied, and find what stands in the way.")
+@click.pass_context
+def copy(context: click.Context, source: str, target: str, dry_run: bool) -> None:
+    """Copy all journals of a topic into another one, with their seqNrs: a Spark job.
+
+    For a topic whose log was deleted, made again or truncated: what is in the tables is copied, and what the log still
+    holds above them. Stop the writers of both topics first. Safe to repeat at any time: what is there already is
+    compared, not doubled. A journal that another program writes to is left as it is, and named.
+    """
+    import everlog.spark.session  # noqa: F401 - says what to install, if anything
+    from everlog.journal.spark.copy_job import copy as run
+
+    settings = context.ensure_object(CliSettings)
+    if (settings.data or "").startswith(("http://", "https://")):
+        raise click.UsageError("a copy needs the log and the store themselves, not a server: --data FOLDER or --config")
+    with progress_bar("journals") as progress:
+        report = run(settings.open().config, source, target, dry_run=dry_run, progress=progress)
+    _conclude(settings, source, target, report, dry_run=dry_run)
+
+
+def _conclude(settings: CliSettings, source: str, target: str, report: CopyReport, *, dry_run: bool) -> None:
+    """Say what was done; the exit code says whether all of it was."""
+    document: dict[str, Any] = {"from": source, "to": target, "dry_run": dry_run, **msgspec.to_builtins(report)}
+    verb = "would copy" if dry_run else "copied"
+    there = f", {report.present:,} were there" if report.present else ""
+    proof = "" if dry_run else ", compared and equal"
+    text = f"{verb} {report.events:,} events{there}: {report.journals:,} journals of {source} are in {target}{proof}"
+    if dry_run:
+        text = f"{verb} {report.events:,} events of {report.journals:,} journals from {source} to {target}{there}"
+    show(settings.as_json, document, text)
+    if not settings.as_json:
+        _complain(report)
+    if report.failed:
+        if all(failure.error == CopyRefused.__name__ for failure in report.failures):
+            sys.exit(CONFLICT)
+        sys.exit(RETRY if all(failure.retriable for failure in report.failures) else FAILED)
+    if report.halted:
+        sys.exit(HALTED)
+
+
+def _complain(report: CopyReport) -> None:
+    for partition, gap in sorted(report.gaps.items()):
+        click.echo(f"partition {partition} of the log: {gap}", err=True)
+    if report.halted:
+        names = ", ".join(map(plain, report.halted_ids[:SHOWN_FAILURES]))
+        click.echo(f"halted, so copied up to the record that halts them: {report.halted:,}: {names}", err=True)
+    for failure in report.failures[:SHOWN_FAILURES]:
+        click.echo(f"error: {plain(failure.reason)}", err=True)
+    if report.failed > SHOWN_FAILURES:
+        click.echo(f"and {report.failed - SHOWN_FAILURES:,} more", err=True)
+
+
+@journal.command(
+    cls=CliCommand, examples=["everlog journal retire orders", "everlog journal retire orders --force --json"]
+)
+@click.argument("topic")
+@click.option("--force", is_flag=True, help="Also a topic whose log is sound, if all of it is in the tables.")
+@with_log()
+async def retire(log: Everlog, settings: CliSettings, /, topic: str, force: bool) -> None:
+    """Retire a topic whose log is gone or another one, for good.
+
+    The pipeline leaves it out, views by tag wait for it no longer, appends to it are refused. Its journals can still be
+    read, and copied. There is no way back: to go on, copy its journals into a new topic.
+    """
+    found = await log.retire(topic, force=force)
+    lost = f"; {found.unreplicated:,} records of its log are not in the tables" if found.unreplicated else ""
+    text = f"{topic} is retired since {moment(found.since_ms)} UTC: it can be read and copied, not written to{lost}"
+    show(settings.as_json, msgspec.to_builtins(found), text)
+
+
+@click.command(cls=CliCommand, examples=["everlog expire", "everlog expire --day 2030-01-31 --topic carts"])
+@click.option(
+    "--day", type=click.DateTime(["%Y-%m-%d"]), metavar="YYYY-MM-DD", help="As if it were this day.  [today, UTC]"
+)
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
+@with_log()
+async def expire(log: Everlog, settings: CliSettings, /, day: datetime | None, topics: tuple[str, ...]) -> None:
+    """Purge the journals whose day has come.
+
+    A journal expires when its last append said so (--expire-after). 'everlog up' does this by itself every hour.
+    """
+    wanted = None if day is None else day.replace(tzinfo=UTC).date()
+    report = await log.expire(day=wanted, topics=list(topics) or None)
+    lines = [f"{topic}: {count:,} journals purged" for topic, count in report.purged.items()]
+    lines += [f"{topic}: {count:,} old markers dropped" for topic, count in report.markers.items() if count]
+    show(settings.as_json, msgspec.to_builtins(report), "\n".join(lines) or "there are no topics")
+    if report.failed:
+        for topic, reason in report.failed.items():
+            click.echo(f"error: {topic}: {reason}", err=True)
+        sys.exit(FAILED)

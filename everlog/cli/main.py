@@ -7,20 +7,15 @@ import click
 from everlog.cli.cluster import cluster
 from everlog.cli.commands import Root
 from everlog.cli.docs import docs
-from everlog.cli.expire import expire
-from everlog.cli.journal import journal
-from everlog.cli.projections import projections
+from everlog.cli.journal import expire, journal
+from everlog.cli.projections import projections, verify
 from everlog.cli.quarantine import quarantine
 from everlog.cli.queue import queue
-from everlog.cli.rebuild import add_to as add_rebuild
-from everlog.cli.run import replicate, up
-from everlog.cli.serve import serve
+from everlog.cli.run import replicate, serve, up
 from everlog.cli.snapshot import snapshot
 from everlog.cli.status import status
 from everlog.cli.tags import tags
 from everlog.cli.token import token
-from everlog.cli.topics import add_to as add_topics
-from everlog.cli.verify import verify
 from everlog.cli.work import work
 from everlog.version import __version__
 
@@ -53,8 +48,6 @@ def main() -> None:
     """
 
 
-add_rebuild(projections)
-add_topics(journal)
 for _command in (
     up,
     serve,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from everlog.core.events import EventRecord
 from everlog.core.values import Position
@@ -116,3 +119,13 @@ class TableRows:
         if self._room is not None and len(line) > self._room:
             return line[: self._room - 1] + "…"
         return line
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar on a terminal while work lasts; the function takes how much is done, and of how much, if that is known."""
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,20 +1,23 @@
-"""`everlog projections …`: run projections, look at them, tell them what to do."""
+"""`everlog projections …`: run projections, look at them, tell them what to do; rebuild and verify their views."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.output import TableRows, encode, moment, plain, show
+from everlog.cli.exit_codes import FAILED
+from everlog.cli.output import TableRows, encode, moment, plain, progress_bar, show
 from everlog.cli.settings import CliSettings, with_log
 from everlog.cli.status import stop_signals
 from everlog.errors import InvalidOffset, InvalidProjection
+from everlog.projections.copies import Copies, CopyRequest, Difference
 from everlog.projections.offsets import Offset, parse
 from everlog.projections.offsets import show as show_offset
 from everlog.projections.port import ANYTHING, Anything, ProjectionDeadLetter
@@ -28,7 +31,9 @@ key_option = click.option("--key", metavar="KEY", help="Which instance.  [the on
 type_option = click.option(
     "--type", "kind", type=click.Choice([*TYPES, "map"]), default="long", help="What the offset is.  [long]"
 )
-wait_option = click.option("--wait", type=float, metavar="SECONDS", help="Wait until its owner obeys, at most so long.")
+wait_option = click.option(
+    "--wait", type=float, metavar="SECONDS", help="Wait until its owner obeys, at most this long."
+)
 app_option = click.option(
     "--app", metavar="APP", help="Where the projection is declared, as module:attribute.  [[projections] app]"
 )
@@ -259,7 +264,7 @@ async def forget(log: Everlog, settings: CliSettings, /, name: str, key: str | N
 @projections.command(cls=CliCommand, examples=["everlog projections wait carts orders:3:42"])
 @name_argument
 @click.argument("token")
-@click.option("--timeout", type=float, default=30.0, metavar="SECONDS", help="Give up after so long.  [30]")
+@click.option("--timeout", type=float, default=30.0, metavar="SECONDS", help="Give up after this long.  [30]")
 @with_log()
 async def wait(log: Everlog, settings: CliSettings, /, name: str, token: str, timeout: float) -> None:  # noqa: ASYNC109
     """Wait until the view has what a token stands for."""
@@ -270,3 +275,186 @@ async def wait(log: Everlog, settings: CliSettings, /, name: str, token: str, ti
 def _done(settings: CliSettings, name: str, key: str | None, what: str, **facts: Any) -> None:
     document = {"name": name, "key": key, **facts}
     show(settings.as_json, document, f"{plain(name)}{'' if key is None else ' ' + plain(key)}: {what}")
+
+
+@projections.command(
+    cls=CliCommand,
+    examples=["everlog projections rebuild owed --app shop.views:app", "everlog projections rebuild owed --request"],
+)
+@name_argument
+@app_option
+@click.option(
+    "--schema",
+    type=click.File(),
+    help="A file with statements, ended by ;, that make tables which shall look different from now on.",
+)
+@click.option("--follow", is_flag=True, help="Keep the copy up to date until it is switched to or aborted.")
+@click.option("--request", is_flag=True, help="Leave it to the process that runs the projection; it follows, too.")
+@with_log()
+async def rebuild(
+    log: Everlog,
+    settings: CliSettings,
+    /,
+    name: str,
+    app: str | None,
+    schema: IO[str] | None,
+    follow: bool,
+    request: bool,
+) -> None:
+    """Fill a second copy of a view from the beginning, beside the running one.
+
+    Readers see the old copy until 'switch'. A rebuild that was cut off goes on where it was.
+    """
+    if request:
+        if app is not None or schema is not None or follow:
+            raise click.UsageError(
+                "--request leaves it to the process that runs the projection: without the other options"
+            )
+        copies = await log.projections.request_rebuild(name)
+        show(settings.as_json, copies_document(name, copies), asked(name, "a second copy"))
+        return
+    projection = declared(log, name, app)
+    create = [] if schema is None else [one for one in schema.read().split(";") if one.strip()]
+    handled = 0
+    with progress_bar("events") as progress:
+
+        def told(done: int, waiting: int | None) -> None:
+            nonlocal handled
+            handled = done
+            progress(done, None if waiting is None else done + waiting)
+
+        number = await log.projections.rebuild(projection, create=create, told=told, follow=follow)
+    filled = {"name": name, "copy": number, "handled": handled}
+    text = (
+        f"copy {number} is filled, {handled:,} events; 'everlog projections switch {plain(name)}' lets readers see it"
+    )
+    show(settings.as_json, filled, f"{plain(name)}: {text}")
+
+
+@projections.command(cls=CliCommand, examples=["everlog projections copies owed --json"])
+@name_argument
+@with_log()
+async def copies(log: Everlog, settings: CliSettings, /, name: str) -> None:
+    """Say which copies of a view there are, and how far a rebuild or verification is that was asked for."""
+    await log.projections.check_view(name)
+    found = await log.projections.copies(name)
+    show(settings.as_json, copies_document(name, found), "\n".join(_copies_lines(name, found)))
+
+
+def asked(name: str, what: str) -> str:
+    """What to print when something that needs the handler was requested."""
+    return (
+        f"{plain(name)}: {what} is requested; the process that runs it does that ('everlog projections run'), and "
+        f"'everlog projections copies {plain(name)}' says how far it is"
+    )
+
+
+def difference_line(one: Difference) -> str:
+    same = "as counted again" if one.equal else f"lacks {one.missing} rows and has {one.surplus} too many"
+    return f"{plain(one.table)}: {one.rows} rows, {same}"
+
+
+def _copies_lines(name: str, found: Copies) -> Iterator[str]:
+    parts = [f"copy {found.current} is read"]
+    if found.building is not None:
+        parts.append(f"copy {found.building} is {'filled' if found.filled else 'being filled'}")
+    if found.previous is not None:
+        parts.append(f"copy {found.previous} is kept to go back to")
+    yield f"{plain(name)}: {', '.join(parts)}"
+    for kind, request in (("rebuild", found.rebuild), ("verification", found.verify)):
+        if request is not None:
+            yield f"{kind}: {_request_line(request)}"
+            yield from (f"  {difference_line(one)}" for one in request.differences)
+
+
+def _request_line(request: CopyRequest) -> str:
+    if request.state == "waiting":
+        return f"asked for at {moment(request.asked_ms)}; it begins when a process with the projection runs"
+    if request.state == "running":
+        return f"running, {request.handled:,} of {'?' if request.total is None else f'{request.total:,}'} events"
+    ended = moment(request.ended_ms or 0)
+    return f"done at {ended}" if request.error is None else f"failed at {ended}: {plain(request.error)}"
+
+
+@projections.command(
+    cls=CliCommand, examples=["everlog projections switch owed", "everlog projections switch owed --back"]
+)
+@name_argument
+@click.option("--back", is_flag=True, help="Go back to the copy that was read before.")
+@with_log()
+async def switch(log: Everlog, settings: CliSettings, /, name: str, back: bool) -> None:
+    """Let readers and runners go to the copy that was filled. The old one stays for a way back."""
+    copies = await log.projections.switch(name, back=back)
+    show(settings.as_json, copies_document(name, copies), f"{plain(name)}: copy {copies.current} is read from now on")
+
+
+@projections.command(cls=CliCommand)
+@name_argument
+@with_log()
+async def abort(log: Everlog, settings: CliSettings, /, name: str) -> None:
+    """Drop the copy that is being built."""
+    copies = await log.projections.abort(name)
+    show(
+        settings.as_json,
+        copies_document(name, copies),
+        f"{plain(name)}: the copy is dropped, copy {copies.current} stays",
+    )
+
+
+def copies_document(name: str, copies: Copies) -> dict[str, Any]:
+    """Copies as JSON."""
+    return {"name": name, **copies.shown()}
+
+
+@click.group(cls=Group)
+def verify() -> None:
+    """Count again, and compare with what is there."""
+
+
+@verify.command(
+    cls=CliCommand,
+    examples=[
+        "everlog verify projection owed --app shop.views:app --table owed",
+        "everlog verify projection owed --request",
+    ],
+)
+@name_argument
+@app_option
+@click.option("--table", "tables", multiple=True, metavar="TABLE", help="A table; may be repeated.  [all it declares]")
+@click.option("--request", is_flag=True, help="Leave it to the process that runs the projection.")
+@click.option("--cancel", is_flag=True, help="Stop what was asked for with --request, or forget what it found.")
+@with_log()
+async def projection(
+    log: Everlog,
+    settings: CliSettings,
+    /,
+    name: str,
+    app: str | None,
+    tables: tuple[str, ...],
+    request: bool,
+    cancel: bool,
+) -> None:
+    """Run a projection again from the beginning, into a copy, and compare tables of its view.
+
+    Exit code 1 if they differ. On Cassandra the projection is paused meanwhile.
+    """
+    if request or cancel:
+        if (request and cancel) or app is not None or tables:
+            raise click.UsageError("--request or --cancel, without the other options: it compares all declared tables")
+        await _ask(log, settings, name, cancel)
+        return
+    differences = await log.projections.verify(declared(log, name, app), *tables)
+    for one in differences:
+        show(settings.as_json, one._asdict(), difference_line(one))
+    if not all(one.equal for one in differences):
+        raise click.exceptions.Exit(FAILED)
+
+
+async def _ask(log: Everlog, settings: CliSettings, name: str, cancel: bool) -> None:
+    if cancel:
+        await log.projections.check_view(name)
+        copies = await log.projections.cancel_verify(name)
+        show(settings.as_json, copies_document(name, copies), f"{plain(name)}: no verification is asked for any more")
+    else:
+        copies = await log.projections.request_verify(name)
+        show(settings.as_json, copies_document(name, copies), asked(name, "a verification"))

@@ -8,7 +8,7 @@ import click
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.exits import NotFound
+from everlog.cli.exit_codes import NotFound
 from everlog.cli.journal import id_argument, topic_argument
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.settings import CliSettings, with_log

@@ -12,7 +12,7 @@ import click
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.exits import FAILED, NotFound
+from everlog.cli.exit_codes import FAILED, NotFound
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.payload import PayloadOptions, payload_options
 from everlog.cli.settings import CliSettings, with_log
@@ -48,9 +48,9 @@ def queue() -> None:
 @key_argument
 @payload_options
 @click.option("--priority", metavar="P", help="0 (first) to 255 (last), or a name such as new-page.  [128]")
-@click.option("--delay", metavar="DURATION", help="Not before so long from now: '10s'.")
+@click.option("--delay", metavar="DURATION", help="Not before this much time from now: '10s'.")
 @click.option("--at", metavar="TIME", help="Not before this time: 2026-12-24T18:00:00Z.")
-@click.option("--expires", metavar="WHEN", help="Not after: a time, or so long from now: '1h'.")
+@click.option("--expires", metavar="WHEN", help="Not after: a time, or how long from now: '1h'.")
 @with_log(create=True)
 async def put(
     log: Everlog,
@@ -109,7 +109,7 @@ async def peek(log: Everlog, settings: CliSettings, /, name: str, limit: int, ke
 async def claim(log: Everlog, settings: CliSettings, /, name: str, limit: int, lease: str | None, owner: str) -> None:
     """Take jobs out by hand; 'everlog queue done' ends them.
 
-    Prints a handle for each, ENTRY/TOKEN. Whoever does not end a job in time loses it, and it runs again.
+    Prints a handle for each, ENTRY/TOKEN. A job that is not ended in time is lost to its owner, and runs again.
     """
     jobs = await log.queue(name).claim(limit, owner=owner, lease=lease)
     if settings.as_json:
@@ -214,7 +214,7 @@ async def revive(log: Everlog, settings: CliSettings, /, name: str, entry: int |
 @click.option("--ack", metavar="REASON", help="Close the flag with this reason.")
 @with_log()
 async def flags(log: Everlog, settings: CliSettings, /, name: str, ack: str | None) -> None:
-    """Show what somebody should look at: dead letters, jobs that fail for ever, clocks that are wrong.
+    """Show what needs attention: dead letters, jobs that fail for ever, clocks that are wrong.
 
     Ends with exit code 1 if a flag is open, for scripts that watch.
     """

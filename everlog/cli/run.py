@@ -1,24 +1,24 @@
-"""`everlog up` and `everlog replicate`: the pipeline, and what runs beside it."""
+"""`everlog up`, `everlog serve` and `everlog replicate`: the pipeline, the server, and what runs beside them."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
-from everlog.cli.exits import FAILED, INTERRUPTED
+from everlog.cli.exit_codes import FAILED, INTERRUPTED
 from everlog.cli.output import encode, show
 from everlog.cli.projections import load_app
 from everlog.cli.sample import holds_sample, load_sample
-from everlog.cli.serve import ServerOptions, server_options
 from everlog.cli.settings import CliSettings, with_log
 from everlog.cli.status import document, plain_line, stop_signals, watch_status
 from everlog.errors import MissingExtra, ReplicationFailed
@@ -29,13 +29,67 @@ from everlog.runtime.service import Service
 if TYPE_CHECKING:
     from everlog.pipeline.replicator import Replicator
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 once_option = click.option("--once", is_flag=True, help="End when all that is in the log now is replicated.")
 timeout_option = click.option(
-    "--timeout", "patience", type=float, metavar="SECONDS", help="With --once: give up after so long."
+    "--timeout", "patience", type=float, metavar="SECONDS", help="With --once: give up after this long."
 )
 loss_option = click.option(
     "--accept-loss", is_flag=True, help="Go on although records that were not replicated are gone from the log."
 )
+_SERVER_OPTIONS = (
+    click.option("--host", metavar="ADDRESS", help="Where the server listens.  [127.0.0.1]"),
+    click.option("--port", type=click.IntRange(0, 65_535), metavar="N", help="At which port; 0: any.  [8080]"),
+    click.option("--writable", is_flag=True, help="Without tokens: let the console act, not only show."),
+    click.option("--anonymous", is_flag=True, help="Let every client in at a public address, without tokens."),
+)
+
+
+def server_options(command: F) -> F:
+    """Where the server listens, and whom it lets in."""
+    decorated: Any = command
+    for option in reversed(_SERVER_OPTIONS):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """What was said about the server; what was not comes from `[server]`."""
+
+    host: str | None = None
+    port: int | None = None
+    writable: bool = False
+    anonymous: bool = False
+
+    @asynccontextmanager
+    async def serving(self, log: Everlog, *, any_port: bool = False) -> AsyncIterator[str]:
+        """The server at work. `any_port`: if the usual port is taken and none was asked for, another one will do."""
+        from everlog.console.server import serving
+
+        config = log.config.server
+        host, port = self.host or config.host, config.port if self.port is None else self.port
+        any_port = any_port and self.port is None
+        async with serving(
+            log, host=host, port=port, any_port=any_port, writable=self.writable, anonymous=self.anonymous
+        ) as url:
+            yield url
+
+
+@click.command(cls=CliCommand, examples=["everlog serve", "everlog serve --port 9000 --data /var/lib/everlog"])
+@server_options
+@with_log(create=True)
+async def serve(log: Everlog, settings: CliSettings, /, **options: Any) -> None:
+    """Serve journals, tags, projections, queues and documents over HTTP, until Ctrl-C."""
+    with stopping(settings) as stop:
+        async with ServerOptions(**options).serving(log) as url:
+            show(
+                settings.as_json,
+                {"url": url},
+                f"Everlog in {log.config.where} serves {url} ({url}/openapi)",
+            )
+            await stop.wait()
 
 
 @click.command(

@@ -79,11 +79,11 @@ async def holds_sample(log: Everlog) -> bool:
 
 
 async def load_sample(log: Everlog) -> SampleReport | None:
-    """Fill a new log; None, and nothing done, if it holds anything already, or somebody else is just filling it."""
+    """Fill a new log; None, and nothing done, if it holds anything already, or another process is just filling it."""
     if await log.topics():
         return None
     orders, carts, accounts = log.journal("orders"), log.journal("carts"), log.journal("accounts")
-    try:  # of those who come together, one wins the first event, and tells the rest
+    try:  # of processes that start together, one wins the first event, and writes the rest
         await orders.append("order-1", next(_order(1)), expected=0)
     except Conflict:
         return None

@@ -15,7 +15,7 @@ import msgspec
 from click.core import ParameterSource
 
 from everlog.api import Everlog
-from everlog.cli.exits import NotFound
+from everlog.cli.exit_codes import NotFound
 from everlog.cli.logs import FORMATS, LEVELS
 from everlog.client import connect
 from everlog.config import Config, load_config

@@ -101,10 +101,10 @@ async def list_(log: Everlog, settings: CliSettings, /, topic: str, journal_id: 
 @with_log()
 async def delete(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str, **options: Any) -> None:
     """Delete states."""
-    seq_nr, most, everything = options["seq_nr"], options["max_seq_nr"], options["everything"]
-    if [seq_nr is not None, most is not None, everything].count(True) != 1:
+    seq_nr, max_seq_nr, everything = options["seq_nr"], options["max_seq_nr"], options["everything"]
+    if [seq_nr is not None, max_seq_nr is not None, everything].count(True) != 1:
         raise click.UsageError("which states? Give one of --seq-nr, --max-seq-nr, --all")
-    criteria = Criteria(max_seq_nr=MAX_SEQ_NR if most is None else most)
+    criteria = Criteria(max_seq_nr=MAX_SEQ_NR if max_seq_nr is None else max_seq_nr)
     count = await log.journal(topic).snapshots.delete(journal_id, seq_nr=seq_nr, criteria=criteria)
     document = {"topic": topic, "id": journal_id, "deleted": count}
     show(settings.as_json, document, f"deleted {count} state{'' if count == 1 else 's'} of {plain(journal_id)}")

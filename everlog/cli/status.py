@@ -19,18 +19,18 @@ from rich.text import Text
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
-from everlog.cli.exits import INTERRUPTED
+from everlog.cli.exit_codes import INTERRUPTED
 from everlog.cli.output import encode, moment, plain
 from everlog.cli.settings import CliSettings, with_log
 from everlog.errors import StorageFailed
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 
-LIVE_SECONDS = 0.5
-PLAIN_SECONDS = 3.0
-PATIENCE_SECONDS = 15.0
+LIVE_S = 0.5
+PLAIN_S = 3.0
+PATIENCE_S = 15.0
 SHOWN_TOPICS = 3
 SHOWN_MS = 0.5
-SILENT_SECONDS = 10.0
+SILENT_S = 10.0
 
 
 @click.command(cls=CliCommand, examples=["everlog status --watch", "everlog status --json | jq .lag"])
@@ -160,7 +160,7 @@ def _service(name: str, last: dict[str, Any]) -> Text:
 def _node(node: dict[str, Any], now_ms: int) -> Text:
     """A server that shares the documents; one that was silent for long is dead, and its row goes soon."""
     silent = (now_ms - node["seen_ms"]) / 1000
-    late = f", silent for {silent:,.0f} s" if silent > SILENT_SECONDS else ""
+    late = f", silent for {silent:,.0f} s" if silent > SILENT_S else ""
     style = "yellow" if late or node["state"] != "active" else ""
     return Text(f"node      {plain(node['address'])} {node['state']}{late}", style=style)
 
@@ -249,15 +249,15 @@ def stop_signals(message: str = "") -> Iterator[asyncio.Event]:
 
 
 async def _statuses(log: Everlog, stop: asyncio.Event, every: float) -> AsyncIterator[Status | str]:
-    """The status now and then every so many seconds, the last time when it is over; or why there is none."""
+    """The status now and every `every` seconds, the last time when `stop` is set; or why there is none."""
     while True:
         over = stop.is_set()
         try:
-            yield await asyncio.wait_for(log.status(), PATIENCE_SECONDS)
+            yield await asyncio.wait_for(log.status(), PATIENCE_S)
         except StorageFailed as error:
             yield str(error)  # servers come back, and the pipeline waits for them
         except TimeoutError:
-            yield f"no answer in {PATIENCE_SECONDS:g} s"
+            yield f"no answer in {PATIENCE_S:g} s"
         if over:
             return
         try:
@@ -271,15 +271,15 @@ async def watch_status(log: Everlog, settings: CliSettings, stop: asyncio.Event,
     """Show what flows until `stop`: live on a terminal, else a line whenever something changed."""
     console = Console()
     if settings.as_json:
-        async for found in _statuses(log, stop, PLAIN_SECONDS):
+        async for found in _statuses(log, stop, PLAIN_S):
             click.echo(encode({"error": found} if isinstance(found, str) else document(found)))
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            async for found in _statuses(log, stop, LIVE_SECONDS):
+            async for found in _statuses(log, stop, LIVE_S):
                 live.update(_unknown(found) if isinstance(found, str) else render(found, verbose=verbose), refresh=True)
     else:
         last = ""
-        async for found in _statuses(log, stop, PLAIN_SECONDS):
+        async for found in _statuses(log, stop, PLAIN_S):
             line = _unknown(found).plain if isinstance(found, str) else plain_line(found)
             if line != last:
                 click.echo(line)

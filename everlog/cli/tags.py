@@ -10,13 +10,11 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.exits import FAILED
-from everlog.cli.output import TableRows, encode, event_document, moment, payload_text, plain, show
+from everlog.cli.exit_codes import FAILED
+from everlog.cli.output import TableRows, encode, event_document, moment, payload_text, plain, progress_bar, show
 from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.tags.tag import TaggedEvent
 
@@ -101,7 +99,7 @@ def _row(event: TaggedEvent) -> list[str]:
 @tag_argument
 @after_option
 @since_option
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many events.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N events.")
 @with_log()
 async def read(
     log: Everlog, settings: CliSettings, /, tag: str, after: str | None, since: datetime | None, limit: int | None
@@ -145,16 +143,8 @@ def rebuild(context: click.Context, names: tuple[str, ...], topics: tuple[str, .
     from everlog.tags.spark.rebuild import rebuild as run
 
     settings = context.ensure_object(CliSettings)
-    console = Console(stderr=True)
-    columns = (TextColumn("journals"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("", total=None)
-        done = run(
-            settings.open().config,
-            tags=names or None,
-            topics=topics or None,
-            progress=lambda journals, known: progress.update(task, completed=journals, total=known),
-        )
+    with progress_bar("journals") as progress:
+        done = run(settings.open().config, tags=names or None, topics=topics or None, progress=progress)
     text = f"looked at {done.journals:,} journals, put back {done.rows:,} rows"
     show(settings.as_json, {"journals": done.journals, "rows": done.rows}, text)
 

@@ -86,7 +86,7 @@ def list_() -> None:
         ]
     )
     if not found:
-        click.echo("no tokens: everybody on this machine may use the server, and nobody else")
+        click.echo("no tokens: every program on this machine may use the server, and no other")
 
 
 @token.command(cls=CliCommand, examples=["everlog token revoke ci"])

@@ -11,7 +11,9 @@ from everlog.cluster.cql import Cql, CqlError
 from everlog.cluster.jars import HERE, find_jars
 from everlog.cluster.java import Java, find_java
 from everlog.cluster.server import Server
-from everlog.cluster.state import Login, ServerState, write_private
+from everlog.cluster.state import Login, Logins, ServerState, write_private
+from everlog.errors import ClusterFailed
+from everlog.runtime.statements import load_statements
 
 VERSIONS = (17, 11)
 JAVA_VARIABLE = "EVERLOG_CASSANDRA_JAVA_HOME"
@@ -74,7 +76,7 @@ class CassandraNode(Server):
         return self._reads_from(1)
 
     def is_joined(self) -> bool:
-        """Whether it knows that the others are there, so that a quorum is to be had."""
+        """Whether it knows that the others are there, so that a quorum can be reached."""
         return self._reads_from(min(3, self._state.nodes))
 
     def _reads_from(self, nodes: int) -> bool:
@@ -86,7 +88,7 @@ class CassandraNode(Server):
         return True
 
     def connect(self, login: Login | None = None) -> Cql:
-        """A connection, as the administrator if nobody else is named."""
+        """A connection, as the administrator if no other login is given."""
         logins = self._state.logins
         if logins is None:
             return Cql(self.host, self.ports[0])
@@ -98,6 +100,23 @@ class CassandraNode(Server):
                 raise
         # A new node knows only the super user that Cassandra begins with.
         return Cql(self.host, self.ports[0], login=secure.CASSANDRA_DEFAULT, tls=tls)
+
+    def grant(self, logins: Logins) -> None:
+        """Let the application work with any keyspace. Doing it again changes nothing.
+
+        The super user that every Cassandra begins with makes ours, which then shuts it out.
+        """
+        statements = load_statements("everlog.cluster", "rights.cql")
+        replicas = min(3, self._state.nodes)
+        try:
+            with self.connect() as first:
+                for name in ("keep_roles_on_all", "create_admin"):
+                    first.query(statements[name].format(replicas=replicas, login=logins.admin))
+            with self.connect(logins.admin) as admin:
+                for name in ("create_application", "grant_application", "shut_out_default"):
+                    admin.query(statements[name].format(login=logins.application))
+        except (OSError, CqlError) as error:
+            raise ClusterFailed(f"{self.name} did not take the roles: {error}: try again") from error
 
     def _settings(self) -> dict[str, Any]:
         state = self._state

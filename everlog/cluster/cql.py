@@ -13,7 +13,7 @@ from everlog.cluster.state import Login
 _ERROR, _STARTUP, _READY, _AUTHENTICATE, _QUERY, _AUTH_RESPONSE, _AUTH_SUCCESS = 0, 1, 2, 3, 7, 15, 16
 _HEADER = struct.Struct(">BBhBi")
 _BAD_CREDENTIALS = 0x0100
-PATIENCE = 10.0
+PATIENCE_S = 10.0
 
 
 class CqlError(Exception):
@@ -32,7 +32,7 @@ class Cql:
     """A connection to one node: `with Cql(host, port) as cql: cql.query("SELECT …")`."""
 
     def __init__(self, host: str, port: int, *, login: Login | None = None, tls: ssl.SSLContext | None = None) -> None:
-        self._socket = socket.create_connection((host, port), timeout=PATIENCE)
+        self._socket = socket.create_connection((host, port), timeout=PATIENCE_S)
         try:
             if tls is not None:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=host)

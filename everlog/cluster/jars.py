@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 POM = HERE / "pom.xml"
 _DOWNLOADED = re.compile(r"Downloaded from .*/([^/ ]+\.jar) ")
 # Maven waits half an hour for a server that went silent. The first two are for Maven 3.8 and older.
-_PATIENCE = (
+_MAVEN_TIMEOUTS = (
     "-Dmaven.wagon.rto=60000",
     "-Dmaven.wagon.http.connectionTimeout=20000",
     "-Daether.connector.requestTimeout=60000",
@@ -72,7 +72,7 @@ def cache_folder() -> Path:
 
 @contextmanager
 def exclusively(path: Path) -> Iterator[None]:
-    """One process at a time. Its holder may remove the file: whoever waited for that one waits for the next."""
+    """One process at a time. Its holder may remove the file: a process that waited for that one waits for the next."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as lock:
@@ -107,7 +107,7 @@ def _bring(profile: str, digests: dict[str, str], folder: Path, progress: Downlo
         brought = Path(scratch) / "jars"
         _run_maven(maven, profile, digests, brought, progress)
         _check(digests, brought)
-        shutil.rmtree(folder, ignore_errors=True)  # somebody tidied the cache
+        shutil.rmtree(folder, ignore_errors=True)  # an incomplete one, after the cache was tidied
         brought.replace(folder)
     progress(_title(profile), len(digests), len(digests))
 
@@ -127,7 +127,7 @@ def _run_maven(maven: str, profile: str, digests: dict[str, str], target: Path, 
     """What Maven has already it copies at the end without a word; what it downloads it names."""
     done: set[str] = set()
     progress(_title(profile), 0, len(digests))
-    command = [maven, "-B", "-f", str(POM), "validate", f"-P{profile}", f"-DoutputDirectory={target}", *_PATIENCE]
+    command = [maven, "-B", "-f", str(POM), "validate", f"-P{profile}", f"-DoutputDirectory={target}", *_MAVEN_TIMEOUTS]
     lines: list[str] = []
     with subprocess.Popen(  # noqa: S603
         command,
@@ -184,4 +184,4 @@ def _title(profile: str) -> str:
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Nobody watches."""
+    """Progress that is not shown."""

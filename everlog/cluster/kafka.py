@@ -12,8 +12,8 @@ from everlog.cluster.jars import HERE, find_jars
 from everlog.cluster.java import Java, find_java
 from everlog.cluster.processes import run_to_end
 from everlog.cluster.server import Server
-from everlog.cluster.state import ServerState, write_private
-from everlog.errors import MissingExtra
+from everlog.cluster.state import Logins, ServerState, write_private
+from everlog.errors import ClusterFailed, MissingExtra
 
 VERSIONS = range(17, 100)
 HEAP = "384m"
@@ -53,6 +53,36 @@ class Broker(Server):
             return False
         return len(known) == self._state.nodes
 
+    def grant(self, logins: Logins) -> None:
+        """Let the application work with any topic. Doing it again changes nothing."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import (
+            AclBinding,
+            AclOperation,
+            AclPermissionType,
+            ResourcePatternType,
+            ResourceType,
+        )
+
+        rights = [
+            (ResourceType.TOPIC, "*", AclOperation.ALL),
+            (ResourceType.GROUP, "*", AclOperation.ALL),
+            (ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE),  # "broker" stands for the cluster here
+            (ResourceType.BROKER, "kafka-cluster", AclOperation.DESCRIBE_CONFIGS),
+            (ResourceType.BROKER, "kafka-cluster", AclOperation.CREATE),
+        ]
+        user = f"User:{logins.application.user}"
+        rules = [
+            AclBinding(kind, name, ResourcePatternType.LITERAL, user, "*", operation, AclPermissionType.ALLOW)
+            for kind, name, operation in rights
+        ]
+        admin = admin_client(self._state, self.address, self._cluster_folder)
+        try:
+            for answer in admin.create_acls(rules, request_timeout=30).values():
+                answer.result()
+        except KafkaException as error:
+            raise ClusterFailed(f"{self.name} did not take the application's rights: {error}: try again") from error
+
     def _format(self, java: Java, jars: Path, settings: Path) -> None:
         """Give the empty folder the cluster's id, and the first users."""
         tool = [str(java.program), "-cp", str(jars), "kafka.tools.StorageTool", "format"]
@@ -90,7 +120,7 @@ class Broker(Server):
             "share.coordinator.state.topic.num.partitions": 4,
             "share.coordinator.state.topic.replication.factor": replicas,
             "share.coordinator.state.topic.min.isr": in_sync,
-            # A third of the heap by default, for topics that nobody here compacts.
+            # A third of the heap by default, for compaction, which no topic here uses.
             "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
         }
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from everlog.cluster import rights
 from everlog.cluster.cassandra import CassandraNode, find_cassandra_java
 from everlog.cluster.jars import DownloadProgress, exclusively, find_jars, silent
 from everlog.cluster.kafka import Broker, check_client, find_kafka_java
@@ -20,8 +19,8 @@ from everlog.cluster.state import ServerState, check_nodes, load_state, new_stat
 from everlog.config import CONFIG_FILE, Config, load_config, prepare_folder
 from everlog.errors import InvalidConfig, MissingProgram
 
-START_SECONDS = 180.0
-STOP_SECONDS = 30.0
+START_S = 180.0
+STOP_S = 30.0
 _SPARK = "spark"  # what the pipeline keeps
 
 
@@ -81,9 +80,11 @@ class LocalCluster:
             # Brokers find each other, so they begin together; nodes join one after the other.
             _start([[*brokers, nodes[0]], *([node] for node in nodes[1:])], progress)
             for node in nodes:
-                node.wait(START_SECONDS, until=node.is_joined)
+                node.wait(START_S, until=node.is_joined)
             if not self.config_file.exists():
-                rights.grant(state, brokers, nodes, self.folder)
+                if state.logins is not None:
+                    brokers[0].grant(state.logins)
+                    nodes[0].grant(state.logins)
                 self._write_config(state, brokers, nodes)
         return load_config(self.config_file)
 
@@ -141,7 +142,7 @@ class LocalCluster:
         return state
 
     def _wipe(self) -> None:
-        """Remove what this class made and nothing else: the folder may be somebody's home."""
+        """Remove what this class made and nothing else: the folder may be a user's home."""
         for server in self.servers():
             shutil.rmtree(server.folder, ignore_errors=True)
         for name in (_SPARK, KEYS):
@@ -194,7 +195,7 @@ def stop(servers: Sequence[Server]) -> None:
     """Ask them all to finish, wait, and end those that do not."""
     for server in servers:
         server.process.ask_to_stop()
-    end = time.monotonic() + STOP_SECONDS
+    end = time.monotonic() + STOP_S
     for server in servers:
         if not server.process.wait_until_gone(max(0.0, end - time.monotonic())):
             server.process.kill()
@@ -229,7 +230,7 @@ def _start(groups: Sequence[Sequence[Server]], progress: DownloadProgress) -> No
                 server.start()
                 started.append(server)
             for server in group:
-                server.wait(START_SECONDS)
+                server.wait(START_S)
                 progress("servers", done := done + 1, total)
     except BaseException:
         stop(started)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-POLL_SECONDS = 0.2
+POLL_S = 0.2
 
 
 class GrowingFile:
@@ -48,7 +48,7 @@ def follow(files: Mapping[str, Path], last: int) -> Iterator[tuple[str, str]]:
         found = [(name, line) for name, file in growing.items() for line in file.new_lines()]
         yield from found
         if not found:
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_S)
 
 
 def _look(path: Path) -> os.stat_result | None:

@@ -14,7 +14,7 @@ import msgspec
 
 from everlog.errors import ClusterFailed
 
-POLL_SECONDS = 0.05
+POLL_S = 0.05
 _FRAME = re.compile(r"\s+(at |\.\.\. \d+ )")
 
 
@@ -75,12 +75,12 @@ class DetachedProcess:
         self.wait_until_gone(30)
 
     def wait_until_gone(self, patience: float) -> bool:
-        """Whether it is gone after at most so long."""
+        """Whether it is gone after at most this many seconds."""
         end = time.monotonic() + patience
         while self.pid is not None:
             if time.monotonic() > end:
                 return False
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_S)
         self._pid_file.unlink(missing_ok=True)
         return True
 
@@ -150,7 +150,7 @@ def _memory(pid: int) -> int | None:
 
 
 def _reap(pid: int) -> None:
-    """A child of this program that ended stays among the processes until somebody asks how it ended."""
+    """A child of this program that ended stays among the processes until its parent asks how it ended."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

@@ -29,7 +29,7 @@ def ca_file(folder: Path) -> Path:
 
 
 def client_context(folder: Path) -> ssl.SSLContext:
-    """Trusts this cluster's servers and nobody else."""
+    """Trusts this cluster's servers and no others."""
     return ssl.create_default_context(cafile=ca_file(folder))
 
 
@@ -43,7 +43,7 @@ def make_keys(java: Java, folder: Path, hosts: list[str], password: str) -> None
 
 
 def _make_keys(java: Java, folder: Path, hosts: list[str], password: str) -> None:
-    (folder / "password").write_text(password)  # keytool reads it there: a command line is for everybody to see
+    (folder / "password").write_text(password)  # keytool reads it there: every user can see a command line
     secret = ["-storepass:file", str(folder / "password"), "-storetype", "PKCS12"]
     authority, server, trust = (["-keystore", str(folder / name)] for name in ("ca.p12", "server.p12", "trust.p12"))
     key = ["-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", _DAYS]

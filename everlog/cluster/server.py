@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from everlog.cluster.logs import GrowingFile
-from everlog.cluster.processes import POLL_SECONDS, DetachedProcess, telling
+from everlog.cluster.processes import POLL_S, DetachedProcess, telling
 from everlog.errors import PortTaken, ServerFailed
 
 LAST_LINES = 3
@@ -65,10 +65,10 @@ class Server(ABC):
             if time.monotonic() > end:
                 self.process.kill()
                 raise self._failed(f"did not answer within {patience:g} s")
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_S)
 
     def listens(self) -> bool:
-        """Whether somebody takes connections at its address."""
+        """Whether its address takes connections."""
         try:
             socket.create_connection((self.host, self.ports[0]), timeout=1).close()
         except OSError:

@@ -14,7 +14,7 @@ import msgspec
 
 from everlog.errors import ClusterFailed, InvalidConfig, NewerVersion
 
-MOST_NODES = 9
+MAX_NODES = 9
 # Below what systems hand out to outgoing connections, so that a port is still free when its server comes back.
 _PORTS = range(20_000, 32_000)
 
@@ -67,8 +67,8 @@ def new_state(nodes: int, *, secure: bool) -> ServerState:
 
 def check_nodes(nodes: int) -> None:
     """More would not fit into most machines."""
-    if not 1 <= nodes <= MOST_NODES:
-        raise InvalidConfig(f"a local cluster has 1 to {MOST_NODES} nodes, not {nodes}")
+    if not 1 <= nodes <= MAX_NODES:
+        raise InvalidConfig(f"a local cluster has 1 to {MAX_NODES} nodes, not {nodes}")
 
 
 def load_state(path: Path) -> ServerState | None:

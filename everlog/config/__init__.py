@@ -51,8 +51,8 @@ class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_append_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_VALUE_BYTES)] = 1024 * 1024
     append_timeout_s: Seconds = 30.0
     page_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1000
-    snapshots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    known_journals: Positive = 10_000
+    max_snapshots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    max_known_journals: Positive = 10_000
     unique_seq_nrs: bool = True
     correlate_events: bool = True
 
@@ -143,8 +143,8 @@ class KafkaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_record_bytes: Positive = 4 * 1024 * 1024
     linger_ms: Annotated[float, msgspec.Meta(ge=0)] = 1.0
     request_timeout_s: Seconds = 10.0
-    tail_records: Positive = 200_000
-    tail_bytes: Positive = 64 * 1024 * 1024
+    max_tail_records: Positive = 200_000
+    max_tail_bytes: Positive = 64 * 1024 * 1024
     tls: bool = False
     ca_file: str | None = None
     cert_file: str | None = None
@@ -240,7 +240,7 @@ Scope = Literal["read", "write", "admin"]
 
 
 class TokenConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[server.tokens]]`: who may do what. `everlog token new --print` makes such an entry; the token is not in it."""
+    """`[[server.tokens]]`: who may do what. `everlog token new --toml` prints such an entry; the token is not in it."""
 
     id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{12}$")]
     hash: Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
@@ -250,7 +250,7 @@ class TokenConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[server]`: where the server listens, whom it lets in, and how long it waits for anybody."""
+    """`[server]`: where the server listens, whom it lets in, and how long it waits for a client."""
 
     host: str = "127.0.0.1"
     cluster_token: Annotated[str, msgspec.Meta(min_length=16)] | None = None

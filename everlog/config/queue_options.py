@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from everlog.core.time_span import Duration, duration_text, milliseconds
+from everlog.core.duration import Duration, duration_text, milliseconds
 from everlog.errors import InvalidConfig, InvalidInput
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")

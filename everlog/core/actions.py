@@ -65,7 +65,7 @@ class Copied(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_default
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Events up to `to` are gone. With `copied` it only begins a journal, the copy of one that had lost so many."""
+    """Events up to `to` are gone. With `copied` it only begins a journal: a copy whose first events are gone."""
 
     to: int
     origin: str | None = None
@@ -83,7 +83,7 @@ class Purge(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Nothing; somebody watches for it."""
+    """Changes nothing; its writer watches the log for it."""
 
     id: str
     origin: str | None = None

@@ -1,4 +1,4 @@
-"""Buckets: the rows of a tag are stored by stretches of time, so that no partition of the store grows for ever."""
+"""Buckets: the rows of a tag are stored by ranges of time, so that no partition of the store grows for ever."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from everlog.core.timeuuid import TimeUuid, end_of, start_of
 from everlog.errors import InvalidConfig
 
 SIZES = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1_000}
-LONGEST = max(SIZES.values())
+MAX_BUCKET_MS = max(SIZES.values())
 
 
 class Bucket(NamedTuple):
@@ -36,7 +36,7 @@ class Bucket(NamedTuple):
 
 
 def bucket_size(name: str) -> int:
-    """Milliseconds of a size that is called so.
+    """The milliseconds of a bucket size, by its name.
 
     >>> bucket_size("Hour")
     3600000

@@ -12,7 +12,7 @@ from everlog.core.head import Deletion, Head
 from everlog.core.record import Record
 from everlog.core.values import MAX_VALUE_BYTES
 
-# So much of a value that is too large is kept for display.
+# Of a value that is too large, this much is kept for display.
 KEPT_BYTES = 64 * 1024
 
 RejectReason = Literal["conflict", "fork", "malformed range"]

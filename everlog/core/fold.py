@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -44,13 +45,13 @@ def fold(
     """Apply one key's entries, oldest first, to its head.
 
     `quarantined`: the key's waiting records, needed only if a Resume is among the entries of a halted journal.
-    `rowless`: offsets of appends whose rows a later entry of the batch surely removes (see `everlog.core.reduction`).
+    `rowless`: offsets of appends whose rows a later entry of the batch surely removes (see `rowless`).
     `built_in`: a tag that every event of this journal has besides its own.
     """
-    folding = _Folding(head, topic, quarantined, rowless, built_in)
+    run = _FoldRun(head, topic, quarantined, rowless, built_in)
     for entry in entries:
-        folding.take_next(entry)
-    return folding.change()
+        run.take_next(entry)
+    return run.change()
 
 
 def judge(head: Head | None, entry: Entry, topic: Topic) -> tuple[Head | None, Rejected | None]:
@@ -58,12 +59,12 @@ def judge(head: Head | None, entry: Entry, topic: Topic) -> tuple[Head | None, R
 
     What `fold` does with it, without the rows and lists that only tables and readers need.
     """
-    folding = _Folding(head, topic, (), (entry.record.offset,), None)
-    folding.take_next(entry)
-    return folding.new_head(), folding.rejected[0] if folding.rejected else None
+    run = _FoldRun(head, topic, (), (entry.record.offset,), None)
+    run.take_next(entry)
+    return run.new_head(), run.rejected[0] if run.rejected else None
 
 
-class _Folding:
+class _FoldRun:
     """A fold under way."""
 
     def __init__(
@@ -240,7 +241,7 @@ class _Folding:
         self.index = index
 
     def _number(self, tags: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
-        """The next number of each tag. The head's own map is never changed: it may be somebody else's, too."""
+        """The next number of each tag. The head's own map is never changed: other code may hold it."""
         names = self.names.get(tags)
         if names is None:
             found = {tag for tag in tags if is_tag(tag)}
@@ -260,7 +261,7 @@ class _Folding:
             if not action.if_exists:
                 self._delete_absent(record, action)
             return
-        if action.copied is not None:  # somebody else began this journal: it is not ours to delete from
+        if action.copied is not None:  # another writer began this journal: a copy deletes nothing from it
             return
         # A head taken over from elsewhere may say that more was deleted than ever existed.
         seq_nr = max(head.seq_nr, head.delete_to)
@@ -397,3 +398,65 @@ class _Folding:
         self.waiting = [found for found in self.waiting if found.record.offset > up_to]
         self.quarantined = [found for found in self.quarantined if found.record.offset > up_to]
         self.deletions.append(Deletion(offset=offset, quarantine=up_to))
+
+
+class Reduced(NamedTuple):
+    """One step of a batch, reduced to what still matters at its end. Spec section 3.3.
+
+    Neighbouring appends share a step, at the offset of the newest. An optimisation and nothing else: the fold looks at
+    every entry anyway, but builds no rows for appends that a later purge or delete of the same batch removes again.
+    """
+
+    kind: Literal["appends", "delete", "purge"]
+    offset: int
+    appends: tuple[int, ...] = ()
+    to: int = 0
+
+
+def reduce(entries: Sequence[Entry]) -> list[Reduced]:
+    """Scan newest to oldest and keep what has an effect; oldest first in the result."""
+    steps: list[Reduced] = []  # newest first while scanning
+    covered: int | None = None  # `to` of the oldest delete kept so far
+    for entry in reversed(entries):
+        action, offset = entry.action, entry.record.offset
+        following = steps[-1] if steps else None
+        if following is not None and following.kind == "purge":
+            break  # nothing older than a purge matters
+        if isinstance(action, Purge):
+            if action.expire_on is None:
+                steps.append(Reduced("purge", offset))
+        elif isinstance(action, Delete) and action.copied is None:  # a copy's removes nothing
+            step = Reduced("delete", offset, to=action.to)
+            if following is not None and following.kind == "delete":
+                if action.to >= following.to:
+                    steps[-1], covered = step, action.to
+            elif covered is None or covered < action.to:
+                steps.append(step)
+                covered = action.to
+        elif isinstance(action, Append):
+            if following is None or following.kind != "appends":
+                steps.append(Reduced("appends", offset, (offset,)))
+            elif covered is None or covered < action.range.last:
+                steps[-1] = Reduced("appends", following.offset, (offset, *following.appends))
+    return steps[::-1]
+
+
+def rowless(entries: Sequence[Entry], *, halted: bool) -> frozenset[int]:
+    """The offsets of appends whose rows need not be built.
+
+    Around a halt nothing is left out: a Resume may skip the very delete that would have removed the rows.
+    """
+    removing = False
+    appends = []
+    for entry in entries:
+        action = entry.action
+        if entry.error is not None or isinstance(action, Resume):
+            return frozenset()
+        if isinstance(action, Append):
+            appends.append(entry.record.offset)
+        elif action is not None and not isinstance(action, Mark):
+            removing = True
+    if halted or not removing or not appends:
+        return frozenset()
+    kept = {offset for step in reduce(entries) for offset in step.appends}
+    return frozenset(appends) - kept

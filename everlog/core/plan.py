@@ -3,7 +3,7 @@
 A plan gives every offset of a range of each log partition its tick: first tick + (offset - start of the range).
 Plans follow each other without a gap in offsets and never overlap in ticks, so the order depends on nothing but the
 plans themselves: not on how the log is cut into batches, on clocks, on what was rejected or applied before. A replay,
-a second pipeline or one that slept for a week write the very same rows.
+a second pipeline and one that slept for a week write the very same rows.
 
 The watermark is the last tick below which nothing can appear any more. Everything here is pure.
 """
@@ -24,7 +24,7 @@ from everlog.core.timeuuid import MAX_RANK, TimeUuid, event_rank, spread, text_o
 TOPIC_NUMBER = "tag-topic:"
 BEGINNING = "tag-beginning:"
 START = "tag-start"
-# A topic that is pinned under this name, too, will never be replicated again: nobody waits for it.
+# A topic that is pinned under this name, too, will never be replicated again: nothing waits for it.
 RETIRED = "retired:"
 
 

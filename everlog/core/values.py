@@ -1,4 +1,4 @@
-"""The scalars of the journal: small types with one constructor that checks, and the segment formulas."""
+"""The scalars of the journal: small types with one constructor that checks, names of partitions, segment formulas."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ DEFAULT_SEGMENT_SIZE = 10_000
 HEAD_SEGMENTS = 10_000
 LEGACY_HEAD_SEGMENTS = 100
 
+LogOffsets = dict[str, int]
+"""By partition of the log, the next offset: `{"journal-orders/0": 17, …}`."""
+
 
 class SeqNr(int):
     """The number of an event in its journal, from 1 to 2^63-1.
@@ -32,7 +35,7 @@ class SeqNr(int):
 
 
 def check_seq_nr(value: int) -> int:
-    """The number itself, for those who keep plain ones, or an error that says what is wrong with it."""
+    """The number itself, for callers that keep plain ones, or an error that says what is wrong with it."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidSeqNr(f"a seqNr is a whole number, not {value!r}")
     if not 1 <= value <= MAX_SEQ_NR:
@@ -173,3 +176,18 @@ def segments_of_partition(partition: int, partitions: int, segments: int = HEAD_
     if partitions >= segments:
         return (partition % segments,) if partition < segments else ()
     return range(partition, segments, partitions)
+
+
+def partition_name(topic: str, partition: int) -> str:
+    """A partition of the log as the pipeline's offsets name it."""
+    return f"{topic}/{partition}"
+
+
+def parse_partition_name(name: str) -> tuple[str, int]:
+    """The topic and the partition.
+
+    >>> parse_partition_name("journal-orders/3")
+    ('journal-orders', 3)
+    """
+    topic, _, partition = name.rpartition("/")
+    return topic, int(partition)

@@ -67,7 +67,7 @@ def document_journal(parts: Parts) -> Journal:
         parts.clock,
         parts.origin,
         max_append_bytes=config.documents.max_event_bytes,
-        known_journals=journal.known_journals,
+        max_known_journals=journal.max_known_journals,
         page_size=journal.page_size,
     )
     own = Parts(config, parts.log, parts.store, parts.reader, writer, parts.clock, parts.origin)

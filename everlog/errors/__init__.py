@@ -26,7 +26,7 @@
     │   └── AnswerLost            the same of an operation on a queue; repeat it
     ├── JournalNotFound           the journal does not exist (any more)
     ├── JournalHalted             a record of this journal cannot be decoded
-    ├── QueueNotFound             nobody has put anything into a queue of this name, or declared it
+    ├── QueueNotFound             no queue of this name was declared, or got a job yet
     ├── LeaseLost                 the job is not this worker's any more; nothing was changed
     ├── KeyBusy                   the queue takes no work for a key that is being processed
     ├── DeclarationRefused        the queue's rows do not allow this change of its declaration
@@ -38,7 +38,7 @@
     │   ├── TooManyMissing
     │   └── SeqNrMissing
     ├── IntegrityViolated         the tables hold what no fold can have written
-    ├── ForeignWriter             somebody else writes into these tables
+    ├── ForeignWriter             another program writes into these tables
     ├── LogTruncated              records that were not replicated yet are gone from the log
     ├── TopicReplaced             the log's topic is not the one these tables were filled from
     ├── TopicRetired              nothing is written to this topic any more
@@ -61,7 +61,7 @@
     ├── MalformedRecord           a log record that breaks the wire format
     ├── UnknownProjection         no projection of this name and key was ever started here
     ├── OffsetConflict            the offset is not the expected one; look again
-    ├── StillBehind               a projection has not come so far yet; wait longer, or start it
+    ├── StillBehind               a projection has not got that far yet; wait longer, or start it
     ├── OwnershipLost             another instance, or a command, took this projection over
     ├── HandlerFailed             a handler did what no handler may do
     │   └── HandlerTimeout
@@ -77,7 +77,7 @@
     │   ├── MessageReused
     │   └── TooManyPending
     ├── QueryLimited              a query would read more than it may
-    ├── WriteUnfinished           a document write whose outcome is unknown, or whose event is not out yet
+    ├── WriteUnfinished           a document write whose outcome is unknown, or whose event is not published yet
     └── MissingExtra              an optional dependency is not installed
 
 The message says what happened and what to do; the facts are attributes.
@@ -264,4 +264,4 @@ __all__ = [
 ]
 
 for _name in __all__:
-    globals()[_name].__module__ = __name__  # so tracebacks call an error what one imports
+    globals()[_name].__module__ = __name__  # so that tracebacks name an error as it is imported

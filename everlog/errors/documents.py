@@ -54,7 +54,7 @@ class QueryLimited(EverlogError):
 
 
 class WriteUnfinished(EverlogError):
-    """Nobody can say yet whether the write happened, or its event is not out yet; repeat it with its message id."""
+    """The outcome of the write is unknown, or its event is not published yet; repeat it with its message id."""
 
     retriable = True
 

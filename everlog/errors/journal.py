@@ -50,7 +50,7 @@ class Conflict(EverlogError):
 
 
 class OutcomeUnknown(EverlogError):
-    """Nobody can say yet whether the append happened; retry it with `append_id` to find out."""
+    """The outcome of the append is unknown; repeat it with `append_id` to find out."""
 
     retriable = True
 

@@ -32,7 +32,7 @@ class OffsetConflict(EverlogError):
 
 
 class StillBehind(EverlogError):
-    """A projection has not come so far yet, or its owner has not followed a command yet."""
+    """A projection has not got that far yet, or its owner has not followed a command yet."""
 
     retriable = True
 

@@ -49,7 +49,7 @@ class NotTransactional(InvalidInput):
 
 
 class AnswerLost(OutcomeUnknown):
-    """Whoever owns the queue did not answer; what was asked may or may not have been done. Repeating it is safe.
+    """The owner of the queue did not answer; what was asked may or may not have been done. Repeating it is safe.
 
     A put merges into itself; done, fail and release change nothing the second time; what a lost claim took is given
     again when its lease ends.
@@ -74,7 +74,7 @@ class QueueNotFound(EverlogError):
 
 
 class LeaseLost(EverlogError):
-    """The job timed out and was given to somebody else, or is gone: stop working on it; nothing was changed."""
+    """The job timed out and was given to another worker, or is gone: stop working on it; nothing was changed."""
 
     def __init__(self, queue: str, entry: int, token: int) -> None:
         super().__init__(f"{queue}: the lease {entry}/{token} is not held any more: stop this work, another has it")

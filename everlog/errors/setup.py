@@ -18,7 +18,7 @@ class MissingExtra(EverlogError):
 
 
 class ClusterFailed(EverlogError):
-    """The local cluster, or something that it needs, is not to be had."""
+    """The local cluster, or something that it needs, is not available."""
 
 
 class MissingProgram(ClusterFailed):
@@ -26,7 +26,7 @@ class MissingProgram(ClusterFailed):
 
 
 class DownloadFailed(ClusterFailed):
-    """The jars did not come, or are not the ones that were expected."""
+    """The jars could not be downloaded, or are not the ones that were expected."""
 
     retriable = True
 

@@ -13,7 +13,7 @@ class InvalidTag(InvalidInput):
 
 
 class InvalidOffset(InvalidInput):
-    """An offset of a type or value that this source cannot have, or from a future that nobody has reached."""
+    """An offset of a type or value that this source cannot have, or one that lies in the future."""
 
 
 class NotEnabled(InvalidInput):
@@ -48,7 +48,7 @@ class EventsMissing(ViewIncomplete):
 
 
 class TooManyMissing(ViewIncomplete):
-    """So many events of one journal are missing from a tag that looking for them is no use."""
+    """Too many events of one journal are missing from a tag to look for each of them."""
 
     def __init__(self, tag: str, persistence_id: str, count: int, limit: int) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Copying journals into another topic, with their seqNrs: one journal at a time, to be repeated at any point.
+"""Copies journals into another topic, with their seqNrs: one journal at a time, safe to repeat at any point.
 
 A copy is made of ordinary records of the other topic, so that its log says all about it:
 
@@ -7,9 +7,9 @@ A copy is made of ordinary records of the other topic, so that its log says all 
     Delete(to)              only if the original lost more events since an earlier copy
 
 Every append expects the seqNr and the life that the one before it leaves. So nothing is doubled if a copy is repeated,
-if two run at once or if one that was thought dead wakes up; and where somebody else writes to the journal, the copy
-loses from there on, and says so. Before anything is added, what is there already is compared with the original; when
-nothing is left to be added, that comparison was the proof that both are equal.
+if two run at once or if one that was thought dead wakes up; and where another writer appends to the journal, the
+copy loses from there on, and says so. Before anything is added, what is there already is compared with the original;
+when nothing is left to add, that comparison was the proof that both are equal.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from everlog.journal.damaged_log import Damage, DamagedLog
 from everlog.journal.journal import Journal
 from everlog.journal.parts import Parts, parts_over
 from everlog.journal.reader import Ref, Span
-from everlog.journal.retired_topics import pinned_topic
+from everlog.journal.topic_registry import pinned_topic
 from everlog.runtime.failpoints import failpoint
 
 # The original may change while it is copied; one that changes all the time is left for later.
 MAX_ROUNDS = 5
-# So much of a journal is on its way into the log at a time.
+# At most this much of a journal is on its way into the log at a time.
 MAX_WAITING = 200
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 
@@ -57,17 +57,17 @@ class CopyOutcome(NamedTuple):
 class Original:
     """The journals of a topic as they are now, also if its log is broken. Made by `find`."""
 
-    def __init__(self, parts: Parts, opened: Ref, remains: DamagedLog) -> None:
+    def __init__(self, parts: Parts, opened: Ref, damaged: DamagedLog) -> None:
         self.parts = parts
-        self.remains = remains
+        self.damaged = damaged
         self._opened = opened
 
     @classmethod
     async def find(cls, parts: Parts, topic: str, damage: Damage | None = None) -> Original:
         """The topic by its short name, broken, retired or sound; `damage`: what is known to be broken."""
         pinned = await pinned_topic(parts, topic)
-        remains = await DamagedLog.look(parts.log, parts.store, pinned, topic, damage)
-        return cls(parts_over(parts, remains), Ref.of(remains.log_topic, pinned, "", b"", topic), remains)
+        damaged = await DamagedLog.look(parts.log, parts.store, pinned, topic, damage)
+        return cls(parts_over(parts, damaged), Ref.of(damaged.log_topic, pinned, "", b"", topic), damaged)
 
     def ref(self, journal_id: str) -> Ref:
         return self._opened.sibling(journal_id)
@@ -80,7 +80,7 @@ class Original:
                 try:
                     recent.add(check_id(key.decode()).decode())
                 except (UnicodeDecodeError, EverlogError):
-                    continue  # nobody's journal
+                    continue  # no journal has this key
         async for page in self.parts.store.ids(self._opened.topic.name):
             yield [journal_id for journal_id in page if journal_id not in recent]
         if recent:
@@ -128,7 +128,7 @@ class Copier:
                 return CopyOutcome(written, found.present - written, halted)
             if self._dry_run or ref is None:
                 return CopyOutcome(await self._count(source, found), found.present, halted)
-            written += await _Writing(self._target.parts, ref, found).write(self._appends(source, found))
+            written += await _CopyWriter(self._target.parts, ref, found).write(self._appends(source, found))
         raise Overtaken(f"{source} changed {MAX_ROUNDS} times while it was copied: copy again")
 
     async def _compare(self, source: Ref, target: Ref | None) -> _Compared | None:
@@ -200,7 +200,7 @@ class Copier:
     async def _copy_snapshots(self, found: _Compared, target: Ref) -> None:
         """Those of this life that the target does not have, the oldest first."""
         store, life = self._target.parts.store, found.target.record_id if found.target is not None else None
-        slots = self._target.parts.config.journal.snapshots
+        slots = self._target.parts.config.journal.max_snapshots
         originals = await store.snapshots(self._original.ref(target.id).topic.name, target.id)
         wanted = [
             snapshot
@@ -217,7 +217,7 @@ class Copier:
                 await store.put_snapshot(target.topic.name, target.id, copy, slots=slots)
 
 
-class _Writing:
+class _CopyWriter:
     """The records of one journal, on their way into the other topic. `expected` is what the next append will find."""
 
     def __init__(self, parts: Parts, ref: Ref, found: _Compared) -> None:

@@ -1,26 +1,22 @@
 """What is left of a topic: its tables, and its log as far as that still goes on from them.
 
 A log that was deleted, made again or put back to an older state says nothing about tables that were filled from another
-one, so nothing of it is read; of one that was cut off in front, what is left above the cut is. For those who end such a
-topic or save its journals, and for readers of a topic that is retired. Nothing is ever appended here.
+one, so nothing of it is read; of one that was cut off in front, what is left above the cut is. It
+serves to retire such a topic, to save its journals, and to read a retired one. Nothing is ever appended here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from everlog.core.head import Topic
 from everlog.core.record import NewRecord, Record
 from everlog.errors import TopicRetired
-from everlog.journal.topic_registry import is_replaced
 from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader, Trimmed
 from everlog.store.port import Store
 
-if TYPE_CHECKING:
-    pass
-
-# A log that is trimmed faster than it can be read, so often in a row, is not worth another try.
+# A log that is trimmed faster than it can be read, this often in a row, is not worth another try.
 MAX_TRIES = 10
 # An end that stays behind the pointer is that of another log: nothing of it is ours.
 _BEHIND = "it ends"
@@ -63,7 +59,7 @@ class DamagedLog(Log):
 
     @property
     def broken(self) -> bool:
-        """Whether the topic cannot be gone on with."""
+        """Whether the topic cannot be continued."""
         return bool(self.damage.gaps)
 
     async def unreplicated(self) -> int:
@@ -117,7 +113,7 @@ class DamagedLog(Log):
         raise Trimmed(after + 1)
 
     def _above_cut(self, partition: int, after: int, trimmed: Trimmed) -> int:
-        """Go on with what is left; but what is cut off only now is noticed as ever."""
+        """Go on with what is left; but what is cut off only now is an error as ever."""
         if partition not in self.damage.gaps:
             raise trimmed
         return max(after, trimmed.start - 1)
@@ -149,3 +145,8 @@ async def _gap(log: Log, store: Store, topic: LogTopic, partition: int) -> str |
     if end <= pointer:
         return f"{_BEHIND} at {end}, and {pointer} is replicated"
     return f"{pointer + 1} to {start - 1} are gone" if start > pointer + 1 else None
+
+
+def is_replaced(topic: Topic, found: LogTopic) -> bool:
+    """Whether the log's topic is not the one that was pinned, or has lost partitions."""
+    return topic.id != found.id or topic.partitions > found.partitions

@@ -17,7 +17,7 @@ from everlog.core.head import exists
 from everlog.errors import EverlogError, InvalidInput
 from everlog.journal.journal import Journal
 from everlog.journal.parts import Parts
-from everlog.journal.retired_topics import retired_topics
+from everlog.journal.topic_registry import retired_topics
 from everlog.runtime.service import Service
 
 DAY_MS = 86_400_000

@@ -14,13 +14,11 @@ from everlog.core.head import Head, exists
 from everlog.core.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
 from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageFailed, TopicRetired
 from everlog.journal.damaged_log import DamagedLog
-from everlog.journal.draft import Draft
 from everlog.journal.parts import Parts, parts_over
-from everlog.journal.pointer_cache import ANSWER_SECONDS, LOOK_SECONDS
 from everlog.journal.reader import Ref, Span
-from everlog.journal.retired_topics import is_retired
 from everlog.journal.snapshots import Recovered, Snapshots
-from everlog.journal.topic_registry import find_topic, pin_topic
+from everlog.journal.topic_registry import find_topic, is_retired, pin_topic
+from everlog.journal.writer import ANSWER_S, LOOK_S, Draft
 from everlog.log.port import LogTopic
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,200}")
@@ -175,7 +173,7 @@ class Journal:
         return position
 
     async def mark(self, journal_id: str, mark_id: str | None = None) -> Position:
-        """Write a record that changes nothing, for those who watch the log."""
+        """Write a record that changes nothing, for programs that watch the log."""
         ref = await self._ref_to_write(journal_id)
         origin = self.parts.origin
         action = Mark(id=mark_id or self.parts.clock.new_id(), origin=origin.host, version=origin.version)
@@ -233,7 +231,7 @@ class Journal:
     def _at_hand(self, journal_id: str) -> Ref | None:
         """The journal's place, if its topic was looked at a moment ago."""
         opened = self._opened
-        if opened is None or self.parts.clock.monotonic() - self._looked > LOOK_SECONDS:
+        if opened is None or self.parts.clock.monotonic() - self._looked > LOOK_S:
             check_id(journal_id)  # before a topic is made for it
             return None
         return opened.sibling(journal_id)
@@ -253,7 +251,7 @@ class Journal:
         log, store = self.parts.log, self.parts.store
         self._looked = self.parts.clock.monotonic()
         if await is_retired(store, self.log_name):
-            return await self._open_remains()
+            return await self._open_retired()
         if create:
             found: LogTopic | None = await log.create_topic(self.log_name)
         else:
@@ -264,24 +262,24 @@ class Journal:
         self._opened = Ref.of(found, topic, "", b"", self.topic)
         return self._opened
 
-    async def _open_remains(self) -> Ref:
+    async def _open_retired(self) -> Ref:
         """From now on this object reads what is left of the topic, and nothing can be written with it."""
         store = self.parts.store
         topic = next(topic for topic in await store.pinned() if topic.name == self.log_name)
-        remains = await DamagedLog.look(self.parts.log, store, topic, self.topic)
-        self.parts = parts_over(self.parts, remains)
+        damaged = await DamagedLog.look(self.parts.log, store, topic, self.topic)
+        self.parts = parts_over(self.parts, damaged)
         self._retired = True
-        self._opened = Ref.of(remains.log_topic, topic, "", b"", self.topic)
+        self._opened = Ref.of(damaged.log_topic, topic, "", b"", self.topic)
         return self._opened
 
     async def _retired_meanwhile(self) -> bool:
-        """Look now and then. A store that does not answer must not hold up those who append."""
+        """Look now and then. A store that does not answer must not hold up appends."""
         now = self.parts.clock.monotonic()
-        if self._retired or now - self._looked <= LOOK_SECONDS:
+        if self._retired or now - self._looked <= LOOK_S:
             return False
         self._looked = now
         try:
-            return await asyncio.wait_for(is_retired(self.parts.store, self.log_name), ANSWER_SECONDS)
+            return await asyncio.wait_for(is_retired(self.parts.store, self.log_name), ANSWER_S)
         except (StorageFailed, TimeoutError):
             return False
 

@@ -54,7 +54,7 @@ async def live_events(
 
 
 async def _pause_until(happened: Callable[[], Awaitable[bool]], interval: float) -> None:
-    """Look now and then: the log is elsewhere and wakes nobody. At least one pause, so that a busy log is not asked
+    """Look now and then: the log is elsewhere and does not notify. At least one pause, so that a busy log is not asked
     after each of its records."""
     await asyncio.sleep(interval)
     while not await happened():  # noqa: ASYNC110

@@ -77,7 +77,7 @@ def make_reader_and_writer(
         clock,
         origin,
         max_append_bytes=journal.max_append_bytes,
-        known_journals=journal.known_journals,
+        max_known_journals=journal.max_known_journals,
         page_size=journal.page_size,
     )
     return reader, writer

@@ -1,4 +1,4 @@
-"""Reading: what the store has, and the un-replicated tail folded on top.
+"""The reader: what the store has, and the un-replicated tail folded on top.
 
 The order of the steps is the protocol: end of the log, pointer2, tail, head, rows, head again. Because the tail
 is read before the head, and the pointer before both, nothing can fall between them.
@@ -172,7 +172,7 @@ class Reader:
             raise _Moved from None
 
     async def _check_trimmed(self, topic: str, partition: int, pointer: int, bounds: Bounds) -> None:
-        """A pointer that has moved on meanwhile proves nothing: then one looks again."""
+        """A pointer that has moved on meanwhile proves nothing: then the caller looks again."""
         if await self._store.pointer(topic, partition) == pointer:
             check_truncation(topic, partition, bounds, pointer)
 

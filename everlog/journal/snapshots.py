@@ -77,7 +77,7 @@ class Snapshots:
             version=parts.origin.version,
             metadata_json=encoded,
         )
-        slots = parts.config.journal.snapshots
+        slots = parts.config.journal.max_snapshots
         await parts.store.put_snapshot(self._journal.log_name, journal_id, snapshot, slots=slots)
 
     async def load(self, journal_id: str, criteria: Criteria = ANY, *, after: After = None) -> Snapshot | None:

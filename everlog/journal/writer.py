@@ -1,4 +1,4 @@
-"""Writing: one append is one log record, and an append returns after its verdict.
+"""The writer: one append is one log record, and an append returns after its verdict.
 
 The verdict is the fold's: the writer folds the key's records up to its own onto a state that it knew *before*
 producing. A head read after producing could already contain later records, so it is never used.
@@ -6,20 +6,23 @@ producing. A head read after producing could already contain later records, so i
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
 
 from everlog.core.actions import Action, ActionRange, Append, Expected, encode_action
 from everlog.core.change import Change, Quarantined, Rejected
-from everlog.core.codec import NO_METADATA, AppendValue, EventData, PayloadMetadata, encode_value
+from everlog.core.codec import NO_METADATA, AppendValue, EventData, PayloadMetadata, check_json_metadata, encode_value
 from everlog.core.duration import ExpireAfter
 from everlog.core.entry import Entry, decode
-from everlog.core.events import encode_payload
+from everlog.core.events import Event, encode_payload
 from everlog.core.fold import fold, judge
 from everlog.core.head import Head, seq_nr_of
 from everlog.core.record import Headers, NewRecord, Record
@@ -27,6 +30,7 @@ from everlog.core.values import MAX_SEQ_NR, SeqRange
 from everlog.errors import (
     AppendTooLarge,
     Conflict,
+    EmptyAppend,
     EverlogError,
     InvalidInput,
     InvalidRange,
@@ -37,18 +41,103 @@ from everlog.errors import (
     Unacknowledged,
 )
 from everlog.errors.storage import rescue
-from everlog.journal.draft import Draft, check_draft
-from everlog.journal.pointer_cache import Pointers
 from everlog.journal.reader import Reader, Ref, Span
 from everlog.log.port import Ack, Log, Trimmed
 from everlog.runtime.clock import Clock
 from everlog.runtime.keyed_lock import KeyedLock
 
 MAX_RETRIES = 100
+# A writer looks into the store this often, and waits for the answer at most this long.
+LOOK_S = 10.0
+ANSWER_S = 1.0
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """What the user wants appended."""
+
+    events: Sequence[Event]
+    expected: int | None = None
+    expire_after: timedelta | None = None
+    metadata: Any = None
+    header_metadata: Any = None
+    headers: Mapping[str, str] | None = None
+
+    @property
+    def numbered(self) -> bool:
+        return self.events[0].seq_nr is not None
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether the events may go wherever the journal ends."""
+        return self.expected is None and not self.numbered
+
+
+def check_draft(draft: Draft) -> None:
+    """Everything that can be wrong with an append before anything is sent."""
+    events, expected = draft.events, draft.expected
+    if not events:
+        raise EmptyAppend("an append needs at least one event")
+    if len(events) > 1:
+        _check_numbers(events)
+    if expected is not None:
+        if isinstance(expected, bool) or not 0 <= expected <= MAX_SEQ_NR:
+            raise InvalidInput(f"expected is the seqNr that the journal has now, 0 if it is absent; not {expected!r}")
+        first = events[0].seq_nr
+        if first is not None and first <= expected:
+            raise InvalidRange(f"the first seqNr {first} must be above expected={expected}")
+    if draft.expire_after is not None and draft.expire_after <= timedelta(0):
+        raise InvalidInput("expire_after must be positive")
+    if draft.metadata is not None:
+        check_json_metadata("metadata", draft.metadata)
+    if draft.header_metadata is not None:
+        check_json_metadata("header metadata", draft.header_metadata)
+    for name, text in (draft.headers or {}).items():
+        if not isinstance(name, str) or not isinstance(text, str) or name.startswith("journal."):
+            raise InvalidInput(f"headers map text to text and their names do not start with 'journal.': {name!r}")
+
+
+def _check_numbers(events: Sequence[Event]) -> None:
+    given = [event.seq_nr for event in events if event.seq_nr is not None]
+    if given and len(given) < len(events):
+        raise InvalidInput("give every event of an append a seq_nr, or none of them")
+    if any(a >= b for a, b in pairwise(given)):
+        raise InvalidRange(f"the seqNrs of an append must ascend: {given[:10]}")
+
+
+class PointerCache:
+    """How far partitions are replicated, for appends that do not look at the store.
+
+    A record below that place would never count: the log lost its end, and grows again from further back. Pointers only
+    grow: a remembered one is low, never wrong.
+    """
+
+    def __init__(self, look: Callable[[str, int], Awaitable[int]], clock: Clock) -> None:
+        self._look = look
+        self._clock = clock
+        self._known: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def seen(self, topic: str, partition: int) -> int | None:
+        """What the pointer is at least, if it was looked up lately; -1 if the store did not answer."""
+        looked, pointer = self._known.get((topic, partition), (None, -1))
+        return None if looked is None or self._clock.monotonic() - looked > LOOK_S else pointer
+
+    async def at_least(self, topic: str, partition: int) -> int:
+        """What the pointer is at least; -1 if it is unknown. A silent store does not hold up the append."""
+        looked, pointer = self._known.get((topic, partition), (None, -1))
+        now = self._clock.monotonic()
+        if looked is None or now - looked > LOOK_S:
+            self._known[topic, partition] = (now, pointer)
+            try:
+                found = await asyncio.wait_for(self._look(topic, partition), ANSWER_S)
+            except (StorageFailed, TimeoutError):
+                return pointer
+            pointer = max(pointer, found)
+            self._known[topic, partition] = (now, pointer)
+        return pointer
 
 
 class Origin(NamedTuple):
-    """Who writes: goes into every action."""
+    """The writer's host and version: part of every action."""
 
     host: str
     version: str
@@ -87,7 +176,7 @@ class Writer:
         origin: Origin,
         *,
         max_append_bytes: int,
-        known_journals: int,
+        max_known_journals: int,
         page_size: int,
     ) -> None:
         self._log = log
@@ -95,13 +184,13 @@ class Writer:
         self._clock = clock
         self._origin = origin
         self._max_append_bytes = max_append_bytes
-        self._known_journals = known_journals
+        self._max_known_journals = max_known_journals
         self._page_size = page_size
         self._name = secrets.token_urlsafe(9)
         self._numbers = itertools.count()
         self._known: OrderedDict[str, KnownJournal] = OrderedDict()
         self._turns = KeyedLock()
-        self._pointers = Pointers(reader.pointer, clock)
+        self._pointers = PointerCache(reader.pointer, clock)
 
     async def produce(
         self, ref: Ref, action: Action, value: bytes | None = None, headers: Headers = (), append_id: str = ""
@@ -135,7 +224,7 @@ class Writer:
         return Appended(ack.offset, _span(value))
 
     async def _append_anywhere(self, ref: Ref, draft: Draft, append_id: str | None, verdict: bool) -> Appended:
-        """Wherever the journal ends. Those who do so take turns, rather than lose to one another."""
+        """Wherever the journal ends. Such appends take turns, rather than lose to one another."""
         await self._turns.take(ref.text)
         try:
             for _ in range(MAX_RETRIES):
@@ -229,7 +318,7 @@ class Writer:
     def _remember(self, ref: Ref, known: KnownJournal) -> KnownJournal:
         self._known[ref.text] = known
         self._known.move_to_end(ref.text)
-        if len(self._known) > self._known_journals:
+        if len(self._known) > self._max_known_journals:
             self._known.popitem(last=False)
         return known
 
@@ -313,7 +402,7 @@ class Writer:
         """The verdict on an append if the log was trimmed between what was known and its record.
 
         An append that won is in the journal. One that is not there has lost, if this is still the same life and
-        nothing was deleted at its place; otherwise nobody can say.
+        nothing was deleted at its place; otherwise the outcome is unknown.
         """
         self.forget(ref)
         try:
@@ -347,7 +436,7 @@ def _span(value: AppendValue) -> SeqRange:
 
 
 def _check_growth(ref: Ref, ack: Ack, before: int) -> None:
-    """A record lies above all that was there before it, or the log is not what it was: nobody will read it."""
+    """A record lies above all that was there before it, or the log is not what it was: no read will see it."""
     if ack.offset <= before:
         raise LogTruncated(
             ref.topic.name,

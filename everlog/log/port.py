@@ -79,7 +79,7 @@ class Log(ABC):
     async def append(self, topic: LogTopic, record: NewRecord) -> Ack:
         """Store one record durably.
 
-        Raises Unacknowledged if nobody can say in time whether it was stored; any other error means that it was not.
+        Raises Unacknowledged if it is not known in time whether it was stored; any other error means that it was not.
         """
 
     @abstractmethod
@@ -90,11 +90,11 @@ class Log(ABC):
     async def end(self, topic: LogTopic, partition: int, *, reach: int = 0) -> int:
         """Where the partition ends now: above every record that was acknowledged before this call.
 
-        `reach` is an end that somebody has seen already; a log that does not know of it yet may wait for it.
+        `reach` is an end that the caller knows of already; a log that has not reached it yet may wait for it.
         """
 
     def floor(self, topic: LogTopic, partition: int) -> int:
-        """From which offset on `tail` is cheap, for those who may choose where to start; 0 if it always is."""
+        """From which offset on `tail` is cheap, for callers that may choose where to start; 0 if it always is."""
         return 0
 
     @abstractmethod
@@ -128,7 +128,7 @@ class Log(ABC):
         return 0
 
     async def concerns(self) -> dict[str, list[str]]:
-        """By topic: what may lose acknowledged records one day. Topics without any are left out."""
+        """By topic: what may lose acknowledged records one day. Topics without a concern are left out."""
         return {}
 
     @abstractmethod

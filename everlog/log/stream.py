@@ -6,12 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-
-from everlog.core.places import LogOffsets
 from everlog.core.record import Record
+from everlog.core.values import LogOffsets
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -24,7 +23,7 @@ class PartitionRecords(NamedTuple):
     size: int
 
 
-StreamDecoder = Callable[[pa.RecordBatch], Iterator[PartitionRecords]]
+StreamDecoder = Callable[["pa.RecordBatch"], Iterator[PartitionRecords]]
 
 
 class LogStream(ABC):

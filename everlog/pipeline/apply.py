@@ -17,11 +17,10 @@ from everlog.core.actions import Resume
 from everlog.core.change import Quarantined
 from everlog.core.entry import Entry, decode
 from everlog.core.events import EventRecord
-from everlog.core.fold import fold
+from everlog.core.fold import fold, rowless
 from everlog.core.head import Deletion, Head, Topic, seq_nr_of
 from everlog.core.plan import Order
 from everlog.core.record import Record
-from everlog.core.reduction import rowless
 from everlog.core.tag_names import slice_of, slice_tag
 from everlog.core.values import MAX_ID_BYTES, partition_of
 from everlog.errors import EverlogError, ForeignWriter, IntegrityViolated
@@ -74,9 +73,9 @@ def misplaced(key: bytes, partition: int, topic: Topic) -> str | None:
 class Applied:
     """What a task did, for the driver and the status.
 
-    Rows are counted when their journal's head is written, each exactly once: who finds that head does not write them
-    again. `misplaced` records have no head, they are written with every try. `phases` is where the task's seconds
-    went, in one of its reports.
+    Rows are counted when their journal's head is written, each exactly once: a batch that finds that head does not
+    write them again. `misplaced` records have no head, they are written with every try. `phases` is where the task's
+    seconds went, in one of its reports.
     """
 
     records: int = 0
@@ -119,7 +118,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Tagging:
+class TagRules:
     """How a partition's tagged events get into their views.
 
     `slices`: every journal's events also get the built-in tag of its slice. `propagate`: deleted events leave the
@@ -131,7 +130,7 @@ class Tagging:
     propagate: bool = False
 
 
-NO_TAGS = Tagging()
+NO_TAGS = TagRules()
 
 
 async def apply(
@@ -139,7 +138,7 @@ async def apply(
     topic: Topic,
     partition: int,
     grouped: KeyGroups,
-    tagging: Tagging = NO_TAGS,
+    tag_rules: TagRules = NO_TAGS,
     known: KnownHeads | None = None,
     watch: Stopwatch | None = None,
 ) -> Applied:
@@ -161,7 +160,7 @@ async def apply(
                 continue
             try:
                 head = heads.get(journal_id)
-                folded.append(await _fold_journal(task, topic, journal_id, entries, head, pointer, tagging))
+                folded.append(await _fold_journal(task, topic, journal_id, entries, head, pointer, tag_rules))
             except EverlogError as error:
                 done.failed[journal_id] = str(error)
             times.append(watch.busy())
@@ -248,7 +247,7 @@ async def _fold_journal(
     entries: Sequence[Entry],
     head: Head | None,
     pointer: int,
-    tagging: Tagging,
+    tag_rules: TagRules,
 ) -> KeyChange:
     """One journal's change, with what an unfinished earlier batch may have left to delete."""
     halted = head is not None and head.halted_at is not None
@@ -261,12 +260,12 @@ async def _fold_journal(
         topic,
         quarantined=waiting,
         rowless=rowless(entries, halted=halted),
-        built_in=slice_tag(slice_of(journal_id)) if tagging.slices else None,
+        built_in=slice_tag(slice_of(journal_id)) if tag_rules.slices else None,
     )
     left: tuple[Deletion, ...] = head.garbage if head is not None and head.offset > pointer else ()
-    key = KeyChange(journal_id, change, (*left, *change.deletions), seq_nr_of(head), propagate=tagging.propagate)
-    if change.tagged and tagging.order is not None:
-        _tag(key, topic.name, tagging.order)
+    key = KeyChange(journal_id, change, (*left, *change.deletions), seq_nr_of(head), propagate=tag_rules.propagate)
+    if change.tagged and tag_rules.order is not None:
+        _tag(key, topic.name, tag_rules.order)
     return key
 
 
@@ -312,7 +311,7 @@ async def _write(task: StoreTask, changes: Sequence[KeyChange], done: Applied, w
         if failed:
             done.failed.update({journal_id: str(error) for journal_id, error in failed.items()})
             changes = [key for key in changes if key.id not in failed]
-        if name == "heads":  # whoever finds them will not write their journals' rows again
+        if name == "heads":  # a later batch that finds them does not write their journals' rows again
             _count(done, changes)
         watch.lap(name)
         failpoint(f"apply.{name}")

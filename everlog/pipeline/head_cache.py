@@ -1,37 +1,91 @@
 """Heads that a worker process has written itself, or the one before it: the batch that follows need not load them.
 
-A known head is the exact fold of the log up to where the last batch ended. It is of use only to the batch that starts
-right there, and only in a store where a late write changes nothing: somebody else may be further on by now.
+A known head is the exact fold of the log up to where the last batch ended. It serves only the batch that starts
+right there, and only in a store where a late write changes nothing: another process may be further on by now.
+
+Spark may give a partition's next batch to another worker process, so one process leaves the heads for the next: in a
+file of the executor's own folder, one for each log partition, with the offset at which they hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from everlog.core.head import Head
-from everlog.pipeline.head_handover import HandOver, HeadsFile
 from everlog.store.port import KeyChange
+
+logger = logging.getLogger("everlog.pipeline")
 
 # Bounds for one worker process.
 MAX_PARTITIONS = 16
 MAX_HEADS = 10_000
 
+_OFFSET = 8
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(dict[str, Head]).decode
+
+
+class HandOver(Protocol):
+    """Where a process that has done a batch leaves the heads of a log partition for the next one."""
+
+    def leave(self, end: int, heads: Mapping[str, Head]) -> None:
+        """All writes of a batch, which ended before this offset, are durable, and these are its heads."""
+
+    def take(self, start: int) -> dict[str, Head]:
+        """What was left at just this offset. Only one process gets it: nothing is left afterwards."""
+
+
+class HeadsFile:
+    """A file of that kind. It saves work, no more: one that cannot be written or read is as good as none."""
+
+    def __init__(self, folder: Path, store: bytes, topic_id: str, partition: int) -> None:
+        name = sha256(b"\0".join((store, topic_id.encode()))).hexdigest()[:32]
+        self._file = folder / f"heads-{name}-{partition}"
+        self._own = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+
+    def leave(self, end: int, heads: Mapping[str, Head]) -> None:
+        try:
+            with open(self._own, "wb", opener=_private) as file:
+                file.write(end.to_bytes(_OFFSET, "big") + _encode(heads))
+            self._own.replace(self._file)
+        except OSError as error:
+            logger.warning("the next worker has to load heads again: %s", error)
+
+    def take(self, start: int) -> dict[str, Head]:
+        try:
+            self._file.rename(self._own)  # of two at once, one gets it
+            with self._own.open("rb") as file:
+                here = int.from_bytes(file.read(_OFFSET), "big") == start
+                heads = _decode(file.read()) if here else {}
+            self._own.unlink()
+        except (OSError, msgspec.MsgspecError):
+            return {}
+        return heads
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
 
 class KnownHeads:
-    """The heads of one log partition. With a `handover`, those of a batch are left for whoever does the next one."""
+    """The heads of one log partition. With a `handover`, a batch leaves its heads for the next worker."""
 
-    def __init__(self, most: int = MAX_HEADS, handover: HandOver | None = None) -> None:
-        self._most = most
+    def __init__(self, max_heads: int = MAX_HEADS, handover: HandOver | None = None) -> None:
+        self._max_heads = max_heads
         self._handover = handover
         self._end: int | None = None
         self._heads: dict[str, Head] = {}
         self._learned: dict[str, Head] = {}
 
     def begin(self, start: int) -> None:
-        """A batch starts at this offset. Until it is done the heads belong to nobody else: an error drops them."""
+        """A batch starts at this offset. Until it is done the heads belong to it alone: an error drops them."""
         if self._end != start:
             self._heads = {} if self._handover is None else self._handover.take(start)
         self._learned = {}
@@ -57,15 +111,15 @@ class KnownHeads:
                 head = msgspec.structs.replace(key.change.head, garbage=())
                 self._heads[key.id] = self._learned[key.id] = head
         for heads in (self._heads, self._learned):
-            while len(heads) > self._most:
+            while len(heads) > self._max_heads:
                 del heads[next(iter(heads))]  # the one that was used longest ago
 
 
-class Partitions:
+class HeadCache:
     """The known heads of the log partitions that a process works on."""
 
-    def __init__(self, most: int = MAX_PARTITIONS) -> None:
-        self._most = most
+    def __init__(self, max_partitions: int = MAX_PARTITIONS) -> None:
+        self._max_partitions = max_partitions
         self._known: dict[tuple[bytes, str, int], KnownHeads] = {}
 
     def begin(self, store: bytes, topic_id: str, partition: int, start: int, folder: Path) -> KnownHeads:
@@ -73,7 +127,7 @@ class Partitions:
         place = (store, topic_id, partition)
         known = self._known.pop(place, None) or KnownHeads(handover=HeadsFile(folder, *place))
         self._known[place] = known
-        while len(self._known) > self._most:
+        while len(self._known) > self._max_partitions:
             del self._known[next(iter(self._known))]
         known.begin(start)
         return known

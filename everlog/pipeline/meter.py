@@ -8,22 +8,19 @@ import statistics
 import threading
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal
 
 import msgspec
 
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.phases import SlowKey, slowest
-from everlog.pipeline.status import BatchStatus, PipelineStatus
+from everlog.pipeline.status import BatchStatus, PipelineState, PipelineStatus
 from everlog.runtime.clock import Clock
 
-WINDOW_SECONDS = 10.0
+WINDOW_S = 10.0
 KEPT_BATCHES = 100
-# So many are told of one by one.
+# The status lists this many one by one.
 RECENT_BATCHES = 12
-SAVE_SECONDS = 1.0
-
-PipelineState = Literal["starting", "running", "retrying", "stopped"]
+SAVE_S = 1.0
 
 
 class Meter:
@@ -91,7 +88,7 @@ class Meter:
 
     def due(self) -> bool:
         """Whether the status should be saved after this batch."""
-        return self.age() >= SAVE_SECONDS
+        return self.age() >= SAVE_S
 
     def age(self) -> float:
         """Seconds since the status was last asked for."""
@@ -100,8 +97,8 @@ class Meter:
     def status(self) -> PipelineStatus:
         with self._lock:
             self._saved = now = self._clock.monotonic()
-            recent = [(at, records) for at, records in self._recent if now - at <= WINDOW_SECONDS]
-            rate = sum(records for _, records in recent) / WINDOW_SECONDS
+            recent = [(at, records) for at, records in self._recent if now - at <= WINDOW_S]
+            rate = sum(records for _, records in recent) / WINDOW_S
             return PipelineStatus(
                 state=self._state,
                 pid=os.getpid(),

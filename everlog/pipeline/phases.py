@@ -64,11 +64,11 @@ def longest(measured: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
     return max(measured, key=lambda phases: sum(phases.values()), default={})
 
 
-def slowest(keys: Iterable[SlowKey], most: int = SLOWEST) -> list[SlowKey]:
+def slowest(keys: Iterable[SlowKey], limit: int = SLOWEST) -> list[SlowKey]:
     """The slowest journals, each once, the slowest first."""
     worst: dict[tuple[str, str], SlowKey] = {}
     for key in keys:
         place = (key.topic, key.id)
         if place not in worst or worst[place].ms < key.ms:
             worst[place] = key
-    return nlargest(most, worst.values(), key=lambda key: key.ms)
+    return nlargest(limit, worst.values(), key=lambda key: key.ms)

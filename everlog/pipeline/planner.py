@@ -1,9 +1,9 @@
 """The driver's part of the order: a plan before a batch, the watermark after it.
 
-    read the plans → add the next one, if nobody else did → … the batch … → pointer2 → read pointer2 → watermark
+    read the plans → add the next one, if no other pipeline did → … the batch … → pointer2 → read pointer2 → watermark
 
-A plan is a fact for ever, so what was read once need not be read again; that it is still the newest is checked by
-whoever adds the next one.
+A plan is a fact for ever, so what was read once need not be read again; that it is still the newest is checked
+when the next one is added.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from itertools import islice
 import msgspec
 
 from everlog.config import TagsConfig
-from everlog.core.places import parse_place, place_name
 from everlog.core.plan import (
     BEGINNING,
     NOTHING,
@@ -32,6 +31,7 @@ from everlog.core.plan import (
     piece_of,
 )
 from everlog.core.timeuuid import tick_of
+from everlog.core.values import parse_partition_name, partition_name
 from everlog.errors import Unreachable
 from everlog.runtime.clock import Clock
 from everlog.store.port import Store
@@ -40,14 +40,14 @@ from everlog.store.tag_port import TagTables
 MAX_TRIES = 100
 # Plans below the watermark are dropped now and then, not one by one.
 DROP_EVERY = 200
-# Where something held the watermark for long, so many are looked at together.
+# Where something held the watermark for long, this many are looked at together.
 PLANS_AT_ONCE = 1_000
 
 _encode = msgspec.json.Encoder().encode
 _beginning = msgspec.json.Decoder(dict[int, int]).decode
 
 
-class Ordering:
+class OrderPlanner:
     """Makes plans and publishes the watermark. Where no views by tag are kept, it does nothing."""
 
     def __init__(self, store: Store, config: TagsConfig, clock: Clock) -> None:
@@ -73,7 +73,7 @@ class Ordering:
             return {}
         if self._watermark is None:
             await self._load(tables)
-        await self._begin_topics(tables, {parse_place(place)[0] for place in ends})
+        await self._begin_topics(tables, {parse_partition_name(place)[0] for place in ends})
         # Partitions that were added to a topic later hold no journals.
         ends = {place: end for place, end in ends.items() if place in self._beginnings}
         for _ in range(MAX_TRIES):
@@ -86,7 +86,7 @@ class Ordering:
                 shards=self._config.shards,
             )
             if plan is None:
-                return {parse_place(place): self._order(place, starts.get(place, 0)) for place in ends}
+                return {parse_partition_name(place): self._order(place, starts.get(place, 0)) for place in ends}
             if await tables.add_plan(plan):
                 self._take([plan])
             else:
@@ -161,7 +161,7 @@ class Ordering:
 
     def _order(self, place: str, start: int) -> Order:
         """The places from `start` on. A batch never begins before the one before it."""
-        topic, partition = parse_place(place)
+        topic, partition = parse_partition_name(place)
         pieces = self._pieces[place]
         while pieces and pieces[0].end <= start:
             pieces.popleft()
@@ -175,7 +175,7 @@ class Ordering:
             begins = {partition: pointers.get(partition, -1) + 1 for partition in range(pinned.partitions)}
             found = await tables.pin(BEGINNING + topic, _encode(begins).decode(), self._clock.now_ms())
             for partition, begin in _beginning(found).items():
-                self._beginnings[place_name(topic, partition)] = begin
+                self._beginnings[partition_name(topic, partition)] = begin
             self._numbers[topic] = await self._number(tables, topic)
 
     async def _number(self, tables: TagTables, topic: str) -> int:
@@ -198,9 +198,9 @@ class Ordering:
 
     async def _pointers(self, plans: Collection[TagPlan]) -> dict[str, int]:
         """`pointer2` of every partition that these plans name, read now."""
-        topics = sorted({parse_place(place)[0] for plan in plans for place in plan.ranges})
+        topics = sorted({parse_partition_name(place)[0] for plan in plans for place in plan.ranges})
         return {
-            place_name(topic, partition): pointer
+            partition_name(topic, partition): pointer
             for topic in topics
             for partition, pointer in (await self._store.pointers(topic)).items()
         }

@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,17 +23,18 @@ import msgspec
 
 from everlog.config import Config
 from everlog.core.head import Topic
-from everlog.core.places import LogOffsets, parse_place, place_name
-from everlog.errors import EverlogError, ReplicationFailed, TopicReplaced, TopicRetired
+from everlog.core.values import LogOffsets, parse_partition_name, partition_name
+from everlog.errors import EverlogError, LogTruncated, ReplicationFailed, TopicReplaced, TopicRetired
+from everlog.errors.storage import rescue
 from everlog.journal.parts import open_parts
-from everlog.journal.retired_topics import retired_topics
-from everlog.journal.topic_registry import look_again, pin_topic
+from everlog.journal.reader import check_truncation
+from everlog.journal.topic_registry import look_again, pin_topic, retired_topics
 from everlog.log.factory import make_stream
+from everlog.log.port import Log, LogTopic
 from everlog.pipeline.apply import Applied
 from everlog.pipeline.meter import Meter
 from everlog.pipeline.phases import SlowKey, longest, slowest
-from everlog.pipeline.planner import Ordering
-from everlog.pipeline.start import Start, find_start
+from everlog.pipeline.planner import OrderPlanner
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.pipeline.task import REPORT_SCHEMA, ApplyTask, OffsetRange
 from everlog.runtime.clock import Clock, Stopwatch, SystemClock
@@ -41,6 +43,7 @@ from everlog.runtime.portal import Portal
 from everlog.runtime.retry import Backoff
 from everlog.spark.process import for_tasks
 from everlog.spark.session import open_session
+from everlog.store.port import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,16 +51,73 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("everlog.pipeline")
 
-HEARTBEAT_SECONDS = 5.0
+HEARTBEAT_S = 5.0
 # How long it may take until a topic that was retired is left out.
-LOOK_SECONDS = 2.0
-CHECK_SECONDS = 0.2
-STATUS_SECONDS = 3.0
-# So many records are a small batch.
+LOOK_S = 2.0
+CHECK_S = 0.2
+STATUS_S = 3.0
+# A batch of at most this many records is small.
 SMALL_BATCH = 2_000
 SPARK_OUTPUT = "spark.log"
 
 _decode_report = msgspec.json.Decoder(Applied).decode
+
+
+@dataclass(slots=True)
+class Start:
+    """The first offset to read of every partition, the pinned topics, those that are retired, and why others are left
+    out."""
+
+    offsets: LogOffsets = field(default_factory=dict)
+    topics: dict[str, Topic] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    retired: set[str] = field(default_factory=set)
+
+    @property
+    def passed(self) -> set[str]:
+        """Topics of which nothing is read."""
+        return self.retired | self.left_out.keys()
+
+
+async def find_start(log: Log, store: Store, config: Config, clock: Clock, *, accept_loss: bool) -> Start:
+    """Begin right after pointer2; a topic that was truncated, replaced or deleted is left out with its reason."""
+    start = Start(retired=await retired_topics(store))
+    present = {topic.name: topic for topic in await log.topics() if config.journal.includes(topic.name)}
+    pinned = [topic.name for topic in await store.pinned() if config.journal.includes(topic.name)]
+    missing = [name for name in pinned if name not in present.keys() | start.retired]
+    for name, late in zip(missing, await asyncio.gather(*(look_again(log, name) for name in missing)), strict=True):
+        if late is None:
+            start.left_out[name] = f"it is not in the log any more: {rescue(config.journal.short(name))}"
+        else:  # it was made and pinned since we looked
+            present[name] = late
+    for name, found in present.items():
+        if name in start.retired:
+            continue
+        try:
+            topic = await pin_topic(store, found, config, clock)
+            start.offsets |= await _offsets(log, store, found, topic, clock, accept_loss=accept_loss)
+            start.topics[name] = topic
+        except (LogTruncated, TopicReplaced) as error:
+            start.left_out[name] = str(error)
+    return start
+
+
+async def _offsets(
+    log: Log, store: Store, found: LogTopic, topic: Topic, clock: Clock, *, accept_loss: bool
+) -> LogOffsets:
+    offsets: LogOffsets = {}
+    for partition in range(found.partitions):
+        bounds = await log.bounds(found, partition)
+        pointer = await store.pointer(topic.name, partition)
+        if accept_loss and bounds.start > pointer + 1:
+            lost = {"topic": topic.name, "partition": partition, "from": pointer + 1, "to": bounds.start - 1}
+            name = f"loss {topic.name}/{partition} {pointer + 1}"
+            await store.save_status(name, msgspec.json.encode(lost), clock.now_ms())
+            pointer = bounds.start - 1
+            await store.publish({(topic.name, partition): pointer}, clock.now_ms())
+        check_truncation(topic.name, partition, bounds, pointer)
+        offsets[partition_name(topic.name, partition)] = pointer + 1
+    return offsets
 
 
 class Replicator:
@@ -119,7 +179,7 @@ class Replicator:
             self._release()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until somebody stops it; False if the time ran out."""
+        """Wait until it is stopped; False if the time ran out."""
         return self._stopping.wait(timeout)
 
     @property
@@ -142,7 +202,7 @@ class Replicator:
     async def _log_ends(self) -> LogOffsets:
         journal, passed = self._config.journal, self._meter.left_out.keys() | self._retired
         return {
-            place_name(topic.name, partition): (await self._log.bounds(topic, partition)).end
+            partition_name(topic.name, partition): (await self._log.bounds(topic, partition)).end
             for topic in await self._log.topics()
             if journal.includes(topic.name) and topic.name not in passed
             for partition in range(topic.partitions)
@@ -161,8 +221,8 @@ class Replicator:
         with self._progress:
             self._ends = dict(start.offsets)
             self._progress.notify_all()
-        self._ordering = Ordering(self._store, self._config.tags, self._clock)
-        self._publish_watermark()  # what the one before us did not come to
+        self._planner = OrderPlanner(self._store, self._config.tags, self._clock)
+        self._publish_watermark()  # what the pipeline before this one did not get to
         self._checkpoint = Path(tempfile.mkdtemp(prefix="everlog-checkpoint-"))
         assert self._session is not None
         stream = self._source.stream(self._session, start.offsets, start.passed)
@@ -189,20 +249,20 @@ class Replicator:
         started, watch = self._clock.monotonic(), Stopwatch(self._clock.monotonic)
         ends = self._source.ends(written_offset(self._checkpoint, number))
         moved = {place: end for place, end in ends.items() if end > self._ends.get(place, 0)}
-        topics = self._portal.call(self._pinned({parse_place(place)[0] for place in moved}))
+        topics = self._portal.call(self._pinned({parse_partition_name(place)[0] for place in moved}))
         ranges = {place: OffsetRange(self._ends.get(place, 0), end) for place, end in moved.items()}
-        orders = self._portal.call(self._ordering.prepare(moved, self._ends))
+        orders = self._portal.call(self._planner.prepare(moved, self._ends))
         watch.lap("plan")
         failpoint("batch.planned")
         job = ApplyTask(for_tasks(self._config), topics, self._source.decoder, ranges, orders)
         records = sum(end - start for start, end in ranges.values())
         rows = self._in_tasks(batch, records).mapInArrow(job, REPORT_SCHEMA).collect()
-        reports = {place_name(row.topic, row.partition): _decode_report(row.report) for row in rows}
+        reports = {partition_name(row.topic, row.partition): _decode_report(row.report) for row in rows}
         watch.split(longest(report.phases for report in reports.values()), rest="spark")
         self._meter.wrote(reports.values())
         raise_failures(reports)
         failpoint("batch.applied")
-        pointers = {parse_place(place): end - 1 for place, end in moved.items()}
+        pointers = {parse_partition_name(place): end - 1 for place, end in moved.items()}
         self._portal.call(self._store.publish(pointers, self._clock.now_ms()))
         watch.lap("publish")
         failpoint("batch.published")
@@ -230,12 +290,12 @@ class Replicator:
         return batch.coalesce(self._session.sparkContext.defaultParallelism)
 
     def _publish_watermark(self) -> None:
-        self._portal.call(self._ordering.publish())
-        self._meter.tags_wait_for = self._ordering.holding
+        self._portal.call(self._planner.publish())
+        self._meter.tags_wait_for = self._planner.holding
 
     async def _pinned(self, names: Collection[str]) -> dict[str, Topic]:
         """The batch's topics. One that appeared meanwhile is pinned now; one that was made again must not be folded,
-        nor one that was retired: nobody waits for its events any more."""
+        nor one that was retired: nothing waits for its events any more."""
         pinning = asyncio.gather(*map(self._pin, names))
         retired, topics = await asyncio.gather(retired_topics(self._store), pinning)
         for name in retired.intersection(names):
@@ -261,15 +321,15 @@ class Replicator:
         """Watch the query; start another one when it fails, after a pause that grows."""
         pause = Backoff(self._config.pipeline.min_retry_s, self._config.pipeline.max_retry_s)
         batches = self._meter.batches
-        while not self._stopping.wait(CHECK_SECONDS):
+        while not self._stopping.wait(CHECK_S):
             assert self._query is not None
             if self._query.isActive:
                 if self._meter.batches > batches:
                     batches = self._meter.batches
                     pause.reset()
-                if self._meter.age() > HEARTBEAT_SECONDS:
+                if self._meter.age() > HEARTBEAT_S:
                     self._save_status()
-                if self._clock.monotonic() - self._looked > LOOK_SECONDS:
+                if self._clock.monotonic() - self._looked > LOOK_S:
                     self._leave_retired()
                 continue
             self._meter.error(explain(self._error or self._query.exception()))
@@ -284,7 +344,7 @@ class Replicator:
         """A topic that was retired meanwhile: begin again without it, and without waiting for it."""
         self._looked = self._clock.monotonic()
         try:
-            retired = self._portal.call(asyncio.wait_for(retired_topics(self._store), STATUS_SECONDS))
+            retired = self._portal.call(asyncio.wait_for(retired_topics(self._store), STATUS_S))
         except (EverlogError, TimeoutError):
             return
         if retired != self._retired:
@@ -331,7 +391,7 @@ class Replicator:
         status = self._meter.status()
         saving = save_pipeline_status(self._store, status, status.updated_ms)
         try:
-            self._portal.call(asyncio.wait_for(saving, STATUS_SECONDS))
+            self._portal.call(asyncio.wait_for(saving, STATUS_S))
         except (EverlogError, TimeoutError) as error:
             logger.warning("the status could not be saved: %s", str(error) or "no answer in time")
 

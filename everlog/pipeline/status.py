@@ -1,4 +1,4 @@
-"""What the pipeline is doing, and how far it is behind: data, to be shown by anyone.
+"""What the pipeline is doing, and how far it is behind: plain data.
 
 The pipeline saves its own status in the store; lag is always measured live, so it is right with the pipeline down.
 """
@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from everlog.core.places import parse_place
+from everlog.core.values import parse_partition_name
 from everlog.journal.parts import Parts
-from everlog.journal.retired_topics import retired_topics
+from everlog.journal.topic_registry import retired_topics
 from everlog.log.port import LogTopic
 from everlog.pipeline.phases import PHASES, SlowKey
 from everlog.store.port import Store
 
 PIPELINE = "pipeline"
-LOST_AFTER_SECONDS = 30.0
+LOST_AFTER_S = 30.0
 
 PipelineState = Literal["starting", "running", "retrying", "stopped", "lost"]
 
@@ -53,7 +53,7 @@ class BatchStatus(msgspec.Struct, frozen=True):
 
 
 class PipelineStatus(msgspec.Struct, frozen=True):
-    """The last word of a pipeline. Counts are since its start; `left_out` are topics it cannot take, and why;
+    """What a pipeline reported last. Counts are since its start; `left_out` are topics it cannot take, and why;
     `tags_wait_for` are log partitions that hold the watermark of views by tag: nothing behind it can be read yet.
 
     `batch_ms` is how long all batches took together, `phase_ms` the same by phase, `rows` the rows that were written
@@ -94,9 +94,12 @@ class PipelineStatus(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Everything at one glance. `where` is the folder, or the servers; `services` are the last words of other
-    services, such as `expiry`; `concerns` says by topic what may lose acknowledged appends one day; `nodes` are the
-    servers that share the documents; `retired` topics are not replicated any more, and their lag does not count."""
+    """Everything at one glance.
+
+    `where` is the folder, or the servers. `services` is what other services, such as `expiry`, reported last.
+    `concerns` says by topic what may lose acknowledged appends one day. `nodes` are the servers that share the
+    documents. `retired` topics are not replicated any more, and their lag does not count.
+    """
 
     where: str
     time_ms: int
@@ -179,20 +182,20 @@ def _pipeline(saved: bytes | None, now_ms: int, max_retry_s: float) -> PipelineS
     except msgspec.DecodeError:
         return None  # of another version, which will write again soon or never
     # Between two tries it may be silent on purpose.
-    patience = LOST_AFTER_SECONDS + (max_retry_s if status.state == "retrying" else 0.0)
+    patience = LOST_AFTER_S + (max_retry_s if status.state == "retrying" else 0.0)
     if status.state != "stopped" and now_ms - status.updated_ms > patience * 1000:
         return msgspec.structs.replace(status, state="lost")
     return status
 
 
 def _without(retired: Collection[str], status: PipelineStatus | None) -> PipelineStatus | None:
-    """What the pipeline said last without the topics that were retired since: nobody has to repair those."""
+    """What the pipeline said last without the topics that were retired since: those need no repair."""
     if status is None or not retired:
         return status
     return msgspec.structs.replace(
         status,
         left_out={topic: reason for topic, reason in status.left_out.items() if topic not in retired},
-        tags_wait_for=[place for place in status.tags_wait_for if parse_place(place)[0] not in retired],
+        tags_wait_for=[place for place in status.tags_wait_for if parse_partition_name(place)[0] not in retired],
     )
 
 

@@ -10,31 +10,35 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import pyarrow as pa
 
 from everlog.config import Config
 from everlog.core.head import Topic
-from everlog.core.places import place_name
 from everlog.core.plan import Order
-from everlog.errors import EverlogError
+from everlog.core.values import partition_name
+from everlog.errors import EverlogError, MissingExtra
 from everlog.log.stream import StreamDecoder
-from everlog.pipeline.apply import Applied, KeyGroups, Tagging, apply
-from everlog.pipeline.head_cache import KnownHeads, Partitions
+from everlog.pipeline.apply import Applied, KeyGroups, TagRules, apply
+from everlog.pipeline.head_cache import HeadCache, KnownHeads
 from everlog.pipeline.phases import longest
 from everlog.runtime.clock import Stopwatch
 from everlog.spark.process import run, settle_process
 from everlog.store.factory import open_store
 from everlog.store.port import Store
 
+try:
+    import pyarrow as pa
+except ImportError as error:  # pragma: no cover - needs an installation without the extra
+    raise MissingExtra("spark") from error
+
 logger = logging.getLogger("everlog.pipeline")
 
-# A task that gathered so much applies it before it reads on.
+# A task that gathered this much applies it before it reads on.
 MAX_GATHERED_BYTES = 64 * 1024 * 1024
 REPORT_SCHEMA = "topic string, partition int, report binary"
 _REPORT = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("report", pa.binary())])
 
 _stores: dict[bytes, Store] = {}
-_known = Partitions()
+_known = HeadCache()
 
 
 class OffsetRange(NamedTuple):
@@ -90,7 +94,7 @@ class ApplyTask:
             yield _reports(parts.values())
         for place, found in parts.items():
             if found.known is not None and not found.done.failed:
-                found.known.finish(self.ranges[place_name(*place)].end)
+                found.known.finish(self.ranges[partition_name(*place)].end)
 
     def _begin(self, topic: str, partition: int) -> KnownHeads | None:
         """What this process knows of the partition; nothing where a transaction must see the heads itself."""
@@ -98,7 +102,7 @@ class ApplyTask:
             return None
         from pyspark import SparkFiles
 
-        start = self.ranges[place_name(topic, partition)].start
+        start = self.ranges[partition_name(topic, partition)].start
         folder = Path(SparkFiles.getRootDirectory())
         return _known.begin(msgspec.json.encode(self.config), self.topics[topic].id, partition, start, folder)
 
@@ -125,8 +129,8 @@ class ApplyTask:
     async def _fold_in(self, store: Store, part: _Partition, watch: Stopwatch) -> Applied:
         grouped, part.grouped = part.grouped, KeyGroups()
         order, config = self.orders.get((part.topic, part.number)), self.config
-        tagging = Tagging(order, config.slices(part.topic), config.propagates(part.topic))
-        return await apply(store, self.topics[part.topic], part.number, grouped, tagging, part.known, watch)
+        tag_rules = TagRules(order, config.slices(part.topic), config.propagates(part.topic))
+        return await apply(store, self.topics[part.topic], part.number, grouped, tag_rules, part.known, watch)
 
 
 def _reports(parts: Collection[_Partition]) -> pa.RecordBatch:

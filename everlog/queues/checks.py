@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from everlog.config.queue_options import MAX_CLAIM
-from everlog.core.time_span import MAX_MS
+from everlog.core.duration import MAX_MS
 from everlog.errors import EverlogError, InvalidInput, InvalidKey, PayloadTooLarge
 from everlog.queues.declaration import Declaration
 from everlog.queues.keys import MAX_KEY_BYTES, decode_values, hash_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from everlog.core.time_span import Duration, milliseconds
+from everlog.core.duration import Duration, milliseconds
 from everlog.errors import InvalidInput
 
 _FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))

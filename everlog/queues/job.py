@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from everlog.config.queue_options import check_name
-from everlog.core.time_span import Duration, milliseconds
+from everlog.core.duration import Duration, milliseconds
 from everlog.errors import InvalidInput
 from everlog.queues.cron import Schedule, parse_every
 from everlog.queues.jobs import Job

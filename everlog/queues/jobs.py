@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everlog.core.time_span import Duration
+from everlog.core.duration import Duration
 from everlog.queues.declaration import Declaration
 from everlog.queues.keys import JobKey, decode_key
 from everlog.queues.operations import BeatAnswer, Handle, JobLease, Result

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from everlog.core.time_span import Duration, milliseconds
+from everlog.core.duration import Duration, milliseconds
 from everlog.errors import InvalidInput, InvalidKey
 from everlog.queues.columns import encode_columns_key
 from everlog.queues.declaration import Declaration

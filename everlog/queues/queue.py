@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions, check_name, make_options
-from everlog.core.time_span import Duration, milliseconds
+from everlog.core.duration import Duration, milliseconds
 from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, NotTransactional, QueueNotFound
 from everlog.queues.declaration import ColumnSchema, Declaration
 from everlog.queues.jobs import DeadJob, Job, JobInfo, Receipt, moment

@@ -10,8 +10,8 @@ import msgspec
 
 from everlog.api import Everlog
 from everlog.config import Config
+from everlog.core.bounded_map import keep
 from everlog.core.events import EventRecord
-from everlog.core.recent import keep
 from everlog.core.tag_names import SLICES, check_tag
 from everlog.core.values import MAX_SEQ_NR, Position
 from everlog.documents.documents import Documents

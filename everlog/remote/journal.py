@@ -15,10 +15,10 @@ from everlog.core.events import Event, EventRecord, encode_payload
 from everlog.core.head import Head
 from everlog.core.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
 from everlog.errors import Conflict, JournalNotFound, OutcomeUnknown, StorageFailed, Unreachable
-from everlog.journal.draft import Draft, check_draft
 from everlog.journal.journal import After, Journal, Token, check_topic
 from everlog.journal.reader import Ref
 from everlog.journal.snapshots import ANY, Criteria, Snapshots
+from everlog.journal.writer import Draft, check_draft
 from everlog.remote.connection import Wire
 from everlog.runtime.clock import Clock
 from everlog.runtime.keyed_lock import KeyedLock

@@ -18,7 +18,7 @@ class Clock(Protocol):
         """Seconds that never go back, for durations and time-outs."""
 
     def new_id(self) -> str:
-        """A random id that nobody else has."""
+        """A random id that no other process makes."""
 
 
 class SystemClock:
@@ -40,7 +40,7 @@ class Stopwatch:
     So the phases add up to what passed between the start and the last lap.
 
     >>> times = iter([0.0, 1.0, 3.0])
-    >>> watch = Watch(lambda: next(times))
+    >>> watch = Stopwatch(lambda: next(times))
     >>> watch.lap("read"); watch.split({"fold": 0.5}, rest="other"); watch.seconds
     {'read': 1.0, 'fold': 0.5, 'other': 1.5}
     """

@@ -20,7 +20,7 @@ VARIABLE = "EVERLOG_FAILPOINT"
 ROOT_VARIABLE = "EVERLOG_FAILPOINT_ROOT"
 ONCE_VARIABLE = "EVERLOG_FAILPOINT_ONCE"
 PAUSE_VARIABLE = "EVERLOG_PAUSEPOINT"
-PAUSE_SECONDS = 0.01
+PAUSE_S = 0.01
 # Looked up once: some of the points are on paths that are taken for every single event.
 _FAIL_AT = os.environ.get(VARIABLE)
 _PAUSE_AT = os.environ.get(PAUSE_VARIABLE)
@@ -85,7 +85,7 @@ async def pausepoint(name: str, key: str) -> None:
         return
     _tell(Path(f"{file}.held"), key)
     while _holds(Path(file), key):  # noqa: ASYNC110 - another process removes the file
-        await asyncio.sleep(PAUSE_SECONDS)
+        await asyncio.sleep(PAUSE_S)
 
 
 def _tell(file: Path, key: str) -> None:

@@ -55,7 +55,7 @@ _KAFKA_JVM = "-XX:+UseSerialGC"
 def open_session(config: Config, *, output: Path | None = None) -> SparkSession:
     """A session as `[spark]` says; the settings there win over ours.
 
-    `output` is where Spark's own words go, so that ours stay readable.
+    `output` is where Spark's own messages go, so that ours stay readable.
     """
     builder = SparkSession.builder.appName("everlog").master(config.spark.master)
     for name, value in (session_settings(config) | config.spark.conf).items():
@@ -118,7 +118,7 @@ def _set_environment(*, local: bool) -> None:
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Spark takes over Ctrl-C in the main thread: give it back, whoever starts a pipeline also stops it."""
+    """Spark takes over Ctrl-C in the main thread: give it back to the program, which stops its pipeline itself."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield

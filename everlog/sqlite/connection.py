@@ -14,8 +14,8 @@ from everlog.runtime.trace import Trace
 
 log = logging.getLogger("everlog.sqlite")
 
-BUSY_SECONDS = 60.0
-OPEN_AGAIN_SECONDS = 0.005
+BUSY_S = 60.0
+OPEN_AGAIN_S = 0.005
 
 
 class TracedCursor(sqlite3.Cursor):
@@ -71,7 +71,7 @@ def connect(
     """
     with translated(path):
         connection = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=Connection
+            path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, factory=Connection
         )
         assert isinstance(connection, Connection)
         try:
@@ -91,7 +91,7 @@ def connect(
 
 def _use_wal(connection: sqlite3.Connection) -> None:
     """Switch a new file to WAL mode. SQLite does not wait for another opener that does the same, so we do."""
-    deadline = time.monotonic() + BUSY_SECONDS
+    deadline = time.monotonic() + BUSY_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -99,7 +99,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() > deadline:
                 raise
-            time.sleep(OPEN_AGAIN_SECONDS)
+            time.sleep(OPEN_AGAIN_S)
 
 
 class translated:  # noqa: N801 (a statement, not a thing; a class costs a third of a generator, at every read)
@@ -132,7 +132,7 @@ def explain(path: Path, error: sqlite3.Error) -> EverlogError:
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
         return NotWritable(f"{path} cannot be opened for writing ({text}): check the folder's owner and permissions")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return Busy(f"{path} was locked by another process for {BUSY_SECONDS:.0f} s: try again")
+        return Busy(f"{path} was locked by another process for {BUSY_S:.0f} s: try again")
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return StorageFailed(f"{path} is not a sound SQLite file ({text}): restore it from a copy")
     return StorageFailed(f"{path}: {text}")

@@ -1,8 +1,8 @@
 """Group commit: what is ready at the same time shares one transaction, and one wait for the disk.
 
 Items gather until the event loop has run all that is ready, then they are committed on the spot: a quick commit costs
-less than handing it to a thread. While commits are slow, or somebody else holds the file, a thread takes over and
-waits patiently, and the next group gathers meanwhile.
+less than handing it to a thread. While commits are slow, or another process holds the file, a thread takes over
+and waits patiently, and the next group gathers meanwhile.
 
 An item is answered when its group is durable; if a group fails, all of it fails and nothing of it is stored. Groups
 are committed in the order in which they gathered.
@@ -28,7 +28,7 @@ logger = logging.getLogger("everlog.commits")
 
 MAX_WAITING = 20_000
 # Commits that take longer than this on average would hold up the event loop.
-QUICK_SECONDS = 0.005
+QUICK_S = 0.005
 
 
 class Closable(Protocol):
@@ -41,7 +41,7 @@ Answer = TypeVar("Answer")
 
 
 class Committed(NamedTuple, Generic[Answer]):
-    """The answer to each item of a group, and how long the group held up whoever committed it."""
+    """The answer to each item of a group, and for how long the group held up the thread that committed it."""
 
     answers: Sequence[Answer]
     seconds: float
@@ -66,9 +66,9 @@ class GroupCommitter(Generic[Files, Item, Answer]):
     """Commits items for one event loop.
 
     `open_files` opens connections that wait for a locked file, or fail at once. `commit` does a group in one
-    transaction; if it raises, it has done nothing (of a failing disk nobody knows).
-    `group_by`: items of one group have this in common. `limit`: after so many seconds without an answer from the
-    thread an item is unacknowledged.
+    transaction; if it raises, it has done nothing (if the disk itself fails, the outcome is unknown).
+    `group_by`: items of one group have this in common. `limit`: an item that the thread does not answer within this
+    many seconds is unacknowledged.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class GroupCommitter(Generic[Files, Item, Answer]):
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
         gathered, self._gathered = self._gathered, []
         for group in self._groups(gathered):
-            if self._in_thread or self._pace >= QUICK_SECONDS or not self._commit_here(group):
+            if self._in_thread or self._pace >= QUICK_S or not self._commit_here(group):
                 self._hand_over(loop, group)
 
     def _groups(self, gathered: list[CommitRequest[Item, Answer]]) -> Iterable[list[CommitRequest[Item, Answer]]]:
@@ -132,7 +132,7 @@ class GroupCommitter(Generic[Files, Item, Answer]):
                 yield group[first : first + self._max_group]
 
     def _commit_here(self, group: list[CommitRequest[Item, Answer]]) -> bool:
-        """Commit in this thread; False if somebody else holds the file: nothing was done then."""
+        """Commit in this thread; False if another process holds the file: nothing was done then."""
         outcome: Sequence[Answer] | EverlogError
         try:
             if self._here is None:
@@ -159,7 +159,7 @@ class GroupCommitter(Generic[Files, Item, Answer]):
         self._handed.put(Handed(loop, group, timer))
 
     def _give_up(self, group: Sequence[CommitRequest[Item, Answer]]) -> None:
-        """Too long: whoever still waits learns that nobody knows. The thread goes on trying."""
+        """It took too long: those that still wait learn that the outcome is unknown. The thread goes on trying."""
         silence = Unacknowledged(f"{self._path}: no answer in {self._limit:g} s")
         for request in group:
             if not request.future.done():
@@ -178,7 +178,9 @@ class GroupCommitter(Generic[Files, Item, Answer]):
             try:
                 handed.loop.call_soon_threadsafe(self._take_back, handed, outcome)
             except RuntimeError:
-                logger.warning("%d items were decided, but nobody waits for them any more", len(handed.group))
+                logger.warning(
+                    "%d items were committed or refused, but no caller waits for the answer any more", len(handed.group)
+                )
         if files is not None:
             files.close()
 
@@ -189,7 +191,7 @@ class GroupCommitter(Generic[Files, Item, Answer]):
         self._settle(handed.group, outcome)
 
     def _settle(self, group: Sequence[CommitRequest[Item, Answer]], outcome: Sequence[Answer] | EverlogError) -> None:
-        """Tell everybody who still waits."""
+        """Answer all that still wait."""
         self._waiting -= len(group)
         self._room.set()
         if isinstance(outcome, EverlogError):

@@ -91,6 +91,19 @@ class Snapshot(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.metadata_json) if self.metadata_json else None
 
 
+def ring_slot(taken: Mapping[int, tuple[bool, int, int]], seq_nr: int, slots: int) -> int:
+    """Where a snapshot goes: every store keeps a ring of slots per journal.
+
+    `taken`: by slot, whether it is of the same life, its seqNr and its timestamp. The snapshot takes its own
+    slot, the lowest free one, or the oldest; those of another life go first, however high their seqNrs.
+    """
+    for slot, (same_life, found, _) in taken.items():
+        if same_life and found == seq_nr:
+            return slot
+    free = next((slot for slot in range(slots) if slot not in taken), None)
+    return free if free is not None else min(taken, key=lambda slot: taken[slot])
+
+
 class RowCursor(NamedTuple):
     """The last row of a page; the next page starts behind it."""
 
@@ -106,7 +119,7 @@ class StoreTask(ABC):
     """
 
     watch: Stopwatch | None = None
-    """Set by who wants to know how long the parts of a call take."""
+    """Set to measure how long the parts of a call take."""
 
     def lap(self, phase: str) -> None:
         """A part of a call ends here: `rows` when the event rows are written, `tags` when those of the views are."""
@@ -129,7 +142,7 @@ class StoreTask(ABC):
     async def write_rows(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
         """New event rows, then their rows in views by tag; rejected appends and quarantined records.
 
-        A view's row is never there without the event's own row, so that who removes the one finds the other; where
+        A view's row is never there without the event's own row, so that removing the one finds the other; where
         deletes propagate, what the garbage names leaves the views before any row is written, and again with it.
         """
 
@@ -216,14 +229,14 @@ class Store(ABC):
     def quarantine(self, topic: str | None = None, *, page: int = 100) -> AsyncIterator[list[WaitingRecord]]:
         """Pages of all quarantined records."""
 
-    async def count_quarantined(self, most: int = 10_000) -> int:
-        """How many records are quarantined, counted up to `most`; a store that can count faster does."""
+    async def count_quarantined(self, limit: int = 10_000) -> int:
+        """How many records are quarantined, counted up to `limit`; a store that can count faster does."""
         count = 0
         async for found in self.quarantine():
             count += len(found)
-            if count >= most:
+            if count >= limit:
                 break
-        return min(count, most)
+        return min(count, limit)
 
     @abstractmethod
     async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:

@@ -69,7 +69,7 @@ class TagTables(ABC):
 
     @abstractmethod
     async def settings(self, prefix: str) -> dict[str, str]:
-        """What is pinned under names that start so, as of now."""
+        """What is pinned under names with this prefix, as of now."""
 
     async def setting(self, key: str) -> str | None:
         """What is pinned under this name, as of now; None if nothing is."""

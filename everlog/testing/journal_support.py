@@ -32,7 +32,7 @@ async def _replayed(log: Everlog) -> None:
     await replicate(log)
     for topic in await log.parts.store.pinned():
         if not log.config.journal.includes(topic.name):
-            continue  # of somebody else with the same tables
+            continue  # of another test with the same tables
         found = await log.parts.log.topic(topic.name)
         assert found is not None
         for partition in range(topic.partitions):
@@ -122,7 +122,7 @@ async def read_until_halted(journal: Journal, journal_id: str = "k") -> tuple[li
 
 
 async def produce(log: Everlog, journal_id: str, action: bytes, value: bytes | None = None, topic: str = "t") -> int:
-    """Put a record into the log as somebody else might."""
+    """Put a record into the log as another program might."""
     ref = await log.journal(topic).ref(journal_id, create=True)
     assert ref is not None
     record = NewRecord(ref.partition, log.parts.clock.now_ms(), ref.key, action, value)

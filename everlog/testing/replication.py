@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 from everlog.api import Everlog
 from everlog.core.head import Topic
-from everlog.core.places import place_name
 from everlog.core.record import Record
+from everlog.core.values import partition_name
 from everlog.errors import ReplicationFailed
-from everlog.journal.retired_topics import retired_topics
-from everlog.journal.topic_registry import pin_topic
+from everlog.journal.topic_registry import pin_topic, retired_topics
 from everlog.log.port import Log, LogTopic
-from everlog.pipeline.apply import NO_TAGS, Applied, KeyGroups, Tagging, apply
-from everlog.pipeline.planner import Ordering
+from everlog.pipeline.apply import NO_TAGS, Applied, KeyGroups, TagRules, apply
+from everlog.pipeline.planner import OrderPlanner
 
 MAX_RECORDS = 1_000_000_000
 ReplicatedPlace = tuple[str, int]
@@ -34,12 +33,12 @@ async def replicate(
 ) -> list[Applied]:
     """Apply what is not replicated yet, in micro-batches of at most `batch` offsets per partition.
 
-    `batches`: stop after so many. `leave`: so many of the newest records of each partition stay un-replicated.
+    `batches`: stop after this many. `leave`: this many of the newest records of each partition stay un-replicated.
     `start`: from this offset on, if the pointer is not below it: a replay. `publish=False`: pointer2 does not move,
     as if the pipeline had died before that.
     """
     driver = _Driver(log, batch or MAX_RECORDS, leave, start)
-    await driver.ordering.publish()  # what the one before us did not come to
+    await driver.planner.publish()  # what the run before this one did not get to
     done: list[Applied] = []
     while batches is None or batches > 0:
         results, ends = await driver.run_batch()
@@ -51,7 +50,7 @@ async def replicate(
             break
         if publish:
             await log.parts.store.publish({place: end - 1 for place, end in ends.items()}, log.parts.clock.now_ms())
-            await driver.ordering.publish()
+            await driver.planner.publish()
         batches = None if batches is None else batches - 1
     return done
 
@@ -82,7 +81,7 @@ class _Driver:
 
     def __post_init__(self) -> None:
         parts = self.log.parts
-        self.ordering = Ordering(parts.store, parts.config.tags, parts.clock)
+        self.planner = OrderPlanner(parts.store, parts.config.tags, parts.clock)
 
     async def run_batch(self) -> tuple[list[Applied], dict[ReplicatedPlace, int]]:
         """One micro-batch over all partitions of all topics: what was done, and where it ended."""
@@ -98,17 +97,17 @@ class _Driver:
                 end = min((await parts.log.bounds(found, partition)).end - self.leave, first + self.batch)
                 if end > first:
                     slices.append(_Slice(topic, found, partition, first, end))
-        orders = await self.ordering.prepare(
-            {place_name(*part.place): part.end for part in slices},
-            {place_name(*part.place): part.first for part in slices},
+        orders = await self.planner.prepare(
+            {partition_name(*part.place): part.end for part in slices},
+            {partition_name(*part.place): part.first for part in slices},
         )
         results = []
         for part in slices:
             name = part.topic.name
-            tagging = Tagging(orders.get(part.place), parts.config.slices(name), parts.config.propagates(name))
+            tag_rules = TagRules(orders.get(part.place), parts.config.slices(name), parts.config.propagates(name))
             where = {"after": part.first - 1, "before": part.end}
             results.append(
-                await apply_range(self.log, part.topic, part.log_topic, part.partition, **where, tagging=tagging)
+                await apply_range(self.log, part.topic, part.log_topic, part.partition, **where, tag_rules=tag_rules)
             )
             self.positions[part.place] = part.end
         return results, {part.place: part.end for part in slices}
@@ -128,12 +127,12 @@ async def apply_range(
     *,
     after: int,
     before: int,
-    tagging: Tagging = NO_TAGS,
+    tag_rules: TagRules = NO_TAGS,
 ) -> Applied:
     """Apply the records with `after < offset < before`, which may have been applied already: a replay."""
     grouped = KeyGroups()
     grouped.add(topic, await records_between(log.parts.log, found, partition, after=after, before=before))
-    return await apply(log.parts.store, topic, partition, grouped, tagging)
+    return await apply(log.parts.store, topic, partition, grouped, tag_rules)
 
 
 async def records_between(log: Log, topic: LogTopic, partition: int, *, after: int, before: int) -> list[Record]:

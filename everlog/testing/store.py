@@ -333,7 +333,7 @@ class StoreConformance:
             ]
         assert [page async for page in store.quarantine("journal-b")] == []
         assert await store.count_quarantined() == 6
-        assert await store.count_quarantined(most=4) == 4
+        assert await store.count_quarantined(limit=4) == 4
         await write(store, make_change("k", make_head(6), garbage=[Deletion(6, quarantine=2)]))
         assert [found.record.offset for found in await store.waiting(NAME, "k")] == [3, 4]
 

@@ -324,13 +324,13 @@ async def test_an_everlog_with_all_its_parts_connects_once(cluster_config, monke
         return await open_connection(config)
 
     monkeypatch.setattr(pools, "open_connection", counted)
-    config = msgspec.structs.replace(cluster_config(), foreign=PekkoConfig(keyspace="akka"))
+    config = msgspec.structs.replace(cluster_config(), pekko=PekkoConfig(keyspace="akka"))
     async with everlog.connect(config) as log:
         assert (await log.status()).nodes == []
         assert await log.queues.names() == []
         assert await log.projections.list() == []
         assert await log.documents.indexes("orders~") == []
-        await log.foreign()
+        await log.pekko()
         assert (len(connected), len(pools._pools)) == (1, 1)
         made = await tables_of(config.cassandra)
     assert made == {"locks", "setting"} | {name for part in PARTS for name in part.statements("", "tables.cql")}

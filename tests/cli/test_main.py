@@ -12,7 +12,7 @@ import click
 import pytest
 
 from everlog.cli.commands import CliCommand
-from everlog.cli.exits import EXIT_CODES, LineFailed, error_document, exit_code
+from everlog.cli.exit_codes import EXIT_CODES, LineFailed, error_document, exit_code
 from everlog.cli.logs import JsonFormatter, TextFormatter
 from everlog.cli.main import main
 from everlog.errors import (

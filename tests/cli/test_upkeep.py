@@ -189,7 +189,7 @@ def test_status_shows_what_the_pipeline_said_last(cli):
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_watch_goes_on_until_it_is_interrupted(cli, monkeypatch, options):
     """Ctrl-C is how a person ends it, so that is a success."""
-    monkeypatch.setattr("everlog.cli.status.PLAIN_SECONDS", 0.01)
+    monkeypatch.setattr("everlog.cli.status.PLAIN_S", 0.01)
     looked = []
     real = LocalEverlog.status
 

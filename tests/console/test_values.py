@@ -20,7 +20,7 @@ from everlog.console.render import brief, environment, relative, remedy, render,
 from everlog.console.sampler import TOTALS, MetricSample, rate, sample_of, series
 from everlog.console.why import explain_job, explain_queue
 from everlog.errors import InvalidInput
-from everlog.log.kafka.safety import concerns
+from everlog.log.kafka.topics import concerns
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 from everlog.projections.projections import ProjectionStatus
 from everlog.projections.source import Lag

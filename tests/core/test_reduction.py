@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everlog.core.fold import fold
+from everlog.core.fold import fold, reduce, rowless
 from everlog.core.record import Record
-from everlog.core.reduction import reduce, rowless
 from tests.support import (
     append_record,
     broken_record,

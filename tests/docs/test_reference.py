@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from everlog.cli.commands import CliCommand
-from everlog.cli.exits import EXIT_CODES
+from everlog.cli.exit_codes import EXIT_CODES
 from everlog.cli.main import main
 from everlog.config import CassandraConfig, Config, KafkaConfig
 

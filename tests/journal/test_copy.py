@@ -17,9 +17,8 @@ import everlog
 from everlog import Event, JournalNotFound, Overtaken
 from everlog.api import Everlog
 from everlog.core.actions import ActionRange, Append, Copied, Delete, decode_action, encode_action
-from everlog.core.fold import decode, fold
+from everlog.core.fold import decode, fold, rowless
 from everlog.core.record import Record
-from everlog.core.reduction import rowless
 from everlog.core.values import partition_of
 from everlog.errors import CopyRefused, JournalHalted, LogTruncated
 from everlog.journal.copy import Original
@@ -236,8 +235,8 @@ async def test_what_is_left_above_the_cut_is_copied(small_log) -> None:
     with pytest.raises(LogTruncated):
         [event async for event in journal.read("k")]
     original = await Original.find(small_log.parts, "orders")
-    assert original.remains.damage.gaps[partition_of(b"k", 2)] == "3 to 4 are gone"
-    assert await original.remains.unreplicated() == 3
+    assert original.damaged.damage.gaps[partition_of(b"k", 2)] == "3 to 4 are gone"
+    assert await original.damaged.unreplicated() == 3
     assert await copy_all(small_log, "orders", "copies") == {"k": (6, 0, False)}
     assert [event.seq_nr async for event in small_log.journal("copies").read("k")] == [1, 2, 3, 6, 7, 8]
 

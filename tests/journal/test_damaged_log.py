@@ -9,7 +9,7 @@ import pytest
 import everlog
 from everlog import Event
 from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
-from everlog.journal.pointer_cache import LOOK_SECONDS, Pointers
+from everlog.journal.writer import LOOK_S, PointerCache
 from everlog.testing.replication import replicate
 from tests.http_support import through_server
 from tests.journal.copy_support import empty, make_again
@@ -53,7 +53,7 @@ async def test_appends_without_a_verdict_go_on_as_the_log_is_replicated_and_trim
         await replicate(small_log)
         if number == 4:
             await small_log.trim()
-        clock.advance(LOOK_SECONDS)
+        clock.advance(LOOK_S)
     assert [event.seq_nr async for event in orders.read("o-1")] == list(range(1, 9))
 
 
@@ -74,11 +74,11 @@ class Store:
 
 async def test_a_pointer_is_looked_up_now_and_then() -> None:
     clock, store = ManualClock(), Store()
-    pointers = Pointers(store.look, clock)
+    pointers = PointerCache(store.look, clock)
     assert [await pointers.at_least("t", 0) for _ in range(3)] == [5, 5, 5]
     assert store.looks == 1
     store.pointer = 8
-    clock.advance(LOOK_SECONDS + 1)
+    clock.advance(LOOK_S + 1)
     assert [await pointers.at_least("t", 0) for _ in range(3)] == [8, 8, 8]
     assert await pointers.at_least("t", 1) == 8
     assert store.looks == 3
@@ -86,24 +86,24 @@ async def test_a_pointer_is_looked_up_now_and_then() -> None:
 
 async def test_a_store_that_is_down_holds_nobody_up() -> None:
     clock, store = ManualClock(), Store()
-    pointers = Pointers(store.look, clock)
+    pointers = PointerCache(store.look, clock)
     store.fails = True
     assert [await pointers.at_least("t", 0) for _ in range(3)] == [-1, -1, -1]
     assert store.looks == 1
     store.fails = False
-    clock.advance(LOOK_SECONDS + 1)
+    clock.advance(LOOK_S + 1)
     assert await pointers.at_least("t", 0) == 5
     store.fails = True
-    clock.advance(LOOK_SECONDS + 1)
+    clock.advance(LOOK_S + 1)
     assert await pointers.at_least("t", 0) == 5
 
 
 async def test_a_store_that_says_nothing_holds_nobody_up_for_long(monkeypatch) -> None:
-    monkeypatch.setattr("everlog.journal.pointer_cache.ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr("everlog.journal.writer.ANSWER_S", 0.01)
 
     async def silent(topic: str, partition: int) -> int:
         await asyncio.Event().wait()
         raise AssertionError
 
-    pointers = Pointers(silent, ManualClock())
+    pointers = PointerCache(silent, ManualClock())
     assert await pointers.at_least("t", 0) == -1

@@ -12,10 +12,10 @@ from everlog import Event, InvalidInput, JournalNotFound, NotReplicated, TopicRe
 from everlog.api import Everlog
 from everlog.core.values import partition_of
 from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
-from everlog.journal.journal import LOOK_SECONDS
+from everlog.journal.journal import LOOK_S
 from everlog.journal.topic_registry import pin_topic
-from everlog.pipeline.planner import Ordering
-from everlog.pipeline.start import find_start
+from everlog.pipeline.planner import OrderPlanner
+from everlog.pipeline.replicator import find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
@@ -99,7 +99,7 @@ async def test_those_who_have_it_open_notice(small_log, clock: ManualClock, monk
     originals = await states_of(small_log, "orders")
     async with everlog.connect(small_log.config, clock=clock) as other:
         await other.retire("orders", force=True)
-    clock.advance(LOOK_SECONDS + 1)
+    clock.advance(LOOK_S + 1)
     tables = small_log.parts.store.tags
 
     async def away(key: str) -> str | None:
@@ -108,7 +108,7 @@ async def test_those_who_have_it_open_notice(small_log, clock: ManualClock, monk
     with monkeypatch.context() as patch:
         patch.setattr(tables, "setting", away)
         await small_log.journal("orders").append("late", Event("acknowledged"))
-    clock.advance(LOOK_SECONDS + 1)
+    clock.advance(LOOK_S + 1)
     await check_refusals(small_log)
     # What was acknowledged meanwhile can still be read: the log is sound.
     assert {**originals, "late": (await states_of(small_log, "orders"))["late"]} == await states_of(small_log, "orders")
@@ -128,13 +128,13 @@ async def test_nobody_waits_for_it(small_log, clock) -> None:
     )
     await save_pipeline_status(small_log.parts.store, status, clock.now_ms())
     assert (await small_log.status()).pipeline.left_out
-    ordering = Ordering(small_log.parts.store, small_log.config.tags, clock)
-    await ordering.publish()
-    assert ordering.holding == [place]
+    planner = OrderPlanner(small_log.parts.store, small_log.config.tags, clock)
+    await planner.publish()
+    assert planner.holding == [place]
     await small_log.retire("orders")
-    ordering = Ordering(small_log.parts.store, small_log.config.tags, clock)
-    await ordering.publish()
-    assert (ordering.holding, ordering.watermark.nr) == ([], 2)
+    planner = OrderPlanner(small_log.parts.store, small_log.config.tags, clock)
+    await planner.publish()
+    assert (planner.holding, planner.watermark.nr) == ([], 2)
     assert [event.event.payload async for event in small_log.tag("t").current()] == [1, 2]
     start = await find_start(small_log.parts.log, small_log.parts.store, small_log.config, clock, accept_loss=False)
     assert (start.left_out, start.retired, start.passed) == ({}, {"journal-orders"}, {"journal-orders"})

@@ -8,14 +8,14 @@ import pytest
 
 import everlog
 from everlog import Criteria, Event, InvalidInput, JournalNotFound
-from everlog.store.snapshot_slot import ring_slot
+from everlog.store.port import ring_slot
 from everlog.testing.replication import replicate
 from tests.support import small_config
 
 
 @pytest.fixture
 async def log(tmp_path, clock):
-    async with everlog.connect(small_config(tmp_path, snapshots=3), clock=clock) as log:
+    async with everlog.connect(small_config(tmp_path, max_snapshots=3), clock=clock) as log:
         yield log
 
 

@@ -11,7 +11,7 @@ from everlog.core.record import Record
 from everlog.errors import AccessDenied, StorageFailed, TopicReplaced, Unreachable
 from everlog.log.kafka import follower as module
 from everlog.log.kafka.errors import LogPartition
-from everlog.log.kafka.follower import Following
+from everlog.log.kafka.follower import Follower
 from everlog.log.port import Bounds, Trimmed
 
 
@@ -62,7 +62,7 @@ def records(*offsets: int) -> list[Record]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(module, "CHECK_SECONDS", 0.005)
+    monkeypatch.setattr(module, "CHECK_S", 0.005)
 
 
 class Reader:
@@ -70,7 +70,7 @@ class Reader:
         self.partition = partition
         self.fetcher = FakeFetcher()
         self.found: list[int] = []
-        self.following = Following(partition, self.fetcher, at, self._take)
+        self.following = Follower(partition, self.fetcher, at, self._take)
 
     def _take(self, taken, position: int) -> None:
         assert not taken or taken[-1].offset < position
@@ -216,7 +216,7 @@ async def test_those_who_wait_learn_that_the_log_is_closed():
 
 
 async def test_reading_stops_when_nobody_waits(monkeypatch):
-    monkeypatch.setattr(module, "LINGER_SECONDS", 0.02)
+    monkeypatch.setattr(module, "LINGER_S", 0.02)
     reader = Reader(FakePartition())
     waiting = reader.reach(1)
     await asyncio.sleep(0.05)
@@ -230,7 +230,7 @@ async def test_reading_stops_when_nobody_waits(monkeypatch):
 
 
 async def test_one_who_gives_up_is_forgotten(monkeypatch):
-    monkeypatch.setattr(module, "LINGER_SECONDS", 0.02)
+    monkeypatch.setattr(module, "LINGER_S", 0.02)
     reader = Reader(FakePartition())
     waiting = reader.reach(1)
     await asyncio.sleep(0)

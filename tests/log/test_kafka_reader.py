@@ -42,7 +42,7 @@ class Partition:
 
 @pytest.fixture
 def small(monkeypatch) -> None:
-    monkeypatch.setattr(reader, "MOST_WAITING", 10)
+    monkeypatch.setattr(reader, "MAX_WAITING", 10)
 
 
 async def test_it_stops_when_too_much_waits_and_goes_on_where_it_was(small):

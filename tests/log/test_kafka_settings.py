@@ -21,12 +21,10 @@ from everlog.errors import (
     Unacknowledged,
     Unreachable,
 )
-from everlog.log.kafka.clients import make_client
+from everlog.log.kafka.client import client_settings, consumer_settings, make_client, producer_settings
 from everlog.log.kafka.errors import explain, explain_delivery, is_denied, is_missing, is_silence, kafka_error
 from everlog.log.kafka.records import headers_of, split_headers
-from everlog.log.kafka.safety import concerns
-from everlog.log.kafka.settings import client_settings, consumer_settings, producer_settings
-from everlog.log.kafka.topics import topic_settings
+from everlog.log.kafka.topics import concerns, topic_settings
 
 SERVERS = "kafka:9092"
 

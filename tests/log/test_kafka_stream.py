@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from everlog.config import CassandraConfig, Config, JournalConfig, KafkaConfig
 from everlog.core.record import Record
 from everlog.errors import InvalidConfig
-from everlog.log.kafka.java_settings import java_settings
+from everlog.log.kafka.client import java_settings
 from everlog.log.kafka.records import split_headers
 from everlog.log.kafka.stream import KafkaStream, decode_rows, source_options, topic_pattern
 

@@ -12,7 +12,7 @@ from everlog.config import Config
 from everlog.errors import StorageFailed, TopicReplaced
 from everlog.log.kafka import follower
 from everlog.log.kafka.log import KafkaLog
-from everlog.log.kafka.tail import FRESH_SECONDS, NOWHERE
+from everlog.log.kafka.tail import FRESH_S, NOWHERE
 from everlog.log.port import Ack, Bounds, Trimmed
 from tests.fixtures.kafka import (
     Traced,
@@ -102,7 +102,7 @@ async def test_nothing_is_consumed_while_nobody_reads(config, name):
         assert len(await offsets(log, topic, b"k0", -1, 10)) == 10
         await until_nobody_reads(log, topic)
         put_foreign(config, topic, keyed(50, start=10))
-        await asyncio.sleep(3 * follower.CHECK_SECONDS)
+        await asyncio.sleep(3 * follower.CHECK_S)
         assert trace.fetched == 10
         # And later only what is asked for: 10 to 39 are replicated meanwhile.
         assert await offsets(log, topic, b"k0", 39, 60) == list(range(40, 60))
@@ -196,7 +196,7 @@ async def test_a_state_known_long_ago_is_not_brought_up_to_date_from_the_log(con
         await offsets(log, topic, b"k0", 3, 10)
         assert log.floor(topic, 0) == 4
         tail = log._tail(topic, 0)
-        tail._grown -= FRESH_SECONDS
+        tail._grown -= FRESH_S
         assert log.floor(topic, 0) == NOWHERE
         await log.append(topic, new_record(b"k0"))
         assert log.floor(topic, 0) == 4
@@ -209,7 +209,7 @@ async def test_a_state_known_long_ago_is_not_brought_up_to_date_from_the_log(con
 async def test_beyond_its_bounds_the_tail_is_streamed(config, name):
     """An index of fifty records and a tail of five hundred: every key is complete all the same, page by page."""
     trace = Traced()
-    async with opened(with_kafka(config, tail_records=50), trace) as log:
+    async with opened(with_kafka(config, max_tail_records=50), trace) as log:
         topic = await log.create_topic(name)
         put_foreign(config, topic, keyed(500, keys=5))
         for key in range(5):
@@ -229,7 +229,7 @@ async def test_beyond_its_bounds_the_tail_is_streamed(config, name):
 
 
 async def test_the_bound_in_bytes_counts_over_all_partitions(config, name):
-    async with opened(with_kafka(config, tail_bytes=100_000)) as log:
+    async with opened(with_kafka(config, max_tail_bytes=100_000)) as log:
         topic = await log.create_topic(name)
         for partition in (0, 1):
             records = [{**record, "partition": partition} for record in keyed(40, keys=4, size=4000)]
@@ -242,7 +242,7 @@ async def test_the_bound_in_bytes_counts_over_all_partitions(config, name):
 
 
 async def test_streams_are_few_and_those_who_give_up_leave_no_reader_behind(config, name):
-    async with opened(with_kafka(config, tail_records=1)) as log:
+    async with opened(with_kafka(config, max_tail_records=1)) as log:
         topic = await log.create_topic(name)
         put_foreign(config, topic, keyed(300, keys=3))
         waiting = [asyncio.create_task(offsets(log, topic, b"k%d" % (at % 3), -1, 300)) for at in range(12)]
@@ -277,7 +277,7 @@ async def test_an_index_that_nobody_uses_is_let_go_of(config, name, monkeypatch)
         await until_nobody_reads(log, topic)
         log._forget()
         assert log._source.budget.records == 10
-        monkeypatch.setattr("everlog.log.kafka.tail.UNUSED_SECONDS", 0.0)
+        monkeypatch.setattr("everlog.log.kafka.tail.UNUSED_S", 0.0)
         log._forget()
         assert log._source.budget.records == 0
         assert len(await offsets(log, topic, b"k0", -1, 10)) == 10
@@ -448,7 +448,7 @@ async def test_the_end_is_asked_again_until_it_is_where_somebody_saw_it(config, 
 
 
 async def test_no_thread_is_left_behind(config, name):
-    async with opened(with_kafka(config, tail_records=5)) as log:
+    async with opened(with_kafka(config, max_tail_records=5)) as log:
         topic = await log.create_topic(name)
         await asyncio.gather(*(log.append(topic, new_record()) for _ in range(20)))
         assert len(await offsets(log, topic, b"k", -1, 20)) == 20

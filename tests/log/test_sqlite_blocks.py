@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.core.record import Record, pack_headers
-from everlog.log.sqlite import blocks as module
-from everlog.log.sqlite.blocks import MAX_RECORDS, blocks, decode_block, encode_block
+from everlog.log.sqlite import stream as module
+from everlog.log.sqlite.stream import MAX_BLOCK_RECORDS, blocks, decode_block, encode_block
 
 optional_bytes = st.none() | st.binary(max_size=50)
 headers = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size=3).map(tuple)
@@ -28,13 +28,13 @@ def row(offset: int, size: int):
 
 
 def test_a_block_is_bounded_in_records() -> None:
-    rows = [row(offset, 1) for offset in range(2 * MAX_RECORDS + 1)]
+    rows = [row(offset, 1) for offset in range(2 * MAX_BLOCK_RECORDS + 1)]
     found = list(blocks(rows))
-    assert [len(block) for block in found] == [MAX_RECORDS, MAX_RECORDS, 1]
+    assert [len(block) for block in found] == [MAX_BLOCK_RECORDS, MAX_BLOCK_RECORDS, 1]
     assert [one for block in found for one in block] == rows
 
 
 def test_a_block_is_bounded_in_bytes(monkeypatch) -> None:
-    monkeypatch.setattr(module, "MAX_BYTES", 100)
+    monkeypatch.setattr(module, "MAX_BLOCK_BYTES", 100)
     rows = [row(offset, 60) for offset in range(5)]
     assert [len(block) for block in blocks(rows)] == [2, 2, 1]

@@ -8,9 +8,8 @@ from everlog.core.actions import Action, encode_action
 from everlog.core.events import Event
 from everlog.core.record import Headers, NewRecord, Record
 from everlog.errors import Conflict, JournalHalted, OutcomeUnknown, Overtaken
-from everlog.journal.draft import Draft
 from everlog.journal.reader import Reader, Ref, Span
-from everlog.journal.writer import Appended, Origin, Writer
+from everlog.journal.writer import Appended, Draft, Origin, Writer
 from everlog.log.port import Ack
 from everlog.pipeline.apply import KeyGroups, apply
 from everlog.pipeline.head_cache import KnownHeads
@@ -124,7 +123,7 @@ class ModelWriter(Writer):
             clock,
             Origin("model", "1"),
             max_append_bytes=1_000_000,
-            known_journals=world.random.choice([1, 10]),
+            max_known_journals=world.random.choice([1, 10]),
             page_size=page,
         )
         self.world = world

@@ -10,8 +10,7 @@ import msgspec
 from everlog.core.head import Head
 from everlog.core.record import Record
 from everlog.journal.reader import JournalView, Reader
-from everlog.pipeline.head_cache import KnownHeads
-from everlog.pipeline.head_handover import HandOver
+from everlog.pipeline.head_cache import HandOver, KnownHeads
 from everlog.store.port import KeyChange
 from tests.models.doubles import Statement, StoreDouble, TaskDouble
 from tests.models.processes import Pipeline

@@ -1,6 +1,6 @@
 """The order of tagged events under random schedules: pipelines that die, sleep and forget, readers that restart.
 
-The order plan, the fold, `apply`, the driver's `Ordering` and the merge of a read are the real ones; the store is a
+The order plan, the fold, `apply`, the driver's `OrderPlanner` and the merge of a read are the real ones; the store is a
 double in which every statement is a step of its own, and whose conditional writes may lose their answers.
 """
 
@@ -20,13 +20,12 @@ from everlog.core.buckets import Bucket
 from everlog.core.change import Quarantined
 from everlog.core.codec import EventData
 from everlog.core.head import Head, Topic
-from everlog.core.places import place_name
 from everlog.core.plan import NOTHING, TagPlan, Watermark
 from everlog.core.timeuuid import MIN_RANK, TimeUuid
-from everlog.core.values import partition_of
+from everlog.core.values import partition_name, partition_of
 from everlog.pipeline import planner
-from everlog.pipeline.apply import KeyGroups, Tagging, apply
-from everlog.pipeline.planner import Ordering
+from everlog.pipeline.apply import KeyGroups, TagRules, apply
+from everlog.pipeline.planner import OrderPlanner
 from everlog.store.port import KeyChange, Store, StoreTask
 from everlog.store.tag_port import TagEntry, TagRow, TagTables
 from everlog.tags.view_reader import read_range
@@ -36,7 +35,7 @@ from tests.support import append_record
 
 PARTITIONS = 2
 TOPIC = Topic("journal-model", "topic-id", PARTITIONS, 2, 0)
-PLACES = [place_name(TOPIC.name, partition) for partition in range(PARTITIONS)]
+PLACES = [partition_name(TOPIC.name, partition) for partition in range(PARTITIONS)]
 KEYS = [[key for key in map(str, range(20)) if partition_of(key.encode(), PARTITIONS) == nr][:2] for nr in (0, 1)]
 SIZES = ("minute", "hour", "second")
 TURNS = 500
@@ -239,7 +238,7 @@ class Pipeline:
     async def run(self, positions: list[int]) -> None:
         world, store = self.world, self.world.store
         config = TagsConfig(bucket=world.random.choice(SIZES))
-        driver = Ordering(store, config, Clock(world, self.skew))
+        driver = OrderPlanner(store, config, Clock(world, self.skew))
         await driver.publish()
         while True:
             ends = [min(world.available[nr], positions[nr] + world.random.choice([0, 1, 2, 4])) for nr in (0, 1)]
@@ -249,17 +248,17 @@ class Pipeline:
             await self.replicate(driver, positions, ends)
             positions = self.done = ends
 
-    async def replicate(self, driver: Ordering, starts: list[int], ends: list[int]) -> None:
+    async def replicate(self, driver: OrderPlanner, starts: list[int], ends: list[int]) -> None:
         moved = {PLACES[nr]: ends[nr] for nr in (0, 1) if ends[nr] > starts[nr]}
         orders = await driver.prepare(moved, dict(zip(PLACES, starts, strict=True)))
         for nr in (0, 1):
             if ends[nr] > starts[nr]:
                 grouped = KeyGroups()
                 grouped.add(TOPIC, self.world.records[nr][starts[nr] : ends[nr]])
-                await apply(self.world.store, TOPIC, nr, grouped, Tagging(orders[TOPIC.name, nr]))
+                await apply(self.world.store, TOPIC, nr, grouped, TagRules(orders[TOPIC.name, nr]))
         await self.publish(driver, {(TOPIC.name, nr): ends[nr] - 1 for nr in (0, 1) if ends[nr] > starts[nr]})
 
-    async def publish(self, driver: Ordering, pointers: dict[tuple[str, int], int]) -> None:
+    async def publish(self, driver: OrderPlanner, pointers: dict[tuple[str, int], int]) -> None:
         await self.world.store.publish(pointers, 0)
         await driver.publish()
 
@@ -267,7 +266,7 @@ class Pipeline:
 class PointersFirst(Pipeline):
     """Says that a batch is in the tables before it is."""
 
-    async def replicate(self, driver: Ordering, starts: list[int], ends: list[int]) -> None:
+    async def replicate(self, driver: OrderPlanner, starts: list[int], ends: list[int]) -> None:
         moved = {PLACES[nr]: ends[nr] for nr in (0, 1) if ends[nr] > starts[nr]}
         await driver.prepare(moved, dict(zip(PLACES, starts, strict=True)))
         await self.publish(driver, {(TOPIC.name, nr): ends[nr] - 1 for nr in (0, 1) if ends[nr] > starts[nr]})
@@ -277,7 +276,7 @@ class PointersFirst(Pipeline):
 class OwnOrder(Pipeline):
     """Gives its batches places by its own clock, and tells nobody."""
 
-    async def replicate(self, driver: Ordering, starts: list[int], ends: list[int]) -> None:
+    async def replicate(self, driver: OrderPlanner, starts: list[int], ends: list[int]) -> None:
         driver._last = None
         driver._covered = dict(zip(PLACES, starts, strict=True))
         driver._open.clear()

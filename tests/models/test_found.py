@@ -11,9 +11,8 @@ import pytest
 from everlog.core.actions import Delete, Purge, Resume
 from everlog.core.events import Event
 from everlog.errors import Conflict, JournalHalted, OutcomeUnknown
-from everlog.journal.draft import Draft
 from everlog.journal.reader import Reader, Span
-from everlog.journal.writer import Appended
+from everlog.journal.writer import Appended, Draft
 from tests.models.oracle import facts_of
 from tests.models.processes import ModelWriter, Pipeline
 from tests.models.scheduler import Process, run_alone

@@ -13,9 +13,8 @@ from everlog.config import CassandraConfig, Config, KafkaConfig
 from everlog.core.duration import ExpireAfter
 from everlog.core.fold import fold
 from everlog.core.head import Deletion, Head
-from everlog.core.places import place_name
-from everlog.pipeline.head_cache import KnownHeads, Partitions
-from everlog.pipeline.head_handover import HeadsFile
+from everlog.core.values import partition_name
+from everlog.pipeline.head_cache import HeadCache, HeadsFile, KnownHeads
 from everlog.pipeline.task import ApplyTask, OffsetRange
 from everlog.store.port import KeyChange
 from tests.support import append_record, entries, pinned_topic, purge_record
@@ -65,10 +64,10 @@ def test_what_was_carried_out_is_not_carried_out_again() -> None:
 
 def test_both_bounds_hold(tmp_path: Path) -> None:
     """The heads and the partitions that were used longest ago go first."""
-    known = learned(learned(KnownHeads(most=2), 0, 1, "a", "b"), 1, 2, "a", "c")
+    known = learned(learned(KnownHeads(max_heads=2), 0, 1, "a", "b"), 1, 2, "a", "c")
     known.begin(2)
     assert set(known.find(["a", "b", "c"])) == {"a", "c"}
-    places = Partitions(most=2)
+    places = HeadCache(max_partitions=2)
     for partition in (0, 1, 0, 2):
         learned(places.begin(b"store", "id", partition, 0, tmp_path), 0, 5, "a")
     for file in tmp_path.iterdir():
@@ -82,9 +81,9 @@ def test_another_process_goes_on_with_the_heads_of_the_batch_before(tmp_path: Pa
     """Once, at just that offset, and only of the same store, topic and partition."""
 
     def begin(start: int = 9, store: bytes = b"store", topic: str = "id", partition: int = 0) -> dict[str, Head]:
-        return Partitions().begin(store, topic, partition, start, tmp_path).find(["a", "b", "c"])
+        return HeadCache().begin(store, topic, partition, start, tmp_path).find(["a", "b", "c"])
 
-    first = Partitions()
+    first = HeadCache()
     learned(first.begin(b"store", "id", 0, 0, tmp_path), 0, 5, "a", "b")
     known = learned(first.begin(b"store", "id", 0, 5, tmp_path), 5, 9, "b", "c")
     known.begin(9)
@@ -100,23 +99,23 @@ def test_another_process_goes_on_with_the_heads_of_the_batch_before(tmp_path: Pa
 
 @pytest.mark.parametrize("start", [0, 8, 10])
 def test_heads_of_another_offset_are_not_taken(tmp_path: Path, start: int) -> None:
-    learned(Partitions().begin(b"store", "id", 0, 0, tmp_path), 0, 9, "a")
-    assert Partitions().begin(b"store", "id", 0, start, tmp_path).find(["a"]) == {}
+    learned(HeadCache().begin(b"store", "id", 0, 0, tmp_path), 0, 9, "a")
+    assert HeadCache().begin(b"store", "id", 0, start, tmp_path).find(["a"]) == {}
 
 
 def test_a_batch_that_failed_leaves_nothing_to_others(tmp_path: Path) -> None:
-    known = learned(Partitions().begin(b"store", "id", 0, 0, tmp_path), 0, 5, "a")
+    known = learned(HeadCache().begin(b"store", "id", 0, 0, tmp_path), 0, 5, "a")
     known.begin(5)
     known.learn([change("a", append_record(5, 2))])
     for start in (6, 9):
-        assert Partitions().begin(b"store", "id", 0, start, tmp_path).find(["a"]) == {}
+        assert HeadCache().begin(b"store", "id", 0, start, tmp_path).find(["a"]) == {}
 
 
 def test_a_task_leaves_its_heads_in_the_folder_of_its_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.SparkFiles._is_running_on_worker", True)
     monkeypatch.setattr("pyspark.SparkFiles._root_directory", str(tmp_path))
     config = Config(kafka=KafkaConfig(), cassandra=CassandraConfig())
-    job = ApplyTask(config, {TOPIC.name: TOPIC}, lambda _: iter(()), {place_name(TOPIC.name, 0): OffsetRange(5, 9)})
+    job = ApplyTask(config, {TOPIC.name: TOPIC}, lambda _: iter(()), {partition_name(TOPIC.name, 0): OffsetRange(5, 9)})
     known = job._begin(TOPIC.name, 0)
     assert known is not None
     learned(known, 5, 9, "a")

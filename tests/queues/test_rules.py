@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from everlog.config.queue_options import QueueSettings, Rate, make_options, parse_rate
-from everlog.core.time_span import duration_text, milliseconds
+from everlog.core.duration import duration_text, milliseconds
 from everlog.errors import InvalidConfig, InvalidInput, InvalidKey, InvalidPriority
 from everlog.queues import rules
 from everlog.queues.keys import MAX_KEY_BYTES, decode_key, encode_key, encode_value, hash_key

@@ -16,7 +16,7 @@ from everlog.api import Everlog
 from everlog.client import connect
 from everlog.config import ServerConfig, TagsConfig
 from everlog.console.server import make_app
-from everlog.core.recent import MAX_KEPT
+from everlog.core.bounded_map import MAX_KEPT
 from everlog.projections.metrics import Metrics
 from everlog.projections.record_source import records
 from everlog.server import journal_requests

@@ -53,7 +53,7 @@ async def test_a_held_file_does_not_hold_the_event_loop(tmp_path) -> None:
 
 async def test_slow_commits_go_to_the_thread(tmp_path, monkeypatch) -> None:
     """When the disk is slow the thread takes over, and the answers are the same."""
-    monkeypatch.setattr(module, "QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(module, "QUICK_S", 0.0)
     async with everlog.connect(tmp_path) as log:
         orders = log.journal("orders")
         tokens = await asyncio.gather(*[orders.append("k", Event(number)) for number in range(10)])
@@ -96,7 +96,7 @@ async def test_appends_of_another_process_are_noticed(tmp_path) -> None:
 async def test_a_failed_commit_leaves_no_hole_in_the_log(tmp_path, monkeypatch, quick) -> None:
     """Rolled back is as if never stored: the next append gets the offset that the failed one would have had."""
     if not quick:
-        monkeypatch.setattr(module, "QUICK_SECONDS", 0.0)
+        monkeypatch.setattr(module, "QUICK_S", 0.0)
     failing = []
     execute = Connection.execute
 
@@ -241,7 +241,7 @@ async def test_closing_finishes_what_was_accepted():
 async def test_all_of_a_group_fails(error, verdict, slow, monkeypatch):
     """Only a disk that fails while it writes leaves the outcome open; afterwards all goes on."""
     if slow:
-        monkeypatch.setattr(module, "QUICK_SECONDS", 0.0)
+        monkeypatch.setattr(module, "QUICK_S", 0.0)
     shelf = Shelf()
     committer = shelf.committer()
     shelf.error = error
@@ -275,7 +275,7 @@ class Heavy:
 
 async def test_nothing_is_kept_of_what_was_answered(monkeypatch):
     """Not even by the timer that would have given up on it."""
-    monkeypatch.setattr(module, "QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(module, "QUICK_S", 0.0)
     shelf = Shelf()
     committer = shelf.committer(limit=3600.0)
     item = Heavy()

@@ -259,11 +259,11 @@ async def test_rows_of_another_life_are_left_out(tmp_path, clock, caplog):
 
 
 @pytest.mark.case("kafka-journal", 46)
-@pytest.mark.parametrize("known_journals", [1, 100])
-async def test_what_a_writer_remembers_is_never_wrong(tmp_path, clock, known_journals):
+@pytest.mark.parametrize("max_known_journals", [1, 100])
+async def test_what_a_writer_remembers_is_never_wrong(tmp_path, clock, max_known_journals):
     """There is no head cache; what is remembered is a writer's last state of a journal. Remembered, dropped for lack
     of room, or overtaken by another process: appends and reads are right, replicated or not."""
-    config = small_config(tmp_path, known_journals=known_journals)
+    config = small_config(tmp_path, max_known_journals=max_known_journals)
     async with connect(config, clock=clock) as one, connect(config, clock=clock) as two:
         expected: dict[str, list[int]] = {"a": [], "b": []}
         for at in range(12):

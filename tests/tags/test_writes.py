@@ -14,7 +14,7 @@ from everlog.core.events import Event
 from everlog.core.values import partition_of
 from everlog.errors import InvalidInput, ReplicationFailed, StorageFailed
 from everlog.journal.topic_registry import pin_topic
-from everlog.pipeline.planner import Ordering
+from everlog.pipeline.planner import OrderPlanner
 from everlog.tags import view_reader
 from everlog.testing.replication import replicate
 from everlog.testing.tag_support import Counting, configured, everything, payloads, tag_through
@@ -123,23 +123,23 @@ async def test_the_status_says_what_the_watermark_waits_for(tmp_path) -> None:
         await replicate(log, publish=False)
         other = configured(log)
         await log.journal("orders").append("b", [Event(2, tags={"t"})])
-        ordering = Ordering(log.parts.store, other.config.tags, log.parts.clock)
+        planner = OrderPlanner(log.parts.store, other.config.tags, log.parts.clock)
         partition = partition_of(b"b", 2)
         await pin_topic(log.parts.store, await log.parts.log.topic("journal-orders"), other.config, log.parts.clock)
-        await ordering.prepare({f"journal-orders/{partition}": 1}, {})
+        await planner.prepare({f"journal-orders/{partition}": 1}, {})
         await log.parts.store.publish({("journal-orders", partition): 0}, 0)
-        await ordering.publish()
-        assert ordering.holding == [f"journal-lost/{partition_of(b'a', 2)}"]
-        assert ordering.watermark.nr == 0
+        await planner.publish()
+        assert planner.holding == [f"journal-lost/{partition_of(b'a', 2)}"]
+        assert planner.watermark.nr == 0
         assert await everything(log.tag("t")) == []
         # Nobody waits for a topic that is retired; nor for one that goes on after all.
         await log.parts.store.tags.pin("retired:journal-lost", "", 0)
-        patient = Ordering(log.parts.store, other.config.tags, log.parts.clock)
+        patient = OrderPlanner(log.parts.store, other.config.tags, log.parts.clock)
         await patient.publish()
         assert (patient.holding, patient.watermark.nr) == ([], 2)
         await log.parts.store.publish({("journal-lost", partition_of(b"a", 2)): 0}, 0)
-        await ordering.publish()
-        assert (ordering.holding, ordering.watermark.nr) == ([], 2)
+        await planner.publish()
+        assert (planner.holding, planner.watermark.nr) == ([], 2)
 
 
 async def test_a_log_that_is_closed_wakes_its_readers(tmp_path) -> None:

@@ -21,7 +21,7 @@ from everlog.journal.copy import Copier, Original
 from everlog.journal.damaged_log import Damage
 from everlog.journal.journal import Journal
 from everlog.journal.parts import open_parts, opened_parts
-from everlog.journal.retired_topics import is_retired
+from everlog.journal.topic_registry import is_retired
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.portal import Portal
 from everlog.spark.process import for_tasks
@@ -30,12 +30,12 @@ from everlog.spark.session import open_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# So many journals are given to a job of Spark at a time; the progress is told in between.
+# A job of Spark gets this many journals at a time; progress is reported in between.
 CHUNK = 2_000
 PER_TASK = 50
-# So many journals of a task are under way at once, each with a page of events.
+# A task copies this many journals at once, each with a page of events in memory.
 AT_ONCE = 16
-# So many are named in a report; the others are counted.
+# A report names at most this many; the others are counted.
 NAMED = 100
 SPARK_OUTPUT = "spark-copy.log"
 _REPORT = pa.schema([("report", pa.binary())])
@@ -46,7 +46,7 @@ CopyProgress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class CopyFailure:
-    """A journal that was not copied, and why: the name of the error, what it says, and whether to try again helps."""
+    """A journal that was not copied, and why: the name of the error, what it says, and whether trying again helps."""
 
     id: str
     error: str
@@ -149,7 +149,7 @@ def copy(
         portal.call(driver.open())
         stack.callback(lambda: portal.call(driver.close()))
         known = portal.call(driver.count()) if progress is not None else 0
-        damage = driver.original.remains.damage
+        damage = driver.original.damaged.damage
         task = CopyTask(for_tasks(config), source, target, damage, dry_run)
         report = CopyReport(gaps=damage.gaps)
         done = 0

@@ -107,7 +107,7 @@ def kafka_error(error: BaseException) -> KafkaError:
 
 
 def is_silence(error: KafkaError) -> bool:
-    """Whether it may be over in a moment: nobody answers, or the leader has just changed."""
+    """Whether it may be over in a moment: no broker answers, or the leader has just changed."""
     return error.code() in _SILENCE
 
 

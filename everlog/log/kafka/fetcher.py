@@ -18,10 +18,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from everlog.core.record import Record
 from everlog.errors import StorageFailed
-from everlog.log.kafka.clients import join, make_client
+from everlog.log.kafka.client import ClientSettings, join, make_client
 from everlog.log.kafka.errors import LogPartition, is_denied, kafka_error
 from everlog.log.kafka.records import record_of
-from everlog.log.kafka.settings import ClientSettings
 from everlog.runtime.trace import Trace
 
 logger = logging.getLogger("everlog.log.kafka")
@@ -29,16 +28,16 @@ logger = logging.getLogger("everlog.log.kafka")
 # How many messages are handed over at once, and how many such batches may be under way to the event loop.
 BATCH = 1000
 MAX_HANDED = 4
-# The thread looks for feeds to start or stop so often while it has others to read for.
-POLL_SECONDS = 0.003
-# And so often, while it has none, what the library has to say.
-IDLE_SECONDS = 10.0
-# A server that is slow to say where a topic is must not hold up those who read others.
-LOOK_SECONDS = 1.0
+# While the thread reads for some feeds, it looks this often for others to start or stop.
+POLL_S = 0.003
+# While it has none, it asks the library this often what happened to its connections.
+IDLE_S = 10.0
+# A server that is slow to say where a topic is must not hold up feeds of others.
+LOOK_S = 1.0
 
 
 class FetchSink(Protocol):
-    """Who wants to read a partition.
+    """What reads a partition.
 
     `key` is the only one of interest; None: all records are. Nothing from `until` on is, if that is given.
     """
@@ -57,7 +56,7 @@ class FetchSink(Protocol):
         """This partition cannot be read."""
 
     def stop(self, error: Exception | None = None) -> None:
-        """Nobody reads for it any more."""
+        """The fetcher reads no more for it."""
 
 
 class _Command(NamedTuple):
@@ -115,7 +114,7 @@ class Fetcher:
             self._commands.put(_Command(feed, None))
 
     async def close(self) -> None:
-        """Stop the thread; whoever still waits is told so."""
+        """Stop the thread; feeds that still read get an error."""
         self._stopping = True
         for feed in list(self._live):
             feed.stop(StorageFailed("the log is closed"))
@@ -137,7 +136,7 @@ class Fetcher:
         """Carry out the commands that are there; wait for one if there is nothing to read. False: stop."""
         while True:
             try:
-                command = self._commands.get(block=not self._feeds, timeout=IDLE_SECONDS)
+                command = self._commands.get(block=not self._feeds, timeout=IDLE_S)
             except queue.Empty:
                 if not self._feeds:
                     self._consumer.poll(0)  # what it says about its connections must not pile up
@@ -166,12 +165,12 @@ class Fetcher:
     def _look_for(self, topic: str) -> None:
         """The library itself would look for a topic that is new to it only after most of a second.
 
-        And it would look in vain without a word for one that it may not see.
+        And for one that it may not see, it would look in vain without an error.
         """
         if topic in self._known:
             return
         try:
-            error = self._consumer.list_topics(topic, timeout=LOOK_SECONDS).topics[topic].error
+            error = self._consumer.list_topics(topic, timeout=LOOK_S).topics[topic].error
         except KafkaException:
             return  # it goes on looking
         if error is None:
@@ -182,7 +181,7 @@ class Fetcher:
     def _read(self) -> None:
         """Hand over what is there; wait a moment if nothing is."""
         started = time.perf_counter()
-        first = self._consumer.poll(POLL_SECONDS)
+        first = self._consumer.poll(POLL_S)
         if first is None:
             return
         messages = [first, *self._consumer.consume(BATCH - 1, 0)]
@@ -190,7 +189,7 @@ class Fetcher:
         for message in messages:
             feed = self._feeds.get((message.topic(), message.partition()))
             if feed is None:
-                continue  # about a connection, or about a partition that nobody reads any more
+                continue  # about a connection, or about a partition that no feed reads any more
             batch = batches.get(feed)
             if batch is None:
                 batch = batches[feed] = _Batch()
@@ -206,7 +205,7 @@ class Fetcher:
         try:
             self._loop.call_soon_threadsafe(*what)  # type: ignore[arg-type]
         except RuntimeError:
-            logger.debug("the event loop is gone, nobody waits for what was read")
+            logger.debug("the event loop is gone, no feed waits for what was read")
             self._stopping = True
 
     def _take(self, batches: dict[FetchSink, _Batch], seconds: float) -> None:

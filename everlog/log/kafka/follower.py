@@ -1,4 +1,4 @@
-"""Reading a partition on until a position is reached, and saying why if it is not."""
+"""A follower reads a partition on until a position is reached, and says why if it is not."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from everlog.log.kafka.errors import LogPartition, explain, is_silence
 from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.port import Bounds, Trimmed
 
-# How often somebody who waits is looked after.
-CHECK_SECONDS = 0.05
-# How long reading goes on after the last one who waited.
-LINGER_SECONDS = 0.5
+# How often a follower checks whether callers that wait get on.
+CHECK_S = 0.05
+# How long reading goes on after the last caller that waited.
+LINGER_S = 0.5
 
 _OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 _offset = attrgetter("offset")
@@ -45,7 +45,7 @@ class FollowedPartition(Protocol):
         """Raise an error if the topic was deleted or made again."""
 
 
-class Following:
+class Follower:
     """Reads on from an offset until it is stopped. Complete up to `position`.
 
     A position is reached when the reader has passed it, not when a record right before it was seen: there may be none.
@@ -78,7 +78,7 @@ class Following:
         self._moved = self._used = self._loop.time()
         self._task: asyncio.Task[None] | None = None
         fetcher.start(self, at)
-        self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
+        self._timer = self._loop.call_later(CHECK_S, self._check)
 
     async def reach(self, before: int) -> int:
         """Wait until everything below `before` is read; less than that is returned if the partition ends there."""
@@ -88,7 +88,7 @@ class Following:
             return before
         now = self._loop.time()
         if not self._waiting:
-            self._moved = now  # nobody waited until now
+            self._moved = now  # no caller waited until now
         future: asyncio.Future[int] = self._loop.create_future()
         self._waiting.append((before, future))
         try:
@@ -103,12 +103,12 @@ class Following:
             self._settle()
 
     def finish(self) -> None:
-        """Nobody needs to wait any longer."""
+        """Answer all that wait: they need nothing more."""
         self._answer(self._waiting)
         self._waiting = []
 
     def stop(self, error: Exception | None = None) -> None:
-        """Read no more. Whoever waits gets the error, or what was reached."""
+        """Read no more. Callers that wait get the error, or what was reached."""
         if self.stopped:
             return
         self.stopped = True
@@ -160,7 +160,7 @@ class Following:
                 future.set_result(min(before, self.position))
 
     def _check(self) -> None:
-        """Now and then: is anybody waiting, and does it get on?"""
+        """Now and then: does a caller wait, and does the reading get on?"""
         now = self._loop.time()
         if any(future.cancelled() for _, future in self._waiting):
             self._waiting = [waiting for waiting in self._waiting if not waiting[1].cancelled()]
@@ -168,15 +168,15 @@ class Following:
             quiet = now - self._moved
             if quiet > self._partition.timeout:
                 self._run(self._give_up())
-            elif quiet >= CHECK_SECONDS and self._end >= self.position:
+            elif quiet >= CHECK_S and self._end >= self.position:
                 self._run(self._confirm_end())
-        elif now - self._used > LINGER_SECONDS:
+        elif now - self._used > LINGER_S:
             self.stop()
             return
-        self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
+        self._timer = self._loop.call_later(CHECK_S, self._check)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
-        """One look at a time at what is the matter."""
+        """One check at a time of what is wrong."""
         if self._task is not None and not self._task.done():
             work.close()
             return
@@ -202,7 +202,7 @@ class Following:
             self.beyond = True
             self.stop()
         else:
-            await asyncio.sleep(CHECK_SECONDS)
+            await asyncio.sleep(CHECK_S)
             self._fetcher.stop(self)
             self._fetcher.start(self, self.position)
 

@@ -49,7 +49,7 @@ class Budget:
         self._indexes.remove(index)
 
     def fits(self, records: int, *, beside: int = 0) -> bool:
-        """Whether so many may be kept beside those, as far as one can guess from what was seen so far."""
+        """Whether `records` more fit beside these, estimated from the sizes that were seen so far."""
         average = self._seen_bytes / self._seen_records if self._seen_records else OVERHEAD
         return records + beside <= self.max_records and (records + beside) * average <= self.max_bytes
 

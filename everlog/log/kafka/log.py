@@ -10,19 +10,19 @@ from typing import Any
 from everlog.config import Config
 from everlog.core.record import NewRecord, Record
 from everlog.errors import InvalidInput
+from everlog.log.kafka.client import consumer_settings, producer_settings
 from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.kafka.index import Budget
-from everlog.log.kafka.offsets import RETRY_FIRST, RETRY_MOST, EndOffsets
-from everlog.log.kafka.producer import Producing
+from everlog.log.kafka.offsets import MAX_RETRY_S, MIN_RETRY_S, EndOffsets
+from everlog.log.kafka.producer import KafkaProducer
 from everlog.log.kafka.reader import KafkaReader
-from everlog.log.kafka.settings import consumer_settings, producer_settings
 from everlog.log.kafka.tail import Fetchers, Tail, TailSource
 from everlog.log.kafka.topics import Topics
 from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader
 from everlog.runtime.clock import Clock
 from everlog.runtime.trace import Trace
 
-FORGET_SECONDS = 10.0
+FORGET_S = 10.0
 
 
 class KafkaLog(Log):
@@ -42,12 +42,12 @@ class KafkaLog(Log):
         self._source = TailSource(
             servers=kafka.bootstrap_servers,
             timeout=kafka.request_timeout_s,
-            budget=Budget(kafka.tail_records, kafka.tail_bytes),
+            budget=Budget(kafka.max_tail_records, kafka.max_tail_bytes),
             offsets=self._offsets,
             topics=topics,
             fetchers=self._fetchers,
         )
-        self._producing = Producing(
+        self._producer = KafkaProducer(
             producer_settings(config),
             loop,
             timeout=config.journal.append_timeout_s,
@@ -56,7 +56,7 @@ class KafkaLog(Log):
         )
         self._closed = False
         self._loop = loop
-        self._timer = loop.call_later(FORGET_SECONDS, self._forget)
+        self._timer = loop.call_later(FORGET_S, self._forget)
 
     @classmethod
     async def open(cls, config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> KafkaLog:
@@ -84,7 +84,7 @@ class KafkaLog(Log):
         return await self._topics.all()
 
     def append(self, topic: LogTopic, record: NewRecord) -> Coroutine[Any, Any, Ack]:
-        return self._producing.append(self._tail(topic, record.partition), record)
+        return self._producer.append(self._tail(topic, record.partition), record)
 
     async def bounds(self, topic: LogTopic, partition: int) -> Bounds:
         return await self._tail(topic, partition).bounds()
@@ -94,11 +94,11 @@ class KafkaLog(Log):
         end = await tail.end()
         if end >= reach:
             return end
-        # A leader that was elected a moment ago may be behind what somebody has seen already.
-        deadline, pause = self._loop.time() + self._timeout, RETRY_FIRST
+        # A leader that was elected a moment ago may be behind what a reader has seen already.
+        deadline, pause = self._loop.time() + self._timeout, MIN_RETRY_S
         while end < reach and self._loop.time() < deadline:
             await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_MOST)
+            pause = min(2 * pause, MAX_RETRY_S)
             end = await tail.end()
         return end
 
@@ -124,10 +124,10 @@ class KafkaLog(Log):
         return await self._topics.concerns()
 
     def _forget(self) -> None:
-        """Now and then: indexes that nobody uses make room."""
+        """Now and then: indexes that no reader uses make room."""
         for tail in itertools.chain(*self._tails.values()):
             tail.forget()
-        self._timer = self._loop.call_later(FORGET_SECONDS, self._forget)
+        self._timer = self._loop.call_later(FORGET_S, self._forget)
 
     async def close(self) -> None:
         if self._closed:
@@ -136,7 +136,7 @@ class KafkaLog(Log):
         self._timer.cancel()
         for tail in itertools.chain(*self._tails.values()):
             tail.close()
-        await self._producing.close()
+        await self._producer.close()
         await self._fetchers.close()
         await self._offsets.close()
         await self._topics.close()

@@ -17,20 +17,19 @@ from contextlib import suppress
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from everlog.errors import StorageFailed
-from everlog.log.kafka.clients import join, make_client
+from everlog.log.kafka.client import ClientSettings, join, make_client
 from everlog.log.kafka.errors import LogPartition, explain, is_missing, is_silence, kafka_error
-from everlog.log.kafka.settings import ClientSettings
 from everlog.log.port import Bounds
 from everlog.runtime.trace import Trace
 
 logger = logging.getLogger("everlog.log.kafka")
 
 # A partition whose leader does not answer must not hold up the others for longer.
-QUICK_SECONDS = 1.0
-# A topic that was made a moment ago may be unknown to some server for so long.
-NEW_TOPIC_SECONDS = 2.0
-RETRY_FIRST = 0.02
-RETRY_MOST = 0.5
+QUICK_S = 1.0
+# A topic that was made a moment ago may be unknown to some server for this long.
+NEW_TOPIC_S = 2.0
+MIN_RETRY_S = 0.02
+MAX_RETRY_S = 0.5
 # In the protocol these stand for the two ends of a partition.
 _LATEST = -1
 
@@ -62,7 +61,7 @@ class Lane:
         future: asyncio.Future[Answer] = self._loop.create_future()
         if not self._gathered and not self._busy:
             self._busy = True
-            self._loop.call_soon(self._send)  # so that all who are ready to ask share it
+            self._loop.call_soon(self._send)  # so that all calls that are ready share it
         self._gathered.setdefault(question, []).append(future)
         return future
 
@@ -74,13 +73,13 @@ class Lane:
         while (request := self._requests.get()) is not None:
             try:
                 answers = self._ask(list(request))
-            except Exception as error:  # whatever it is, those who wait must learn of it
+            except Exception as error:  # whatever it is, the callers that wait must learn of it
                 logger.exception("asking Kafka for offsets failed")
                 answers = dict.fromkeys(request, KafkaError(KafkaError._FAIL, repr(error)))
             try:
                 self._loop.call_soon_threadsafe(self._answer, request, answers)
             except RuntimeError:
-                logger.debug("the event loop is gone, nobody waits for offsets")
+                logger.debug("the event loop is gone, no caller waits for offsets")
         self._close()
 
     def _answer(
@@ -96,7 +95,7 @@ class Lane:
             self._busy = False
 
     async def close(self) -> None:
-        """Stop the thread; whoever still waits is told so."""
+        """Stop the thread; callers that still wait get an error."""
         self._closed = True
         self._requests.put(None)
         await join(self._thread)
@@ -117,7 +116,7 @@ class EndOffsets:
         self._loop = loop
         self._timeout = timeout
         self._trace = trace
-        self._quick = self._open(min(QUICK_SECONDS, timeout))
+        self._quick = self._open(min(QUICK_S, timeout))
         self._patient: Lane | None = None
         self._silent: set[LogPartition] = set()
 
@@ -135,7 +134,7 @@ class EndOffsets:
 
     async def _find(self, question: Question) -> Bounds:
         place = question[0]
-        started, pause = self._loop.time(), RETRY_FIRST
+        started, pause = self._loop.time(), MIN_RETRY_S
         while True:
             answer = await self._lane(place).ask(question)
             if isinstance(answer, Bounds):
@@ -146,11 +145,11 @@ class EndOffsets:
                 self._silent.add(place)
                 left += self._timeout
             elif is_missing(answer):
-                left += min(NEW_TOPIC_SECONDS, self._timeout)
+                left += min(NEW_TOPIC_S, self._timeout)
             if left <= pause:
                 raise explain(answer, f"the end of {place}", self._servers)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_MOST)
+            pause = min(2 * pause, MAX_RETRY_S)
 
     def _lane(self, place: LogPartition) -> Lane:
         if place not in self._silent:

@@ -1,4 +1,4 @@
-"""Reading a topic's records from Kafka, ahead of the handler but only so far."""
+"""A reader of all of a topic's records: it reads ahead of its caller, up to a limit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from confluent_kafka import KafkaError
 from everlog.config import KafkaConfig
 from everlog.core.record import Record
 from everlog.errors import LogTruncated, StorageFailed
+from everlog.log.kafka.client import consumer_settings
 from everlog.log.kafka.errors import LogPartition, explain, is_silence
 from everlog.log.kafka.fetcher import Fetcher
-from everlog.log.kafka.settings import consumer_settings
 from everlog.log.port import LogTopic, RecordReader
 
-# So many records of a partition may wait; beyond that it is not read until they are taken.
-MOST_WAITING = 5000
+# At most this many records of a partition wait; beyond that it is not read until they are taken.
+MAX_WAITING = 5000
 
 _OUT_OF_RANGE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
 
@@ -55,7 +55,7 @@ class KafkaReader(RecordReader):
 
 
 class WaitingPartition:
-    """One partition: what the fetcher brought and nobody has taken yet; bounded, by not reading on."""
+    """One partition: what the fetcher brought and the caller has not taken yet; bounded, by not reading on."""
 
     key: bytes | None = None
     until: int | None = None
@@ -87,7 +87,7 @@ class WaitingPartition:
     def take(self, records: list[Record], position: int) -> None:
         self._records += [record for record in records if record.offset >= self._position]
         self._position = max(self._position, position)
-        if len(self._records) >= MOST_WAITING and self._reading:
+        if len(self._records) >= MAX_WAITING and self._reading:
             self._reading = False
             self._fetcher.stop(self)
         self._wake.set()

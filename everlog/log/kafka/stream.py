@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from everlog.config import Config, JournalConfig, KafkaConfig
-from everlog.core.places import LogOffsets, parse_place, place_name
 from everlog.core.record import Record
-from everlog.log.kafka.java_settings import java_settings
+from everlog.core.values import LogOffsets, parse_partition_name, partition_name
+from everlog.log.kafka.client import java_settings
 from everlog.log.kafka.records import ACTION, split_headers
 from everlog.log.stream import LogStream, PartitionRecords, StreamDecoder
 
@@ -43,7 +43,7 @@ class KafkaStream(LogStream):
 
     def ends(self, offset: str) -> LogOffsets:
         return {
-            place_name(topic, int(partition)): end
+            partition_name(topic, int(partition)): end
             for topic, partitions in json.loads(offset).items()
             for partition, end in partitions.items()
         }
@@ -93,7 +93,7 @@ def _starting_offsets(offsets: LogOffsets) -> str:
     """As the connector wants them: it refuses to start if a partition is not named."""
     topics: dict[str, dict[str, int]] = defaultdict(dict)
     for place, offset in offsets.items():
-        topic, partition = parse_place(place)
+        topic, partition = parse_partition_name(place)
         topics[topic][str(partition)] = offset
     return json.dumps(topics)
 

@@ -1,4 +1,4 @@
-"""The tails of partitions: what was fetched is kept in an index, what is missing is fetched when somebody asks.
+"""The tails of partitions: what was fetched is kept in an index, what is missing is fetched on request.
 
 A request that starts below the index extends it downwards if that fits into the bounds; otherwise it streams the
 partition by itself and leaves the index alone. Records that this process has appended itself enter the index with
@@ -18,7 +18,7 @@ from everlog.errors import StorageFailed, TopicMissing, TopicReplaced, Unreachab
 from everlog.errors.storage import rescue
 from everlog.log.kafka.errors import LogPartition
 from everlog.log.kafka.fetcher import Fetcher
-from everlog.log.kafka.follower import Following, RecordSink
+from everlog.log.kafka.follower import Follower, RecordSink
 from everlog.log.kafka.index import Budget, TailIndex, cost
 from everlog.log.kafka.offsets import EndOffsets
 from everlog.log.kafka.topics import Topics
@@ -27,12 +27,12 @@ from everlog.log.port import Bounds, LogTopic, Trimmed
 Answer = TypeVar("Answer")
 
 MAX_STREAMS = 2
-# After so many tries to cover a range while others push it out of the index, a request streams.
+# After this many tries to cover a range while others push it out of the index, a request streams.
 MAX_TRIES = 3
 # An index that has not grown for longer may be far behind the log.
-FRESH_SECONDS = 2.0
-# And one that nobody has asked for longer takes room from others.
-UNUSED_SECONDS = 60.0
+FRESH_S = 2.0
+# And one that no request has used for longer takes room from others.
+UNUSED_S = 60.0
 # Above every offset.
 NOWHERE = 2**63 - 1
 
@@ -63,7 +63,7 @@ class Fetchers:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Fetcher]:
-        """A fetcher for oneself."""
+        """A fetcher that no other stream uses."""
         async with self._turn:
             fetcher = self._free.pop() if self._free else self._new()
             try:
@@ -102,11 +102,11 @@ class Tail:
         self.index: TailIndex | None = None
         self._topic = topic
         self._source = source
-        self._following: Following | None = None
+        self._follower: Follower | None = None
         self._extending: asyncio.Future[None] | None = None
         self._too_large = -1
         self._loop = asyncio.get_running_loop()
-        self._grown = -FRESH_SECONDS
+        self._grown = -FRESH_S
         self._used = self._loop.time()
 
     # What is known of the partition.
@@ -148,9 +148,9 @@ class Tail:
         record = Record(sent.partition, offset, timestamp, sent.key, sent.action, sent.value, sent.headers)
         before = index.add(record)
         self._grown = self._loop.time()
-        following = self._following
-        if following is not None and not following.stopped:
-            following.advance(index.upper)
+        follower = self._follower
+        if follower is not None and not follower.stopped:
+            follower.advance(index.upper)
         return before
 
     def floor(self) -> int:
@@ -158,7 +158,7 @@ class Tail:
 
         Otherwise others may have filled the log meanwhile, so that only its end is near.
         """
-        if self.index is None or self._loop.time() - self._grown > FRESH_SECONDS:
+        if self.index is None or self._loop.time() - self._grown > FRESH_S:
             return NOWHERE
         return self.index.lower
 
@@ -188,8 +188,8 @@ class Tail:
         def collect(records: Sequence[Record], position: int) -> None:
             found.update(dict.fromkeys(record.key for record in records if record.key is not None))
 
-        async with self._reading(after + 1, before, collect) as following:
-            await following.reach(before)
+        async with self._reading(after + 1, before, collect) as follower:
+            await follower.reach(before)
         return list(found)
 
     async def first(self, offset: int) -> Record | None:
@@ -218,8 +218,8 @@ class Tail:
                 continue
             if not self._source.budget.fits(before - first):
                 return None
-            following = self._follow(first)
-            upto = await following.reach(before)
+            follower = self._follow(first)
+            upto = await follower.reach(before)
             index = self.index
             if index is not None and index.lower <= first and upto <= index.upper:
                 return index, upto
@@ -227,30 +227,30 @@ class Tail:
 
     def _usable(self) -> TailIndex | None:
         """The index, unless it holds what is not in the log any more."""
-        following = self._following
-        if following is not None and following.stopped:
-            self._following = None
-            if following.beyond and self.index is not None:
+        follower = self._follower
+        if follower is not None and follower.stopped:
+            self._follower = None
+            if follower.beyond and self.index is not None:
                 self._source.budget.close(self.index)
                 self.index = None
         return self.index
 
-    def _follow(self, first: int) -> Following:
-        """Somebody who reads on from the index's upper bound; the index is begun anew if it ends below `first`."""
-        if self._following is not None:
-            return self._following
+    def _follow(self, first: int) -> Follower:
+        """The follower that reads on from the index's upper bound; the index starts anew if it ends below `first`."""
+        if self._follower is not None:
+            return self._follower
         if self.index is None:
             self.index = self._source.budget.open(first)
         elif first > self.index.upper:
-            self.index.restart(first)  # what lies between is of no interest to anybody
+            self.index.restart(first)  # no request needs what lies between
         index = self.index
 
         def take(records: Sequence[Record], position: int) -> None:
             index.extend(records, position)
             self._grown = self._loop.time()
 
-        self._following = Following(self, self._source.fetchers.shared, index.upper, take)
-        return self._following
+        self._follower = Follower(self, self._source.fetchers.shared, index.upper, take)
+        return self._follower
 
     async def _extend_down(self, index: TailIndex, first: int) -> bool:
         """Fetch what lies below the index, once for all who ask; False if it is too much."""
@@ -282,10 +282,10 @@ class Tail:
             found.extend(records)
             room -= sum(map(cost, records))
             if room < 0:
-                following.finish()
+                follower.finish()
 
-        async with self._reading(first, before, collect) as following:
-            return found if await following.reach(before) == before and room >= 0 else None
+        async with self._reading(first, before, collect) as follower:
+            return found if await follower.reach(before) == before and room >= 0 else None
 
     async def _stream(self, first: int, before: int, limit: int, *, key: bytes | None = None) -> list[Record]:
         """Read the partition from `first` on, apart from the index, and keep the key's records (None: all)."""
@@ -294,31 +294,31 @@ class Tail:
         def collect(records: Sequence[Record], position: int) -> None:
             found.extend(records)
             if len(found) >= limit:
-                following.finish()
+                follower.finish()
 
-        async with self._reading(first, before, collect, key) as following:
-            await following.reach(before)
+        async with self._reading(first, before, collect, key) as follower:
+            await follower.reach(before)
         return found[:limit]
 
     @asynccontextmanager
     async def _reading(
         self, first: int, before: int, sink: RecordSink, key: bytes | None = None
-    ) -> AsyncIterator[Following]:
+    ) -> AsyncIterator[Follower]:
         async with self._source.fetchers.one() as fetcher:
-            following = Following(self, fetcher, first, sink, key=key, until=before)
+            follower = Follower(self, fetcher, first, sink, key=key, until=before)
             try:
-                yield following
+                yield follower
             finally:
-                following.stop()
+                follower.stop()
 
     def forget(self) -> None:
-        """Let go of an index that nobody has asked, and that has not grown, for long."""
-        idle = self._following is None or self._following.stopped
-        if self.index is not None and idle and self._loop.time() - max(self._used, self._grown) > UNUSED_SECONDS:
+        """Let go of an index that has not been used, and has not grown, for long."""
+        idle = self._follower is None or self._follower.stopped
+        if self.index is not None and idle and self._loop.time() - max(self._used, self._grown) > UNUSED_S:
             self._source.budget.close(self.index)
             self.index = None
 
     def close(self) -> None:
-        """Nobody reads any more."""
-        if self._following is not None:
-            self._following.stop(StorageFailed("the log is closed"))
+        """Stop reading."""
+        if self._follower is not None:
+            self._follower.stop(StorageFailed("the log is closed"))

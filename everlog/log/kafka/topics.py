@@ -9,19 +9,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
 
 from everlog.config import Config
 from everlog.errors import EverlogError, TooFewReplicas, TopicMissing, Unreachable, UnsuitableTopic
-from everlog.log.kafka.clients import ClientWatch, answer_of, make_client
+from everlog.log.kafka.client import admin_settings, make_client
 from everlog.log.kafka.errors import explain, is_denied, is_missing, kafka_error
-from everlog.log.kafka.safety import concerns
-from everlog.log.kafka.settings import admin_settings
 from everlog.log.port import LogTopic
 from everlog.runtime.trace import Trace
+
+Found = TypeVar("Found")
 
 logger = logging.getLogger("everlog.log.kafka")
 
@@ -30,14 +30,30 @@ HOUR_MS = 3_600_000
 ENVELOPE_BYTES = 64 * 1024
 # How many topics are asked about at once.
 CHUNK = 500
-# With no server there at all, waiting longer than this does not help.
-DOWN_SECONDS = 2.0
-PAUSE = 0.02
-# A controller that has not answered for so long may be dead: see `Topics._ask`.
-CONTROLLER_SECONDS = 1.0
+# If no server is up at all, waiting longer than this does not help.
+DOWN_S = 2.0
+PAUSE_S = 0.02
+# A controller that has not answered for this long may be dead: see `Topics._ask`.
+CONTROLLER_S = 1.0
 # The settings of topics change seldom.
-JUDGE_SECONDS = 60.0
+JUDGE_S = 60.0
 JUDGED_AT_ONCE = 32
+COPIES = 3
+IN_SYNC = 2
+
+
+class ClientWatch:
+    """Keeps what a client says about its connections."""
+
+    def __init__(self) -> None:
+        self.last: KafkaError | None = None
+        self.denied: KafkaError | None = None
+
+    def take(self, error: KafkaError, *, denied: bool) -> None:
+        """An error that concerns no single request; `denied` if it will not go away by itself."""
+        self.last = error
+        if denied:
+            self.denied = error
 
 
 class Topics:
@@ -75,7 +91,7 @@ class Topics:
                 found = watch.denied or watch.last or kafka_error(error)
             waited = time.monotonic() - started
             down = found.code() in {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
-            if watch.denied is not None or waited >= (min(DOWN_SECONDS, self._timeout) if down else self._timeout):
+            if watch.denied is not None or waited >= (min(DOWN_S, self._timeout) if down else self._timeout):
                 raise self._cannot_connect(found)
 
     def _cannot_connect(self, error: KafkaError) -> EverlogError:
@@ -131,13 +147,13 @@ class Topics:
         The library sends it to the broker that it takes for the controller, and if that one is dead, it waits for it
         until the time is over. Listing the topics, which any broker does, tells it of another one.
         """
-        deadline, patience = time.monotonic() + self._timeout, CONTROLLER_SECONDS
+        deadline, patience = time.monotonic() + self._timeout, CONTROLLER_S
         while True:
             wait = max(min(patience, deadline - time.monotonic()), 0.05)
             answers: dict[Any, Any] = {}
             for name, future in request(wait).items():
                 try:
-                    answers[name] = await answer_of(future)
+                    answers[name] = await _answer_of(future)
                 except KafkaException as error:
                     answers[name] = error
             if time.monotonic() >= deadline or not any(map(_is_late, answers.values())):
@@ -154,7 +170,7 @@ class Topics:
     async def create(self, name: str) -> LogTopic:
         """The topic, made if it does not exist; it is there for all, and fit to be a journal's, when this returns.
 
-        Those who ask at the same time share one answer: thousands of first appends would be thousands of questions.
+        Calls at the same time share one answer: thousands of first appends would be thousands of requests.
         """
         making = self._making.get(name)
         if making is None:
@@ -165,10 +181,10 @@ class Topics:
     def _made(self, name: str, making: asyncio.Task[LogTopic]) -> None:
         del self._making[name]
         if not making.cancelled():
-            making.exception()  # those who wait get it; if nobody waits any more, nobody misses it
+            making.exception()  # the callers that wait get it; without any, it must not be reported as lost
 
     async def close(self) -> None:
-        """Give up what nobody waits for any more."""
+        """Cancel what is under way: no caller waits for it any more."""
         making = list(self._making.values())
         for one in making:
             one.cancel()
@@ -190,7 +206,7 @@ class Topics:
                     f"the topic {name} has no leader after {self._timeout:g} s: are all brokers of "
                     f"{self._servers} up? Try again"
                 )
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(PAUSE_S)
 
     async def _make(self, name: str) -> bool:
         """Make the topic; False if that has to wait until a broker is ready."""
@@ -207,7 +223,7 @@ class Topics:
             # A broker that has just started takes part a moment later.
             if why.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in why.str():
                 return False
-            # Somebody else was quicker; that is all the same.
+            # Another process was quicker, which makes no difference.
             if why.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise explain(why, f"the new topic {name}", self._servers) from answer
         self._report(f"create {name}", started)
@@ -268,7 +284,7 @@ class Topics:
                 some = names[at : at + JUDGED_AT_ONCE]
                 judged |= zip(some, await asyncio.gather(*map(self._judge, some)), strict=True)
             self._concerns = {name: found for name, found in judged.items() if found}
-            self._judged_until = time.monotonic() + JUDGE_SECONDS
+            self._judged_until = time.monotonic() + JUDGE_S
         return self._concerns
 
     async def _judge(self, name: str) -> list[str]:
@@ -328,3 +344,31 @@ def _log_topic(found: TopicDescription) -> LogTopic:
     # As Kafka's own tools write it.
     topic_id = str(found.topic_id).replace("+", "-").replace("/", "_")
     return LogTopic(found.name, topic_id, len(found.partitions))
+
+
+def concerns(topic: TopicDescription, settings: Mapping[str, str] | None, brokers: int) -> list[str]:
+    """One sentence for every weakness of a topic; `settings` is None if we may not see them."""
+    found: list[str] = []
+    copies = min((len(partition.replicas) for partition in topic.partitions), default=0)
+    if brokers == 1:
+        found.append("there is one broker only: good for trying things, but its disk is the only copy")
+    elif copies < COPIES:
+        found.append(f"it has {copies} of {COPIES} copies: raise its replication factor")
+    if settings is None:
+        return [*found, "its settings cannot be seen: allow DescribeConfigs on it"]
+    in_sync = int(settings.get("min.insync.replicas", "1"))
+    if brokers > 1 and in_sync < IN_SYNC:
+        found.append(f"min.insync.replicas is {in_sync}: an append may be acknowledged by one broker; set {IN_SYNC}")
+    if settings.get("unclean.leader.election.enable") == "true":
+        found.append("unclean.leader.election.enable is true: acknowledged appends may be lost; set it to false")
+    policy = settings.get("cleanup.policy", "delete")
+    if policy != "delete":
+        found.append(f"cleanup.policy is {policy}: events will be lost; set cleanup.policy=delete")
+    return found
+
+
+async def _answer_of(future: concurrent.futures.Future[Found]) -> Found:
+    """What the administrator's client answers. A caller that gives up leaves the future to the library."""
+    waiting = asyncio.wrap_future(future)
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(waiting)

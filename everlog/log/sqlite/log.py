@@ -24,8 +24,8 @@ from everlog.sqlite.migrations import migrate
 
 FILE = "log.db"
 PAGE = 500
-POLL_FIRST_S = 0.002
-POLL_MAX_S = 0.05
+MIN_POLL_S = 0.002
+MAX_POLL_S = 0.05
 
 
 class SqliteLog(Log):
@@ -170,7 +170,7 @@ class SqliteReader(RecordReader):
         return self._connection
 
     async def read(self, topic: LogTopic, starts: Mapping[int, int]) -> AsyncIterator[Sequence[Record]]:
-        places, pause = dict(starts), POLL_FIRST_S
+        places, pause = dict(starts), MIN_POLL_S
         stamp: object = None
         while True:
             before, found = self._stamp(), False
@@ -182,14 +182,14 @@ class SqliteReader(RecordReader):
                         places[partition] = page[-1].offset + 1
                         yield page
             if found:
-                pause = POLL_FIRST_S
+                pause = MIN_POLL_S
                 continue
             stamp = before
             await asyncio.sleep(pause)
-            pause = min(2 * pause, POLL_MAX_S)
+            pause = min(2 * pause, MAX_POLL_S)
 
     def _stamp(self) -> object:
-        """Changes whenever somebody else commits to the file."""
+        """Changes whenever another connection commits to the file."""
         with translated(self._log.path):
             return self._open().execute("PRAGMA data_version").fetchone()[0]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -20,9 +20,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from everlog.config import Config, JournalConfig
-from everlog.core.places import LogOffsets, parse_place, place_name
+from everlog.core.record import Record
+from everlog.core.values import LogOffsets, parse_partition_name, partition_name
 from everlog.log.sqlite.appender import SQL
-from everlog.log.sqlite.blocks import blocks, decode_block, encode_block
 from everlog.log.sqlite.log import FILE
 from everlog.log.stream import LogStream, PartitionRecords, StreamDecoder
 from everlog.spark.process import settle_process
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT = "everlog-log"
-PATIENCE_SECONDS = 1.0
+PATIENCE_S = 1.0
 SCHEMA = "topic string not null, partition int not null, block binary not null"
 ARROW = pa.schema(
     [
@@ -42,17 +42,45 @@ ARROW = pa.schema(
     ]
 )
 
+MAX_BLOCK_RECORDS = 1_000
+MAX_BLOCK_BYTES = 4 * 1024 * 1024
+
+# partition, offset, timestamp, key, action, value, packed headers: the columns of the statement `range`.
+LogRow = tuple[int, int, int, bytes | None, bytes | None, bytes | None, bytes | None]
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_block = msgspec.msgpack.Decoder(list[Record]).decode
 _connections: dict[str, sqlite3.Connection] = {}
 
 
-def next_ends(start: Mapping[str, int], ends: Mapping[str, int], most: int) -> LogOffsets:
-    """How far the next batch reads: at most `most` records, shared fairly, at least one of each that has any."""
+def blocks(rows: Iterable[LogRow]) -> Iterator[list[LogRow]]:
+    """Cut rows into blocks that are bounded in records and bytes."""
+    block: list[LogRow] = []
+    size = 0
+    for row in rows:
+        block.append(row)
+        size += len(row[5] or b"")
+        if len(block) >= MAX_BLOCK_RECORDS or size >= MAX_BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def encode_block(rows: Sequence[LogRow]) -> bytes:
+    """The rows as `decode_block` reads them; most have no headers, which are then left out."""
+    found: list[Any] = [row[:6] if row[6] is None else (*row[:6], msgspec.Raw(row[6])) for row in rows]
+    return _encode(found)
+
+
+def next_ends(start: Mapping[str, int], ends: Mapping[str, int], max_records: int) -> LogOffsets:
+    """How far the next batch reads: at most `max_records`, shared fairly, at least one of each that has any."""
     chosen = dict(start)
     behind = sorted((end - start.get(place, 0), place) for place, end in ends.items() if end > start.get(place, 0))
     for at, (lag, place) in enumerate(behind):
-        take = min(lag, max(1, most // (len(behind) - at)))
+        take = min(lag, max(1, max_records // (len(behind) - at)))
         chosen[place] = start.get(place, 0) + take
-        most -= take
+        max_records -= take
     return chosen
 
 
@@ -86,10 +114,10 @@ class LogReader(DataSourceStreamReader):
 
     def latestOffset(self, start: LogOffsets, limit: ReadLimit) -> LogOffsets:  # noqa: N802
         """Wait a little for something new: cheaper, and quicker to notice, than being asked again and again."""
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.max_records
+        max_records = limit.max_rows if isinstance(limit, ReadMaxRows) else self.max_records
         deadline = time.monotonic() + self.patience
         while True:
-            chosen = next_ends(start, self._ends(), most)
+            chosen = next_ends(start, self._ends(), max_records)
             if chosen != start or time.monotonic() >= deadline:
                 return chosen
             time.sleep(self.poll_interval_s)
@@ -97,7 +125,7 @@ class LogReader(DataSourceStreamReader):
     def _ends(self) -> LogOffsets:
         rows = _log(self.path).execute(SQL["all_bounds"])
         return {
-            place_name(topic, partition): end
+            partition_name(topic, partition): end
             for topic, partition, _, end in rows
             if self.journal.includes(topic) and topic not in self.left_out
         }
@@ -107,7 +135,7 @@ class LogReader(DataSourceStreamReader):
         for place, last in end.items():
             first = start.get(place, 0)
             if last > first:
-                slices.append(Slice(*parse_place(place), first, last))
+                slices.append(Slice(*parse_partition_name(place), first, last))
         return slices
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -165,7 +193,7 @@ class SqliteStream(LogStream):
             .option("start", json.dumps(offsets))
             .option("leftOut", json.dumps(sorted(passed)))
             .option("maxRecords", self._config.pipeline.max_batch_records)
-            .option("patience", PATIENCE_SECONDS)
+            .option("patience", PATIENCE_S)
             .option("pollInterval", self._config.pipeline.poll_interval_s)
             .load()
         )

@@ -71,7 +71,7 @@ class Trimmer:
         start, end = connection.execute(SQL["bounds"], place).fetchone()
         known = self._sizes.get(place)
         if known is None or known.start != start or known.end > end:
-            known = _Sizes(start, start, 0)  # first time, or somebody else trimmed
+            known = _Sizes(start, start, 0)  # the first time, or after another process has trimmed
         while known.end < end:
             upto = min(known.end + CHUNK, end)
             (size,) = connection.execute(SQL["size_of"], (*place, known.end, upto)).fetchone()
@@ -85,7 +85,7 @@ class Trimmer:
             last = min(start + CHUNK, below)
             known = self._sizes.get(place)
             if known is not None and known.start != start:
-                return 0, False  # somebody else trims; measure again next time
+                return 0, False  # another process trims; measure again next time
             rows = connection.execute(SQL["ages_and_sizes"], (*place, start, last)).fetchall()
             upto, freed = self._first_kept(rows, last, known)
             if upto <= start:

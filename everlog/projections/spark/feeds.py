@@ -13,9 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from everlog.config import Config
-from everlog.core.places import LogOffsets, parse_place, place_name
 from everlog.core.tag_names import PER_SLICE_TAG, SLICES, slice_tag
 from everlog.core.timeuuid import TimeUuid
+from everlog.core.values import LogOffsets, parse_partition_name, partition_name
 from everlog.errors import InvalidOffset, InvalidProjection, LogTruncated, TopicMissing
 from everlog.log.factory import make_stream, open_log
 from everlog.log.stream import StreamDecoder
@@ -101,7 +101,7 @@ class TagFeed(SparkFeed):
 
     def reached(self, offset: str) -> dict[str, OffsetProgress]:
         found, short = json.loads(offset), self._config.journal.short
-        places = {parse_place(place): end for place, end in found["positions"].items()}
+        places = {parse_partition_name(place): end for place, end in found["positions"].items()}
         positions = {(short(topic), partition): end - 1 for (topic, partition), end in places.items()}
         return {
             key: OffsetProgress(TimeUuid.parse(at).uuid, positions=positions)
@@ -146,13 +146,13 @@ class RecordFeed(SparkFeed):
                 if 0 <= done < first - 1:
                     gone = f"records {done + 1} to {first - 1} are gone, the projection did not see them"
                     raise LogTruncated(self._name, partition, gone)
-                offsets[place_name(self._name, partition)] = max(done + 1, first)
+                offsets[partition_name(self._name, partition)] = max(done + 1, first)
             return offsets
         finally:
             await log.close()
 
     def reached(self, offset: str) -> dict[str, OffsetProgress]:
-        ends = {parse_place(place)[1]: end - 1 for place, end in self._source.ends(offset).items() if end}
+        ends = {parse_partition_name(place)[1]: end - 1 for place, end in self._source.ends(offset).items() if end}
         entries = {f"{self._name}-{partition}": at for partition, at in ends.items()}
         positions = {(self._topic, partition): at for partition, at in ends.items()}
         return {self._name: OffsetProgress(entries or None, positions=positions)}

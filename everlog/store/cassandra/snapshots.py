@@ -8,8 +8,7 @@ from everlog.cassandra.session import Session
 from everlog.cassandra.values import timestamp
 from everlog.errors import Busy
 from everlog.store.cassandra.rows import snapshot_from, snapshot_values
-from everlog.store.port import Snapshot
-from everlog.store.snapshot_slot import ring_slot
+from everlog.store.port import Snapshot, ring_slot
 
 MAX_TRIES = 20
 

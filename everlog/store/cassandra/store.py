@@ -178,8 +178,8 @@ class CassandraStore(Store):
                 for found, journal_id, kind, reason, *record in rows
             ]
 
-    async def count_quarantined(self, most: int = 10_000) -> int:
-        return len(await self._fetch("some_quarantined", most))
+    async def count_quarantined(self, limit: int = 10_000) -> int:
+        return len(await self._fetch("some_quarantined", limit))
 
     async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:
         pinned = await self._pinned(topic)

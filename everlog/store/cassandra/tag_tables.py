@@ -11,7 +11,7 @@ import msgspec
 
 from everlog.cassandra.session import CassandraRequest, Session, make_batch
 from everlog.cassandra.values import timestamp
-from everlog.core.buckets import LONGEST, Bucket
+from everlog.core.buckets import MAX_BUCKET_MS, Bucket
 from everlog.core.head import Deletion, Topic
 from everlog.core.plan import NOTHING, TagPlan, Watermark
 from everlog.core.tag_names import slice_of, slice_tag
@@ -125,7 +125,7 @@ class TagViews:
                     yield key, number, written
 
     async def buckets(self, tag: str, since_ms: int) -> list[Bucket]:
-        rows = await self._session.fetch(self._cql["buckets"], tag, since_ms - LONGEST)
+        rows = await self._session.fetch(self._cql["buckets"], tag, since_ms - MAX_BUCKET_MS)
         return [
             Bucket(start, size, None if shard < 0 else shard) for start, size, shard in rows if start + size > since_ms
         ]

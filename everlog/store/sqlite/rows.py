@@ -1,4 +1,4 @@
-"""Between our values and the columns of the tables."""
+"""The rows of the embedded store: its statements by name, and between our values and the columns of the tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from everlog.core.head import Deletion, Head
 from everlog.core.record import pack_headers
 from everlog.core.timeuuid import TimeUuid
 from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
+from everlog.runtime.statements import load_statements
 from everlog.store.tag_port import TagEntry, TagRow
+
+SQL = load_statements("everlog.store.sqlite")
 
 _encode = msgspec.json.Encoder().encode
 _duration = msgspec.json.Decoder(StoredDuration).decode

@@ -26,10 +26,8 @@ from everlog.log.port import LogTopic
 from everlog.runtime.trace import Trace
 from everlog.sqlite.connection import connect, transaction, translated
 from everlog.sqlite.migrations import migrate
-from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
-from everlog.store.snapshot_slot import ring_slot
-from everlog.store.sqlite.rows import head_from, segments_for
-from everlog.store.sqlite.statements import SQL
+from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord, ring_slot
+from everlog.store.sqlite.rows import SQL, head_from, segments_for
 from everlog.store.sqlite.tag_tables import SqliteTags
 from everlog.store.sqlite.task import SqliteTask
 
@@ -167,9 +165,9 @@ class SqliteStore(Store):
             yield [WaitingRecord._make((*row[:4], record_from(row[4:]))) for row in rows]
             cursor = (rows[-1][0], rows[-1][4], rows[-1][5])
 
-    async def count_quarantined(self, most: int = 10_000) -> int:
+    async def count_quarantined(self, limit: int = 10_000) -> int:
         with translated(self.path):
-            return int(self._reader.execute(SQL["count_quarantined"], (most,)).fetchone()[0])
+            return int(self._reader.execute(SQL["count_quarantined"], (limit,)).fetchone()[0])
 
     async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:
         rows = self._read("rejected", topic, limit)

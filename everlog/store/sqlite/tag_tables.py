@@ -10,13 +10,12 @@ from typing import Any
 
 import msgspec
 
-from everlog.core.buckets import LONGEST, Bucket
+from everlog.core.buckets import MAX_BUCKET_MS, Bucket
 from everlog.core.plan import NOTHING, TagPlan, Watermark
 from everlog.core.tag_names import slice_of, slice_tag
 from everlog.core.timeuuid import TimeUuid
 from everlog.sqlite.connection import translated
-from everlog.store.sqlite.rows import tag_row_from, tag_values
-from everlog.store.sqlite.statements import SQL
+from everlog.store.sqlite.rows import SQL, tag_row_from, tag_values
 from everlog.store.tag_port import TagEntry, TagProgress, TagRow, TagSummary, TagTables
 
 SUMMARIES = 100
@@ -76,7 +75,7 @@ class SqliteTags(TagTables):
         await self._write(lambda connection: connection.execute(SQL["put_watermark"], values).rowcount)
 
     async def buckets(self, tag: str, since_ms: int) -> list[Bucket]:
-        return [Bucket(*row) for row in self._read("buckets", tag, since_ms, LONGEST)]
+        return [Bucket(*row) for row in self._read("buckets", tag, since_ms, MAX_BUCKET_MS)]
 
     async def rows(self, tag: str, bucket: Bucket, *, after: TimeUuid, upto: TimeUuid, limit: int) -> list[TagRow]:
         await asyncio.sleep(0)  # a page takes about a millisecond: let others run between pages
@@ -159,7 +158,7 @@ def delete_tagged(connection: sqlite3.Connection, topic: str, journal_id: str, b
 def _delete_row(connection: sqlite3.Connection, tag: str, offset: TimeUuid) -> list[int]:
     """Remove one event from one tag; its number. The index of buckets says where it may be."""
     found: list[int] = []
-    for row in connection.execute(SQL["buckets"], (tag, offset.ms, LONGEST)).fetchall():
+    for row in connection.execute(SQL["buckets"], (tag, offset.ms, MAX_BUCKET_MS)).fetchall():
         bucket = Bucket(*row)
         if bucket.start <= offset.ms:
             place = (bucket.stored_tag(tag), bucket.start, *offset)

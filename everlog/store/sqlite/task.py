@@ -12,6 +12,7 @@ from everlog.core.values import MAX_SEQ_NR
 from everlog.sqlite.connection import is_fatal
 from everlog.store.port import KeyChange, StoreTask
 from everlog.store.sqlite.rows import (
+    SQL,
     event_values,
     head_from,
     head_values,
@@ -19,7 +20,6 @@ from everlog.store.sqlite.rows import (
     segments_for,
     waiting_values,
 )
-from everlog.store.sqlite.statements import SQL
 from everlog.store.sqlite.tag_tables import delete_tagged, put_tagged
 from everlog.store.tag_port import TagEntry
 
