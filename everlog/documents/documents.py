@@ -128,7 +128,7 @@ class Documents:
                     workers=self._config.workers,
                     follower=followers,
                     published=history.notify,
-                    turns=self.completers,
+                    group=self.completers,
                     spark_above=self._config.index_spark_above,
                 )
                 recovery = OutboxRecovery(store, completer, clock=self._clock, config=self._config)
