@@ -67,7 +67,7 @@ class Completer:
         workers: int,
         follower: Follower | None = None,
         published: Callable[[str], None] = lambda uri: None,
-        turns: Workers | None = None,
+        group: Workers | None = None,
         spark_above: int = 0,
     ) -> None:
         self._store = store
@@ -77,7 +77,7 @@ class Completer:
         self._published = published
         self._max_workers = workers
         self._spark_above = spark_above
-        self._turns = turns or Workers()
+        self._group = group or Workers()
         self.owns: Callable[[str], bool] = lambda uri: True
         self._waiting: dict[str, int] = {}  # uri -> failed attempts so far; in the order of asking
         self._workers: set[asyncio.Task[None]] = set()
@@ -126,7 +126,7 @@ class Completer:
     async def complete(self, uri: str) -> int:
         """Complete what is pending now, oldest first; how many events went out. Raises at the first that does not."""
         count = 0
-        await self._turns.take(uri)
+        await self._group.take(uri)
         try:
             while pending := await self._store.pending(uri, limit=BATCH):
                 await self._index(uri, pending)
@@ -136,7 +136,7 @@ class Completer:
                 if len(pending) < BATCH:
                     break
         finally:
-            self._turns.end(uri)
+            self._group.end(uri)
         return count
 
     async def _publish(self, uri: str, pending: Sequence[DocumentTransaction]) -> None:

@@ -32,7 +32,7 @@ from everlog.documents.model import (
 from everlog.documents.paths import DocumentPlace, parse_collection, parse_path
 from everlog.documents.port import Batch, DocumentStore, DocumentView, TemplateIndex
 from everlog.documents.publisher import Publisher
-from everlog.documents.query import Explanation, Limits, Query, QueryAnswer, QueryRunner
+from everlog.documents.query import Explanation, Query, QueryAnswer, QueryLimits, QueryRunner
 from everlog.documents.query_plan import IndexRange
 from everlog.documents.recovery import OutboxRecovery
 from everlog.documents.views import Followers, compile_template
@@ -128,7 +128,7 @@ class Documents:
                     workers=self._config.workers,
                     follower=followers,
                     published=history.notify,
-                    turns=self.completers,
+                    group=self.completers,
                     spark_above=self._config.index_spark_above,
                 )
                 recovery = OutboxRecovery(store, completer, clock=self._clock, config=self._config)
@@ -322,14 +322,14 @@ class Documents:
         answer = await QueryRunner(wanted, indexes, fetch, clock=self._clock, limits=self._limits()).run()
         return _page(answer, head.revision, head.count, explain=wanted.explain)
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> QueryLimits:
         config = self._config
-        return Limits(
+        return QueryLimits(
             page_size=config.page_size,
             max_page_size=config.max_page_size,
             max_skip=config.max_skip,
-            requests=config.max_query_requests,
-            seconds=config.request_timeout_s,
+            max_requests=config.max_query_requests,
+            timeout_s=config.request_timeout_s,
             max_bytes=config.max_query_bytes,
         )
 

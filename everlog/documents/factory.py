@@ -41,7 +41,7 @@ def make_documents(parts: Parts, *, trace: Trace | None = None) -> Documents:
         config,
         parts.clock,
         open_store,
-        lambda: History(journal, limit=config.max_history, poll=config.feed_poll_interval_s),
+        lambda: History(journal, max_events=config.max_history, poll_interval_s=config.feed_poll_interval_s),
         publisher,
     )
 

@@ -72,10 +72,10 @@ def _position(record: EventRecord, topic: str) -> Position:
 class History:
     """Reads the events of documents. With `token`, a position in the log, an answer has all up to there."""
 
-    def __init__(self, journal: Journal, *, limit: int, poll: float) -> None:
+    def __init__(self, journal: Journal, *, max_events: int, poll_interval_s: float) -> None:
         self._journal = journal
-        self._limit = limit
-        self._poll = poll
+        self._max_events = max_events
+        self._poll_interval_s = poll_interval_s
         self._watching: dict[str, set[asyncio.Event]] = {}
 
     async def events(
@@ -140,8 +140,8 @@ class History:
         seen = 0
         async for event in self.events(place, upto=revision, reverse=True, token=token):
             seen += 1
-            if seen > self._limit:
-                raise QueryLimited("query-skipped-rows-limited", f"more than {self._limit:,} events were read")
+            if seen > self._max_events:
+                raise QueryLimited("query-skipped-rows-limited", f"more than {self._max_events:,} events were read")
             if event.path == place.path and event.method == "feed:patch":
                 patches.append(event.body)
                 continue
@@ -159,8 +159,8 @@ class History:
         exists, seen = False, 0
         async for event in self.events(DocumentPlace(uri), upto=revision, token=token):
             seen += 1
-            if seen > self._limit:
-                raise QueryLimited("query-skipped-rows-limited", f"more than {self._limit:,} events were read")
+            if seen > self._max_events:
+                raise QueryLimited("query-skipped-rows-limited", f"more than {self._max_events:,} events were read")
             exists = _apply(found, event)
         if not exists:
             raise DocumentNotFound("not_found", f"there was no {uri} at revision {revision}")
@@ -188,7 +188,7 @@ class History:
                 reached = max(reached, end)
                 yield reached
                 try:
-                    async with asyncio.timeout(self._poll):
+                    async with asyncio.timeout(self._poll_interval_s):
                         await wake.wait()
                 except TimeoutError:
                     pass

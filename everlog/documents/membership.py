@@ -43,17 +43,17 @@ class Membership:
         groups: Collection[Workers],
         *,
         clock: Clock,
-        lease: float,
-        sync: float,
+        lease_s: float,
+        sync_interval_s: float,
         ask: AskNode = _ask_no_node,
     ) -> None:
         self._table = table
         self._groups = groups
         self._clock = clock
-        self._lease = lease
-        self._every = sync
+        self._lease_s = lease_s
+        self._sync_interval_s = sync_interval_s
         self._ask = ask
-        self._watch = LeaseWatch(lease)
+        self._watch = LeaseWatch(lease_s)
         self._gone: dict[str, int] = {}  # id -> the beat at which it was found to be gone
         self._lock = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -75,10 +75,10 @@ class Membership:
         await self.sync()
         self._task = asyncio.create_task(self._run(), name="everlog-documents-node")
 
-    async def stop(self, patience: float) -> None:
-        """Leave: end what was begun, let the next owners take over, and say so. Waits `patience` seconds at most."""
+    async def stop(self, patience_s: float) -> None:
+        """Leave: end what was begun, let the next owners take over, and say so. Waits `patience_s` seconds at most."""
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(patience_s):
                 await self.begin_to_leave()
                 while not self.may_leave:
                     await self._wait_for_change()
@@ -119,10 +119,10 @@ class Membership:
     async def _run(self) -> None:
         while not self._stopping:
             if self._in_transition:
-                await asyncio.sleep(self._every * HURRY)
+                await asyncio.sleep(self._sync_interval_s * HURRY)
             else:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._every):
+                    async with asyncio.timeout(self._sync_interval_s):
                         await self._wake.wait()
             self._wake.clear()
             try:
@@ -163,7 +163,7 @@ class Membership:
 
     def _start_over_if_late(self) -> None:
         """Others may have taken what was ours: come back as another node."""
-        late = self._beaten is not None and self._clock.monotonic() - self._beaten > self._lease
+        late = self._beaten is not None and self._clock.monotonic() - self._beaten > self._lease_s
         if late and self.me.state in SHARING:
             log.warning("this node was silent for longer than its lease: it joins again")
             self._begin_again()
@@ -209,7 +209,7 @@ class Membership:
         return "" if self.routing.moved(keys) else self.routing.view
 
     async def _save_if_due(self) -> None:
-        due = self._beaten is None or self._clock.monotonic() - self._beaten > self._lease / BEATS_PER_LEASE
+        due = self._beaten is None or self._clock.monotonic() - self._beaten > self._lease_s / BEATS_PER_LEASE
         if due or self._saved is None or self._saved.view != self._view:
             await self._save()
 
@@ -254,13 +254,13 @@ class Membership:
         await self._changed.wait()
 
     @asynccontextmanager
-    async def admit(self, group: Workers, key: str, seconds: float) -> AsyncIterator[Node | None]:
+    async def admit(self, group: Workers, key: str, timeout_s: float) -> AsyncIterator[Node | None]:
         """Where a task of this key runs: None means here, and the key counts as under way until the block ends.
 
-        Waits while another node may still work on it, for at most `seconds`.
+        Waits while another node may still work on it, for at most `timeout_s`.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout_s):
                 while self.routing.place(key) == "wait":
                     await self._wait_for_change()
         place = self.routing.place(key)

@@ -40,15 +40,15 @@ CHUNK = 200
 MAX_TOKEN = 4096
 
 
-class Limits(msgspec.Struct, frozen=True):
+class QueryLimits(msgspec.Struct, frozen=True):
     """How much a query may do."""
 
     page_size: int = 100
     max_page_size: int = 10_000
     max_skip: int = 10_000
     max_skip_limit: int = 1_000_000
-    requests: int = 20
-    seconds: float = 15.0
+    max_requests: int = 20
+    timeout_s: float = 15.0
     max_bytes: int = 64 * 1024 * 1024
 
 
@@ -105,11 +105,13 @@ Fetch = Callable[[Index | None, IndexRange, bool, int, int], Awaitable[Batch]]
 class QueryRunner:
     """Answers one query."""
 
-    def __init__(self, query: Query, indexes: Sequence[Index], fetch: Fetch, *, clock: Clock, limits: Limits) -> None:
+    def __init__(
+        self, query: Query, indexes: Sequence[Index], fetch: Fetch, *, clock: Clock, limits: QueryLimits
+    ) -> None:
         self._fetch = fetch
         self._clock = clock
         self._limits = limits
-        self._deadline = clock.monotonic() + limits.seconds
+        self._deadline = clock.monotonic() + limits.timeout_s
         self._now_ms = clock.now_ms()
         self._size = _bounded("size", query.size, limits.page_size, limits.max_page_size)
         self._skip_max = _bounded("skipMax", query.max_skip, limits.max_skip, limits.max_skip_limit)
@@ -140,7 +142,9 @@ class QueryRunner:
         waiting = list(plan.ranges)
         while waiting and not self._full(accepted):
             self._check(allowed)
-            limit = first + len(self._reads) * (allowed - first) // self._limits.requests if allowed > first else first
+            limit = (
+                first + len(self._reads) * (allowed - first) // self._limits.max_requests if allowed > first else first
+            )
             batch = await self._fetch(plan.index, waiting[0], plan.reverse, limit, self._limits.max_bytes - self._bytes)
             self._reads.append(QueryRead(limit, len(batch.entries)))
             await self._take(batch, accepted)
@@ -153,10 +157,10 @@ class QueryRunner:
         return accepted
 
     def _check(self, allowed: int) -> None:
-        if len(self._reads) >= self._limits.requests:
+        if len(self._reads) >= self._limits.max_requests:
             raise self._limited("query-count-limited", f"{len(self._reads)} requests to the store were not enough")
         if self._clock.monotonic() > self._deadline:
-            raise self._limited("query-timeout", f"{self._limits.seconds:g} s were not enough")
+            raise self._limited("query-timeout", f"{self._limits.timeout_s:g} s were not enough")
         if self._rejected >= allowed > 0 or (allowed == 0 and self._rejected > 0):
             raise self._limited("query-skipped-rows-limited", f"{self._rejected:,} rows were read and rejected")
         if self._bytes >= self._limits.max_bytes:
@@ -167,7 +171,7 @@ class QueryRunner:
             if at % CHUNK == CHUNK - 1:
                 await asyncio.sleep(0)  # other requests want to be served, too
                 if self._clock.monotonic() > self._deadline:
-                    raise self._limited("query-timeout", f"{self._limits.seconds:g} s were not enough")
+                    raise self._limited("query-timeout", f"{self._limits.timeout_s:g} s were not enough")
             self._rows += 1
             self._bytes += len(entry.body)
             if self._as_they_are:

@@ -22,7 +22,7 @@ class Workers:
     """
 
     def __init__(self, *, max_tasks: int = MAX_TASKS, stash: int = STASH) -> None:
-        self._turns = KeyedLock()
+        self._locks = KeyedLock()
         self._slots = asyncio.Semaphore(max_tasks)
         self._limit = max_tasks + stash
         self._count = 0
@@ -51,11 +51,11 @@ class Workers:
         self._count += 1
         self._under_way[key] += 1
         try:
-            await self._turns.take(key)
+            await self._locks.take(key)
             try:
                 await self._slots.acquire()
             except BaseException:
-                self._turns.end(key)
+                self._locks.end(key)
                 raise
         except BaseException:
             self._count -= 1
@@ -65,7 +65,7 @@ class Workers:
     def end(self, key: str) -> None:
         """Leave the key to the next task that waits for it, and the worker to any."""
         self._slots.release()
-        self._turns.end(key)
+        self._locks.end(key)
         self._count -= 1
         self._leave(key)
 

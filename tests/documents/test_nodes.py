@@ -76,7 +76,7 @@ class _Table(NodeTable):
 
 def make(table: NodeTable, clock: Any, **options: Any) -> tuple[Membership, Workers]:
     group = Workers()
-    return Membership(table, "", [group], clock=clock, **{"lease": 10.0, "sync": 1.0, **options}), group
+    return Membership(table, "", [group], clock=clock, **{"lease_s": 10.0, "sync_interval_s": 1.0, **options}), group
 
 
 class _Cluster:

@@ -17,7 +17,7 @@ from everlog.documents.filters.tree import Binary, Field, FilterNode, Literal, U
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus, check_index
 from everlog.documents.order import complete, index_key, parse_sort
 from everlog.documents.port import Batch, FoundElement
-from everlog.documents.query import Limits, Query, QueryAnswer, QueryRunner
+from everlog.documents.query import Query, QueryAnswer, QueryLimits, QueryRunner
 from everlog.documents.query_plan import IndexRange, make_plan
 from everlog.errors import InvalidDocument, QueryLimited
 from tests.models.document_filter import naive_match, naive_sorted
@@ -63,9 +63,9 @@ class Rows:
             found.reverse()
         return Batch(found[:limit], len(found) >= limit)
 
-    def ask(self, query: Query, limits: Limits | None = None) -> QueryAnswer:
+    def ask(self, query: Query, limits: QueryLimits | None = None) -> QueryAnswer:
         return asyncio.run(
-            QueryRunner(query, self.indexes, self.fetch, clock=ManualClock(), limits=limits or Limits()).run()
+            QueryRunner(query, self.indexes, self.fetch, clock=ManualClock(), limits=limits or QueryLimits()).run()
         )
 
     def ids(self, **query: Any) -> list[str]:
@@ -191,10 +191,10 @@ def test_a_query_that_reads_too_much_ends():
         rows.ask(Query(size=1, filter="a > 0", max_skip=1000))
     assert caught.value.code == "query-skipped-rows-limited"
     with pytest.raises(QueryLimited) as caught:
-        rows.ask(Query(size=1, filter="a > 0", max_skip=10_000), Limits(requests=2))
+        rows.ask(Query(size=1, filter="a > 0", max_skip=10_000), QueryLimits(max_requests=2))
     assert caught.value.code == "query-count-limited"
     with pytest.raises(QueryLimited) as caught:
-        rows.ask(Query(size=1, filter="a > 0"), Limits(max_bytes=1000))
+        rows.ask(Query(size=1, filter="a > 0"), QueryLimits(max_bytes=1000))
     assert caught.value.code == "query-bytes-limited"
 
 

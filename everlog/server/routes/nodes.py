@@ -73,8 +73,8 @@ class Nodes:
             self._address,
             (self._documents.writers, self._documents.completers),
             clock=self._log.parts.clock,
-            lease=config.node_lease_s,
-            sync=config.node_sync_s,
+            lease_s=config.node_lease_s,
+            sync_interval_s=config.node_sync_s,
             ask=self._ask,
         )
         await self.membership.start()
