@@ -36,8 +36,8 @@ def keyspace(keyspaces: Iterator[str]) -> str:
 
 class TestClusterJournal(JournalConformance):
     @pytest.fixture
-    async def everlog(self, cluster_config: MakeConfig, keyspace: str) -> AsyncIterator[Everlog]:
-        config = cluster_config()
+    async def everlog(self, shared_config: MakeConfig, keyspace: str) -> AsyncIterator[Everlog]:
+        config = shared_config()
         assert config.cassandra is not None
         cassandra = msgspec.structs.replace(config.cassandra, keyspace=keyspace)
         async with connect(msgspec.structs.replace(config, cassandra=cassandra)) as everlog:
