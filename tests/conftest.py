@@ -91,6 +91,14 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def class_archive(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For tests that start many pipelines in processes of their own."""
+    from tests.pipeline.class_archive import make_archive
+
+    make_archive(tmp_path_factory.mktemp("archive"))
+
+
 @pytest.fixture
 def pipeline(spark: Any) -> Pipeline:
     """`with pipeline(config) as running:` a pipeline on the shared session."""

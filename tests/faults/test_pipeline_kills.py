@@ -30,6 +30,7 @@ async def test_killed_in_the_middle(backend: EmbeddedBackend, tmp_path: Path, pi
 
 
 @pytest.mark.faults
+@pytest.mark.usefixtures("class_archive")
 @pytest.mark.case("kafka-journal", 31)
 @pytest.mark.parametrize("point", POINTS)
 async def test_killed_at_every_point(backend: EmbeddedBackend, tmp_path: Path, pipeline: Pipeline, point: str) -> None:

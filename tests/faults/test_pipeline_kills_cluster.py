@@ -28,6 +28,7 @@ async def test_killed_in_the_middle(backend: ClusterBackend, tmp_path: Path, pip
 
 
 @pytest.mark.faults
+@pytest.mark.usefixtures("class_archive")
 @pytest.mark.case("kafka-journal", 31)
 @pytest.mark.parametrize("point", POINTS)
 async def test_killed_at_every_point(backend: ClusterBackend, tmp_path: Path, pipeline: Pipeline, point: str) -> None:
@@ -41,6 +42,7 @@ async def test_killed_at_every_point(backend: ClusterBackend, tmp_path: Path, pi
 
 
 @pytest.mark.faults
+@pytest.mark.usefixtures("class_archive")
 @pytest.mark.case("kafka-journal", 31)
 @pytest.mark.parametrize("point", [point for point in POINTS if point.startswith("apply.")])
 async def test_workers_killed_at_every_point(backend: ClusterBackend, tmp_path: Path, point: str) -> None:
