@@ -23,7 +23,7 @@ run: setup ## start Everlog in ./everlog-data; ARGS=--once: replicate everything
 	@$(WITH_JAVA) exec $(BIN)/everlog up --data ./everlog-data $(ARGS)
 
 test: setup ## run every test, with a sample of the fault matrices; ARGS: more options for pytest
-	@$(WITH_SERVERS) $(WITH_BROWSER) $(BIN)/python -m pytest -m "not faults and not soak" $(ARGS)
+	@$(WITH_SERVERS) $(WITH_BROWSER) $(BIN)/python scripts/lanes.py --beside "spark or cluster" "not (faults or soak)" $(ARGS)
 
 test-cluster: setup ## of these, only the ones on a real Kafka and a real Cassandra
 	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "cluster and not faults and not soak" $(ARGS)
@@ -32,7 +32,7 @@ unit: setup ## run the quick tests: pure ones, and conformance of the embedded b
 	@$(BIN)/python -m pytest -m "not (spark or cluster or browser or docs or faults or soak)" $(ARGS)
 
 faults: setup ## run the fault matrices whole
-	@$(WITH_SERVERS) $(WITH_BROWSER) $(BIN)/python -m pytest -m "faults and not soak" $(ARGS)
+	@$(WITH_SERVERS) $(WITH_BROWSER) $(BIN)/python scripts/lanes.py --beside cluster "faults and not soak" $(ARGS)
 
 soak: setup ## run the tests that take hours
 	@$(WITH_SERVERS) $(BIN)/python -m pytest -m soak $(ARGS)

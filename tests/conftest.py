@@ -17,7 +17,7 @@ from everlog.client import connect
 from everlog.cluster.jars import find_jars
 from everlog.config import Config, SparkConfig
 from everlog.errors import ClusterFailed
-from tests.fixtures.cluster import cluster, cluster_config  # noqa: F401
+from tests.fixtures.cluster import cluster, cluster_config, shared_config, shared_keyspace  # noqa: F401
 from tests.support import ManualClock, small_config
 
 Pipeline = Callable[..., AbstractContextManager[Any]]
@@ -89,6 +89,14 @@ def spark() -> Iterator[Any]:
     session = open_session(Config(spark=SparkConfig(jars=jars)))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def class_archive(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For tests that start many pipelines in processes of their own."""
+    from tests.pipeline.class_archive import make_archive
+
+    make_archive(tmp_path_factory.mktemp("archive"))
 
 
 @pytest.fixture

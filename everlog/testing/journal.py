@@ -25,16 +25,25 @@ from everlog.testing.journal_support import (
     read_events,
     read_until_halted,
 )
+from everlog.testing.matrix import matrix, part_of_matrix, whole_matrix
 from everlog.testing.replication import replicate
 
 
 class JournalConformance:
     """Subclass it and provide the fixture `everlog`: open, empty, with small segments and pages if it can be.
 
-    Override `trim` if records that are replicated can be removed from the log.
+    Override `trim` if records that are replicated can be removed from the log. With `whole = False` a matrix runs in a
+    part that has all pairs of its values (for backends that take long, and whose parts pass their own suites).
     """
 
     pytestmark = pytest.mark.asyncio
+    whole = True
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        dimensions = getattr(metafunc.function, "matrix", None)
+        if dimensions is not None:
+            cells = whole_matrix(dimensions) if self.whole else part_of_matrix(dimensions)
+            metafunc.parametrize(tuple(dimensions), cells)
 
     async def trim(self, everlog: Everlog) -> None:
         """Remove all replicated records from the log."""
@@ -47,8 +56,7 @@ class JournalConformance:
         else:
             await CONDITIONS[condition](everlog)
 
-    @pytest.mark.parametrize("condition", ALL_CONDITIONS)
-    @pytest.mark.parametrize("history", OUTCOMES)
+    @matrix(history=OUTCOMES, condition=ALL_CONDITIONS)
     async def test_outcomes(self, everlog: Everlog, history: str, condition: str) -> None:
         """Reads and pointers are the same however far replication is, after every step and at the end."""
         steps, expected, pointer = OUTCOMES[history]
@@ -76,13 +84,11 @@ class JournalConformance:
         assert await journal.delete("k") is None
         assert [p.end for p in (await everlog.status()).partitions] == [p.end for p in before.partitions]
 
-    @pytest.mark.parametrize("batched", [True, False], ids=["batched", "one by one"])
-    @pytest.mark.parametrize("first", [1, 5, 10])
-    @pytest.mark.parametrize("size", [0, 1, 2, 5, 10])
-    @pytest.mark.parametrize("condition", CONTRACT_CONDITIONS)
-    async def test_contract(self, everlog: Everlog, condition: str, size: int, first: int, batched: bool) -> None:
+    @matrix(condition=CONTRACT_CONDITIONS, size=[0, 1, 2, 5, 10], first=[1, 5, 10], how=["batched", "one by one"])
+    async def test_contract(self, everlog: Everlog, condition: str, size: int, first: int, how: str) -> None:
         """Append, append more, delete to each seqNr, delete then append, delete twice, read from each, pointer."""
         journal = everlog.journal("t")
+        batched = how == "batched"
         numbers = list(range(first, first + size))
 
         async def add(journal_id: str, wanted: Sequence[int]) -> None:

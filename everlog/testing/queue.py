@@ -17,7 +17,8 @@ from everlog.testing.queue_retention import Keeping
 class QueueConformance(Merging, Leasing, Keeping):
     """Subclass it and provide the fixture `make_store`: a function from a clock to an open, empty store.
 
-    It takes `sweep`, how many rows a claim turns over first, and passes it to the engine.
+    It takes `sweep`, how many rows a claim turns over first, and passes it to the engine. A store that other tests have
+    used may be given, too, if the fixture `queue_name` gives every test a name of its own.
     """
 
     pytestmark = pytest.mark.asyncio
@@ -33,7 +34,11 @@ class QueueConformance(Merging, Leasing, Keeping):
         await store.close()
 
     @pytest.fixture
-    async def desk(self, store: QueueStore, clock: VirtualClock) -> VirtualQueue:
-        desk = VirtualQueue(store, clock)
+    def queue_name(self) -> str:
+        return "jobs"
+
+    @pytest.fixture
+    async def desk(self, store: QueueStore, clock: VirtualClock, queue_name: str) -> VirtualQueue:
+        desk = VirtualQueue(store, clock, queue_name)
         await desk.declare()
         return desk

@@ -19,10 +19,12 @@ from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, hand
 class Keeping:
     """Tests that take the fixture `desk`: see `QueueConformance`."""
 
-    async def test_what_has_expired_is_not_there(self, make_store: Callable[..., Any], clock: VirtualClock) -> None:
+    async def test_what_has_expired_is_not_there(
+        self, make_store: Callable[..., Any], clock: VirtualClock, queue_name: str
+    ) -> None:
         """At its last moment it is there; one ms later nobody sees it, even if nothing sweeps."""
         store = await make_store(clock, sweep=0)
-        desk = VirtualQueue(store, clock)
+        desk = VirtualQueue(store, clock, queue_name)
         await desk.declare()
         await desk.enq(exp=100)
         clock.now = T + 100_000
@@ -184,9 +186,11 @@ class Keeping:
         desk.clock.now = lease.deadline_ms + 1
         assert (await desk.due()).due == 1
 
-    async def test_queues_in_one_table_do_not_meet(self, store: QueueStore, clock: VirtualClock) -> None:
+    async def test_queues_in_one_table_do_not_meet(
+        self, store: QueueStore, clock: VirtualClock, queue_name: str
+    ) -> None:
         """Equal keys, shared files: they neither merge nor order against each other, and pause alone."""
-        desks = [VirtualQueue(store, clock, name) for name in ("one", "two")]
+        desks = [VirtualQueue(store, clock, name) for name in (f"{queue_name}-one", f"{queue_name}-two")]
         for desk in desks:
             await desk.declare(placement="shared")
         first, second = desks
@@ -197,7 +201,8 @@ class Keeping:
         assert [number(lease.row) for lease in await second.claim(10)] == [2]
         await first.do(Pause(False))
         assert [number(lease.row) for lease in await first.claim(10)] == [1]
-        assert await store.names() == ["one", "two"]
+        names = [desk.name for desk in desks]
+        assert [name for name in await store.names() if name.startswith(queue_name)] == names
 
     async def test_columns_change_by_versions(self, desk: VirtualQueue) -> None:
         """Rows keep the version they were written with, a merge writes the new one; the key's columns stay."""
@@ -219,7 +224,7 @@ class Keeping:
         assert len(await desk.claim(10)) == 3
 
     async def test_an_unknown_queue_is_an_error_that_names_the_known(self, desk: VirtualQueue) -> None:
-        with pytest.raises(QueueNotFound, match=r"'nothing'.*jobs"):
+        with pytest.raises(QueueNotFound, match=rf"'nothing'.*{desk.name}"):
             await desk.store.execute("nothing", Claim("w"))
         with pytest.raises(QueueNotFound):
             await desk.store.execute("nothing", AskStats())

@@ -76,8 +76,8 @@ def test_servers_that_are_not_there(config_file: Path, tmp_path: Path, section: 
     assert config.kafka is not None
     assert config.cassandra is not None
     wrong = {
-        "kafka": msgspec.structs.replace(config.kafka, bootstrap_servers="127.0.0.1:1"),
-        "cassandra": msgspec.structs.replace(config.cassandra, contact_points=("127.0.0.1:1",)),
+        "kafka": msgspec.structs.replace(config.kafka, bootstrap_servers="127.0.0.1:1", request_timeout_s=2.0),
+        "cassandra": msgspec.structs.replace(config.cassandra, contact_points=("127.0.0.1:1",), request_timeout_s=2.0),
     }
     path = write_toml(msgspec.structs.replace(config, **{section: wrong[section]}), tmp_path / "wrong.toml")
     error = run(*command, "--config", path, code=75).stderr

@@ -37,6 +37,7 @@ from tests.documents.test_documents import (  # noqa: F401
     test_what_is_refused_leaves_no_trace,
 )
 from tests.fixtures.cluster import MakeConfig
+from tests.fixtures.keyspaces import emptied
 from tests.support import ManualClock
 
 pytestmark = pytest.mark.cluster
@@ -50,12 +51,19 @@ def clock() -> ManualClock:
     return ManualClock(int(time.time() * 1000))
 
 
+@pytest.fixture(scope="module")
+def keyspace() -> str:
+    return f"e{secrets.token_hex(5)}"
+
+
 @pytest.fixture
-def config(cluster_config: MakeConfig) -> Config:
-    found = cluster_config()
+async def config(shared_config: MakeConfig, keyspace: str) -> AsyncIterator[Config]:
+    """With a keyspace that one test has after the other, as all use the same paths."""
+    found = shared_config()
     assert found.cassandra is not None
-    keyspace = f"{found.cassandra.keyspace}{secrets.token_hex(2)}"
-    return msgspec.structs.replace(found, cassandra=msgspec.structs.replace(found.cassandra, keyspace=keyspace))
+    cassandra = msgspec.structs.replace(found.cassandra, keyspace=keyspace)
+    async with emptied(cassandra):
+        yield msgspec.structs.replace(found, cassandra=cassandra)
 
 
 @pytest.fixture

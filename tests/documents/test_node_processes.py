@@ -37,6 +37,12 @@ def config(tmp_path) -> Config:
 
 
 @pytest.fixture
+def elements() -> int:
+    """How many a collection gets while a node restarts."""
+    return 1000
+
+
+@pytest.fixture
 def nodes(config: Config, tmp_path) -> Iterator[Fleet]:
     with fleet(config, tmp_path / "fleet") as made:
         yield made
@@ -53,7 +59,7 @@ def put(http: httpx.AsyncClient, server: Server, path: str, body: Any) -> asynci
 
 
 @pytest.mark.case("hyperstorage", 15, 26, 69)
-async def test_servers_share_documents(nodes: Fleet, http: httpx.AsyncClient) -> None:
+async def test_servers_share_documents(nodes: Fleet, http: httpx.AsyncClient, elements: int) -> None:
     servers = nodes.start(3)
     await all_active(http, servers)
 
@@ -74,17 +80,19 @@ async def test_servers_share_documents(nodes: Fleet, http: httpx.AsyncClient) ->
         done, _ = await asyncio.wait(slow, timeout=0.5)
         assert not done
     assert [revision_of(answer) for answer in await asyncio.gather(*slow)] == [1, 2]
-    await _post_while_a_node_restarts(nodes, http, servers)
+    await _post_while_a_node_restarts(nodes, http, servers, elements)
 
 
-async def _post_while_a_node_restarts(nodes: Fleet, http: httpx.AsyncClient, servers: list[Server]) -> None:
-    """A thousand new elements; the owner of their collection is killed in the middle, and another node comes."""
+async def _post_while_a_node_restarts(
+    nodes: Fleet, http: httpx.AsyncClient, servers: list[Server], elements: int
+) -> None:
+    """Many new elements; the owner of their collection is killed in the middle, and another node comes."""
     first = await http.post(f"{servers[0].url}{C}c~", content="{}")
     ids = {(await node_of(http, server))["id"]: server for server in servers}
     owner = ids[first.headers["everlog-node"]]
     others = [server for server in servers if server is not owner]
     found = [(revision_of(first), first.json()["path"])]
-    numbers = iter(range(999))
+    numbers = iter(range(elements - 1))
     killed = False
 
     async def post() -> None:
@@ -93,7 +101,7 @@ async def _post_while_a_node_restarts(nodes: Fleet, http: httpx.AsyncClient, ser
             url = f"{others[number % 2].url}{C}c~"
             answer = await http.post(url, content="{}", headers={"Idempotency-Key": f"m{number}"})
             found.append((revision_of(answer), answer.json()["path"]))
-            if number == 500:
+            if number == elements // 2:
                 killed = True
                 owner.kill()
                 others.extend(await asyncio.to_thread(nodes.start))
@@ -101,7 +109,7 @@ async def _post_while_a_node_restarts(nodes: Fleet, http: httpx.AsyncClient, ser
     await asyncio.gather(*[post() for _ in range(8)])
     assert killed
     found.sort()
-    assert [revision for revision, _ in found] == list(range(1, 1001))
+    assert [revision for revision, _ in found] == list(range(1, elements + 1))
     paths = [path for _, path in found]
     assert paths == sorted(set(paths), key=str.encode)
     listed = (await http.get(f"{others[-1].url}{C}c~?size=2000")).json()["_embedded"]["els"]

@@ -23,6 +23,12 @@ def config(cluster_config: MakeConfig) -> Config:
 
 
 @pytest.fixture
+def elements() -> int:
+    """Each takes several times as long as on a folder; that hundreds are under way when a node dies is enough."""
+    return 300
+
+
+@pytest.fixture
 def points() -> list[str]:
     """Here also between the outbox and the content."""
     return ["documents.indexed", "documents.outboxed"]

@@ -27,8 +27,8 @@ def keyspace() -> str:
 
 class TestCassandraDocuments(DocumentStoreConformance):
     @pytest.fixture
-    async def store(self, cluster_config: MakeConfig, keyspace: str) -> AsyncIterator[DocumentStore]:
-        config = cluster_config().cassandra
+    async def store(self, shared_config: MakeConfig, keyspace: str) -> AsyncIterator[DocumentStore]:
+        config = shared_config().cassandra
         assert config is not None
         config = msgspec.structs.replace(config, keyspace=keyspace)
         await (await CassandraStore.open(config)).close()  # as a user does: the keyspace comes with the journals

@@ -10,21 +10,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
-
 import everlog
 from everlog import Event
 from everlog.config import Config
 from everlog.runtime.failpoints import ONCE_VARIABLE, ROOT_VARIABLE, VARIABLE
 from tests.conftest import Pipeline
 from tests.pipeline.backends import Backend, write_config
+from tests.pipeline.class_archive import with_quick_start
 from tests.pipeline.suite import TOPIC, check_tables, in_batches
 
 KEYS = [f"order-{number}" for number in range(6)]
 BATCH = 2 * len(KEYS)
 TIMEOUT = 280
-# It is over before the better compiler would have been worth its work.
-SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
 
 
 async def fill_in_kinds(config: Config) -> None:
@@ -47,7 +44,7 @@ async def fill_in_kinds(config: Config) -> None:
 def run(config: Config, folder: Path, *, die_at: str | None = None, worker: bool = False) -> int:
     """Run a pipeline until it is done or dead; its exit code. `worker`: only a worker of it dies, once."""
     folder.mkdir(exist_ok=True)
-    config = msgspec.structs.replace(config, spark=msgspec.structs.replace(config.spark, conf=SHORT_LIVED))
+    config = with_quick_start(config)
     environment = {
         name: value for name, value in os.environ.items() if name not in (VARIABLE, ROOT_VARIABLE, ONCE_VARIABLE)
     }

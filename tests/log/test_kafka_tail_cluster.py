@@ -32,8 +32,8 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
-def config(cluster_config) -> Config:
-    return cluster_config(partitions=2)
+def config(shared_config) -> Config:
+    return shared_config(partitions=2)
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.cluster
 
 class TestKafkaLog(LogConformance):
     @pytest.fixture
-    def config(self, cluster_config) -> Config:
-        return cluster_config(partitions=2)
+    def config(self, shared_config) -> Config:
+        return shared_config(partitions=2)
 
     @pytest.fixture
     def prefix(self, config) -> str:

@@ -37,8 +37,10 @@ SETUPS = {
     "three pipelines and halts": Setup(pipelines=3, halts=True),
 }
 BLOCK = 100
-SEEDS = 500
-SEEDS_WITH_CACHE = 200
+# Enough for every day: of the rules left out below, the one that is hardest to miss shows at seed 116 of one setup, the
+# others below 75. A soak goes on from here.
+SEEDS = 200
+SEEDS_WITH_CACHE = 100
 SEEDS_IN_A_SOAK = 50_000
 SEEDS_UNTIL_A_FINDING = 2_000
 
@@ -76,6 +78,14 @@ def test_every_read_is_a_prefix_of_the_log_and_the_tables_end_up_exact(setup, st
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys())
 def test_nothing_is_found_in_many_more_runs(setup) -> None:
     find_nothing(setup, range(SEEDS, SEEDS_IN_A_SOAK))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys())
+@pytest.mark.parametrize("pipeline", [CachedHeads, HeadsHandedOver])
+def test_nothing_is_found_in_many_more_runs_with_kept_heads(setup, pipeline) -> None:
+    find_nothing(replace(setup, pipeline=pipeline), range(SEEDS_WITH_CACHE, SEEDS_IN_A_SOAK // 10))
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -24,7 +25,7 @@ from everlog.pekko.reader import PekkoReader, open_reader
 from everlog.pekko.time_buckets import first_place, offset_of, place_of, unix_ms
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.trace import Trace
-from tests.fixtures.keyspaces import own_keyspace
+from tests.fixtures.keyspaces import own_keyspace, truncated
 from tests.fixtures.proxy import Proxy
 from tests.support import START_MS
 
@@ -36,24 +37,25 @@ SIZE = 15
 TAG = "carts"
 
 SCHEMA = """
-CREATE KEYSPACE {ks} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}};
-CREATE TABLE {ks}.messages (
+CREATE KEYSPACE IF NOT EXISTS {ks} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}};
+CREATE TABLE IF NOT EXISTS {ks}.messages (
     persistence_id text, partition_nr bigint, sequence_nr bigint, timestamp timeuuid, timebucket text,
     writer_uuid text, ser_id int, ser_manifest text, event_manifest text, event blob,
     meta_ser_id int, meta_ser_manifest text, meta blob, tags set<text>,
     PRIMARY KEY ((persistence_id, partition_nr), sequence_nr, timestamp)) WITH gc_grace_seconds = 864000;
-CREATE TABLE {ks}.tag_views (
+CREATE TABLE IF NOT EXISTS {ks}.tag_views (
     tag_name text, persistence_id text, sequence_nr bigint, timebucket bigint, timestamp timeuuid,
     tag_pid_sequence_nr bigint, writer_uuid text, ser_id int, ser_manifest text, event_manifest text, event blob,
     meta_ser_id int, meta_ser_manifest text, meta blob,
     PRIMARY KEY ((tag_name, timebucket), timestamp, persistence_id, tag_pid_sequence_nr))
     WITH gc_grace_seconds = 864000;
-CREATE TABLE {ks}.tag_write_progress (
+CREATE TABLE IF NOT EXISTS {ks}.tag_write_progress (
     persistence_id text, tag text, sequence_nr bigint, tag_pid_sequence_nr bigint, offset timeuuid,
     PRIMARY KEY (persistence_id, tag));
-CREATE TABLE {ks}.tag_scanning (persistence_id text PRIMARY KEY, sequence_nr bigint);
-CREATE TABLE {ks}.metadata (persistence_id text PRIMARY KEY, deleted_to bigint, properties map<text, text>);
-CREATE TABLE {ks}.all_persistence_ids (persistence_id text PRIMARY KEY)
+CREATE TABLE IF NOT EXISTS {ks}.tag_scanning (persistence_id text PRIMARY KEY, sequence_nr bigint);
+CREATE TABLE IF NOT EXISTS {ks}.metadata (
+    persistence_id text PRIMARY KEY, deleted_to bigint, properties map<text, text>);
+CREATE TABLE IF NOT EXISTS {ks}.all_persistence_ids (persistence_id text PRIMARY KEY)
 """
 
 
@@ -119,16 +121,20 @@ class Writer:
         await self._insert("metadata", {"persistence_id": pid, "deleted_to": number})
 
 
+@pytest.fixture(scope="module")
+def keyspace() -> str:
+    """One for all tests, each of which empties what it has used."""
+    return f"a{secrets.token_hex(5)}"
+
+
 @pytest.fixture
-async def cassandra(cluster_config) -> CassandraConfig:
-    found = cluster_config().cassandra
-    assert found is not None
-    return found
+async def cassandra(shared_config, keyspace) -> CassandraConfig:
+    return msgspec.structs.replace(shared_config().cassandra, keyspace=keyspace)
 
 
 @pytest.fixture
 async def writer(cassandra) -> AsyncIterator[Writer]:
-    async with own_keyspace(cassandra) as session:
+    async with truncated(cassandra) as session:
         for statement in SCHEMA.format(ks=cassandra.keyspace).split(";"):
             await session.change_schema(statement)
         yield Writer(session, cassandra.keyspace)

@@ -46,10 +46,10 @@ def keyspace() -> str:
 
 
 @pytest.fixture
-async def session(cluster_config, keyspace) -> AsyncIterator[Session]:
+async def session(shared_config, keyspace) -> AsyncIterator[Session]:
     import msgspec
 
-    config = msgspec.structs.replace(cluster_config().cassandra, keyspace=keyspace)
+    config = msgspec.structs.replace(shared_config().cassandra, keyspace=keyspace)
     session = await connect(config)
     yield session
     await session.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 from typing import Any
 
 import pytest
@@ -31,11 +32,16 @@ def keyspace(cluster_config):
 
 class TestCassandraStore(QueueCases):
     @pytest.fixture
-    def make_store(self, keyspace):
+    def make_store(self, shared_config):
         async def make(clock, *, sweep=200):
-            return CassandraQueueStore(keyspace, clock=clock, sweep=sweep, beat_seconds=0.5)
+            return CassandraQueueStore(shared_config().cassandra, clock=clock, sweep=sweep, beat_seconds=0.5)
 
         return make
+
+    @pytest.fixture
+    def queue_name(self) -> str:
+        """Rows are found by it, so that all tests have the tables in common."""
+        return f"jobs-{secrets.token_hex(4)}"
 
 
 @pytest.fixture

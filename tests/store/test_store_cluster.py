@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import msgspec
@@ -26,7 +27,7 @@ from everlog.store.cassandra.store import CassandraStore
 from everlog.store.cassandra.task import CassandraTask
 from everlog.store.port import KeyChange, Store
 from everlog.testing import StoreConformance
-from tests.fixtures.keyspaces import contents, opened, own_keyspace
+from tests.fixtures.keyspaces import contents, emptied, opened
 from tests.fixtures.proxy import Proxy
 from tests.support import START_MS, append_record, broken_record, delete_record, mark_record, purge_record
 from tests.waiting import until
@@ -37,21 +38,23 @@ BASE = START_MS * 1000
 
 
 class TestCassandraStore(StoreConformance):
-    @pytest.fixture
-    async def store(self, cluster_config) -> AsyncIterator[Store]:
-        config = cluster_config().cassandra
-        async with own_keyspace(config), opened(config) as store:
-            yield store
+    pass
+
+
+@pytest.fixture(scope="module")
+def keyspace() -> str:
+    return f"c{secrets.token_hex(5)}"
 
 
 @pytest.fixture
-async def config(cluster_config) -> CassandraConfig:
-    return cluster_config().cassandra
+async def config(shared_config, keyspace) -> CassandraConfig:
+    """Of a keyspace that one test has after the other."""
+    return msgspec.structs.replace(shared_config().cassandra, keyspace=keyspace)
 
 
 @pytest.fixture
 async def session(config) -> AsyncIterator[Session]:
-    async with own_keyspace(config) as session:
+    async with emptied(config) as session:
         yield session
 
 
@@ -136,13 +139,12 @@ async def write_blindly(store: Store, topic: Topic, records: Sequence[Record]) -
             assert await step(changes) == {}
 
 
-async def test_one_batch_or_many_give_the_same_tables(cluster_config) -> None:
+async def test_one_batch_or_many_give_the_same_tables(config) -> None:
     """Heads, rows and their write times do not depend on how the log was cut, nor on whether heads were loaded again
     for every batch; only what is left to delete may."""
     found = []
-    for size, known in ((1, None), (3, None), (len(HISTORY), None), (1, KnownHeads()), (3, KnownHeads(max_heads=1))):
-        config = cluster_config().cassandra
-        async with own_keyspace(config) as session, opened(config) as store:
+    for size, known in ((1, None), (3, None), (len(HISTORY), None), (1, KnownHeads()), (3, KnownHeads(most=1))):
+        async with emptied(config) as session, opened(config) as store:
             topic = await pinned(store)
             for start in range(0, len(HISTORY), size):
                 if known is not None:
@@ -397,10 +399,10 @@ async def test_markers_are_looked_for_once_a_day(store) -> None:
     assert await store.drop_markers(topic.name, START_MS + DAY_MS) == 1
 
 
-async def test_an_outage_ends_the_task_and_a_short_one_does_not(config) -> None:
+async def test_an_outage_ends_the_task_and_a_short_one_does_not(config, session) -> None:
     """A node that is away for a moment is waited for; one that stays away is an error that says so and can be retried,
     about all journals of the batch."""
-    async with own_keyspace(config), Proxy.to(config) as proxy:
+    async with Proxy.to(config) as proxy:
         there = msgspec.structs.replace(config, contact_points=[proxy.address], request_timeout_s=0.5, retries=8)
         async with opened(there) as store:
             topic = await pinned(store)

@@ -45,9 +45,9 @@ async def empty(config: Config) -> None:
 
 class TestClusterTags(TagConformance):
     @pytest.fixture
-    async def everlog(self, cluster_config: MakeConfig, keyspace: str) -> AsyncIterator[Everlog]:
+    async def everlog(self, shared_config: MakeConfig, keyspace: str) -> AsyncIterator[Everlog]:
         clock = ManualClock(time.time_ns() // 1_000_000 - AGO_MS)
-        config = cluster_config()
+        config = shared_config()
         assert config.cassandra is not None
         cassandra = msgspec.structs.replace(config.cassandra, keyspace=keyspace)
         config = msgspec.structs.replace(config, cassandra=cassandra)
