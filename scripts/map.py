@@ -1,7 +1,7 @@
 """Draw the rooms of the package and their doors from the real imports, into docs/architecture.md: `make map`.
 
 A room is a package or a module right below `everlog/`; a door is an import from one room to another. Imports count
-wherever they stand: at the top of a module, inside a function, under TYPE_CHECKING. `tests/unit/test_layers.py`
+wherever they stand: at the top of a module, inside a function, under TYPE_CHECKING. `tests/test_layers.py`
 reads the same rooms and the same imports.
 """
 

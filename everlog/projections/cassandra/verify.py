@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from everlog.journal.parts import Parts
 from everlog.projections.cassandra.marks import COLUMN
-from everlog.projections.cassandra.offset_store import CassandraOffsetStore
 from everlog.projections.copies import Difference, copy_name
 from everlog.projections.projection import Projection
 from everlog.projections.rebuild import clean
 from everlog.projections.verify import Counted, count_again
+
+if TYPE_CHECKING:
+    from everlog.projections.cassandra.offset_store import CassandraOffsetStore
 
 PAGE = 1000
 _COLUMNS = "SELECT column_name FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"

@@ -327,7 +327,7 @@ class SqliteOffsetStore(OffsetStore):
     ) -> list[Difference]:
         from everlog.projections.sqlite.verify import verify_file
 
-        return await verify_file(projection, self.path, tables, parts=parts, told=told)
+        return await verify_file(projection, self.path, tables, open_store=SqliteOffsetStore, parts=parts, told=told)
 
     async def erase(self, name: str) -> None:
         def work(connection: sqlite3.Connection) -> None:

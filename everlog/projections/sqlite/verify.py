@@ -11,15 +11,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from everlog.errors import InvalidProjection
 from everlog.journal.parts import Parts
 from everlog.projections.copies import Difference, copy_name, rename
 from everlog.projections.projection import Projection
-from everlog.projections.sqlite.offset_store import SqliteOffsetStore
 from everlog.projections.sqlite.view_copies import quoted
 from everlog.projections.verify import Counted, count_again
 from everlog.sqlite.connection import translated
+
+if TYPE_CHECKING:
+    from everlog.projections.sqlite.offset_store import SqliteOffsetStore
 
 
 async def verify_file(
@@ -27,6 +30,7 @@ async def verify_file(
     path: Path,
     tables: Sequence[str],
     *,
+    open_store: type[SqliteOffsetStore],
     parts: Parts | None = None,
     told: Counted | None = None,
 ) -> list[Difference]:
@@ -34,7 +38,8 @@ async def verify_file(
     with TemporaryDirectory(prefix="everlog-verify-") as folder:
         before, again = Path(folder) / "before.db", Path(folder) / "again.db"
         await asyncio.to_thread(_copy, path, before)
-        names = await _recount(projection, before, again, tables, parts, told)
+        stores = open_store(before), open_store(again, synchronous="OFF")
+        names = await _recount(projection, stores, tables, parts, told)
         return await asyncio.to_thread(_compare, before, again, names)
 
 
@@ -44,10 +49,14 @@ def _copy(path: Path, target: Path) -> None:
 
 
 async def _recount(
-    projection: Projection, before: Path, again: Path, tables: Sequence[str], parts: Parts | None, told: Counted | None
+    projection: Projection,
+    stores: tuple[SqliteOffsetStore, SqliteOffsetStore],
+    tables: Sequence[str],
+    parts: Parts | None,
+    told: Counted | None,
 ) -> dict[str, str]:
     """Run it again; the tables of the view as it is now, by the names that they have in the recount."""
-    copied, fresh = SqliteOffsetStore(before), SqliteOffsetStore(again, synchronous="OFF")
+    copied, fresh = stores
     try:
         copies = await copied.copies(projection.name)
         renamed = copies.names(copies.current)
