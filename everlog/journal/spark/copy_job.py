@@ -136,7 +136,7 @@ def copy(
     session: SparkSession | None = None,
     progress: CopyProgress | None = None,
 ) -> CopyReport:
-    """Copy all journals of a topic into another one, with their seqNrs; to be repeated until nothing failed.
+    """Copy all journals of a topic into another one, with their seqNrs; repeat it until nothing fails.
 
     `dry_run`: only count. `progress(done, known)` is called now and then.
     """

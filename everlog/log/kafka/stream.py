@@ -60,7 +60,7 @@ def source_options(config: Config, kafka: KafkaConfig, offsets: LogOffsets, pass
         # A small batch would otherwise wait half a second for more to come.
         "fetch.max.wait.ms": "10",
         "isolation.level": "read_uncommitted",
-        # A broker that is away is to be noticed, and told of, before the default of a minute.
+        # Notice and report a broker that is away before the default of a minute.
         "request.timeout.ms": patience,
         "default.api.timeout.ms": patience,
     }
