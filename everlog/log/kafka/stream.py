@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from everlog.config import Config, JournalConfig, KafkaConfig
+from everlog.core.actions import ACTION_HEADER
 from everlog.core.record import Record
 from everlog.core.values import LogOffsets, parse_partition_name, partition_name
 from everlog.log.kafka.client import java_settings
-from everlog.log.kafka.records import ACTION, split_headers
+from everlog.log.kafka.records import split_headers
 from everlog.log.stream import LogStream, PartitionRecords, StreamDecoder
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _only_actions(headers: pa.ListArray) -> list[bytes | None] | None:
     if headers.null_count or headers.value_lengths().unique().to_pylist() != [1]:
         return None
     names, values = headers.flatten().flatten()
-    if values.null_count or names.unique().to_pylist() != [ACTION]:
+    if values.null_count or names.unique().to_pylist() != [ACTION_HEADER]:
         return None
     actions: list[bytes | None] = values.to_pylist()
     return actions
