@@ -17,7 +17,6 @@ from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader, Trimmed
 from everlog.log.sqlite.appender import SQL, Appender
 from everlog.log.sqlite.trimmer import NO_LIMITS, RetentionLimits, Trimmer
 from everlog.runtime.clock import Clock, SystemClock
-from everlog.runtime.retry import Backoff
 from everlog.runtime.trace import Trace
 from everlog.sqlite.connection import Connection, connect, transaction, translated
 from everlog.sqlite.group_commit import GroupCommitter
@@ -171,7 +170,7 @@ class SqliteReader(RecordReader):
         return self._connection
 
     async def read(self, topic: LogTopic, starts: Mapping[int, int]) -> AsyncIterator[Sequence[Record]]:
-        places, pauses = dict(starts), Backoff(MIN_POLL_S, MAX_POLL_S)
+        places, pause = dict(starts), MIN_POLL_S
         stamp: object = None
         while True:
             before, found = self._stamp(), False
@@ -183,10 +182,11 @@ class SqliteReader(RecordReader):
                         places[partition] = page[-1].offset + 1
                         yield page
             if found:
-                pauses.reset()
+                pause = MIN_POLL_S
                 continue
             stamp = before
-            await asyncio.sleep(pauses.next())
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_POLL_S)
 
     def _stamp(self) -> object:
         """Changes whenever another connection commits to the file."""
