@@ -1,6 +1,6 @@
 """`everlog journal copy`: the journals of a topic into another one, a Spark job, some journals per task.
 
-Works on a topic whose log is gone, cut off or another one: then what is in the tables is copied, and what its log still
+Works on a topic whose log is gone, cut off or replaced: then what is in the tables is copied, and what its log still
 holds above them. Killed at any point and run again, it goes on where it was: see `everlog.journal.copy`.
 """
 
