@@ -727,7 +727,7 @@ MUTANTS = (
         COPYING,
         "        expected=expected,\n",
         "        expected=None,\n",
-        "a copy loses where somebody else writes",
+        "a copy loses where another writer appends",
     ),
     Mutant(
         "copy-comparison",
@@ -746,8 +746,8 @@ MUTANTS = (
     Mutant(
         "copy-begins",
         FOLD,
-        "        if action.copied is not None:  # somebody else",
-        "        if False:  # somebody else",
+        "        if action.copied is not None:  # another writer",
+        "        if False:  # another writer",
         "the beginning of a copy deletes nothing from a journal that exists",
     ),
     Mutant(

@@ -11,6 +11,7 @@ import threading
 import time
 import zlib
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -228,7 +229,7 @@ class LineSource:
     ) -> None:
         try:
             stream = sys.stdin.buffer if self._stdin else self._path.open("rb")
-            with stream if not self._stdin else _Left():
+            with nullcontext() if self._stdin else stream:  # standard input is not ours to close
                 while True:
                     room.acquire()
                     chunk = _read(stream)
@@ -240,14 +241,6 @@ class LineSource:
         except OSError as error:
             failed = InvalidInput(f"{'standard input' if self._stdin else self._path} cannot be read: {error.strerror}")
             loop.call_soon_threadsafe(queue.put_nowait, failed)
-
-
-class _Left:
-    """Standard input is not ours to close."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def _read(stream: IO[bytes]) -> bytes:

@@ -324,7 +324,7 @@ def _complain(report: CopyReport) -> None:
 @click.option("--force", is_flag=True, help="Also a topic whose log is sound, if all of it is in the tables.")
 @with_log()
 async def retire(log: Everlog, settings: CliSettings, /, topic: str, force: bool) -> None:
-    """Retire a topic whose log is gone or another one, for good.
+    """Retire a topic whose log is gone or was replaced, for good.
 
     The pipeline leaves it out, views by tag wait for it no longer, appends to it are refused. Its journals can still be
     read, and copied. There is no way back: to go on, copy its journals into a new topic.

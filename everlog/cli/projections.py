@@ -286,7 +286,7 @@ def _done(settings: CliSettings, name: str, key: str | None, what: str, **facts:
 @click.option(
     "--schema",
     type=click.File(),
-    help="A file with statements, ended by ;, that make tables which shall look different from now on.",
+    help="A file with statements, each ended by ;, that make the tables that change.",
 )
 @click.option("--follow", is_flag=True, help="Keep the copy up to date until it is switched to or aborted.")
 @click.option("--request", is_flag=True, help="Leave it to the process that runs the projection; it follows, too.")

@@ -40,7 +40,7 @@ SILENT_S = 10.0
 async def status(log: Everlog, settings: CliSettings, /, watch: bool, verbose: bool) -> None:
     """Show how far the tables are behind the log.
 
-    Lag is measured now, so it is right even while no pipeline runs; all else is what the pipeline said last.
+    Lag is measured now, so it is right even while no pipeline runs; all else is what the pipeline reported last.
     """
     if not watch:
         show_once(await log.status(), settings, verbose=verbose)
@@ -118,7 +118,7 @@ def _cells(
 
 
 def pipeline_lines(found: Status, *, verbose: bool = False) -> list[Text]:
-    """What the pipeline and the other services say."""
+    """What the pipeline and the other services report."""
     pipeline = found.pipeline
     if pipeline is None:
         lines = [Text("pipeline  never ran here: start it with 'everlog up' or 'everlog replicate'", style="yellow")]
@@ -148,7 +148,7 @@ def _concerns(found: Status) -> list[Text]:
 
 
 def _service(name: str, last: dict[str, Any]) -> Text:
-    """The last word of a service, or of a start that accepted a loss."""
+    """What a service reported last, or a start that accepted a loss."""
     if name.startswith("loss "):
         place = f"{last.get('topic')}, partition {last.get('partition')}"
         return Text(f"lost      {place}: offsets {last.get('from')} to {last.get('to')}", style="yellow")
@@ -158,7 +158,7 @@ def _service(name: str, last: dict[str, Any]) -> Text:
 
 
 def _node(node: dict[str, Any], now_ms: int) -> Text:
-    """A server that shares the documents; one that was silent for long is dead, and its row goes soon."""
+    """A server that shares the documents; one that has not reported for long is dead, and its row is removed soon."""
     silent = (now_ms - node["seen_ms"]) / 1000
     late = f", silent for {silent:,.0f} s" if silent > SILENT_S else ""
     style = "yellow" if late or node["state"] != "active" else ""

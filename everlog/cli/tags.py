@@ -137,7 +137,7 @@ def follow(tag: str, after: str | None, since: datetime | None) -> None:
 def rebuild(context: click.Context, names: tuple[str, ...], topics: tuple[str, ...]) -> None:
     """Put back what the views lack, from the journals' own rows: a Spark job.
 
-    Safe while the pipeline runs, and to be repeated: what is there already stays as it is.
+    Safe while the pipeline runs, and safe to repeat: what is there already stays as it is.
     """
     import everlog.spark.session  # noqa: F401 - says what to install, if anything
     from everlog.tags.spark.rebuild import rebuild as run

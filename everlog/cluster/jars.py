@@ -124,7 +124,7 @@ def _find_maven() -> str:
 
 
 def _run_maven(maven: str, profile: str, digests: dict[str, str], target: Path, progress: DownloadProgress) -> None:
-    """What Maven has already it copies at the end without a word; what it downloads it names."""
+    """Maven names each jar that it downloads; what it has already it copies at the end without naming it."""
     done: set[str] = set()
     progress(_title(profile), 0, len(digests))
     command = [maven, "-B", "-f", str(POM), "validate", f"-P{profile}", f"-DoutputDirectory={target}", *_MAVEN_TIMEOUTS]

@@ -13,10 +13,10 @@ MAX_BUCKET_MS = max(SIZES.values())
 
 
 class Bucket(NamedTuple):
-    """A bucket of a tag: its first millisecond, its size, and the shard that it belongs to, if the tag has any.
+    """A bucket of a tag: its first millisecond, its size, and its shard, if the tag has any.
 
-    `size` says how long it was meant to be. Where the size was changed, buckets overlap; a later one may even begin
-    where an earlier one does, and then they are stored together.
+    `size` is its length in milliseconds when it was begun. Where the size was changed, buckets overlap;
+    a later one may even begin where an earlier one does, and then they are stored together.
     """
 
     start: int

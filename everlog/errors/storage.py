@@ -52,7 +52,7 @@ class CopyRefused(EverlogError):
 
 
 def rescue(topic: str = "FROM") -> str:
-    """What helps a topic whose log is gone or another one: what is in the tables goes on in a new topic."""
+    """The remedy for a topic whose log is gone or was replaced: what is in the tables continues in a new topic."""
     return (
         f"restore the old log; or 'everlog journal copy {topic} NEW' brings what is in the tables into a new topic, "
         f"with its seqNrs, and 'everlog journal retire {topic}' ends this one"

@@ -1,4 +1,4 @@
-"""What is left of a topic: its tables, and its log as far as that still goes on from them.
+"""What is left of a topic: its tables, and its log as far as that still continues them.
 
 A log that was deleted, made again or put back to an older state says nothing about tables that were filled from another
 one, so nothing of it is read; of one that was cut off in front, what is left above the cut is. It

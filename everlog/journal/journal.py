@@ -284,7 +284,7 @@ class Journal:
             return False
 
     async def _from_where(self, journal_id: str, after: After, strict: bool) -> Position | None:
-        """The position that a read must have reached; a strict one goes beyond a mark of its own."""
+        """The position that a read must have reached; a strict read goes beyond a mark that it writes itself."""
         position = self._position(after)
         if not strict:
             return position

@@ -68,7 +68,7 @@ async def look_again(log: Log, name: str) -> LogTopic | None:
 
 
 class Retired(msgspec.Struct, frozen=True):
-    """A retired topic, since when, what its log lacks by partition, and how many records of it never got into the
+    """A retired topic, since when, what its log lacks by partition, and how many of its records never reached the
     tables."""
 
     topic: str

@@ -98,7 +98,7 @@ class Applied:
         self.add_rows(other)
 
     def add_rows(self, other: Applied) -> None:
-        """Count what was written for good, whatever becomes of the batch."""
+        """Count rows that stay written even if the batch fails."""
         self.events += other.events
         self.tagged += other.tagged
         self.journals += other.journals
@@ -142,7 +142,7 @@ async def apply(
     known: KnownHeads | None = None,
     watch: Stopwatch | None = None,
 ) -> Applied:
-    """Fold the grouped records into the tables. Heads that are `known` are not loaded. `watch`: one of its own."""
+    """Fold the grouped records into the tables. `known` heads are not loaded. `watch` measures this call alone."""
     done, watch = Applied(records=grouped.records), watch or Stopwatch()
     async with store.task(topic, partition) as task:
         task.watch = watch

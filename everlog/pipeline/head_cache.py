@@ -43,7 +43,7 @@ class HandOver(Protocol):
 
 
 class HeadsFile:
-    """A file of that kind. It saves work, no more: one that cannot be written or read is as good as none."""
+    """A hand-over in a file. It only saves work: a file that cannot be written or read is ignored."""
 
     def __init__(self, folder: Path, store: bytes, topic_id: str, partition: int) -> None:
         name = sha256(b"\0".join((store, topic_id.encode()))).hexdigest()[:32]

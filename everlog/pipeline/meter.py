@@ -1,4 +1,4 @@
-"""What the pipeline says about itself: counts, rates, durations, the last error."""
+"""What the pipeline reports about itself: counts, rates, durations, the last error."""
 
 from __future__ import annotations
 

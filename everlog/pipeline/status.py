@@ -174,7 +174,7 @@ async def _partitions(parts: Parts, topic: LogTopic, short: str, now_ms: int) ->
 
 
 def _pipeline(saved: bytes | None, now_ms: int, max_retry_s: float) -> PipelineStatus | None:
-    """The saved status; a pipeline that says it is at work but has long been silent is lost."""
+    """The saved status; a pipeline that stopped reporting without shutting down is lost."""
     if saved is None:
         return None
     try:
@@ -189,7 +189,7 @@ def _pipeline(saved: bytes | None, now_ms: int, max_retry_s: float) -> PipelineS
 
 
 def _without(retired: Collection[str], status: PipelineStatus | None) -> PipelineStatus | None:
-    """What the pipeline said last without the topics that were retired since: those need no repair."""
+    """What the pipeline reported last, without the topics that were retired since: those need no repair."""
     if status is None or not retired:
         return status
     return msgspec.structs.replace(

@@ -116,7 +116,7 @@ class ApplyTask:
         return await asyncio.gather(*(self._apply(part) for part in parts if not part.done.failed))
 
     async def _apply(self, part: _Partition) -> dict[str, float]:
-        """A failure is reported, not raised: the other partitions of the batch shall be written all the same."""
+        """A failure is reported, not raised: the other partitions of the batch are written all the same."""
         try:
             store, watch = await _store(self.config), Stopwatch()
             part.done.add(await self._fold_in(store, part, watch))

@@ -2,8 +2,8 @@
 
 `EVERLOG_FAILPOINT=apply.rows` kills at that point, `apply.rows:3` at the third time it is reached. The whole
 pipeline dies: this process and, inside a Spark worker, its ancestors up to the process named by
-`EVERLOG_FAILPOINT_ROOT`; without that, this process alone. `EVERLOG_FAILPOINT_ONCE` names a file to which each one that
-dies adds a byte: `apply.rows:1,2` kills one process at the first time, the next one at its second, and no more.
+`EVERLOG_FAILPOINT_ROOT`; without that, this process alone. `EVERLOG_FAILPOINT_ONCE` names a file to which each process
+that dies adds a byte: `apply.rows:1,2` kills one process at the first time, the next one at its second, and no more.
 
 `EVERLOG_PAUSEPOINT=documents.decided:FILE` makes a task wait at that point as long as the file exists and the task's
 key begins with what is in it: a task that takes long. It adds its key to FILE.held first, one a line.

@@ -13,7 +13,7 @@ class KeyedLock:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def take(self, name: str) -> None:
-        """Wait for the turn; to be ended by `end`."""
+        """Wait for the lock; `end` releases it."""
         waiting = self._waiting.get(name)
         if waiting is None:
             self._waiting[name] = deque()
@@ -28,7 +28,7 @@ class KeyedLock:
             raise
 
     def end(self, name: str) -> None:
-        """Let the next one have its turn."""
+        """Release the lock to the next task that waits."""
         waiting = self._waiting[name]
         while waiting:
             turn = waiting.popleft()

@@ -1,4 +1,4 @@
-"""A door from threads into an event loop: Spark calls us in threads of its own."""
+"""A portal from threads into an event loop: Spark calls us in threads of its own."""
 
 from __future__ import annotations
 

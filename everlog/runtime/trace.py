@@ -1,4 +1,4 @@
-"""Tracing: a function that is told every statement and how many seconds it took."""
+"""A trace: a function that gets every statement and how many seconds it took."""
 
 from __future__ import annotations
 

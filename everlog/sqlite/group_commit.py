@@ -54,7 +54,7 @@ class CommitRequest(msgspec.Struct, Generic[Item, Answer]):
     future: asyncio.Future[Answer]
 
 
-class Handed(NamedTuple, Generic[Item, Answer]):
+class HandedGroup(NamedTuple, Generic[Item, Answer]):
     """A group for the thread, the loop that gets its answers, and the timer that will not wait for them."""
 
     loop: asyncio.AbstractEventLoop
@@ -92,7 +92,7 @@ class GroupCommitter(Generic[Files, Item, Answer]):
         self._room = asyncio.Event()
         self._pace = 0.0
         self._in_thread = 0
-        self._handed: queue.SimpleQueue[Handed[Item, Answer] | None] = queue.SimpleQueue()
+        self._handed: queue.SimpleQueue[HandedGroup[Item, Answer] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._here: Files | None = None
         self._closed = False
@@ -156,7 +156,7 @@ class GroupCommitter(Generic[Files, Item, Answer]):
             self._thread.start()
         timer = None if self._limit is None else loop.call_later(self._limit, self._give_up, group)
         self._in_thread += len(group)
-        self._handed.put(Handed(loop, group, timer))
+        self._handed.put(HandedGroup(loop, group, timer))
 
     def _give_up(self, group: Sequence[CommitRequest[Item, Answer]]) -> None:
         """It took too long: those that still wait learn that the outcome is unknown. The thread goes on trying."""
@@ -184,7 +184,7 @@ class GroupCommitter(Generic[Files, Item, Answer]):
         if files is not None:
             files.close()
 
-    def _take_back(self, handed: Handed[Item, Answer], outcome: Sequence[Answer] | EverlogError) -> None:
+    def _take_back(self, handed: HandedGroup[Item, Answer], outcome: Sequence[Answer] | EverlogError) -> None:
         if handed.timer is not None:
             handed.timer.cancel()
         self._in_thread -= len(handed.group)

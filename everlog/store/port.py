@@ -31,7 +31,7 @@ class KeyChange:
     `garbage` is what must be deleted now: the fold's own deletions and those that an unfinished earlier batch
     may have left. It is also stored in the head, so that it survives a crash between the two. `before` is the
     journal's seqNr before the change; 0 if there was none, or if it is not known. `tagged` are the rows of views by
-    tag; `propagate`: what the garbage removes is to be removed from the views, too; `untagged`: what the change itself
+    tag; `propagate`: what the garbage removes leaves the views, too; `untagged`: what the change itself
     removed again, so that it gets into no view.
     """
 

@@ -220,7 +220,7 @@ def test_a_view_is_rebuilt_and_verified_on_request(cli):
     (found,) = cli.json("projections", "copies", "keys")["verify"]["differences"]
     assert (found["rows"], found["equal"]) == (5, True)
     assert "  keys: 5 rows, as counted again" in cli.out("projections", "copies", "keys")
-    assert "a second copy is asked for" in cli.out(*rebuild, "--request")
+    assert "a second copy is requested" in cli.out(*rebuild, "--request")
     cli.library(work)
     assert "keys: copy 0 is read, copy 1 is filled\nrebuild: " in cli.out("projections", "copies", "keys")
     assert cli.json("projections", "switch", "keys")["rebuild"] is None

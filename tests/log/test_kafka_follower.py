@@ -11,7 +11,7 @@ from everlog.core.record import Record
 from everlog.errors import AccessDenied, StorageFailed, TopicReplaced, Unreachable
 from everlog.log.kafka import follower as module
 from everlog.log.kafka.errors import LogPartition
-from everlog.log.kafka.follower import Follower
+from everlog.log.kafka.follower import PartitionFollower
 from everlog.log.port import Bounds, Trimmed
 
 
@@ -70,7 +70,7 @@ class Reader:
         self.partition = partition
         self.fetcher = FakeFetcher()
         self.found: list[int] = []
-        self.following = Follower(partition, self.fetcher, at, self._take)
+        self.following = PartitionFollower(partition, self.fetcher, at, self._take)
 
     def _take(self, taken, position: int) -> None:
         assert not taken or taken[-1].offset < position

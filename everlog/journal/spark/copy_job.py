@@ -1,6 +1,6 @@
 """`everlog journal copy`: the journals of a topic into another one, a Spark job, some journals per task.
 
-Works on a topic whose log is gone, cut off or another one: then what is in the tables is copied, and what its log still
+Works on a topic whose log is gone, cut off or replaced: then what is in the tables is copied, and what its log still
 holds above them. Killed at any point and run again, it goes on where it was: see `everlog.journal.copy`.
 """
 
@@ -136,7 +136,7 @@ def copy(
     session: SparkSession | None = None,
     progress: CopyProgress | None = None,
 ) -> CopyReport:
-    """Copy all journals of a topic into another one, with their seqNrs; to be repeated until nothing failed.
+    """Copy all journals of a topic into another one, with their seqNrs; repeat it until nothing fails.
 
     `dry_run`: only count. `progress(done, known)` is called now and then.
     """

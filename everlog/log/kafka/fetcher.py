@@ -1,4 +1,4 @@
-"""A consumer in a thread of its own: it reads partitions for feeds, and hands over what came to the event loop.
+"""A consumer in a thread of its own: it reads partitions for feeds, and hands what it read to the event loop.
 
 The library's consumer must be used by one thread only. Feeds are started and stopped from the event loop, and are
 called there: with records and the position that was reached, with the end of the partition, or with an error.

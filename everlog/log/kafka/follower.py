@@ -45,7 +45,7 @@ class FollowedPartition(Protocol):
         """Raise an error if the topic was deleted or made again."""
 
 
-class Follower:
+class PartitionFollower:
     """Reads on from an offset until it is stopped. Complete up to `position`.
 
     A position is reached when the reader has passed it, not when a record right before it was seen: there may be none.

@@ -11,7 +11,7 @@ from everlog.core.record import Record
 
 # What a record takes in memory beside its bytes: objects, list entries, its share of the dictionary.
 OVERHEAD = 350
-# The part of the largest index that goes when room is needed: not one by one, and not so much that it must come back.
+# The part of the largest index that is dropped for room, one in eight: few enough that they need not be fetched again.
 DROPPED = 8
 
 _offset = attrgetter("offset")
@@ -78,7 +78,7 @@ class TailIndex:
     """One partition's records with offsets from `lower` up to but not including `upper`, by key.
 
     Every record of that range that has a key is in it. Offsets may be missing in the log, and records without a key
-    are not kept; both are covered by the range all the same.
+    are not kept; the range covers both all the same.
     """
 
     __slots__ = ("_budget", "_keys", "_order", "bytes", "lower", "upper")

@@ -241,7 +241,7 @@ class KafkaProducer:
             self._full = False
 
     def _replace(self) -> _Sender:
-        """A producer that has failed for good makes way for another; what it still has is answered by it."""
+        """A producer that has failed for good is replaced; it still answers what it has."""
         old, self._sender = self._sender, self._open()
         self._start(self._retire(old))
         return self._sender
@@ -301,7 +301,7 @@ class KafkaProducer:
         return task
 
     async def _ask_why(self, topic: str, silent: list[tuple[_Delivery, EverlogError]]) -> None:
-        """Records that were not acknowledged in time: add what is the matter with the topic, if that is soon seen."""
+        """Records that were not acknowledged in time: add what is wrong with the topic, if that is soon known."""
         why: str | None = None
         try:
             async with asyncio.timeout(REASON_S):

@@ -22,7 +22,7 @@ _OUT_OF_RANGE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
 
 
 class KafkaReader(RecordReader):
-    """A consumer of its own per read, so that what projections read never waits for what journals read."""
+    """Each read has its own consumer, so that projections never wait for reads of journals."""
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config

@@ -6,16 +6,15 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from everlog.core.actions import ACTION_HEADER
 from everlog.core.record import Headers, Record
-
-ACTION = "journal.action"
 
 
 def headers_of(action: bytes | None, headers: Headers) -> list[tuple[str, str | bytes | None]] | None:
     """The headers of a message: the action first."""
     if action is None:
         return list(headers) if headers else None
-    return [(ACTION, action), *headers] if headers else [(ACTION, action)]
+    return [(ACTION_HEADER, action), *headers] if headers else [(ACTION_HEADER, action)]
 
 
 def record_of(message: Message) -> Record:
@@ -42,7 +41,7 @@ def split_headers(found: list[tuple[str, bytes | None]]) -> tuple[bytes | None, 
     action: bytes | None = None
     headers: list[tuple[str, bytes]] = []
     for name, value in found:
-        if name != ACTION:
+        if name != ACTION_HEADER:
             headers.append((name, value or b""))
         elif action is None:
             action = value or b""

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from everlog.config import Config, JournalConfig, KafkaConfig
+from everlog.core.actions import ACTION_HEADER
 from everlog.core.record import Record
 from everlog.core.values import LogOffsets, parse_partition_name, partition_name
 from everlog.log.kafka.client import java_settings
-from everlog.log.kafka.records import ACTION, split_headers
+from everlog.log.kafka.records import split_headers
 from everlog.log.stream import LogStream, PartitionRecords, StreamDecoder
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def source_options(config: Config, kafka: KafkaConfig, offsets: LogOffsets, pass
         # A small batch would otherwise wait half a second for more to come.
         "fetch.max.wait.ms": "10",
         "isolation.level": "read_uncommitted",
-        # A broker that is away is to be noticed, and told of, before the default of a minute.
+        # Notice and report a broker that is away before the default of a minute.
         "request.timeout.ms": patience,
         "default.api.timeout.ms": patience,
     }
@@ -135,7 +136,7 @@ def _only_actions(headers: pa.ListArray) -> list[bytes | None] | None:
     if headers.null_count or headers.value_lengths().unique().to_pylist() != [1]:
         return None
     names, values = headers.flatten().flatten()
-    if values.null_count or names.unique().to_pylist() != [ACTION]:
+    if values.null_count or names.unique().to_pylist() != [ACTION_HEADER]:
         return None
     actions: list[bytes | None] = values.to_pylist()
     return actions

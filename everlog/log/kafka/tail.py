@@ -18,7 +18,7 @@ from everlog.errors import StorageFailed, TopicMissing, TopicReplaced, Unreachab
 from everlog.errors.storage import rescue
 from everlog.log.kafka.errors import LogPartition
 from everlog.log.kafka.fetcher import Fetcher
-from everlog.log.kafka.follower import Follower, RecordSink
+from everlog.log.kafka.follower import PartitionFollower, RecordSink
 from everlog.log.kafka.index import Budget, TailIndex, cost
 from everlog.log.kafka.offsets import EndOffsets
 from everlog.log.kafka.topics import Topics
@@ -102,7 +102,7 @@ class Tail:
         self.index: TailIndex | None = None
         self._topic = topic
         self._source = source
-        self._follower: Follower | None = None
+        self._follower: PartitionFollower | None = None
         self._extending: asyncio.Future[None] | None = None
         self._too_large = -1
         self._loop = asyncio.get_running_loop()
@@ -235,7 +235,7 @@ class Tail:
                 self.index = None
         return self.index
 
-    def _follow(self, first: int) -> Follower:
+    def _follow(self, first: int) -> PartitionFollower:
         """The follower that reads on from the index's upper bound; the index starts anew if it ends below `first`."""
         if self._follower is not None:
             return self._follower
@@ -249,7 +249,7 @@ class Tail:
             index.extend(records, position)
             self._grown = self._loop.time()
 
-        self._follower = Follower(self, self._source.fetchers.shared, index.upper, take)
+        self._follower = PartitionFollower(self, self._source.fetchers.shared, index.upper, take)
         return self._follower
 
     async def _extend_down(self, index: TailIndex, first: int) -> bool:
@@ -303,9 +303,9 @@ class Tail:
     @asynccontextmanager
     async def _reading(
         self, first: int, before: int, sink: RecordSink, key: bytes | None = None
-    ) -> AsyncIterator[Follower]:
+    ) -> AsyncIterator[PartitionFollower]:
         async with self._source.fetchers.one() as fetcher:
-            follower = Follower(self, fetcher, first, sink, key=key, until=before)
+            follower = PartitionFollower(self, fetcher, first, sink, key=key, until=before)
             try:
                 yield follower
             finally:

@@ -168,7 +168,7 @@ class Topics:
             self._trace(what, time.perf_counter() - started)
 
     async def create(self, name: str) -> LogTopic:
-        """The topic, made if it does not exist; it is there for all, and fit to be a journal's, when this returns.
+        """The topic, made if it does not exist; when this returns, all brokers know it, and it is fit for journals.
 
         Calls at the same time share one answer: thousands of first appends would be thousands of requests.
         """
