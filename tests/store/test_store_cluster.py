@@ -143,7 +143,7 @@ async def test_one_batch_or_many_give_the_same_tables(config) -> None:
     """Heads, rows and their write times do not depend on how the log was cut, nor on whether heads were loaded again
     for every batch; only what is left to delete may."""
     found = []
-    for size, known in ((1, None), (3, None), (len(HISTORY), None), (1, KnownHeads()), (3, KnownHeads(most=1))):
+    for size, known in ((1, None), (3, None), (len(HISTORY), None), (1, KnownHeads()), (3, KnownHeads(max_heads=1))):
         async with emptied(config) as session, opened(config) as store:
             topic = await pinned(store)
             for start in range(0, len(HISTORY), size):
