@@ -19,7 +19,7 @@ from everlog.core.values import MAX_SEQ_NR, Position
 from everlog.documents.node_status import read_nodes
 from everlog.errors import InvalidConfig, InvalidPosition
 from everlog.journal.expiry import ExpireReport, expire
-from everlog.journal.journal import Journal
+from everlog.journal.journal import LocalJournal
 from everlog.journal.live_events import check_range, current_events, live_events, live_ids
 from everlog.journal.parts import Parts, open_parts
 from everlog.journal.quarantine import Quarantine
@@ -46,7 +46,7 @@ class LocalEverlog(Everlog):
         self._clock = clock or SystemClock()
         self._trace = trace
         self._parts: Parts | None = None
-        self._journals: dict[str, Journal] = {}
+        self._journals: dict[str, LocalJournal] = {}
         self._tags: Tags | None = None
         self._foreign: ForeignReader | None = None
         self._open = AsyncExitStack()
@@ -65,10 +65,10 @@ class LocalEverlog(Everlog):
             raise RuntimeError("not open: use 'async with everlog.connect(…) as log'")
         return self._parts
 
-    def journal(self, topic: str) -> Journal:
+    def journal(self, topic: str) -> LocalJournal:
         journal = self._journals.get(topic)
         if journal is None:
-            journal = Journal(topic, self.parts)
+            journal = LocalJournal(topic, self.parts)
             keep(self._journals, topic, journal)
         return journal
 

@@ -13,7 +13,7 @@ from everlog.documents.port import DocumentStore
 from everlog.documents.publisher import JournalPublisher, Publisher
 from everlog.documents.sqlite.document_store import SqliteDocuments
 from everlog.errors import InvalidConfig
-from everlog.journal.journal import Journal
+from everlog.journal.journal import LocalJournal
 from everlog.journal.parts import Parts
 from everlog.journal.writer import Writer
 from everlog.runtime.trace import Trace
@@ -58,7 +58,7 @@ def fitting(config: Config) -> DocumentsConfig:
     return msgspec.structs.replace(documents, max_body_bytes=room)
 
 
-def document_journal(parts: Parts) -> Journal:
+def document_journal(parts: Parts) -> LocalJournal:
     """The topic of the events. Its appends may be as large as a body, whatever the limit of others is."""
     config, journal = parts.config, parts.config.journal
     writer = Writer(
@@ -71,4 +71,4 @@ def document_journal(parts: Parts) -> Journal:
         page_size=journal.page_size,
     )
     own = Parts(config, parts.log, parts.store, parts.reader, writer, parts.clock, parts.origin)
-    return Journal(config.documents.topic, own)
+    return LocalJournal(config.documents.topic, own)
