@@ -27,7 +27,7 @@ from everlog.journal.retention import trim
 from everlog.journal.retired_topics import Retired, retire, retired_topics
 from everlog.pekko.reader import ForeignReader, open_reader
 from everlog.pipeline.status import Status, read_status
-from everlog.projections.projections import Projections
+from everlog.projections.projections import LocalProjections
 from everlog.queues.factory import open_queues
 from everlog.queues.port import QueueStore
 from everlog.runtime.clock import Clock, SystemClock
@@ -52,7 +52,7 @@ class LocalEverlog(Everlog):
         self._open = AsyncExitStack()
         self._queues: QueueStore | None = None
         self._documents: Documents | None = None
-        self._projections: Projections | None = None
+        self._projections: LocalProjections | None = None
 
     async def __aenter__(self) -> Self:
         if self._parts is None:
@@ -144,9 +144,9 @@ class LocalEverlog(Everlog):
         return Quarantine(self.parts)
 
     @property
-    def projections(self) -> Projections:
+    def projections(self) -> LocalProjections:
         if self._projections is None:
-            self._projections = Projections(self.parts, trace=self._trace)
+            self._projections = LocalProjections(self.parts, trace=self._trace)
         return self._projections
 
     async def status(self, *, after: Position | str | None = None) -> Status:

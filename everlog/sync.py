@@ -26,7 +26,7 @@ from everlog.core.values import Position
 from everlog.journal import journal as asynchronous
 from everlog.journal import quarantine, snapshots
 from everlog.pekko import reader
-from everlog.projections import projections
+from everlog.projections import api as projections
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.queues import queue as queues

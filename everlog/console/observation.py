@@ -15,8 +15,8 @@ import msgspec
 from everlog.api import Everlog
 from everlog.errors import Busy, EverlogError
 from everlog.pipeline.status import Status
+from everlog.projections.api import ProjectionStatus
 from everlog.projections.copies import is_copy
-from everlog.projections.projections import ProjectionStatus
 
 PATIENCE_SECONDS = 4.0
 PROBE_SECONDS = 3.0

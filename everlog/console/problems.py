@@ -12,7 +12,7 @@ import msgspec
 
 from everlog.console.observation import Observation, QueueSummary, ViewSummary
 from everlog.pipeline.status import PipelineStatus, Status
-from everlog.projections.projections import ProjectionStatus
+from everlog.projections.api import ProjectionStatus
 
 BEHIND_SECONDS = 30.0
 IDLE_SECONDS = 60.0

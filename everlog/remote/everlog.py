@@ -19,7 +19,7 @@ from everlog.errors import InvalidRange, StorageFailed
 from everlog.journal.journal import Journal
 from everlog.journal.live_events import check_range, current_events
 from everlog.pipeline.status import Status
-from everlog.projections.projections import Projections
+from everlog.projections.api import Projections
 from everlog.queues.port import QueueStore
 from everlog.remote.connection import Wire, open_client
 from everlog.remote.documents import RemoteDocuments

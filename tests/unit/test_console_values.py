@@ -22,7 +22,7 @@ from everlog.console.why import explain_job, explain_queue
 from everlog.errors import InvalidInput
 from everlog.log.kafka.safety import concerns
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
-from everlog.projections.projections import ProjectionStatus
+from everlog.projections.api import ProjectionStatus
 from everlog.projections.source import Lag
 from everlog.queues.operations import DueAnswer, Stats
 from everlog.queues.rows import Attempt, DeadLetter, Image, JobRow

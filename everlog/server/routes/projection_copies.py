@@ -13,8 +13,8 @@ import msgspec
 from litestar import Response, post
 from litestar.params import PathParameter
 
+from everlog.projections.api import Projections
 from everlog.projections.copies import Copies
-from everlog.projections.projections import Projections
 from everlog.server.audit import note
 from everlog.server.document_answers import json_answer
 from everlog.server.errors import also
@@ -53,17 +53,13 @@ COPIES_EXAMPLE: dict[str, Any] = {
 }
 
 
-async def _switch_back(projections: Projections, name: str) -> Copies:
-    return await projections.switch(name, back=True)
-
-
 _COMMANDS: dict[CopyCommand, Callable[[Projections, str], Awaitable[Copies]]] = {
-    "rebuild": Projections.request_rebuild,
-    "verify": Projections.request_verify,
-    "cancel-verify": Projections.cancel_verify,
-    "switch": Projections.switch,
-    "switch-back": _switch_back,
-    "abort": Projections.abort,
+    "rebuild": lambda projections, name: projections.request_rebuild(name),
+    "verify": lambda projections, name: projections.request_verify(name),
+    "cancel-verify": lambda projections, name: projections.cancel_verify(name),
+    "switch": lambda projections, name: projections.switch(name),
+    "switch-back": lambda projections, name: projections.switch(name, back=True),
+    "abort": lambda projections, name: projections.abort(name),
 }
 
 

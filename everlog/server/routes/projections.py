@@ -9,10 +9,10 @@ from litestar import Response, delete, get, post, put
 from litestar.params import PathParameter, QueryParameter
 
 from everlog.errors import InvalidOffset
+from everlog.projections.api import Projections, ProjectionStatus
 from everlog.projections.copies import is_copy
 from everlog.projections.offsets import Offset, Single, parse, show
 from everlog.projections.port import ANYTHING, Anything
-from everlog.projections.projections import Projections, ProjectionStatus
 from everlog.server.audit import note
 from everlog.server.document_answers import json_answer
 from everlog.server.errors import also
