@@ -28,7 +28,7 @@ from everlog.queues.worker import Worker
 from everlog.tags.tag import Tag, TagInfo
 
 if TYPE_CHECKING:
-    from everlog.documents.documents import Documents
+    from everlog.documents.api import Documents
 
 
 class Everlog(ABC):

@@ -35,7 +35,7 @@ from everlog.runtime.trace import Trace
 from everlog.tags.tag import Tag, TagInfo, Tags
 
 if TYPE_CHECKING:
-    from everlog.documents.documents import Documents
+    from everlog.documents.documents import LocalDocuments
 
 
 class LocalEverlog(Everlog):
@@ -51,7 +51,7 @@ class LocalEverlog(Everlog):
         self._foreign: ForeignReader | None = None
         self._open = AsyncExitStack()
         self._queues: QueueStore | None = None
-        self._documents: Documents | None = None
+        self._documents: LocalDocuments | None = None
         self._projections: LocalProjections | None = None
 
     async def __aenter__(self) -> Self:
@@ -132,7 +132,7 @@ class LocalEverlog(Everlog):
         return self._queues
 
     @property
-    def documents(self) -> Documents:
+    def documents(self) -> LocalDocuments:
         if self._documents is None:
             from everlog.documents.factory import make_documents
 

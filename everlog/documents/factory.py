@@ -7,7 +7,7 @@ import logging
 import msgspec
 
 from everlog.config import ENVELOPE_BYTES, Config, DocumentsConfig
-from everlog.documents.documents import Documents
+from everlog.documents.documents import LocalDocuments
 from everlog.documents.history import History
 from everlog.documents.port import DocumentStore
 from everlog.documents.publisher import JournalPublisher, Publisher
@@ -21,7 +21,7 @@ from everlog.runtime.trace import Trace
 log = logging.getLogger("everlog.documents")
 
 
-def make_documents(parts: Parts, *, trace: Trace | None = None) -> Documents:
+def make_documents(parts: Parts, *, trace: Trace | None = None) -> LocalDocuments:
     """Documents beside the journals of this log."""
     config = fitting(parts.config)
     journal = document_journal(parts)
@@ -37,7 +37,7 @@ def make_documents(parts: Parts, *, trace: Trace | None = None) -> Documents:
     def publisher() -> Publisher:
         return JournalPublisher(journal)
 
-    return Documents(
+    return LocalDocuments(
         config,
         parts.clock,
         open_store,

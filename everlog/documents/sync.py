@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everlog.documents.documents import Documents
+from everlog.documents.api import Documents
 from everlog.runtime.twin import Twin, blocking, iterating
 
 

@@ -11,8 +11,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from everlog.core.values import Position
+from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.bodies import decode_body, encode_body
-from everlog.documents.documents import CollectionPage, Document, Documents
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus
@@ -60,9 +60,6 @@ class RemoteDocuments(Documents):
     def __init__(self, http: httpx.AsyncClient, clock: Clock) -> None:
         self._http = http
         self._clock = clock
-
-    async def close(self) -> None:
-        """Nothing of its own."""
 
     async def _send(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Any = ..., **options: Any
@@ -188,9 +185,6 @@ class RemoteDocuments(Documents):
 
     async def delete_template_index(self, index_id: str) -> None:
         await self._send("DELETE", f"/hyper-storage/template-indexes/{_segment(index_id)}")
-
-    async def build_indexes(self) -> int:
-        raise StorageFailed("the server builds its indexes by itself")
 
     async def transaction(self, transaction_id: str) -> DocumentTransaction:
         answer = await self._send("GET", f"/hyper-storage/transactions/{_segment(transaction_id)}")

@@ -14,7 +14,7 @@ from everlog.core.events import EventRecord
 from everlog.core.recent import keep
 from everlog.core.tag_names import SLICES, check_tag
 from everlog.core.values import MAX_SEQ_NR, Position
-from everlog.documents.documents import Documents
+from everlog.documents.api import Documents
 from everlog.errors import InvalidRange, StorageFailed
 from everlog.journal.journal import Journal
 from everlog.journal.live_events import check_range, current_events

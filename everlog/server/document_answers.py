@@ -11,8 +11,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 from litestar import Response
 
+from everlog.documents.api import CollectionPage, Document
 from everlog.documents.bodies import encode_body
-from everlog.documents.documents import CollectionPage, Document
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import etag_of
 from everlog.documents.model import WrittenDocument

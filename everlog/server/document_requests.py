@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from everlog.config import DocumentsConfig
+from everlog.documents.api import Documents
 from everlog.documents.bodies import decode_body
-from everlog.documents.documents import Documents
 from everlog.errors import InvalidDocument
 from everlog.server.document_answers import PREFIX
 from everlog.server.requests import AnyRequest, decode, raw_rest, read_body

@@ -7,7 +7,7 @@ from typing import Any
 from everlog.api import Everlog
 from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.pages.journal import first_keys
-from everlog.documents.documents import Documents
+from everlog.documents.api import Documents
 from everlog.documents.history import DocumentEvent
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.paths import parse_path

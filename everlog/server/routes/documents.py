@@ -8,9 +8,9 @@ from typing import Any
 from litestar import Response, delete, patch, post, put, route
 from litestar.response import Stream
 
+from everlog.documents.api import Documents
 from everlog.documents.bodies import decode_body
 from everlog.documents.conditional import Preconditions
-from everlog.documents.documents import Documents
 from everlog.documents.model import Method
 from everlog.documents.paths import parse_path
 from everlog.documents.query import Query
