@@ -18,14 +18,10 @@ from everlog.console.render import HEADERS, changed, encode, render, url
 from everlog.errors import (
     EverlogError,
     InvalidInput,
-    JournalHalted,
-    JournalNotFound,
-    QueueNotFound,
     StorageFailed,
-    UnknownProjection,
 )
-from everlog.server.errors import status_of
 from everlog.server.requests import AnyRequest, parameters
+from everlog.wire.errors import status_of
 
 PATIENCE_SECONDS = 15.0
 # While log or store are known not to answer, a page need not find that out by itself.
@@ -80,17 +76,9 @@ async def build(page: ConsolePage, console: Console, given: dict[str, str]) -> t
         async with asyncio.timeout(patience):
             return 200, await page.build(context)
     except EverlogError as error:
-        return status_for(error), {"error": {"what": str(error), "remedy": remedy_for(error)}}
+        return status_of(error), {"error": {"what": str(error), "remedy": remedy_for(error)}}
     except TimeoutError:
         return 503, {"error": {"what": f"no answer in {patience:g} s", "remedy": WAIT}}
-
-
-def status_for(error: EverlogError) -> int:
-    if isinstance(error, JournalNotFound | QueueNotFound | UnknownProjection):
-        return 404
-    if isinstance(error, JournalHalted):
-        return 409
-    return 503 if isinstance(error, StorageFailed) and status_of(error) == 500 else status_of(error)
 
 
 def remedy_for(error: EverlogError) -> str:

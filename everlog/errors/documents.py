@@ -60,6 +60,6 @@ class WriteUnfinished(EverlogError):
 
     def __init__(self, message: str, *, message_id: str, transaction_id: str | None = None) -> None:
         super().__init__(message)
-        self.code = "request_timeout_s"
+        self.code = "request_timeout"
         self.message_id = message_id
         self.transaction_id = transaction_id

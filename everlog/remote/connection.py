@@ -14,7 +14,6 @@ from everlog.errors import (
     EverlogError,
     InvalidConfig,
     InvalidDocument,
-    InvalidInput,
     MissingExtra,
     StorageFailed,
     Unreachable,
@@ -109,20 +108,18 @@ def refusal_of(answer: httpx.Response) -> EverlogError:
     """The error that the server meant."""
     try:
         return refusal(answer.status_code, answer.json())
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return StorageFailed(f"{answer.url} answers {answer.status_code} without a reason: is it an Everlog server?")
 
 
 def refusal(status: int, body: dict[str, Any]) -> EverlogError:
     """The error that a status and a body stand for."""
     code, text, extra = str(body["code"]), str(body["description"]), body.get("extra")
-    known = error_of(code, text, extra)
-    if known is not None:
-        return known
     if status in (401, 403):
         return AccessDenied(f"{text} (connect with token=…, or set {TOKEN_VARIABLE})")
-    if code == "invalid-request":
-        return InvalidInput(text)
+    known = error_of(status, code, text, extra)
+    if known is not None:
+        return known
     if status < 500:
         return InvalidDocument(code, text, **(extra or {}))
     return Unreachable(text) if status == 503 else StorageFailed(text)

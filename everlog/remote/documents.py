@@ -21,21 +21,14 @@ from everlog.documents.paths import parse_path
 from everlog.documents.port import DocumentView, TemplateIndex
 from everlog.documents.query import Explanation, Query
 from everlog.errors import (
-    DocumentConflict,
-    DocumentNotFound,
-    EverlogError,
     InvalidDocument,
-    MessageReused,
     MissingExtra,
-    PreconditionFailed,
-    QueryLimited,
     StorageFailed,
-    TooManyPending,
     Unreachable,
     WriteUnfinished,
 )
 from everlog.journal.journal import After
-from everlog.remote.connection import refusal
+from everlog.remote.connection import refusal_of
 from everlog.runtime.clock import Clock
 from everlog.wire.http import POSITION
 
@@ -44,13 +37,6 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
-_REFUSALS = {
-    404: DocumentNotFound,
-    409: DocumentConflict,
-    412: PreconditionFailed,
-    422: MessageReused,
-    429: TooManyPending,
-}
 _index_items = tuple[IndexSortItem, ...]
 
 
@@ -72,7 +58,7 @@ class RemoteDocuments(Documents):
         except httpx.TransportError as error:
             raise Unreachable(f"the server at {self._http.base_url} does not answer: {error}") from error
         if answer.is_error:
-            raise _refusal(answer)
+            raise refusal_of(answer)
         return answer
 
     async def write(
@@ -236,7 +222,7 @@ class RemoteDocuments(Documents):
             async with self._http.stream("GET", f"{_content(path)}?feed", headers=headers, timeout=None) as answer:
                 if answer.is_error:
                     await answer.aread()
-                    raise _refusal(answer)
+                    raise refusal_of(answer)
                 async with contextlib.aclosing(_messages(answer)) as messages:
                     async for message in messages:
                         if message["event"] == "checkpoint":
@@ -328,23 +314,3 @@ def _event(found: dict[str, Any]) -> DocumentEvent:
         body=found["body"],
         position=Position.parse(found["position"]),
     )
-
-
-def _refusal(answer: httpx.Response) -> EverlogError:
-    """The error that the server meant."""
-    try:
-        found = answer.json()
-        code, text = str(found["code"]), str(found["description"])
-    except (ValueError, KeyError, TypeError):
-        return StorageFailed(f"{answer.url} answers {answer.status_code} without a reason: is it an Everlog server?")
-    facts = found.get("extra") or {}
-    status = answer.status_code
-    if status == 504 and code == "request_timeout_s":
-        return WriteUnfinished(text, message_id=facts.get("messageId", ""), transaction_id=facts.get("transactionId"))
-    if status == 504:
-        return QueryLimited(code, text)
-    if status == 422 and code != "message-id-reused":
-        return InvalidDocument(code, text, **facts)
-    if status in _REFUSALS:
-        return _REFUSALS[status](code, text, **facts)
-    return refusal(status, found)

@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from everlog.errors import AnswerLost, EverlogError, MissingExtra, QueueNotFound, StorageFailed, Unreachable
+from everlog.errors import AnswerLost, EverlogError, MissingExtra, QueueNotFound, Unreachable
 from everlog.queues.declaration import Declaration
 from everlog.queues.operations import READS, Operation, Put, QueueAnswer
 from everlog.queues.port import QueueStore
-from everlog.queues.wire import MEDIA_TYPE, WireError, WireOutcome, decode_outcomes, encode_operations, unpack_error
-from everlog.remote.connection import refusal
+from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_outcomes, encode_operations
+from everlog.remote.connection import refusal_of
 from everlog.runtime.clock import Clock
 
 try:
@@ -147,7 +147,7 @@ class RemoteQueueStore(QueueStore):
         except httpx.TransportError as error:
             raise _Lost(f"the server at {self._http.base_url} did not answer to the end: {error!r}") from error
         if answer.is_error:
-            raise _refusal(answer)
+            raise refusal_of(answer)
         return answer
 
     def sibling(self) -> RemoteQueueStore:
@@ -177,16 +177,3 @@ class _DeclarationBody(msgspec.Struct):
 
 def _url(name: str) -> str:
     return f"/queues/{quote(name, safe='')}"
-
-
-def _refusal(answer: httpx.Response) -> EverlogError:
-    try:
-        found = answer.json()
-        facts = dict(found.get("extra") or {})
-        text, kind = str(found["description"]), str(facts.pop("error", ""))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return StorageFailed(f"{answer.url} answers {answer.status_code} without a reason: is it an Everlog server?")
-    if not kind:
-        known = answer.status_code in (401, 403, 503)
-        return refusal(answer.status_code, found) if known else StorageFailed(text)
-    return unpack_error(WireError(kind, text, facts))

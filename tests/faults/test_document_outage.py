@@ -84,7 +84,7 @@ async def _outage(local: LocalCluster, nodes: Fleet, http: httpx.AsyncClient) ->
         late = await write(
             http, "PUT", f"{survivor.url}{C}late", 1, **{"Hyper-Storage-Wait": "full", "Idempotency-Key": "late-1"}
         )
-        assert (late.status_code, late.json()["code"]) == (504, "request_timeout_s")
+        assert (late.status_code, late.json()["code"]) == (504, "request_timeout")
         assert [await incomplete(http, survivor, key) for key in KEYS] == [[1, 2]] * len(KEYS)
         assert await incomplete(http, survivor, "before") == [2]
         assert (await http.get(f"{survivor.url}{C}{KEYS[0]}")).json() == {"n": 0, "m": 0}

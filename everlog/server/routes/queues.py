@@ -20,7 +20,7 @@ from everlog.queues.operations import Handle, Operation, Pause
 from everlog.queues.queue import Queue
 from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_operations, encode_outcomes
 from everlog.server.audit import note
-from everlog.server.queue_errors import QUEUE_HANDLERS, NoSuchLetter
+from everlog.server.errors import QUEUE_HANDLERS, NoSuchLetter
 from everlog.server.requests import AnyRequest, read_body
 from everlog.server.schemas import queue_examples as examples
 from everlog.server.schemas.openapi import shown
