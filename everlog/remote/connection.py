@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from everlog.wire.errors import error_of
 
 try:
     import httpx
+    from httpx_sse import EventSource, ServerSentEvent
 except ImportError as error:
     raise MissingExtra("server") from error
 
@@ -56,48 +57,76 @@ class Wire:
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         body: Any = ...,
+        content: str | None = None,
     ) -> httpx.Response:
-        """One request with its answer."""
-        content = None if body is ... else msgspec.json.encode(body)
+        """One request with its answer; `content` is a body that is JSON already."""
+        sent = content if body is ... else msgspec.json.encode(body)
         try:
-            answer = await self._http.request(method, url, params=_given(params), headers=headers, content=content)
+            answer = await self._http.request(method, url, params=_given(params), headers=headers, content=sent)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         if answer.is_error:
             raise refusal_of(answer)
         return answer
 
-    async def lines(self, url: str, params: Mapping[str, Any] | None = None) -> AsyncGenerator[str, None]:
+    async def lines(self, url: str, params: Mapping[str, Any] | None = None) -> AsyncGenerator[bytes, None]:
         """JSON lines, as they come. A line that says what went wrong is raised."""
-        async with aclosing(self.stream(url, params, {"Accept": LINES})) as found:
-            async for line in found:
-                if line.startswith('{"error":'):
+        async with (
+            self._stream(url, params, {"Accept": LINES}, patience=TIMEOUT) as answer,
+            aclosing(_split(answer)) as lines,
+        ):
+            async for line in lines:
+                if line.startswith(b'{"error":'):
                     raise refusal(500, msgspec.json.decode(line)["error"])
                 if line:
                     yield line
 
-    async def stream(
+    async def events(
         self,
         url: str,
-        params: Mapping[str, Any] | None,
-        headers: Mapping[str, str],
+        params: Mapping[str, Any] | None = None,
         *,
+        last: str | None = None,
         patience: float | None = TIMEOUT,
-    ) -> AsyncGenerator[str, None]:
-        """The lines of a long answer."""
+    ) -> AsyncGenerator[ServerSentEvent, None]:
+        """Server-sent events, as they come, behind the `last` one that was seen. One that says `failed` is raised."""
+        headers = {"Accept": "text/event-stream"} | ({} if last is None else {"Last-Event-ID": last})
+        async with (
+            self._stream(url, params, headers, patience=patience) as answer,
+            aclosing(EventSource(answer).aiter_sse()) as events,
+        ):
+            async for event in events:
+                if event.event == "failed":
+                    raise refusal(500, msgspec.json.decode(event.data))
+                yield event
+
+    @asynccontextmanager
+    async def _stream(
+        self, url: str, params: Mapping[str, Any] | None, headers: Mapping[str, str], *, patience: float | None
+    ) -> AsyncIterator[httpx.Response]:
+        """A long answer; nothing for `patience` seconds is an outage."""
         how: dict[str, Any] = {"params": _given(params), "headers": headers, "timeout": httpx.Timeout(patience)}
         try:
             async with self._http.stream("GET", url, **how) as answer:
                 if answer.is_error:
                     await answer.aread()
                     raise refusal_of(answer)
-                async for line in answer.aiter_lines():
-                    yield line
+                yield answer
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
 
     def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"the server at {self._http.base_url} does not answer: {str(error) or type(error).__name__}")
+
+
+async def _split(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """Lines, which only a line feed ends: `httpx` would also split at separators that text may have inside."""
+    rest = b""
+    async for chunk in answer.aiter_bytes():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+    yield rest
 
 
 def _given(params: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -41,7 +41,7 @@ class RemoteEverlog(Everlog):
         self._http = open_client(address, token)
         self._wire = Wire(self._http)
         self._journals: dict[str, Journal] = {}
-        self._documents = RemoteDocuments(self._http, self._clock)
+        self._documents = RemoteDocuments(self._wire, self._clock)
         self._queues: RemoteQueueStore | None = None
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from everlog.core.timeuuid import TimeUuid
 from everlog.core.values import Position
 from everlog.errors import EverlogError, Unreachable
-from everlog.remote.connection import Wire, refusal
+from everlog.remote.connection import Wire
 from everlog.tags.tag import BEGINNING, Tag, TaggedEvent
 from everlog.wire.events import TaggedBody, tagged_of
 
@@ -47,11 +47,11 @@ class RemoteTag(Tag):
         tries = 0
         while True:
             try:
-                async with aclosing(self._frames(params, last)) as frames:
-                    async for place, event in frames:
-                        tries, last = 0 if place != last else tries, place
-                        if event is not None:
-                            yield [event]
+                async with aclosing(self._wire.events(self._url, params, last=last)) as frames:
+                    async for frame in frames:
+                        tries, last = 0 if frame.id != last else tries, frame.id
+                        if frame.event == "event":
+                            yield [tagged_of(_decode_tagged(frame.data))]
             except EverlogError as error:
                 if tries == TRIES or not error.retriable:
                     raise
@@ -59,23 +59,6 @@ class RemoteTag(Tag):
                 raise Unreachable(f"the server ends every stream of {self._url} at once")
             await asyncio.sleep(FIRST_PAUSE_S * 2**tries)
             tries += 1
-
-    async def _frames(
-        self, params: dict[str, str | None], last: str | None
-    ) -> AsyncGenerator[tuple[str, TaggedEvent | None], None]:
-        headers = {"Accept": "text/event-stream"} | ({} if last is None else {"Last-Event-ID": last})
-        kind, place = "", ""
-        async with aclosing(self._wire.stream(self._url, params, headers)) as lines:
-            async for line in lines:
-                name, _, value = line.partition(": ")
-                if name == "id":
-                    place = value
-                elif name == "event":
-                    kind = value
-                elif name == "data" and kind == "failed":
-                    raise refusal(500, msgspec.json.decode(value))
-                elif name == "data":
-                    yield place, tagged_of(_decode_tagged(value)) if kind == "event" else None
 
 
 def _where(start: TimeUuid, token: Position | None) -> dict[str, str | None]:
