@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from litestar import Response
 from litestar.exceptions import HTTPException
 from litestar.response import Stream
 
-from everlog.console.access import Visitor, visitor_of
 from everlog.console.console import MAX_STREAMS, Console, ConsolePage, Context, Model
 from everlog.console.problems import Problem, find_problems
-from everlog.console.render import HEADERS, changed, encode, render, url
+from everlog.console.renderer import HEADERS, changed, encode, render, url
 from everlog.errors import (
     EverlogError,
     InvalidInput,
     StorageFailed,
 )
 from everlog.server.requests import AnyRequest, parameters
+from everlog.server.security.guard import principal_of
 from everlog.wire.errors import status_of
 
 PATIENCE_SECONDS = 15.0
@@ -33,6 +33,20 @@ THEMES = ("light", "dark", "auto")
 THEME_COOKIE = "everlog_theme"
 
 Form = Literal["html", "json", "live"]
+
+
+class Visitor(NamedTuple):
+    """Who asks. `csrf` is what the forms of a page send back; `session`: they logged in, and so can log out."""
+
+    name: str
+    may_act: bool
+    csrf: str
+    session: bool = False
+
+
+def visitor_of(request: AnyRequest) -> Visitor:
+    found = principal_of(request)
+    return Visitor(found.name, found.may("admin"), found.csrf or "", found.session)
 
 
 def form_of_answer(request: AnyRequest) -> Form:

@@ -11,9 +11,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter
 from litestar.response import Redirect
 
-from everlog.console.access import visitor_of
 from everlog.console.actions import check_fields
-from everlog.console.answer import THEME_COOKIE, THEMES, answer_page, remedy_for, view, wants_json
+from everlog.console.answer import THEME_COOKIE, THEMES, answer_page, remedy_for, view, visitor_of, wants_json
 from everlog.console.console import Console, ConsolePage
 from everlog.console.pages.documents import DOCUMENTS
 from everlog.console.pages.flow import FLOW
@@ -24,7 +23,7 @@ from everlog.console.pages.projections import PROJECTIONS
 from everlog.console.pages.queues import QUEUES
 from everlog.console.pages.search import SEARCH
 from everlog.console.pages.tags import TAGS
-from everlog.console.render import HEADERS, STATIC, encode, render, static_file, url
+from everlog.console.renderer import HEADERS, STATIC, encode, render, static_file, url
 from everlog.errors import EverlogError
 from everlog.server.requests import AnyRequest, local_path, parameters
 from everlog.server.security.guard import form_of

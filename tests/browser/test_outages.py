@@ -20,7 +20,7 @@ from playwright.sync_api import expect
 
 import everlog.sync
 from everlog.cluster.local import LocalCluster
-from everlog.console.render import NAV, url
+from everlog.console.renderer import NAV, url
 from everlog.core.events import Event
 from tests.browser.conftest import PATIENCE
 from tests.cluster.servers import running

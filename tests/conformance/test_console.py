@@ -21,7 +21,7 @@ from everlog.console import actions
 from everlog.console.actions import ACTIONS
 from everlog.console.operations import BETWEEN, Operations
 from everlog.console.pages import journal as journal_page
-from everlog.console.render import NAV, url
+from everlog.console.renderer import NAV, url
 from everlog.console.sampler import Sampler
 from everlog.console.server import make_app, serving
 from everlog.console.timeline import read_timeline, state_at

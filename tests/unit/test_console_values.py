@@ -16,9 +16,9 @@ from everlog.console.charts import make_chart
 from everlog.console.observation import Observation, QueueSummary, TagsSummary, ViewSummary
 from everlog.console.pages.flow import make_boxes
 from everlog.console.problems import BEHIND_SECONDS, FULL, IDLE_SECONDS, find_notes, find_problems, level_of
-from everlog.console.render import brief, environment, relative, remedy, render, shown, url
+from everlog.console.renderer import brief, environment, relative, remedy, render, shown, url
 from everlog.console.sampler import TOTALS, MetricSample, rate, sample_of, series
-from everlog.console.why import explain_job, explain_queue
+from everlog.console.wait_reasons import explain_job, explain_queue
 from everlog.errors import InvalidInput
 from everlog.log.kafka.safety import concerns
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status

@@ -13,7 +13,7 @@ from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.paths import parse_path
 from everlog.documents.query import Query
 from everlog.errors import DocumentNotFound, QueryLimited
-from everlog.server.document_answers import content_url
+from everlog.server.documents import content_url
 
 SIZE = 50
 HISTORY = 30

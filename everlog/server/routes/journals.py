@@ -15,7 +15,7 @@ from everlog.core.head import Head, exists
 from everlog.core.values import MAX_SEQ_NR, Position
 from everlog.errors import Conflict, JournalNotFound
 from everlog.journal.journal import Journal
-from everlog.server.document_answers import json_answer
+from everlog.server.answers import LINES, json_answer, lines_answer, wants_lines
 from everlog.server.errors import also, answer, describe
 from everlog.server.journal_requests import (
     MAX_PAGE,
@@ -33,7 +33,6 @@ from everlog.server.journal_requests import (
     json_of,
     log_of,
 )
-from everlog.server.json_lines import LINES, lines_answer, wants_lines
 from everlog.server.requests import AnyRequest, decode
 from everlog.server.schemas.openapi import SchemaShape, shown
 from everlog.wire.events import EXAMPLE, EventBody, NewEvents, event_body

@@ -22,7 +22,7 @@ from everlog.documents.nodes import Node
 from everlog.documents.paths import PARTITIONS
 from everlog.documents.workers import Workers
 from everlog.errors import DocumentNotFound, InvalidDocument, WriteUnfinished
-from everlog.server.document_answers import json_answer
+from everlog.server.answers import json_answer
 from everlog.server.errors import JSON
 from everlog.server.requests import AnyRequest
 from everlog.server.schemas import document_examples as examples

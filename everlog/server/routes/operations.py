@@ -11,8 +11,8 @@ from litestar.params import QueryParameter
 
 from everlog.errors import EverlogError
 from everlog.pipeline.status import Status, caught_up
+from everlog.server.answers import json_answer
 from everlog.server.audit import JOURNAL, TOPIC
-from everlog.server.document_answers import json_answer
 from everlog.server.errors import also
 from everlog.server.journal_requests import AfterQuery, log_of
 from everlog.server.metrics import CONTENT_TYPE, all_metrics
