@@ -16,7 +16,7 @@ from everlog.queues.queue import Queue
 PAGE = 500
 AT_ONCE = 100
 # A browser waits for the answer: what takes longer is gone on with by the next press of the button.
-ACT_SECONDS = 10.0
+MAX_ACTION_S = 10.0
 MAX_REASON = 1000
 
 T = TypeVar("T")
@@ -165,8 +165,8 @@ async def _each(
     async for page in pages:
         found = [one for one in page if wanted(one)]
         for at in range(0, len(found), AT_ONCE):
-            if done and now() - begun >= ACT_SECONDS:
-                return f"{done:,} {what} in {ACT_SECONDS:g} s, and there are more that match: do it again to go on"
+            if done and now() - begun >= MAX_ACTION_S:
+                return f"{done:,} {what} in {MAX_ACTION_S:g} s, and there are more that match: do it again to go on"
             # All of them end before an error is told: none goes on unseen.
             ended = await asyncio.gather(*map(do, found[at : at + AT_ONCE]), return_exceptions=True)
             for one in ended:

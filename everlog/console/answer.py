@@ -23,11 +23,11 @@ from everlog.server.requests import AnyRequest, parameters
 from everlog.server.security.guard import principal_of
 from everlog.wire.errors import status_of
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_S = 15.0
 # While log or store are known not to answer, a page need not find that out by itself.
-OUTAGE_SECONDS = 4.0
-LIVE_SECONDS = 2.0
-CHECKPOINT_SECONDS = 10.0
+OUTAGE_PATIENCE_S = 4.0
+LIVE_INTERVAL_S = 2.0
+CHECKPOINT_INTERVAL_S = 10.0
 WAIT = "The Flow page says which part does not answer. This page comes back with it; nothing is lost meanwhile."
 THEMES = ("light", "dark", "auto")
 THEME_COOKIE = "everlog_theme"
@@ -85,7 +85,7 @@ async def build(page: ConsolePage, console: Console, given: dict[str, str]) -> t
     log = console.log
     context = Context(log, console.sampler, console.operations, given, log.parts.clock.now_ms())
     last = console.sampler.last
-    patience = OUTAGE_SECONDS if last is not None and last.errors else PATIENCE_SECONDS
+    patience = OUTAGE_PATIENCE_S if last is not None and last.errors else PATIENCE_S
     try:
         async with asyncio.timeout(patience):
             return 200, await page.build(context)
@@ -171,7 +171,7 @@ async def frames(
     """The live part of a page, whenever it looks different; a checkpoint while it does not."""
     stopping: asyncio.Event = request.app.state.stopping
     loop = asyncio.get_running_loop()
-    last, number, due = "", 0, loop.time() + CHECKPOINT_SECONDS
+    last, number, due = "", 0, loop.time() + CHECKPOINT_INTERVAL_S
     console.streams += 1
     try:
         while not stopping.is_set():
@@ -179,14 +179,14 @@ async def frames(
             values = await view(page, request, console, given, model, fragment=True)
             html = render(values["template"], **values)
             if html != last:
-                last, number, due = html, number + 1, loop.time() + CHECKPOINT_SECONDS
+                last, number, due = html, number + 1, loop.time() + CHECKPOINT_INTERVAL_S
                 frame = {"html": html, "problems": len(values["problems"]), "level": values["level"]}
                 yield f"id: {number}\nevent: fragment\ndata: {encode(frame).decode()}\n\n".encode()
             elif loop.time() >= due:
-                due = loop.time() + CHECKPOINT_SECONDS
+                due = loop.time() + CHECKPOINT_INTERVAL_S
                 yield f"id: {number}\nevent: checkpoint\ndata: {{}}\n\n".encode()
             try:
-                async with asyncio.timeout(LIVE_SECONDS):
+                async with asyncio.timeout(LIVE_INTERVAL_S):
                     await stopping.wait()
             except TimeoutError:
                 continue

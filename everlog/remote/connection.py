@@ -27,7 +27,7 @@ except ImportError as error:
     raise MissingExtra("server") from error
 
 LINES = "application/x-ndjson"
-TIMEOUT = 30.0
+TIMEOUT_S = 30.0
 TOKEN_VARIABLE = "EVERLOG_TOKEN"  # noqa: S105  # the name of a variable
 # Many requests may be under way at once; streams stay open.
 _LIMITS = httpx.Limits(max_connections=200, max_keepalive_connections=50)
@@ -40,7 +40,7 @@ def open_client(address: str, token: str | None) -> httpx.AsyncClient:
         raise InvalidConfig("a token does not belong into an address: connect(address, token=…), or EVERLOG_TOKEN")
     known = token or os.environ.get(TOKEN_VARIABLE)
     headers = {} if known is None else {"Authorization": f"Bearer {known}"}
-    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT, headers=headers, limits=_LIMITS)
+    return httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S, headers=headers, limits=_LIMITS)
 
 
 class Wire:
@@ -72,7 +72,7 @@ class Wire:
     async def lines(self, url: str, params: Mapping[str, Any] | None = None) -> AsyncGenerator[bytes, None]:
         """JSON lines, as they come. A line that says what went wrong is raised."""
         async with (
-            self._stream(url, params, {"Accept": LINES}, patience=TIMEOUT) as answer,
+            self._stream(url, params, {"Accept": LINES}, patience=TIMEOUT_S) as answer,
             aclosing(_split(answer)) as lines,
         ):
             async for line in lines:
@@ -87,7 +87,7 @@ class Wire:
         params: Mapping[str, Any] | None = None,
         *,
         last: str | None = None,
-        patience: float | None = TIMEOUT,
+        patience: float | None = TIMEOUT_S,
     ) -> AsyncGenerator[ServerSentEvent, None]:
         """Server-sent events, as they come, behind the `last` one that was seen. One that says `failed` is raised."""
         headers = {"Accept": "text/event-stream"} | ({} if last is None else {"Last-Event-ID": last})

@@ -26,12 +26,12 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
-TIMEOUT = 30.0
+TIMEOUT_S = 30.0
 MAX_BATCH = 256
 MAX_BATCH_BYTES = 4 * 1024 * 1024
-LONGEST_WAIT = 20.0
-RETRY_SECONDS = 1.0
-REFRESH_SECONDS = 5.0
+MAX_WAIT_S = 20.0
+RETRY_PAUSE_S = 1.0
+REFRESH_INTERVAL_S = 5.0
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -64,7 +64,7 @@ class RemoteQueueStore(QueueStore):
 
     async def declared(self, name: str) -> Declaration | None:
         known = self._known.get(name)
-        if known is not None and self.clock.monotonic() - known.since < REFRESH_SECONDS:
+        if known is not None and self.clock.monotonic() - known.since < REFRESH_INTERVAL_S:
             return known.declaration
         try:
             return self._remember(await self._call("GET", _url(name)))
@@ -127,14 +127,14 @@ class RemoteQueueStore(QueueStore):
 
     async def wait(self, name: str, listener: str, seconds: float) -> bool:
         """A long poll; a server that is away is no wake-up, and not asked again at once."""
-        wait = min(seconds, LONGEST_WAIT)
+        wait = min(seconds, MAX_WAIT_S)
         parameters: dict[str, Any] = {"seconds": wait, "listener": listener}
         try:
-            answer = await self._call("POST", f"{_url(name)}/wait", params=parameters, timeout=wait + TIMEOUT)
+            answer = await self._call("POST", f"{_url(name)}/wait", params=parameters, timeout=wait + TIMEOUT_S)
         except EverlogError as error:
             if not error.retriable:
                 raise
-            await asyncio.sleep(min(seconds, RETRY_SECONDS))
+            await asyncio.sleep(min(seconds, RETRY_PAUSE_S))
             return False
         return msgspec.json.decode(answer.content, type=dict[str, bool])["woken"]
 
@@ -152,7 +152,7 @@ class RemoteQueueStore(QueueStore):
 
     def sibling(self) -> RemoteQueueStore:
         """Connections belong to an event loop."""
-        http = httpx.AsyncClient(base_url=self._http.base_url, headers=self._http.headers, timeout=TIMEOUT)
+        http = httpx.AsyncClient(base_url=self._http.base_url, headers=self._http.headers, timeout=TIMEOUT_S)
         return RemoteQueueStore(http, self.clock, owns_client=True)
 
     def counted(self, name: str) -> Counter[str]:

@@ -26,7 +26,7 @@ from everlog.wire.events import tagged_body
 log = logging.getLogger("everlog.http")
 
 MAX_WAITING = 100
-WATERMARK_SECONDS = 0.5
+WATERMARK_INTERVAL_S = 0.5
 _encode = msgspec.json.Encoder().encode
 
 Placed = tuple[TimeUuid, Frame]
@@ -87,7 +87,7 @@ class _Feed:
                 async for found in steps:
                     if not isinstance(found, Watermark):
                         self._give([_frame(event) for event in found])
-                    elif loop.time() - told >= WATERMARK_SECONDS:  # nobody needs each of them
+                    elif loop.time() - told >= WATERMARK_INTERVAL_S:  # nobody needs each of them
                         told = loop.time()
                         self._give(found.end)
         except EverlogError as error:

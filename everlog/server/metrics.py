@@ -14,7 +14,7 @@ from everlog.queues.factory import has_queues
 from everlog.server.request_watch import HttpCounters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PART_SECONDS = 5.0
+PART_TIMEOUT_S = 5.0
 Labels = Mapping[str, object]
 
 
@@ -173,7 +173,7 @@ async def all_metrics(log: Everlog, counters: HttpCounters, more: Iterable[Calla
 
 async def _collected(part: Callable[[], Awaitable[list[Metric]]]) -> list[Metric] | None:
     try:
-        async with asyncio.timeout(PART_SECONDS):
+        async with asyncio.timeout(PART_TIMEOUT_S):
             return await part()
     except (EverlogError, TimeoutError):
         return None

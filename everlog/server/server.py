@@ -21,7 +21,7 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
-SHUTDOWN_SECONDS = 3
+SHUTDOWN_TIMEOUT_S = 3
 BACKLOG = 2048
 
 
@@ -75,7 +75,7 @@ def _settings(config: Config, app: Application) -> uvicorn.Config:
         ws="none",
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         server_header=False,
         # Who asks is who is connected: no header may say otherwise.
         proxy_headers=False,

@@ -568,7 +568,7 @@ class TestBroken:
     def test_full_queue(self, flow, world, monkeypatch):
         """With smaller limits than real ones: nobody waits a minute for a test."""
         monkeypatch.setattr(problems, "FULL", 5)
-        monkeypatch.setattr(problems, "IDLE_SECONDS", -1.0)
+        monkeypatch.setattr(problems, "IDLE_S", -1.0)
         page = flow()
         self.says(page, "The queue mails is full", "Start more workers", "queues")
         self.says(page, "ready that nobody takes", "everlog work")

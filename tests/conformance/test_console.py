@@ -89,8 +89,8 @@ async def frame(lines: AsyncIterator[str]) -> dict[str, Any]:
 
 
 async def test_a_live_page_sends_what_changed_and_a_checkpoint_otherwise(http, log, monkeypatch):
-    monkeypatch.setattr("everlog.console.answer.LIVE_SECONDS", 0.02)
-    monkeypatch.setattr("everlog.console.answer.CHECKPOINT_SECONDS", 0.1)
+    monkeypatch.setattr("everlog.console.answer.LIVE_INTERVAL_S", 0.02)
+    monkeypatch.setattr("everlog.console.answer.CHECKPOINT_INTERVAL_S", 0.1)
     await log.journal("orders").append("o", Event("first"))
     async with http.stream("GET", "/console/journal.live?topic=orders&id=o") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -504,12 +504,12 @@ async def test_what_is_done_to_all_that_match_reaches_the_last(http, log, monkey
     page = await http.get("/console/queues?name=q&find=a-", headers=HTML)
     assert "0 jobs match among the first 1,000; there may be others behind them." in page.text
     assert "Cancel all that match" in page.text
-    monkeypatch.setattr(actions, "ACT_SECONDS", 0.0)
+    monkeypatch.setattr(actions, "MAX_ACTION_S", 0.0)
     first = await all_of("cancel", find="a-")
     assert first.startswith("100 cancelled in 0 s, and there are more that match")
     assert await all_of("cancel", find="a-") == "30 cancelled"
     assert (await queue.stats()).ready == 1050
-    monkeypatch.setattr(actions, "ACT_SECONDS", 60.0)
+    monkeypatch.setattr(actions, "MAX_ACTION_S", 60.0)
     assert await all_of("cancel") == "1,050 cancelled"
     page = await http.get("/console/queues?name=q&text=a-", headers=HTML)
     assert "Put all that match back" in page.text

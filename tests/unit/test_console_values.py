@@ -15,7 +15,7 @@ from everlog.console.actions import ACTIONS, check_fields, is_wanted, matches
 from everlog.console.charts import make_chart
 from everlog.console.observation import Observation, QueueSummary, TagsSummary, ViewSummary
 from everlog.console.pages.flow import make_boxes
-from everlog.console.problems import BEHIND_SECONDS, FULL, IDLE_SECONDS, find_notes, find_problems, level_of
+from everlog.console.problems import BEHIND_S, FULL, IDLE_S, find_notes, find_problems, level_of
 from everlog.console.renderer import brief, environment, relative, remedy, render, shown, url
 from everlog.console.sampler import TOTALS, MetricSample, rate, sample_of, series
 from everlog.console.wait_reasons import explain_job, explain_queue
@@ -72,9 +72,9 @@ def look(found: Status | None = None, **more) -> Observation:
     return Observation(time_ms=NOW, status=found or status(pipeline=pipeline()), **{**known, **more})
 
 
-BEHIND = {"lag": 7, "seconds": BEHIND_SECONDS + 1}
-LATE = Lag(3, IDLE_SECONDS + 1)
-OLD = NOW - round(IDLE_SECONDS * 1000) - 1000
+BEHIND = {"lag": 7, "seconds": BEHIND_S + 1}
+LATE = Lag(3, IDLE_S + 1)
+OLD = NOW - round(IDLE_S * 1000) - 1000
 
 
 def test_when_all_keeps_up_nothing_is_coloured():

@@ -31,9 +31,9 @@ from everlog.server.schemas.documents import OBJECT, TEXT, answer, operation
 FORWARDED = "everlog-forwarded"
 NODE = "Everlog-Node"
 MAX_HOPS = 2
-ASK_SECONDS = 1.0
-GRACE_SECONDS = 1.0  # an answer may be under way when its node has left
-KEPT_ALIVE = 2.0  # shorter than a server keeps an idle connection: none is used while it is being closed
+ASK_TIMEOUT_S = 1.0
+GRACE_S = 1.0  # an answer may be under way when its node has left
+KEEP_ALIVE_S = 2.0  # shorter than a server keeps an idle connection: none is used while it is being closed
 NODES = "/hyper-storage/nodes"
 # Of this connection rather than of the request, or settled where the request came in.
 _NOT_SENT_ON = frozenset(
@@ -55,9 +55,9 @@ class Nodes:
         self._seconds = config.request_timeout_s
         self._patience = config.shutdown_timeout_s
         self._documents = log.documents
-        limits = httpx.Limits(max_connections=1000, keepalive_expiry=KEPT_ALIVE)
+        limits = httpx.Limits(max_connections=1000, keepalive_expiry=KEEP_ALIVE_S)
         # The owner may keep a write for as long as another write may take, and then takes its own time.
-        timeout = httpx.Timeout(2 * self._seconds, connect=ASK_SECONDS)
+        timeout = httpx.Timeout(2 * self._seconds, connect=ASK_TIMEOUT_S)
         trusted = _trusted(log.config.server)
         self._http = httpx.AsyncClient(timeout=timeout, limits=limits, verify=trusted, trust_env=False)
         token = log.config.server.cluster_token
@@ -93,7 +93,7 @@ class Nodes:
     async def _ask(self, node: Node) -> bool | None:
         """Let a node look at the table. Gone is one whose address refuses, or leads to somebody else."""
         try:
-            found = await self._http.get(f"{node.address}{NODES}", timeout=ASK_SECONDS, headers=self._own_name)
+            found = await self._http.get(f"{node.address}{NODES}", timeout=ASK_TIMEOUT_S, headers=self._own_name)
         except httpx.ConnectError:
             return False
         except httpx.TransportError:
@@ -158,7 +158,7 @@ class Nodes:
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
-                await asyncio.wait({answering}, timeout=GRACE_SECONDS)
+                await asyncio.wait({answering}, timeout=GRACE_S)
             if answering.done():
                 return answering.result()
         finally:

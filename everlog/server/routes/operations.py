@@ -21,7 +21,7 @@ from everlog.server.routes.journals import EventsBody
 from everlog.server.schemas.openapi import SchemaShape, shown
 from everlog.wire.events import event_body
 
-READY_SECONDS = 5.0
+READY_TIMEOUT_S = 5.0
 
 
 class StatusBody(Status, frozen=True):
@@ -87,7 +87,7 @@ async def get_ready(request: AnyRequest) -> Response[bytes]:
     """Log and store answer. Details are for those who may read: see /status."""
     parts = log_of(request).parts
     try:
-        async with asyncio.timeout(READY_SECONDS):
+        async with asyncio.timeout(READY_TIMEOUT_S):
             await parts.store.statuses()
             await parts.log.topics()
     except (EverlogError, TimeoutError) as error:

@@ -23,7 +23,7 @@ from everlog.queues.priority import DEFAULT_PRIORITY
 from everlog.queues.rows import Attempt, Flag
 from everlog.server.errors import also
 
-MAX_WAIT = 60.0
+MAX_WAIT_S = 60.0
 KeyPart = str | int | dict[str, str]
 KeyBody = str | int | list[KeyPart] | dict[str, Any]
 _described = msgspec.Meta
@@ -53,7 +53,7 @@ class ClaimBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     limit: Annotated[int, _described(ge=1, le=MAX_CLAIM)] = 1
     owner: Annotated[str, _described(max_length=1000)] = "http"
     lease: Annotated[str | float, _described(description="How long they are yours: '10m', or seconds")] | None = None
-    wait: Annotated[float, _described(ge=0, le=MAX_WAIT, description="Seconds to wait for a job")] = 0.0
+    wait: Annotated[float, _described(ge=0, le=MAX_WAIT_S, description="Seconds to wait for a job")] = 0.0
     fast_only: bool = False
 
 
