@@ -105,7 +105,7 @@ async def _resume_queue(log: Everlog, given: Fields) -> str:
 async def _revive_job(log: Everlog, given: Fields) -> str:
     receipt = await log.queue(given["name"]).revive(_number(given["entry"]))
     if receipt is None:
-        raise InvalidInput(f"{given['name']} has no dead letter {given['entry']}: somebody was quicker")
+        raise InvalidInput(f"{given['name']} has no dead letter {given['entry']}: another operator was quicker")
     return f"{receipt.result.lower()}: job {receipt.entry}"
 
 
@@ -178,7 +178,7 @@ async def _each(
 
 async def _forget_job(log: Everlog, given: Fields) -> str:
     if not await log.queues.execute(given["name"], Forget(_number(given["entry"]))):
-        raise InvalidInput(f"{given['name']} has no dead letter {given['entry']}: somebody was quicker")
+        raise InvalidInput(f"{given['name']} has no dead letter {given['entry']}: another operator was quicker")
     return "dropped"
 
 

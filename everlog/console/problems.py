@@ -67,7 +67,7 @@ _UNANSWERED = {
     ),
     "tags": ("The views by tag do not answer", "They are in the store: "),
     "projections": ("The projections' offsets cannot be read", "They are in the store: "),
-    "queues": ("The queues do not answer", "Jobs are kept, but nobody can put or claim any. "),
+    "queues": ("The queues do not answer", "Jobs are kept, but none can be put or claimed. "),
 }
 
 
@@ -116,7 +116,8 @@ def _pipeline_state(pipeline: PipelineStatus, status: Status, waiting: str) -> I
     reason = f": {pipeline.last_error}" if pipeline.last_error else ""
     again = "Start it again with `everlog up` or `everlog replicate`: it goes on where it was, and nothing is lost."
     if pipeline.state == "lost":
-        what = f"The pipeline is gone without a word (process {pipeline.pid} on {pipeline.host}){reason}; {waiting}"
+        where = f"process {pipeline.pid} on {pipeline.host}"
+        what = f"The pipeline stopped reporting without shutting down ({where}){reason}; {waiting}"
         yield Problem("pipeline", "bad", what, again, "pipeline")
     elif pipeline.state == "retrying":
         remedy = "It tries again by itself, more and more slowly. Remove the cause; reads stay right meanwhile."
@@ -145,7 +146,7 @@ def _services(status: Status) -> Iterator[Problem]:
 
 
 def find_notes(status: Status | None) -> list[str]:
-    """What is worth knowing, but as somebody wanted it: a cluster of one broker."""
+    """What is worth knowing, but no fault: a cluster of one broker."""
     found = {} if status is None else _concerns(status)
     return [f"{_few(topics)}: {reason}." for reason, topics in found.items() if reason.startswith(ONE_BROKER)]
 
@@ -164,7 +165,7 @@ def _few(names: list[str]) -> str:
 
 
 def is_silent(one: ProjectionStatus, now_ms: int, lease: float) -> bool:
-    """Whether somebody has it who was not heard of for long: its process was killed, or cannot reach the store."""
+    """Whether its owner has not reported for long: its process was killed, or cannot reach the store."""
     if one.owner is None or one.reported_ms is None:
         return False
     return now_ms - one.reported_ms > 1000 * max(SILENT_S, SILENT_LEASES * lease)
@@ -200,7 +201,7 @@ def _projection(one: ProjectionStatus, found: Observation) -> Iterator[Problem]:
     elif one.owner is None and behind and one.lag is not None and one.lag.seconds > IDLE_S:
         yield problem(
             "warn",
-            f"is run by nobody; {count(one.lag.events, 'event')} wait{_oldest(one.lag.seconds)}",
+            f"is not run by any process; {count(one.lag.events, 'event')} wait{_oldest(one.lag.seconds)}",
             "Start a process with it: `everlog projections run module:app`.",
         )
     elif one.lag is not None and one.lag.seconds > IDLE_S and behind:
@@ -237,7 +238,7 @@ def _queue(one: QueueSummary, now_ms: int) -> Iterator[Problem]:
         yield problem(f"is paused; {count(one.ready, 'job')} ready", "Resume it when you are ready.")
     elif one.ready and not one.running and age > IDLE_S:
         remedy = "Start a worker: `everlog work module:app`."
-        yield problem(f"has {count(one.ready, 'job')} ready that nobody takes{_oldest(age)}", remedy)
+        yield problem(f"has {count(one.ready, 'job')} ready that no worker takes{_oldest(age)}", remedy)
     elif one.ready >= FULL and age > IDLE_S:
         remedy = "Start more workers or raise their concurrency; look whether a limit of the queue holds them back."
         yield problem(f"is full: {count(one.ready, 'job')} ready{_oldest(age)}", remedy)

@@ -69,7 +69,7 @@ def sample_of(found: Observation) -> MetricSample:
 
 
 def rate(samples: Sequence[MetricSample], total: str, seconds: float = RATE_WINDOW_S) -> float | None:
-    """How much a total grew per second in the last seconds; None while nobody can tell.
+    """How much a total grew per second in the last seconds; None while that is unknown.
 
     >>> rate([Sample(0, records=0), Sample(10_000, records=50)], "records")
     5.0
@@ -138,7 +138,7 @@ class Sampler:
             await task
 
     async def latest(self, max_age: float = 1.0) -> Observation:
-        """A look that is not older than so many seconds."""
+        """A look that is not older than `seconds`."""
         async with self._looking:
             now = self._log.parts.clock.now_ms()
             if self._last is None or not 0 <= now - self._last.time_ms <= max_age * 1000:

@@ -209,7 +209,7 @@ def _record_item(entry: Entry, lost: dict[int, str], view: JournalView, purged: 
     if isinstance(action, Resume):
         skipped = ", ".join(map(str, action.skip))
         return _item("resume", "resume after a halt", **place, detail=f"without offset {skipped}" if skipped else None)
-    return _item("foreign", "record of somebody else", **place)
+    return _item("foreign", "record of another program", **place)
 
 
 def _fate(action: Append, offset: int, view: JournalView, purged: int) -> str:

@@ -76,7 +76,7 @@ class RemoteJournal(Journal):
         return await self._post(journal_id, body, expected, verdict, append_id)
 
     async def _append_anywhere(self, journal_id: str, body: dict[str, Any], verdict: bool) -> Token:
-        """Wherever the journal ends. What its seqNr was is the expectation: so a repetition is stored once."""
+        """Append where the journal ends. The seqNr that it had is the expectation, so a repetition is stored once."""
         name = journal_id
         await self._turns.take(name)
         try:

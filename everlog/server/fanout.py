@@ -66,7 +66,7 @@ class _Subscriber:
 
 
 class _Feed:
-    """The one reader of a tag, as long as somebody follows it."""
+    """The one reader of a tag, as long as it has followers."""
 
     def __init__(self, tag: Tag, after: TimeUuid) -> None:
         self.subscribers: set[_Subscriber] = set()
@@ -87,7 +87,7 @@ class _Feed:
                 async for found in steps:
                     if not isinstance(found, Watermark):
                         self._give([_frame(event) for event in found])
-                    elif loop.time() - told >= WATERMARK_INTERVAL_S:  # nobody needs each of them
+                    elif loop.time() - told >= WATERMARK_INTERVAL_S:  # no follower needs each of them
                         told = loop.time()
                         self._give(found.end)
         except EverlogError as error:
@@ -129,7 +129,7 @@ class Fanout:
                         feed = self._feeds[name]
                         subscriber = feed.subscribe()
                     else:
-                        continue  # somebody else's began meanwhile, perhaps further on: read once more, subscribed
+                        continue  # another one began meanwhile, perhaps further on: read once more, subscribed
                 assert feed is not None
                 while (item := await subscriber.take()) is not None:
                     if isinstance(item, TimeUuid):

@@ -53,7 +53,7 @@ async def json_of(request: AnyRequest, kind: type[Any], *, empty: bool = False) 
 
 
 async def collected(pages: AsyncIterator[list[T]], size: int, weight: Callable[[T], int]) -> tuple[list[T], bool]:
-    """The first so many items, or fewer if they are heavy; and whether others were there."""
+    """At most `size` items, or fewer if they are heavy; and whether there are more."""
     found: list[T] = []
     heavy = 0
     async with aclosing(pages):  # type: ignore[type-var]

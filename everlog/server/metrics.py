@@ -119,7 +119,7 @@ async def projection_metrics(log: Everlog) -> list[Metric]:
         Metric(f"{name}_restarts_total", "counter", "Restarts.", [(at, one.restarts) for at, one in places]),
         Metric(f"{name}_dead_letters", "gauge", "Dead letters.", [(at, one.dead_letters) for at, one in places]),
         Metric(f"{name}_paused", "gauge", "1 if it is paused.", [(at, one.paused) for at, one in places]),
-        Metric(f"{name}_owned", "gauge", "1 if somebody runs it.", [(at, one.owner is not None) for at, one in places]),
+        Metric(f"{name}_owned", "gauge", "1 if it has an owner.", [(at, one.owner is not None) for at, one in places]),
         Metric(f"{name}_lag_events", "gauge", "Events that wait.", [(at, lag.events) for at, lag in behind]),
         Metric(f"{name}_lag_seconds", "gauge", "How old the oldest is.", [(at, lag.seconds) for at, lag in behind]),
     ]
@@ -127,7 +127,7 @@ async def projection_metrics(log: Everlog) -> list[Metric]:
 
 async def queue_metrics(log: Everlog) -> list[Metric]:
     if not has_queues(log.config):
-        return []  # who only looks makes no files
+        return []  # a look makes no files
     names = await log.queues.names()
     places: list[tuple[Labels, Any]] = [({"queue": name}, await log.queue(name).stats()) for name in names]
     now_ms = log.parts.clock.now_ms()

@@ -26,7 +26,7 @@ BACKLOG = 2048
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals to whoever runs it."""
+    """Leaves the signals to the caller."""
 
     def install_signal_handlers(self) -> None: ...
 
@@ -37,7 +37,7 @@ def check_address(host: str, security: Security, *, anonymous: bool) -> None:
         return
     raise InvalidConfig(
         f"{host} can be reached by others, and there are no tokens: make one with 'everlog token new', or let "
-        "everybody in with --anonymous"
+        "all callers in with --anonymous"
     )
 
 
@@ -49,7 +49,7 @@ def listen(host: str, port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
-        # At once: Linux lets two sockets have an address until one of them listens, and nobody else would say so.
+        # At once: Linux lets two sockets bind one address until one of them listens, and reports nothing.
         made.listen(BACKLOG)
     except OSError as error:
         made.close()

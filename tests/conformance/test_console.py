@@ -150,7 +150,7 @@ async def test_an_action_is_two_events_the_first_before_it_is_done(http, log):
     assert events[0]["id"] == events[1]["id"]
     failed = await act(http, csrf_token=csrf, action="queue.revive", name="q", entry="7")
     assert failed.status_code == 400
-    assert "somebody was quicker" in failed.json()["error"]["what"]
+    assert "another operator was quicker" in failed.json()["error"]["what"]
     newest, older = (await http.get("/console/operations.json")).json()["operations"]
     assert (newest["action"], newest["outcome"]) == ("queue.revive", "failed")
     assert (older["action"], older["outcome"]) == ("queue.pause", "done")

@@ -93,7 +93,7 @@ async def _diff(context: Context, docs: Documents, path: str) -> dict[str, Any] 
 
 def _index(one: Index, elements: int | None) -> dict[str, Any]:
     building = one.status is IndexStatus.INDEXING
-    # With a filter nobody knows how many elements it will hold: then only the place in the collection is shown.
+    # With a filter the number of elements is unknown: then only the place in the collection is shown.
     counted = building and not one.filter_by and bool(elements) and one.count is not None
     return {
         "id": one.index_id,

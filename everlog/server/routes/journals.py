@@ -155,7 +155,7 @@ async def get_topics(request: AnyRequest) -> Response[bytes]:
 async def get_ids(
     request: AnyRequest,
     topic: TopicPart,
-    limit: Annotated[int, QueryParameter(ge=1, le=MAX_KEYS, description="At most so many")] = 1000,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_KEYS, description="At most this many")] = 1000,
     after: AfterQuery = None,
 ) -> Response[Any]:
     """The ids of a topic's journals, in no order: some as JSON, or all as JSON lines."""
@@ -198,7 +198,7 @@ async def get_events(
     to_seq: Annotated[int, QueryParameter(name="to", ge=1, le=MAX_SEQ_NR, description="The last seqNr")] = MAX_SEQ_NR,
     limit: Annotated[
         int | None,
-        QueryParameter(ge=1, le=MAX_SEQ_NR, description="At most so many events; a page has 100, at most 10,000"),
+        QueryParameter(ge=1, le=MAX_SEQ_NR, description="At most this many events; a page has 100, at most 10,000"),
     ] = None,
     reverse: Annotated[bool, QueryParameter(description="The newest first")] = False,
     after: AfterQuery = None,

@@ -91,7 +91,7 @@ class Nodes:
         await self._http.aclose()
 
     async def _ask(self, node: Node) -> bool | None:
-        """Let a node look at the table. Gone is one whose address refuses, or leads to somebody else."""
+        """Let a node look at the table. A node is gone if its address refuses, or leads to another one."""
         try:
             found = await self._http.get(f"{node.address}{NODES}", timeout=ASK_TIMEOUT_S, headers=self._own_name)
         except httpx.ConnectError:

@@ -99,7 +99,7 @@ async def get_ready(request: AnyRequest) -> Response[bytes]:
 @get("/operations", tags=["operations"], responses=also(), opt=shown(answers={200: _OPERATIONS}))
 async def get_operations(
     request: AnyRequest,
-    limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100,
+    limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most this many")] = 100,
     after: AfterQuery = None,
 ) -> Response[Any]:
     """What operators did, the newest first: an event before each change, and one after it."""

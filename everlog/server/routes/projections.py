@@ -188,7 +188,7 @@ async def get_projection(
     request: AnyRequest,
     name: NamePart,
     after: Annotated[str | None, QueryParameter(description="Answer when all instances have this position")] = None,
-    seconds: Annotated[float, QueryParameter(ge=0, le=MAX_WAIT_S, description="Wait at most so long")] = 30.0,
+    seconds: Annotated[float, QueryParameter(ge=0, le=MAX_WAIT_S, description="Wait at most this long")] = 30.0,
 ) -> Response[bytes]:
     """The instances of one projection; which copies of its view there are, and how far what was asked for is."""
     projections, known = _projections(request), decode(name)
@@ -366,7 +366,7 @@ async def forget_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart)
 async def command_view(request: AnyRequest, name: NamePart) -> Response[Any]:
     """Rebuild a projection's view beside the running one, or verify it; switch to the new copy, go back, drop it.
 
-    Whoever runs the projection does the first two, now or when it runs again: `GET` shows how far that is.
+    The owner of the projection does the first two, now or when it runs again: `GET` shows how far that is.
     """
     body: ViewCommandBody = await json_of(request, ViewCommandBody)
     await begin_operation(request, f"{body.command.replace('-', '_')}_projection")

@@ -59,12 +59,12 @@ from everlog.server.schemas.queues import (
 from everlog.server.security.guard import begin_operation, principal_of
 
 MAX_BODY_BYTES = 2 * MAX_PAYLOAD
-OPERATORS = (Pause,)  # what an operator does, through whichever route: it needs the scope admin
+OPERATORS = (Pause,)  # what an operator does needs the scope admin, on every route
 BODY_TIMEOUT_S = 30.0
 Name = Annotated[str, PathParameter(description="The queue")]
 EntryPath = Annotated[int, PathParameter(description="The number of the job")]
 TokenPath = Annotated[int, PathParameter(description="The token of the claim")]
-Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")]
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="At most this many")]
 
 
 def _log(request: AnyRequest) -> Everlog:
@@ -180,7 +180,7 @@ async def _claim_patiently(request: AnyRequest, queue: Queue, wanted: ClaimBody)
 
 
 async def _listen(request: AnyRequest, waiting: Any) -> bool | None:
-    """Whether a wake-up came; None if nobody is there to hear it, or the server stops."""
+    """Whether a wake-up came; None if the caller is gone, or the server stops."""
     wait = asyncio.ensure_future(waiting)
     ends = [asyncio.ensure_future(_gone(request)), asyncio.ensure_future(request.app.state.stopping.wait())]
     try:
@@ -300,7 +300,7 @@ async def revive_job(request: AnyRequest, name: Name, entry: EntryPath) -> Recei
 
 @get("/{name:str}/flags", responses=refusals(404), opt=shown(answers={200: examples.FLAGS}))
 async def list_flags(request: AnyRequest, name: Name) -> FlagsBody:
-    """What somebody should look at."""
+    """What an operator should look at."""
     return FlagsBody([flag_body(flag) for flag in await _queue(request, name).flags()])
 
 

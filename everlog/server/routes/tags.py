@@ -37,7 +37,7 @@ PositionQuery = Annotated[
 ]
 SinceQuery = Annotated[str | None, QueryParameter(description="Events since this time, instead of an offset")]
 LimitQuery = Annotated[
-    int | None, QueryParameter(ge=1, le=MAX_SEQ_NR, description="At most so many; a page has 100, at most 10,000")
+    int | None, QueryParameter(ge=1, le=MAX_SEQ_NR, description="At most this many; a page has 100, at most 10,000")
 ]
 LiveQuery = Annotated[bool, QueryParameter(description="As server-sent events, as with Accept: text/event-stream")]
 

@@ -40,11 +40,9 @@ class PutBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     data_base64: str | None = None
     priority: Annotated[int, _described(description="0 (first) to 255 (last)")] = DEFAULT_PRIORITY
     at: Annotated[datetime, _described(description="Not before this time")] | None = None
-    delay: Annotated[str | float, _described(description="Not before so long from now: '10s', or seconds")] | None = (
-        None
-    )
+    delay: Annotated[str | float, _described(description="Not before this has passed: '10s', or seconds")] | None = None
     expires_at: Annotated[datetime, _described(description="Not after this time")] | None = None
-    expires_in: Annotated[str | float, _described(description="Not after so long from now")] | None = None
+    expires_in: Annotated[str | float, _described(description="Not after this has passed")] | None = None
 
 
 class ClaimBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -156,7 +154,7 @@ class DeadPageBody(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FlagBody(msgspec.Struct, frozen=True, rename="camel"):
-    """Something that somebody should look at."""
+    """Something that an operator should look at."""
 
     reason: str
     count: int

@@ -3,7 +3,7 @@
 A route says what it needs by `opt={"scope": "read" | "write" | "admin" | "public"}`; without that, GET and HEAD need
 `read`, all else `write`. What needs `admin`, and what a session changes, goes into the operations log; a route that
 notes its own operations there says `opt={"audit": False}`. One that takes the forms of pages says `opt={"csrf": True}`:
-then the page's secret is asked for even where nobody logs in. Handlers ask `principal_of(request)`; they never look at
+then the page's secret is asked for even without a log-in. Handlers ask `principal_of(request)`; they never look at
 tokens or cookies themselves.
 """
 
