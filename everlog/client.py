@@ -157,7 +157,7 @@ class LocalEverlog(Everlog):
         return msgspec.structs.replace(found, nodes=[msgspec.to_builtins(node) for node in nodes])
 
     async def _check_reached(self, position: Position) -> None:
-        """The log ends behind this position, or InvalidPosition."""
+        """Raise InvalidPosition unless the log ends behind this position."""
         journal, log, reach = self.config.journal, self.parts.log, position.offset + 1
         name = journal.topic_prefix + position.topic
         topic = await log.topic(name) if journal.includes(name) else None

@@ -15,7 +15,7 @@ from everlog.queues.queue import Queue
 
 PAGE = 500
 AT_ONCE = 100
-# A browser waits for the answer: what takes longer is gone on with by the next press of the button.
+# A browser waits for the answer: the next press of the button goes on with what takes longer.
 MAX_ACTION_S = 10.0
 MAX_REASON = 1000
 
@@ -158,7 +158,7 @@ async def _each(
 ) -> str:
     """Do it to all that match, page by page; how many that were, and whether the time was over before the last.
 
-    Each call gets on: the time counts only once something was done.
+    Every call makes progress: the time counts only once something was done.
     """
     now = asyncio.get_running_loop().time
     begun, done = now(), 0
@@ -167,7 +167,7 @@ async def _each(
         for at in range(0, len(found), AT_ONCE):
             if done and now() - begun >= MAX_ACTION_S:
                 return f"{done:,} {what} in {MAX_ACTION_S:g} s, and there are more that match: do it again to go on"
-            # All of them end before an error is told: none goes on unseen.
+            # All of them end before an error is raised: none goes on unseen.
             ended = await asyncio.gather(*map(do, found[at : at + AT_ONCE]), return_exceptions=True)
             for one in ended:
                 if isinstance(one, BaseException):

@@ -178,7 +178,7 @@ async def _queues(log: Everlog) -> tuple[list[QueueSummary], int]:
 
 
 async def _summary(log: Everlog, name: str) -> QueueSummary:
-    """On a cluster a queue belongs to the process that uses it: only to look must not make it ours."""
+    """On a cluster a queue belongs to the process that uses it: a mere look must not make this process its owner."""
     if not log.config.embedded and not log.queues.counted(name):
         return QueueSummary(name, 0, 0, 0, 0, False, None, "only the process that has it can count it")
     try:

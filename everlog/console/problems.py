@@ -16,13 +16,13 @@ from everlog.projections.api import ProjectionStatus
 
 BEHIND_S = 30.0
 IDLE_S = 60.0
-# An owner says how it is three times per lease: this is far beyond, also for clocks that differ a little.
+# An owner reports three times per lease: this is far beyond, even for clocks that differ a little.
 SILENT_S = 60.0
 SILENT_LEASES = 3
-# A pipeline that works says so every few seconds, whatever its batches do.
+# A pipeline that works reports every few seconds, whatever its batches do.
 QUIET_S = 12.0
 FULL = 10_000
-# How the log's concern about a cluster for trying things begins: that is no fault, or no such cluster were ever well.
+# How the log's concern about a trial cluster begins: there it is no fault, else such a cluster would never be well.
 ONE_BROKER = "there is one broker only"
 
 Level = Literal["bad", "warn"]

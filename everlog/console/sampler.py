@@ -106,7 +106,7 @@ def series(samples: Sequence[MetricSample], name: str, points: int = POINTS) -> 
 
 
 class Sampler:
-    """Looks at everything now and then; the same look serves all who ask for it at about the same time."""
+    """Looks at everything now and then; the same look serves all callers of about the same time."""
 
     def __init__(self, log: Everlog, *, every: float = SAMPLE_INTERVAL_S, kept: float = KEPT_S) -> None:
         self._log = log
@@ -151,7 +151,7 @@ class Sampler:
         return self._last
 
     def forget(self) -> None:
-        """Something was done: the next one who asks is to see it."""
+        """Something was done: the next caller must see it."""
         self._last = None
 
     async def take(self) -> None:

@@ -230,7 +230,7 @@ def _append_item(action: Append, reason: str | None, place: dict[str, Any], fate
 
 
 def state_at(ref: Ref, whole: Sequence[Entry], offset: int) -> tuple[Head | None, list[EventRecord]]:
-    """What the journal was once the record at this offset was applied: its head, and the events one could read."""
+    """What the journal was once the record at this offset was applied: its head, and the events that could be read."""
     change: Change = fold(None, [entry for entry in whole if entry.record.offset <= offset], ref.topic)
     # Folded from the beginning, what was deleted or purged on the way is not among the rows any more.
     return change.head, change.rows if exists(change.head) else []

@@ -33,7 +33,7 @@ from everlog.wire.http import segment
 
 
 class RemoteEverlog(Everlog):
-    """A server: journals, tags, documents, queues, and how projections are."""
+    """A server: journals, tags, documents, queues, and the status of projections."""
 
     def __init__(self, address: str, *, token: str | None = None, clock: Clock | None = None) -> None:
         self.config = Config()

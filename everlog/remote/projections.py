@@ -1,4 +1,4 @@
-"""Projections of a server: how they are, and commands for them."""
+"""Projections of a server: their status, and commands for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everlog.wire.projections import CopiesBody, CopyCommand, InstanceBody, Proj
 
 
 class RemoteProjections(Projections):
-    """The projections of a server: how they are, and commands; they run elsewhere. Offsets come as they are shown."""
+    """The projections of a server: their status, and commands; they run elsewhere. Offsets come as they are shown."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire

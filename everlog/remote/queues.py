@@ -126,7 +126,7 @@ class RemoteQueueStore(QueueStore):
                 request.future.set_result(outcome)
 
     async def wait(self, name: str, listener: str, seconds: float) -> bool:
-        """A long poll; a server that is away is no wake-up, and not asked again at once."""
+        """A long poll; a server that does not answer is no wake-up, and is not asked again at once."""
         wait = min(seconds, MAX_WAIT_S)
         parameters: dict[str, Any] = {"seconds": wait, "listener": listener}
         try:

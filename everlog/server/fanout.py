@@ -37,7 +37,7 @@ def _frame(event: TaggedEvent) -> Placed:
 
 
 class _Subscriber:
-    """What waits for one stream; `behind` if it was more than it may be."""
+    """What waits for one stream; `behind` once that was too much."""
 
     def __init__(self) -> None:
         self._waiting: deque[list[Placed] | TimeUuid | EverlogError] = deque()

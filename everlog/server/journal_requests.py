@@ -44,7 +44,7 @@ def journal_url(topic: str, journal_id: str) -> str:
 
 
 async def json_of(request: AnyRequest, kind: type[Any], *, empty: bool = False) -> Any:
-    """The body as this type; with `empty`, nothing at all is the type's default."""
+    """The body as this type; with `empty`, an empty body is the type's default."""
     config = request.app.state.config
     # Text may need six bytes per byte in JSON; appends that exceed their own limit are refused by it.
     limit = 6 * config.journal.max_append_bytes + 64 * 1024

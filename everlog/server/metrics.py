@@ -19,7 +19,7 @@ Labels = Mapping[str, object]
 
 
 class Metric(NamedTuple):
-    """One metric with all its samples; those of a summary have an end of their own to their names."""
+    """One metric with all its samples; those of a summary have suffixes to its name."""
 
     name: str
     kind: str

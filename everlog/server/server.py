@@ -77,7 +77,7 @@ def _settings(config: Config, app: Application) -> uvicorn.Config:
         access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         server_header=False,
-        # Who asks is who is connected: no header may say otherwise.
+        # The caller is the peer of the connection: no header may say otherwise.
         proxy_headers=False,
         limit_concurrency=server.max_connections,
         h11_max_incomplete_event_size=server.max_header_bytes,

@@ -41,7 +41,7 @@ _NOT_SENT_ON = frozenset(
     b"sec-fetch-site sec-fetch-mode sec-fetch-dest everlog-forwarded".split()
 )
 _NOT_SENT_BACK = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"})
-# What a node answers before it looks at the request itself: that it does not know who asks, or is not whom we meant.
+# What a node answers before it looks at the request itself: that it does not know the caller, or is another node.
 _NOT_TAKEN = (401, 403, 421)
 
 Run = Callable[[], Awaitable[Response[Any]]]
@@ -172,7 +172,7 @@ class Nodes:
 
 
 def _hops(request: AnyRequest) -> tuple[int, str | None]:
-    """How often a request was sent on, and to whom last."""
+    """How often a request was sent on, and to which node last."""
     count, _, target = request.headers.get(FORWARDED, "0").partition(" ")
     return (int(count) if count.isdecimal() and len(count) < 3 else MAX_HOPS), target or None
 
@@ -189,7 +189,7 @@ async def routed(request: AnyRequest, group: Workers, uri: str, data: bytes, run
 
 
 def _trusted(config: ServerConfig) -> ssl.SSLContext:
-    """Whom to believe: what the system does, and the certificate that we show ourselves."""
+    """Which certificates to trust: those of the system, and the one that this server shows."""
     context = ssl.create_default_context()
     if config.cert_file is not None:
         context.load_verify_locations(config.cert_file)

@@ -190,7 +190,7 @@ async def get_projection(
     after: Annotated[str | None, QueryParameter(description="Answer when all instances have this position")] = None,
     seconds: Annotated[float, QueryParameter(ge=0, le=MAX_WAIT_S, description="Wait at most this long")] = 30.0,
 ) -> Response[bytes]:
-    """The instances of one projection; which copies of its view there are, and how far what was asked for is."""
+    """The instances of one projection; the copies of its view, and the progress of what was asked for."""
     projections, known = _projections(request), decode(name)
     found = await projections.list(known)
     if not found:

@@ -64,7 +64,7 @@ class FailBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class CancelBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Whose job is not wanted any more."""
+    """The key whose jobs are not wanted any more."""
 
     key: KeyBody
     reason: str | None = None
@@ -88,7 +88,7 @@ class AttemptBody(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JobBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A job as one sees it from outside."""
+    """A job as its callers see it."""
 
     entry: int
     key: Any

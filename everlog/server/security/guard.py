@@ -217,7 +217,7 @@ async def _note_operation(
     principal: Principal,
     action: str | None = None,
 ) -> None:
-    """Before anything is done; the answer ends it (watching.py)."""
+    """Before anything is done; the answer ends it (request_watch.py)."""
     scope: HTTPScope = connection.scope  # type: ignore[assignment]
     target = {"method": scope["method"], "path": scope["path"][:MAX_SHOWN_PATH]}
     if connection.client is not None:
