@@ -41,7 +41,7 @@ from everlog.store.port import Snapshot
 from everlog.tags import tag
 
 if TYPE_CHECKING:
-    from everlog.documents.sync import BlockingDocuments
+    from everlog.documents.sync import SyncDocuments
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class SyncForeignTag(Twin[reader.ForeignTag]):
     live = iterating(reader.ForeignTag.live, 1)
 
 
-class Foreign(Twin[reader.ForeignReader]):
+class SyncForeignReader(Twin[reader.ForeignReader]):
     """Tables that others write."""
 
     events = iterating(reader.ForeignReader.events, 1)
@@ -291,9 +291,9 @@ class SyncEverlog(Twin[api.Everlog]):
         """The events of all journals whose slice is in this range, of topics with `slices = true`."""
         return SyncTag(self._inner.slices(first, last), self._portal)
 
-    def foreign(self) -> Foreign:
+    def foreign(self) -> SyncForeignReader:
         """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[foreign]` says."""
-        return Foreign(self._portal.call(self._inner.foreign()), self._portal)
+        return SyncForeignReader(self._portal.call(self._inner.foreign()), self._portal)
 
     def queue(self, name: str) -> SyncQueue:
         """A work queue; it is made by the first put."""
@@ -304,11 +304,11 @@ class SyncEverlog(Twin[api.Everlog]):
         return SyncWorker(self._portal.call(_worker(self._inner, jobs, concurrency)), self._portal)
 
     @property
-    def documents(self) -> BlockingDocuments:
+    def documents(self) -> SyncDocuments:
         """JSON documents and collections."""
-        from everlog.documents.sync import BlockingDocuments
+        from everlog.documents.sync import SyncDocuments
 
-        return BlockingDocuments(self._inner.documents, self._portal)
+        return SyncDocuments(self._inner.documents, self._portal)
 
     @property
     def config(self) -> Config:

@@ -6,7 +6,7 @@ from everlog.documents.api import Documents
 from everlog.runtime.twin import Twin, blocking, iterating
 
 
-class BlockingDocuments(Twin[Documents]):
+class SyncDocuments(Twin[Documents]):
     """JSON documents and collections."""
 
     put = blocking(Documents.put)
