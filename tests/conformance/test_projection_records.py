@@ -13,7 +13,7 @@ from everlog import Event
 from everlog.config import ProjectionsConfig
 from everlog.errors import InvalidProjection, LogTruncated, StillBehind, UnknownProjection
 from everlog.log.sqlite.log import SqliteReader
-from everlog.projections.api import _passed
+from everlog.projections.projections import _passed
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.port import Desired, KnownProjection, Report
