@@ -14,7 +14,7 @@ from typing import Literal
 from bench.payloads import Payload
 from bench.rounds import Round
 from bench.server_process import Client
-from everlog.documents.documents import Documents
+from everlog.documents.api import Documents
 from everlog.documents.model import DocumentChange, DocumentCommand, DocumentHead, DocumentRow, WriteSettings, decide
 from everlog.documents.paths import DocumentPlace
 

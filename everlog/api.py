@@ -12,7 +12,7 @@ from everlog.config import Config
 from everlog.core.events import EventRecord
 from everlog.core.tag_names import SLICES
 from everlog.core.values import MAX_SEQ_NR, Position
-from everlog.errors import StorageFailed
+from everlog.errors.storage import needs_storage
 from everlog.journal.expiry import ExpireReport
 from everlog.journal.journal import Journal
 from everlog.journal.parts import Parts
@@ -20,7 +20,7 @@ from everlog.journal.quarantine import Quarantine
 from everlog.journal.topic_registry import Retired
 from everlog.pekko.reader import PekkoReader
 from everlog.pipeline.status import Status
-from everlog.projections.projections import Projections
+from everlog.projections.api import Projections
 from everlog.queues.job import JobFunction
 from everlog.queues.port import QueueStore
 from everlog.queues.queue import Queue
@@ -28,7 +28,7 @@ from everlog.queues.worker import Worker
 from everlog.tags.tag import Tag, TagInfo
 
 if TYPE_CHECKING:
-    from everlog.documents.documents import Documents
+    from everlog.documents.api import Documents
 
 
 class Everlog(ABC):
@@ -145,35 +145,31 @@ class Everlog(ABC):
     @property
     def parts(self) -> Parts:
         """The log, the store, and what reads and writes them."""
-        raise _needs_storage()
+        raise needs_storage()
 
     @property
     def quarantine(self) -> Quarantine:
         """Records that could not be applied, and how their journals go on."""
-        raise _needs_storage()
+        raise needs_storage()
 
     async def pekko(self) -> PekkoReader:
         """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[pekko]` says."""
-        raise _needs_storage()
+        raise needs_storage()
 
     async def retire(self, topic: str, *, force: bool = False) -> Retired:
         """Retire a topic whose log is gone or another one, for good: it can be read, and nothing waits for it any more.
 
         `force`: or one whose log is sound, if all of it is in the tables. 'everlog journal copy' saves its journals.
         """
-        raise _needs_storage()
+        raise needs_storage()
 
     async def expire(self, *, day: date | None = None, topics: Collection[str] | None = None) -> ExpireReport:
         """Purge the journals that have expired on this day (today, UTC) or earlier."""
-        raise _needs_storage()
+        raise needs_storage()
 
     async def trim(self) -> dict[tuple[str, int], int]:
         """Remove replicated records from the log as `[log] retention_…` says; how many, by (topic, partition)."""
-        raise _needs_storage()
-
-
-def _needs_storage() -> StorageFailed:
-    return StorageFailed("this needs the log and the store themselves, not a server: open the folder or everlog.toml")
+        raise needs_storage()
 
 
 async def _each(pages: AsyncIterator[list[EventRecord]]) -> AsyncIterator[EventRecord]:

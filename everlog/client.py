@@ -19,7 +19,7 @@ from everlog.core.values import MAX_SEQ_NR, Position
 from everlog.documents.node_status import read_nodes
 from everlog.errors import InvalidConfig, InvalidPosition
 from everlog.journal.expiry import ExpireReport, expire
-from everlog.journal.journal import Journal
+from everlog.journal.journal import LocalJournal
 from everlog.journal.live_events import check_range, current_events, live_events, live_ids
 from everlog.journal.parts import Parts, open_parts
 from everlog.journal.quarantine import Quarantine
@@ -27,7 +27,7 @@ from everlog.journal.retention import trim
 from everlog.journal.topic_registry import Retired, retire, retired_topics
 from everlog.pekko.reader import PekkoReader, open_reader
 from everlog.pipeline.status import Status, read_status
-from everlog.projections.projections import Projections
+from everlog.projections.projections import LocalProjections
 from everlog.queues.factory import open_queues
 from everlog.queues.port import QueueStore
 from everlog.runtime.clock import Clock, SystemClock
@@ -35,7 +35,7 @@ from everlog.runtime.trace import Trace
 from everlog.tags.tag import Tag, TagInfo, Tags
 
 if TYPE_CHECKING:
-    from everlog.documents.documents import Documents
+    from everlog.documents.documents import LocalDocuments
 
 
 class LocalEverlog(Everlog):
@@ -46,13 +46,13 @@ class LocalEverlog(Everlog):
         self._clock = clock or SystemClock()
         self._trace = trace
         self._parts: Parts | None = None
-        self._journals: dict[str, Journal] = {}
+        self._journals: dict[str, LocalJournal] = {}
         self._tags: Tags | None = None
         self._pekko: PekkoReader | None = None
         self._open = AsyncExitStack()
         self._queues: QueueStore | None = None
-        self._documents: Documents | None = None
-        self._projections: Projections | None = None
+        self._documents: LocalDocuments | None = None
+        self._projections: LocalProjections | None = None
 
     async def __aenter__(self) -> Self:
         if self._parts is None:
@@ -65,10 +65,10 @@ class LocalEverlog(Everlog):
             raise RuntimeError("not open: use 'async with everlog.connect(…) as log'")
         return self._parts
 
-    def journal(self, topic: str) -> Journal:
+    def journal(self, topic: str) -> LocalJournal:
         journal = self._journals.get(topic)
         if journal is None:
-            journal = Journal(topic, self.parts)
+            journal = LocalJournal(topic, self.parts)
             keep(self._journals, topic, journal)
         return journal
 
@@ -132,7 +132,7 @@ class LocalEverlog(Everlog):
         return self._queues
 
     @property
-    def documents(self) -> Documents:
+    def documents(self) -> LocalDocuments:
         if self._documents is None:
             from everlog.documents.factory import make_documents
 
@@ -144,9 +144,9 @@ class LocalEverlog(Everlog):
         return Quarantine(self.parts)
 
     @property
-    def projections(self) -> Projections:
+    def projections(self) -> LocalProjections:
         if self._projections is None:
-            self._projections = Projections(self.parts, trace=self._trace)
+            self._projections = LocalProjections(self.parts, trace=self._trace)
         return self._projections
 
     async def status(self, *, after: Position | str | None = None) -> Status:
@@ -157,7 +157,7 @@ class LocalEverlog(Everlog):
         return msgspec.structs.replace(found, nodes=[msgspec.to_builtins(node) for node in nodes])
 
     async def _check_reached(self, position: Position) -> None:
-        """The log ends behind this position, or InvalidPosition."""
+        """Raise InvalidPosition unless the log ends behind this position."""
         journal, log, reach = self.config.journal, self.parts.log, position.offset + 1
         name = journal.topic_prefix + position.topic
         topic = await log.topic(name) if journal.includes(name) else None

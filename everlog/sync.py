@@ -26,7 +26,7 @@ from everlog.core.values import Position
 from everlog.journal import journal as asynchronous
 from everlog.journal import quarantine, snapshots
 from everlog.pekko import reader
-from everlog.projections import projections
+from everlog.projections import api as projections
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.queues import queue as queues
@@ -41,7 +41,7 @@ from everlog.store.port import Snapshot
 from everlog.tags import tag
 
 if TYPE_CHECKING:
-    from everlog.documents.sync import BlockingDocuments
+    from everlog.documents.sync import SyncDocuments
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,11 +304,11 @@ class SyncEverlog(Twin[api.Everlog]):
         return SyncWorker(self._portal.call(_worker(self._inner, jobs, concurrency)), self._portal)
 
     @property
-    def documents(self) -> BlockingDocuments:
+    def documents(self) -> SyncDocuments:
         """JSON documents and collections."""
-        from everlog.documents.sync import BlockingDocuments
+        from everlog.documents.sync import SyncDocuments
 
-        return BlockingDocuments(self._inner.documents, self._portal)
+        return SyncDocuments(self._inner.documents, self._portal)
 
     @property
     def config(self) -> Config:

@@ -70,23 +70,32 @@ async def frames(
     raise AssertionError(f"the stream ended after {len(found)} frames")
 
 
+class _InspectedJournal(RemoteJournal):
+    """Tests put broken records into the log by hand, and look into the tables."""
+
+    __slots__ = ("log_name",)
+
+    def __init__(self, remote: Any, own: Any) -> None:
+        super().__init__(own.topic, remote._wire, remote._clock)
+        self.log_name = own.log_name
+        self.ref = own.ref  # type: ignore[method-assign]
+
+
 class Through:
     """A log whose journals, tags and topics are a server's; what tests do to the store itself stays local."""
 
     def __init__(self, local: Everlog, remote: Everlog) -> None:
         self._local = local
         self._remote = remote
+        self._journals: dict[str, RemoteJournal] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
     def journal(self, topic: str) -> Any:
-        found, own = self._remote.journal(topic), self._local.journal(topic)
-        assert isinstance(found, RemoteJournal)
-        # Tests put broken records into the log by hand, and look into the tables.
-        found.ref = own.ref  # type: ignore[method-assign]
-        found.log_name = own.log_name
-        return found
+        if topic not in self._journals:
+            self._journals[topic] = _InspectedJournal(self._remote, self._local.journal(topic))
+        return self._journals[topic]
 
     def tag(self, name: str) -> Any:
         return self._remote.tag(name)

@@ -17,12 +17,12 @@ from everlog.cli.output import TableRows, encode, moment, plain, progress_bar, s
 from everlog.cli.settings import CliSettings, with_log
 from everlog.cli.status import stop_signals
 from everlog.errors import InvalidOffset, InvalidProjection
+from everlog.projections.api import ProjectionStatus
 from everlog.projections.copies import Copies, CopyRequest, Difference
 from everlog.projections.offsets import Offset, parse
 from everlog.projections.offsets import show as show_offset
 from everlog.projections.port import ANYTHING, Anything, ProjectionDeadLetter
 from everlog.projections.projection import Projection
-from everlog.projections.projections import ProjectionStatus
 
 TYPES = {"text": "STR", "int": "INT", "long": "LNG", "sequence": "SEQ", "uuid": "TBU"}
 

@@ -15,8 +15,8 @@ from everlog.queues.queue import Queue
 
 PAGE = 500
 AT_ONCE = 100
-# A browser waits for the answer: what takes longer is gone on with by the next press of the button.
-ACT_SECONDS = 10.0
+# A browser waits for the answer: the next press of the button goes on with what takes longer.
+MAX_ACTION_S = 10.0
 MAX_REASON = 1000
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ async def _resume_queue(log: Everlog, given: Fields) -> str:
 async def _revive_job(log: Everlog, given: Fields) -> str:
     receipt = await log.queue(given["name"]).revive(_number(given["entry"]))
     if receipt is None:
-        raise InvalidInput(f"{given['name']} has no dead letter {given['entry']}: somebody was quicker")
+        raise InvalidInput(f"{given['name']} has no dead letter {given['entry']}: another operator was quicker")
     return f"{receipt.result.lower()}: job {receipt.entry}"
 
 
@@ -158,16 +158,16 @@ async def _each(
 ) -> str:
     """Do it to all that match, page by page; how many that were, and whether the time was over before the last.
 
-    Each call gets on: the time counts only once something was done.
+    Every call makes progress: the time counts only once something was done.
     """
     now = asyncio.get_running_loop().time
     begun, done = now(), 0
     async for page in pages:
         found = [one for one in page if wanted(one)]
         for at in range(0, len(found), AT_ONCE):
-            if done and now() - begun >= ACT_SECONDS:
-                return f"{done:,} {what} in {ACT_SECONDS:g} s, and there are more that match: do it again to go on"
-            # All of them end before an error is told: none goes on unseen.
+            if done and now() - begun >= MAX_ACTION_S:
+                return f"{done:,} {what} in {MAX_ACTION_S:g} s, and there are more that match: do it again to go on"
+            # All of them end before an error is raised: none goes on unseen.
             ended = await asyncio.gather(*map(do, found[at : at + AT_ONCE]), return_exceptions=True)
             for one in ended:
                 if isinstance(one, BaseException):
@@ -178,7 +178,7 @@ async def _each(
 
 async def _forget_job(log: Everlog, given: Fields) -> str:
     if not await log.queues.execute(given["name"], Forget(_number(given["entry"]))):
-        raise InvalidInput(f"{given['name']} has no dead letter {given['entry']}: somebody was quicker")
+        raise InvalidInput(f"{given['name']} has no dead letter {given['entry']}: another operator was quicker")
     return "dropped"
 
 

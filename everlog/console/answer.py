@@ -5,38 +5,48 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from litestar import Response
 from litestar.exceptions import HTTPException
 from litestar.response import Stream
 
-from everlog.console.access import Visitor, visitor_of
 from everlog.console.console import MAX_STREAMS, Console, ConsolePage, Context, Model
 from everlog.console.problems import Problem, find_problems
-from everlog.console.render import HEADERS, changed, encode, render, url
+from everlog.console.renderer import HEADERS, changed, encode, render, url
 from everlog.errors import (
     EverlogError,
     InvalidInput,
-    JournalHalted,
-    JournalNotFound,
-    QueueNotFound,
     StorageFailed,
-    UnknownProjection,
 )
-from everlog.server.errors import status_of
 from everlog.server.requests import AnyRequest, parameters
+from everlog.server.security.guard import principal_of
+from everlog.wire.errors import status_of
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_S = 15.0
 # While log or store are known not to answer, a page need not find that out by itself.
-OUTAGE_SECONDS = 4.0
-LIVE_SECONDS = 2.0
-CHECKPOINT_SECONDS = 10.0
+OUTAGE_PATIENCE_S = 4.0
+LIVE_INTERVAL_S = 2.0
+CHECKPOINT_INTERVAL_S = 10.0
 WAIT = "The Flow page says which part does not answer. This page comes back with it; nothing is lost meanwhile."
 THEMES = ("light", "dark", "auto")
 THEME_COOKIE = "everlog_theme"
 
 Form = Literal["html", "json", "live"]
+
+
+class Visitor(NamedTuple):
+    """Who asks. `csrf` is what the forms of a page send back; `session`: they logged in, and so can log out."""
+
+    name: str
+    may_act: bool
+    csrf: str
+    session: bool = False
+
+
+def visitor_of(request: AnyRequest) -> Visitor:
+    found = principal_of(request)
+    return Visitor(found.name, found.may("admin"), found.csrf or "", found.session)
 
 
 def form_of_answer(request: AnyRequest) -> Form:
@@ -75,22 +85,14 @@ async def build(page: ConsolePage, console: Console, given: dict[str, str]) -> t
     log = console.log
     context = Context(log, console.sampler, console.operations, given, log.parts.clock.now_ms())
     last = console.sampler.last
-    patience = OUTAGE_SECONDS if last is not None and last.errors else PATIENCE_SECONDS
+    patience = OUTAGE_PATIENCE_S if last is not None and last.errors else PATIENCE_S
     try:
         async with asyncio.timeout(patience):
             return 200, await page.build(context)
     except EverlogError as error:
-        return status_for(error), {"error": {"what": str(error), "remedy": remedy_for(error)}}
+        return status_of(error), {"error": {"what": str(error), "remedy": remedy_for(error)}}
     except TimeoutError:
         return 503, {"error": {"what": f"no answer in {patience:g} s", "remedy": WAIT}}
-
-
-def status_for(error: EverlogError) -> int:
-    if isinstance(error, JournalNotFound | QueueNotFound | UnknownProjection):
-        return 404
-    if isinstance(error, JournalHalted):
-        return 409
-    return 503 if isinstance(error, StorageFailed) and status_of(error) == 500 else status_of(error)
 
 
 def remedy_for(error: EverlogError) -> str:
@@ -169,7 +171,7 @@ async def frames(
     """The live part of a page, whenever it looks different; a checkpoint while it does not."""
     stopping: asyncio.Event = request.app.state.stopping
     loop = asyncio.get_running_loop()
-    last, number, due = "", 0, loop.time() + CHECKPOINT_SECONDS
+    last, number, due = "", 0, loop.time() + CHECKPOINT_INTERVAL_S
     console.streams += 1
     try:
         while not stopping.is_set():
@@ -177,14 +179,14 @@ async def frames(
             values = await view(page, request, console, given, model, fragment=True)
             html = render(values["template"], **values)
             if html != last:
-                last, number, due = html, number + 1, loop.time() + CHECKPOINT_SECONDS
+                last, number, due = html, number + 1, loop.time() + CHECKPOINT_INTERVAL_S
                 frame = {"html": html, "problems": len(values["problems"]), "level": values["level"]}
                 yield f"id: {number}\nevent: fragment\ndata: {encode(frame).decode()}\n\n".encode()
             elif loop.time() >= due:
-                due = loop.time() + CHECKPOINT_SECONDS
+                due = loop.time() + CHECKPOINT_INTERVAL_S
                 yield f"id: {number}\nevent: checkpoint\ndata: {{}}\n\n".encode()
             try:
-                async with asyncio.timeout(LIVE_SECONDS):
+                async with asyncio.timeout(LIVE_INTERVAL_S):
                     await stopping.wait()
             except TimeoutError:
                 continue

@@ -15,11 +15,11 @@ import msgspec
 from everlog.api import Everlog
 from everlog.errors import Busy, EverlogError
 from everlog.pipeline.status import Status
+from everlog.projections.api import ProjectionStatus
 from everlog.projections.copies import is_copy
-from everlog.projections.projections import ProjectionStatus
 
-PATIENCE_SECONDS = 4.0
-PROBE_SECONDS = 3.0
+PATIENCE_S = 4.0
+PROBE_TIMEOUT_S = 3.0
 MAX_QUEUES = 200
 MAX_PROJECTIONS = 500
 
@@ -92,7 +92,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.status is None else self.records - self.status.lag
 
 
-async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observation:
+async def observe(log: Everlog, *, patience: float = PATIENCE_S) -> Observation:
     """Look at all parts, at those that do not need each other at the same time.
 
     Log and store are asked alone first. Nearly all else needs both: while one is away, only what can do without it is
@@ -117,7 +117,7 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_SECONDS) -> Observ
     projections: list[ProjectionStatus] = []
     views: list[ViewSummary] = []
     queues, more = none
-    probe = min(PROBE_SECONDS, patience)
+    probe = min(PROBE_TIMEOUT_S, patience)
     await asyncio.gather(
         ask("log", parts.log.topics, None, probe),
         ask("store", parts.store.statuses, None, probe),
@@ -178,7 +178,7 @@ async def _queues(log: Everlog) -> tuple[list[QueueSummary], int]:
 
 
 async def _summary(log: Everlog, name: str) -> QueueSummary:
-    """On a cluster a queue belongs to the process that uses it: only to look must not make it ours."""
+    """On a cluster a queue belongs to the process that uses it: a mere look must not make this process its owner."""
     if not log.config.embedded and not log.queues.counted(name):
         return QueueSummary(name, 0, 0, 0, 0, False, None, "only the process that has it can count it")
     try:

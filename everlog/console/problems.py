@@ -12,17 +12,17 @@ import msgspec
 
 from everlog.console.observation import Observation, QueueSummary, ViewSummary
 from everlog.pipeline.status import PipelineStatus, Status
-from everlog.projections.projections import ProjectionStatus
+from everlog.projections.api import ProjectionStatus
 
-BEHIND_SECONDS = 30.0
-IDLE_SECONDS = 60.0
-# An owner says how it is three times per lease: this is far beyond, also for clocks that differ a little.
-SILENT_SECONDS = 60.0
+BEHIND_S = 30.0
+IDLE_S = 60.0
+# An owner reports three times per lease: this is far beyond, even for clocks that differ a little.
+SILENT_S = 60.0
 SILENT_LEASES = 3
-# A pipeline that works says so every few seconds, whatever its batches do.
-QUIET_SECONDS = 12.0
+# A pipeline that works reports every few seconds, whatever its batches do.
+QUIET_S = 12.0
 FULL = 10_000
-# How the log's concern about a cluster for trying things begins: that is no fault, or no such cluster were ever well.
+# How the log's concern about a trial cluster begins: there it is no fault, else such a cluster would never be well.
 ONE_BROKER = "there is one broker only"
 
 Level = Literal["bad", "warn"]
@@ -67,7 +67,7 @@ _UNANSWERED = {
     ),
     "tags": ("The views by tag do not answer", "They are in the store: "),
     "projections": ("The projections' offsets cannot be read", "They are in the store: "),
-    "queues": ("The queues do not answer", "Jobs are kept, but nobody can put or claim any. "),
+    "queues": ("The queues do not answer", "Jobs are kept, but none can be put or claimed. "),
 }
 
 
@@ -116,18 +116,19 @@ def _pipeline_state(pipeline: PipelineStatus, status: Status, waiting: str) -> I
     reason = f": {pipeline.last_error}" if pipeline.last_error else ""
     again = "Start it again with `everlog up` or `everlog replicate`: it goes on where it was, and nothing is lost."
     if pipeline.state == "lost":
-        what = f"The pipeline is gone without a word (process {pipeline.pid} on {pipeline.host}){reason}; {waiting}"
+        where = f"process {pipeline.pid} on {pipeline.host}"
+        what = f"The pipeline stopped reporting without shutting down ({where}){reason}; {waiting}"
         yield Problem("pipeline", "bad", what, again, "pipeline")
     elif pipeline.state == "retrying":
         remedy = "It tries again by itself, more and more slowly. Remove the cause; reads stay right meanwhile."
         yield Problem("pipeline", "bad", f"The pipeline fails and tries again{reason}; {waiting}", remedy, "pipeline")
     elif pipeline.state == "stopped" and status.lag:
         yield Problem("pipeline", "warn", f"The pipeline is stopped; {waiting}", again, "pipeline")
-    elif pipeline.state == "running" and (quiet := (status.time_ms - pipeline.updated_ms) / 1000) > QUIET_SECONDS:
+    elif pipeline.state == "running" and (quiet := (status.time_ms - pipeline.updated_ms) / 1000) > QUIET_S:
         what = f"The pipeline has said nothing for {duration(quiet)}; {waiting}"
         where = f"Look whether process {pipeline.pid} on {pipeline.host} still runs and reaches the store. "
         yield Problem("pipeline", "warn", what, where + again, "pipeline")
-    elif (status.lag_seconds or 0) > BEHIND_SECONDS:
+    elif (status.lag_seconds or 0) > BEHIND_S:
         remedy = "If this grows, it needs more cores or fewer others beside it: see batch times and partitions."
         yield Problem("pipeline", "warn", f"The pipeline is behind: {waiting}", remedy, "pipeline")
 
@@ -145,7 +146,7 @@ def _services(status: Status) -> Iterator[Problem]:
 
 
 def find_notes(status: Status | None) -> list[str]:
-    """What is worth knowing, but as somebody wanted it: a cluster of one broker."""
+    """What is worth knowing, but no fault: a cluster of one broker."""
     found = {} if status is None else _concerns(status)
     return [f"{_few(topics)}: {reason}." for reason, topics in found.items() if reason.startswith(ONE_BROKER)]
 
@@ -164,10 +165,10 @@ def _few(names: list[str]) -> str:
 
 
 def is_silent(one: ProjectionStatus, now_ms: int, lease: float) -> bool:
-    """Whether somebody has it who was not heard of for long: its process was killed, or cannot reach the store."""
+    """Whether its owner has not reported for long: its process was killed, or cannot reach the store."""
     if one.owner is None or one.reported_ms is None:
         return False
-    return now_ms - one.reported_ms > 1000 * max(SILENT_SECONDS, SILENT_LEASES * lease)
+    return now_ms - one.reported_ms > 1000 * max(SILENT_S, SILENT_LEASES * lease)
 
 
 def _projection(one: ProjectionStatus, found: Observation) -> Iterator[Problem]:
@@ -197,13 +198,13 @@ def _projection(one: ProjectionStatus, found: Observation) -> Iterator[Problem]:
         )
     elif one.paused and behind and one.lag is not None:
         yield problem("warn", f"is paused; {count(one.lag.events, 'event')} wait", "Resume it when you are ready.")
-    elif one.owner is None and behind and one.lag is not None and one.lag.seconds > IDLE_SECONDS:
+    elif one.owner is None and behind and one.lag is not None and one.lag.seconds > IDLE_S:
         yield problem(
             "warn",
-            f"is run by nobody; {count(one.lag.events, 'event')} wait{_oldest(one.lag.seconds)}",
+            f"is not run by any process; {count(one.lag.events, 'event')} wait{_oldest(one.lag.seconds)}",
             "Start a process with it: `everlog projections run module:app`.",
         )
-    elif one.lag is not None and one.lag.seconds > IDLE_SECONDS and behind:
+    elif one.lag is not None and one.lag.seconds > IDLE_S and behind:
         remedy = "If this grows, make its handler faster, or raise `parallelism` or the number of instances."
         yield problem("warn", f"is behind by {count(one.lag.events, 'event')}{_oldest(one.lag.seconds)}", remedy)
     if one.dead_letters:
@@ -235,10 +236,10 @@ def _queue(one: QueueSummary, now_ms: int) -> Iterator[Problem]:
 
     if one.paused and one.ready:
         yield problem(f"is paused; {count(one.ready, 'job')} ready", "Resume it when you are ready.")
-    elif one.ready and not one.running and age > IDLE_SECONDS:
+    elif one.ready and not one.running and age > IDLE_S:
         remedy = "Start a worker: `everlog work module:app`."
-        yield problem(f"has {count(one.ready, 'job')} ready that nobody takes{_oldest(age)}", remedy)
-    elif one.ready >= FULL and age > IDLE_SECONDS:
+        yield problem(f"has {count(one.ready, 'job')} ready that no worker takes{_oldest(age)}", remedy)
+    elif one.ready >= FULL and age > IDLE_S:
         remedy = "Start more workers or raise their concurrency; look whether a limit of the queue holds them back."
         yield problem(f"is full: {count(one.ready, 'job')} ready{_oldest(age)}", remedy)
     if one.dead:

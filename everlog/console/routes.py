@@ -11,9 +11,8 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter
 from litestar.response import Redirect
 
-from everlog.console.access import visitor_of
 from everlog.console.actions import check_fields
-from everlog.console.answer import THEME_COOKIE, THEMES, answer_page, remedy_for, status_for, view, wants_json
+from everlog.console.answer import THEME_COOKIE, THEMES, answer_page, remedy_for, view, visitor_of, wants_json
 from everlog.console.console import Console, ConsolePage
 from everlog.console.pages.documents import DOCUMENTS
 from everlog.console.pages.flow import FLOW
@@ -24,10 +23,11 @@ from everlog.console.pages.projections import PROJECTIONS
 from everlog.console.pages.queues import QUEUES
 from everlog.console.pages.search import SEARCH
 from everlog.console.pages.tags import TAGS
-from everlog.console.render import HEADERS, STATIC, encode, render, static_file, url
+from everlog.console.renderer import HEADERS, STATIC, encode, render, static_file, url
 from everlog.errors import EverlogError
 from everlog.server.requests import AnyRequest, local_path, parameters
 from everlog.server.security.guard import form_of
+from everlog.wire.errors import status_of
 
 PAGES = [FLOW, JOURNAL, TAGS, PROJECTIONS, QUEUES, DOCUMENTS, PIPELINE, OPERATIONS, SEARCH]
 
@@ -98,7 +98,7 @@ async def act(request: AnyRequest) -> Response[Any]:
 async def _failed(request: AnyRequest, console: Console, back: str, error: EverlogError) -> Response[Any]:
     """An action that did not work out: a page that says why."""
     model = {"error": {"what": str(error), "remedy": remedy_for(error), "back": back}}
-    status = status_for(error)
+    status = status_of(error)
     if wants_json(request):
         return Response(encode(model), status_code=status, media_type="application/json", headers=HEADERS)
     values = await view(OPERATIONS, request, console, {}, model)

@@ -19,9 +19,9 @@ from everlog.console.observation import Observation, observe
 
 logger = logging.getLogger("everlog.console")
 
-EVERY_SECONDS = 5.0
-KEPT_SECONDS = 3600.0
-RATE_SECONDS = 30.0
+SAMPLE_INTERVAL_S = 5.0
+KEPT_S = 3600.0
+RATE_WINDOW_S = 30.0
 POINTS = 90
 MAX_RATED = 200
 
@@ -68,8 +68,8 @@ def sample_of(found: Observation) -> MetricSample:
     )
 
 
-def rate(samples: Sequence[MetricSample], total: str, seconds: float = RATE_SECONDS) -> float | None:
-    """How much a total grew per second in the last seconds; None while nobody can tell.
+def rate(samples: Sequence[MetricSample], total: str, seconds: float = RATE_WINDOW_S) -> float | None:
+    """How much a total grew per second in the last seconds; None while that is unknown.
 
     >>> rate([Sample(0, records=0), Sample(10_000, records=50)], "records")
     5.0
@@ -106,13 +106,15 @@ def series(samples: Sequence[MetricSample], name: str, points: int = POINTS) -> 
 
 
 class Sampler:
-    """Looks at everything now and then; the same look serves all who ask for it at about the same time."""
+    """Looks at everything now and then; the same look serves all callers of about the same time."""
 
-    def __init__(self, log: Everlog, *, every: float = EVERY_SECONDS, kept: float = KEPT_SECONDS) -> None:
+    def __init__(self, log: Everlog, *, every: float = SAMPLE_INTERVAL_S, kept: float = KEPT_S) -> None:
         self._log = log
         self._every = every
         self._samples: deque[MetricSample] = deque(maxlen=max(2, round(kept / every)))
-        self._handled: deque[tuple[int, dict[tuple[str, str], int]]] = deque(maxlen=max(2, round(RATE_SECONDS / every)))
+        self._handled: deque[tuple[int, dict[tuple[str, str], int]]] = deque(
+            maxlen=max(2, round(RATE_WINDOW_S / every))
+        )
         self._looking = asyncio.Lock()
         self._last: Observation | None = None
         self._task: asyncio.Task[None] | None = None
@@ -136,7 +138,7 @@ class Sampler:
             await task
 
     async def latest(self, max_age: float = 1.0) -> Observation:
-        """A look that is not older than so many seconds."""
+        """A look that is not older than `seconds`."""
         async with self._looking:
             now = self._log.parts.clock.now_ms()
             if self._last is None or not 0 <= now - self._last.time_ms <= max_age * 1000:
@@ -149,7 +151,7 @@ class Sampler:
         return self._last
 
     def forget(self) -> None:
-        """Something was done: the next one who asks is to see it."""
+        """Something was done: the next caller must see it."""
         self._last = None
 
     async def take(self) -> None:

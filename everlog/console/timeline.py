@@ -209,7 +209,7 @@ def _record_item(entry: Entry, lost: dict[int, str], view: JournalView, purged: 
     if isinstance(action, Resume):
         skipped = ", ".join(map(str, action.skip))
         return _item("resume", "resume after a halt", **place, detail=f"without offset {skipped}" if skipped else None)
-    return _item("foreign", "record of somebody else", **place)
+    return _item("foreign", "record of another program", **place)
 
 
 def _fate(action: Append, offset: int, view: JournalView, purged: int) -> str:
@@ -230,7 +230,7 @@ def _append_item(action: Append, reason: str | None, place: dict[str, Any], fate
 
 
 def state_at(ref: Ref, whole: Sequence[Entry], offset: int) -> tuple[Head | None, list[EventRecord]]:
-    """What the journal was once the record at this offset was applied: its head, and the events one could read."""
+    """What the journal was once the record at this offset was applied: its head, and the events that could be read."""
     change: Change = fold(None, [entry for entry in whole if entry.record.offset <= offset], ref.topic)
     # Folded from the beginning, what was deleted or purged on the way is not among the rows any more.
     return change.head, change.rows if exists(change.head) else []

@@ -1,4 +1,4 @@
-"""Documents and collections from Python: `log.documents`. The HTTP routes call the same methods."""
+"""Documents and collections on the log and the store: writes, reads, and what was."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import msgspec
 
 from everlog.config import DocumentsConfig
 from everlog.core.values import Position
-from everlog.documents.bodies import body_of, encode_body, plain_body
+from everlog.documents.api import CollectionPage, Document, Documents
+from everlog.documents.bodies import encode_body
 from everlog.documents.completer import Completer
 from everlog.documents.filters.parser import parse_filter
 from everlog.documents.history import DocumentEvent, History
@@ -32,7 +33,7 @@ from everlog.documents.model import (
 from everlog.documents.paths import DocumentPlace, parse_collection, parse_path
 from everlog.documents.port import Batch, DocumentStore, DocumentView, TemplateIndex
 from everlog.documents.publisher import Publisher
-from everlog.documents.query import Explanation, Query, QueryAnswer, QueryLimits, QueryRunner
+from everlog.documents.query import Query, QueryAnswer, QueryLimits, QueryRunner
 from everlog.documents.query_plan import IndexRange
 from everlog.documents.recovery import OutboxRecovery
 from everlog.documents.views import Followers, compile_template
@@ -52,36 +53,6 @@ from everlog.runtime.failpoints import failpoint, pausepoint
 MAX_HEADER = 200
 
 
-class Document(msgspec.Struct, frozen=True):
-    """A stored document or element. `etag` is of the body itself, `revision` of its document or collection."""
-
-    path: str
-    json: str
-    revision: int
-    etag: str
-    created_ms: int
-    modified_ms: int
-
-    @property
-    def body(self) -> Any:
-        return plain_body(self.json)
-
-
-class CollectionPage(msgspec.Struct, frozen=True):
-    """Elements of a collection. `next`: the parameters that lead to the next page."""
-
-    json: str
-    revision: int
-    count: int | None
-    next: dict[str, str] | None = None
-    explanation: Explanation | None = None
-
-    @property
-    def elements(self) -> list[Any]:
-        found: list[Any] = plain_body(self.json)
-        return found
-
-
 class OpenDocuments(NamedTuple):
     """What works once the store is open."""
 
@@ -92,8 +63,12 @@ class OpenDocuments(NamedTuple):
     recovery: OutboxRecovery
 
 
-class Documents:
-    """JSON documents and collections. Every accepted change has a revision, and an event in the log."""
+class LocalDocuments(Documents):
+    """JSON documents and collections, on the log and the store."""
+
+    __slots__ = ("completers", "writers")  # plain attributes, in front of the properties of the base
+    completers: Workers
+    writers: Workers
 
     def __init__(
         self,
@@ -115,7 +90,6 @@ class Documents:
         self._settings = WriteSettings(max_pending=config.max_pending, max_body_bytes=config.max_body_bytes)
 
     async def open(self) -> OpenDocuments:
-        """The parts; the store is opened by the first call."""
         async with self._opening:
             if self._parts is None:
                 store = await self._open_store()
@@ -143,26 +117,6 @@ class Documents:
             await parts.completer.close()
             await parts.store.close()
 
-    async def put(self, /, path: str, body: Any = None, **options: Any) -> WrittenDocument:
-        """Store a document or an element, or begin an empty collection.
-
-        Options of all writes: `if_match`, `if_none_match` (entity tags), `message_id` (a repeat is answered, not
-        repeated), `correlation_id`, `wait=True` (return when the event is out, with its `position` in the log).
-        """
-        return await self.write("put", path, body_of(body), **options)
-
-    async def patch(self, /, path: str, patch: Any, **options: Any) -> WrittenDocument:
-        """Merge into what is stored: null removes a field (RFC 7396)."""
-        return await self.write("patch", path, body_of(patch), **options)
-
-    async def delete(self, /, path: str, **options: Any) -> WrittenDocument:
-        """Delete a document, an element, or a collection with all its elements and indexes."""
-        return await self.write("delete", path, **options)
-
-    async def post(self, /, path: str, body: Any, **options: Any) -> WrittenDocument:
-        """Add an element to a collection; its id is above all ids that were made for it before."""
-        return await self.write("post", path, body_of(body), **options)
-
     async def write(
         self,
         method: Method,
@@ -175,7 +129,6 @@ class Documents:
         correlation_id: str | None = None,
         wait: bool = False,
     ) -> WrittenDocument:
-        """Any of the four; the body is exact JSON."""
         for name, value in (("message id", message_id), ("correlation id", correlation_id)):
             if value is not None and not (0 < len(value) <= MAX_HEADER and value.isprintable()):
                 raise InvalidDocument("invalid-header", f"a {name} has 1 to {MAX_HEADER} printable characters")
@@ -288,10 +241,6 @@ class Documents:
             await (await self.open()).history.last_revision(uri, token)
 
     async def get(self, path: str, *, token: After = None) -> Document:
-        """A document or an element; DocumentNotFound if there is none.
-
-        `token`, here and at all reads: a position in the log that the answer must include.
-        """
         place = parse_path(path)
         if place.kind == "collection":
             raise InvalidDocument("not-a-document", f"{path!r} is a collection: list it")
@@ -304,7 +253,6 @@ class Documents:
     async def list(
         self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
     ) -> CollectionPage:
-        """A page of a collection: `filter`, `sort`, `size`, `max_skip`, `after`, `explain`."""
         uri = parse_collection(path)
         await self._reach(uri, token)
         store = (await self.open()).store
@@ -334,7 +282,6 @@ class Documents:
         )
 
     async def transaction(self, transaction_id: str) -> DocumentTransaction:
-        """One write, by its id; with the `position` of its event, once it is completed."""
         parts = await self.open()
         found = await parts.store.transaction(TransactionId.parse(transaction_id))
         if found is None or found.id != transaction_id:
@@ -344,17 +291,14 @@ class Documents:
         return msgspec.structs.replace(found, position=await parts.history.position(transaction_id))
 
     async def pending(self, path: str, *, limit: int = 100) -> Sequence[DocumentTransaction]:
-        """Accepted writes of a document whose events are not out yet."""
         return await (await self.open()).store.pending(parse_path(path).uri, limit=limit)
 
     async def settle(self, path: str) -> None:
-        """Let the events of all writes before this call get out."""
         await (await self.open()).completer.complete(parse_path(path).uri)
 
     async def history(
         self, path: str, *, after: int = 0, limit: int | None = None, reverse: bool = False, token: After = None
     ) -> AsyncIterator[DocumentEvent]:
-        """The changes of a document, a collection or an element."""
         await self.settle(path)
         history = (await self.open()).history
         found = history.events(parse_path(path), after=after, limit=limit, reverse=reverse, token=token)
@@ -362,13 +306,11 @@ class Documents:
             yield event
 
     async def revision_at(self, path: str, moment: datetime, *, token: After = None) -> int:
-        """The revision that was the newest at a time."""
         await self.settle(path)
         uri = parse_path(path).uri
         return await (await self.open()).history.revision_at(uri, round(moment.timestamp() * 1000), token)
 
     async def at(self, path: str, revision: int, *, token: After = None) -> Any:
-        """The exact body at a revision; for a collection, its elements."""
         await self.settle(path)
         parts, place = await self.open(), parse_path(path)
         if revision > await parts.history.last_revision(place.uri, token):
@@ -378,12 +320,10 @@ class Documents:
         return await parts.history.body_at(place, revision, token)
 
     async def diff(self, path: str, old: int, new: int, *, token: After = None) -> Any:
-        """The merge patch that leads from one revision to another."""
         await self.settle(path)
         return await (await self.open()).history.diff(parse_path(path), old, new, token)
 
     async def feed(self, path: str, *, after: int | None = None) -> AsyncGenerator[DocumentEvent | int, None]:
-        """Changes as they come, after a revision or from now on; a number is a checkpoint: all up to it was given."""
         place, parts = parse_path(path), await self.open()
         start = await parts.history.last_revision(place.uri) if after is None else after
         async with contextlib.aclosing(parts.history.feed(place, after=start)) as items:

@@ -7,13 +7,13 @@ import logging
 import msgspec
 
 from everlog.config import ENVELOPE_BYTES, Config, DocumentsConfig
-from everlog.documents.documents import Documents
+from everlog.documents.documents import LocalDocuments
 from everlog.documents.history import History
 from everlog.documents.port import DocumentStore
 from everlog.documents.publisher import JournalPublisher, Publisher
 from everlog.documents.sqlite.document_store import SqliteDocuments
 from everlog.errors import InvalidConfig
-from everlog.journal.journal import Journal
+from everlog.journal.journal import LocalJournal
 from everlog.journal.parts import Parts
 from everlog.journal.writer import Writer
 from everlog.runtime.trace import Trace
@@ -21,7 +21,7 @@ from everlog.runtime.trace import Trace
 log = logging.getLogger("everlog.documents")
 
 
-def make_documents(parts: Parts, *, trace: Trace | None = None) -> Documents:
+def make_documents(parts: Parts, *, trace: Trace | None = None) -> LocalDocuments:
     """Documents beside the journals of this log."""
     config = fitting(parts.config)
     journal = document_journal(parts)
@@ -37,7 +37,7 @@ def make_documents(parts: Parts, *, trace: Trace | None = None) -> Documents:
     def publisher() -> Publisher:
         return JournalPublisher(journal)
 
-    return Documents(
+    return LocalDocuments(
         config,
         parts.clock,
         open_store,
@@ -58,7 +58,7 @@ def fitting(config: Config) -> DocumentsConfig:
     return msgspec.structs.replace(documents, max_body_bytes=room)
 
 
-def document_journal(parts: Parts) -> Journal:
+def document_journal(parts: Parts) -> LocalJournal:
     """The topic of the events. Its appends may be as large as a body, whatever the limit of others is."""
     config, journal = parts.config, parts.config.journal
     writer = Writer(
@@ -71,4 +71,4 @@ def document_journal(parts: Parts) -> Journal:
         page_size=journal.page_size,
     )
     own = Parts(config, parts.log, parts.store, parts.reader, writer, parts.clock, parts.origin)
-    return Journal(config.documents.topic, own)
+    return LocalJournal(config.documents.topic, own)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from everlog.documents.documents import Documents
+from everlog.documents.api import Documents
 from everlog.runtime.twin import Twin, blocking, iterating
 
 
-class BlockingDocuments(Twin[Documents]):
+class SyncDocuments(Twin[Documents]):
     """JSON documents and collections."""
 
     put = blocking(Documents.put)

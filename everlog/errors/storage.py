@@ -63,6 +63,11 @@ class StorageFailed(EverlogError):
     """A file or a server of the log or the store cannot be used."""
 
 
+def needs_storage() -> StorageFailed:
+    """The error of a call that a client of a server cannot answer."""
+    return StorageFailed("this needs the log and the store themselves, not a server: open the folder or everlog.toml")
+
+
 class DiskFull(StorageFailed):
     """No space is left; free some and repeat the call, nothing was stored."""
 

@@ -15,7 +15,7 @@ import msgspec
 from everlog.core.actions import Purge
 from everlog.core.head import exists
 from everlog.errors import EverlogError, InvalidInput
-from everlog.journal.journal import Journal
+from everlog.journal.journal import LocalJournal
 from everlog.journal.parts import Parts
 from everlog.journal.topic_registry import retired_topics
 from everlog.runtime.service import Service
@@ -42,7 +42,7 @@ async def expire(parts: Parts, *, day: date | None = None, topics: Collection[st
     day = day or datetime.fromtimestamp(now_ms / 1000, UTC).date()
     report = ExpireReport(day, {}, {}, {})
     for topic in await _topics(parts, topics):
-        journal = Journal(topic, parts)
+        journal = LocalJournal(topic, parts)
         try:
             report.purged[topic] = await _purge_expired(journal, day)
             before_ms = now_ms - parts.config.pipeline.marker_days * DAY_MS
@@ -63,7 +63,7 @@ async def _topics(parts: Parts, wanted: Collection[str] | None) -> list[str]:
     return known if wanted is None else [topic for topic in known if topic in wanted]
 
 
-async def _purge_expired(journal: Journal, day: date) -> int:
+async def _purge_expired(journal: LocalJournal, day: date) -> int:
     purged = 0
     async for page in journal.parts.store.expired(journal.log_name, day):
         # Together, so that they share commits.
@@ -71,7 +71,7 @@ async def _purge_expired(journal: Journal, day: date) -> int:
     return purged
 
 
-async def _purge(journal: Journal, journal_id: str, day: date) -> bool:
+async def _purge(journal: LocalJournal, journal_id: str, day: date) -> bool:
     """Ask for the purge, unless the tail says already that it is extended, or purged: then no record is needed."""
     ref = await journal.ref(journal_id)
     assert ref is not None

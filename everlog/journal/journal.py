@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,10 +14,11 @@ from everlog.core.events import Event, EventRecord
 from everlog.core.head import Head, exists
 from everlog.core.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
 from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageFailed, TopicRetired
+from everlog.errors.storage import needs_storage
 from everlog.journal.damaged_log import DamagedLog
 from everlog.journal.parts import Parts, parts_over
 from everlog.journal.reader import Ref, Span
-from everlog.journal.snapshots import Recovered, Snapshots
+from everlog.journal.snapshots import LocalSnapshots, Recovered, Snapshots
 from everlog.journal.topic_registry import find_topic, is_retired, pin_topic
 from everlog.journal.writer import ANSWER_S, LOOK_S, Draft
 from everlog.log.port import LogTopic
@@ -48,20 +50,13 @@ def check_topic(topic: str) -> str:
     return topic
 
 
-class Journal:
+class Journal(ABC):
     """The journals of one topic, by id: `log.journal("orders")`."""
 
-    def __init__(self, topic: str, parts: Parts) -> None:
-        self.topic = check_topic(topic)
-        self.log_name = parts.config.journal.topic_prefix + topic
-        if not parts.config.journal.includes(self.log_name):
-            raise InvalidInput(f"{self.log_name!r} is not one of [journal] topics: add it there")
-        self.parts = parts
-        self.snapshots = Snapshots(self)
-        self._opened: Ref | None = None
-        self._retired = False
-        self._looked = 0.0
+    topic: str
+    snapshots: Snapshots
 
+    @abstractmethod
     async def append(
         self,
         journal_id: str,
@@ -81,19 +76,6 @@ class Journal:
         Events may carry their own seqNrs. With neither, they go wherever the journal ends. `verdict=False` returns
         as soon as the log has the record. After OutcomeUnknown, repeat the call with its `append_id`.
         """
-        draft = Draft(
-            events=[events] if isinstance(events, Event) else list(events),
-            expected=expected,
-            expire_after=expire_after,
-            metadata=metadata,
-            header_metadata=header_metadata,
-            headers=headers,
-        )
-        ref = None if self._retired else self._at_hand(journal_id)
-        if ref is None:
-            ref = await self._ref_to_write(journal_id)
-        appended = await self.parts.writer.append(ref, draft, verdict=verdict, append_id=append_id)
-        return Token(self.topic, ref.partition, appended.offset, range=appended.range)
 
     async def read(
         self,
@@ -116,7 +98,8 @@ class Journal:
             for event in page:
                 yield event
 
-    async def read_pages(
+    @abstractmethod
+    def read_pages(
         self,
         journal_id: str,
         *,
@@ -128,6 +111,119 @@ class Journal:
         strict: bool = False,
     ) -> AsyncIterator[list[EventRecord]]:
         """Like `read`, a list of events at a time."""
+
+    @abstractmethod
+    async def pointer(self, journal_id: str, *, after: After = None, strict: bool = False) -> int | None:
+        """The journal's highest seqNr, also when its events are deleted; None if it does not exist."""
+
+    @abstractmethod
+    async def delete(self, journal_id: str, *, to: int = MAX_SEQ_NR) -> Position | None:
+        """Delete events up to `to`; None, and nothing written, if there is no journal."""
+
+    @abstractmethod
+    async def purge(self, journal_id: str) -> Position:
+        """Remove the journal and its snapshots; a later append starts a new life at seqNr 1."""
+
+    @abstractmethod
+    async def mark(self, journal_id: str, mark_id: str | None = None) -> Position:
+        """Write a record that changes nothing, for those who watch the log."""
+
+    async def recover(self, journal_id: str) -> Recovered:
+        """The newest snapshot, the events after it, and the seqNr that they lead to (0: no journal)."""
+        snapshot = await self.snapshots.load(journal_id)
+        first = 1 if snapshot is None else min(snapshot.seq_nr + 1, MAX_SEQ_NR)
+        pointer = await self.pointer(journal_id)
+        events = self.read(journal_id, from_seq=first, to_seq=max(pointer or 1, first))
+        return Recovered(seq_nr=pointer or 0, snapshot=snapshot, events=events)
+
+    @abstractmethod
+    def keys(self, *, after: After = None) -> AsyncIterator[str]:
+        """The ids of all journals that exist, each once: stored ones, and those only in the tail.
+
+        `after`: only once this position is reached.
+        """
+
+    # What needs the log and the store themselves: a server does not hand these out.
+
+    @property
+    def parts(self) -> Parts:
+        """The log, the store, and what reads and writes them."""
+        raise needs_storage()
+
+    @property
+    def log_name(self) -> str:
+        """The topic's name in the log."""
+        raise needs_storage()
+
+    async def head(self, journal_id: str, *, after: After = None, strict: bool = False) -> Head | None:
+        """Everything known about the journal, as of now."""
+        raise needs_storage()
+
+    async def recent_keys(self, *, after: After = None) -> set[str]:
+        """Ids with un-replicated records; whether they exist is for the fold to say."""
+        raise needs_storage()
+
+    async def ref(self, journal_id: str, *, create: bool = False) -> Ref | None:
+        """The journal's place, or None while its topic does not exist."""
+        raise needs_storage()
+
+
+class LocalJournal(Journal):
+    """The journals of one topic, on the log and the store."""
+
+    __slots__ = ("log_name", "parts")  # plain attributes, in front of the properties of the base
+    log_name: str
+    parts: Parts
+
+    def __init__(self, topic: str, parts: Parts) -> None:
+        self.topic = check_topic(topic)
+        self.log_name = parts.config.journal.topic_prefix + topic
+        if not parts.config.journal.includes(self.log_name):
+            raise InvalidInput(f"{self.log_name!r} is not one of [journal] topics: add it there")
+        self.parts = parts
+        self.snapshots = LocalSnapshots(self)
+        self._opened: Ref | None = None
+        self._retired = False
+        self._looked = 0.0
+
+    async def append(
+        self,
+        journal_id: str,
+        events: Sequence[Event] | Event,
+        *,
+        expected: int | None = None,
+        expire_after: timedelta | None = None,
+        metadata: Any = None,
+        header_metadata: Any = None,
+        headers: Mapping[str, str] | None = None,
+        verdict: bool = True,
+        append_id: str | None = None,
+    ) -> Token:
+        draft = Draft(
+            events=[events] if isinstance(events, Event) else list(events),
+            expected=expected,
+            expire_after=expire_after,
+            metadata=metadata,
+            header_metadata=header_metadata,
+            headers=headers,
+        )
+        ref = None if self._retired else self._at_hand(journal_id)
+        if ref is None:
+            ref = await self._ref_to_write(journal_id)
+        appended = await self.parts.writer.append(ref, draft, verdict=verdict, append_id=append_id)
+        return Token(self.topic, ref.partition, appended.offset, range=appended.range)
+
+    async def read_pages(
+        self,
+        journal_id: str,
+        *,
+        from_seq: int = 1,
+        to_seq: int = MAX_SEQ_NR,
+        limit: int | None = None,
+        reverse: bool = False,
+        after: After = None,
+        strict: bool = False,
+    ) -> AsyncIterator[list[EventRecord]]:
         span = SeqRange(from_seq, to_seq)
         if limit is not None and limit < 1:
             raise InvalidRange(f"limit must be at least 1, not {limit}")
@@ -141,12 +237,10 @@ class Journal:
             yield page
 
     async def pointer(self, journal_id: str, *, after: After = None, strict: bool = False) -> int | None:
-        """The journal's highest seqNr, also when its events are deleted; None if it does not exist."""
         head = await self.head(journal_id, after=after, strict=strict)
         return head.seq_nr if head is not None and exists(head) else None
 
     async def head(self, journal_id: str, *, after: After = None, strict: bool = False) -> Head | None:
-        """Everything known about the journal, as of now."""
         ref = await self.ref(journal_id)
         if ref is None:
             self._position(after)
@@ -154,7 +248,6 @@ class Journal:
         return (await self.parts.reader.view(ref, await self._from_where(journal_id, after, strict))).state
 
     async def delete(self, journal_id: str, *, to: int = MAX_SEQ_NR) -> Position | None:
-        """Delete events up to `to`; None, and nothing written, if there is no journal."""
         SeqNr(to)
         pointer = await self.pointer(journal_id)
         ref = await self.ref(journal_id)
@@ -165,7 +258,6 @@ class Journal:
         return await self._produce(ref, action)
 
     async def purge(self, journal_id: str) -> Position:
-        """Remove the journal and its snapshots; a later append starts a new life at seqNr 1."""
         ref = await self._ref_to_write(journal_id)
         origin = self.parts.origin
         position = await self._produce(ref, Purge(origin=origin.host, version=origin.version))
@@ -173,7 +265,6 @@ class Journal:
         return position
 
     async def mark(self, journal_id: str, mark_id: str | None = None) -> Position:
-        """Write a record that changes nothing, for programs that watch the log."""
         ref = await self._ref_to_write(journal_id)
         origin = self.parts.origin
         action = Mark(id=mark_id or self.parts.clock.new_id(), origin=origin.host, version=origin.version)
@@ -183,19 +274,7 @@ class Journal:
         ack, _ = await self.parts.writer.produce(ref, action)
         return Position(self.topic, ref.partition, ack.offset)
 
-    async def recover(self, journal_id: str) -> Recovered:
-        """The newest snapshot, the events after it, and the seqNr that they lead to (0: no journal)."""
-        snapshot = await self.snapshots.load(journal_id)
-        first = 1 if snapshot is None else min(snapshot.seq_nr + 1, MAX_SEQ_NR)
-        pointer = await self.pointer(journal_id)
-        events = self.read(journal_id, from_seq=first, to_seq=max(pointer or 1, first))
-        return Recovered(seq_nr=pointer or 0, snapshot=snapshot, events=events)
-
     async def keys(self, *, after: After = None) -> AsyncIterator[str]:
-        """The ids of all journals that exist, each once: stored ones, and those only in the tail.
-
-        `after`: only once this position is reached.
-        """
         if await self._open(create=False) is None:
             self._position(after)
             return
@@ -209,7 +288,6 @@ class Journal:
                 yield journal_id
 
     async def recent_keys(self, *, after: After = None) -> set[str]:
-        """Ids with un-replicated records; whether they exist is for the fold to say."""
         position = self._position(after)
         found: set[str] = set()
         ref = await self._open(create=False)
@@ -221,7 +299,6 @@ class Journal:
         return found
 
     async def ref(self, journal_id: str, *, create: bool = False) -> Ref | None:
-        """The journal's place, or None while its topic does not exist."""
         ref = self._at_hand(journal_id)
         if ref is not None:
             return ref

@@ -16,7 +16,7 @@ from everlog.core.head import exists
 from everlog.core.record import Headers, Record
 from everlog.core.values import Position
 from everlog.errors import InvalidInput, JournalNotFound
-from everlog.journal.journal import Journal
+from everlog.journal.journal import LocalJournal
 from everlog.journal.parts import Parts
 from everlog.journal.reader import Ref
 from everlog.store.port import WaitingRecord
@@ -55,7 +55,7 @@ class Quarantine:
     async def list(self, topic: str | None = None) -> AsyncIterator[WaitingItem]:
         """What waits now: stored records, and those that the tail of the log adds or has released again."""
         for name in await self._topics(topic):
-            journal = Journal(name, self._parts)
+            journal = LocalJournal(name, self._parts)
             recent = await journal.recent_keys()
             async for page in self._parts.store.quarantine(journal.log_name):
                 for row in page:
@@ -97,7 +97,7 @@ class Quarantine:
 
     async def _halted(self, topic: str, journal_id: str) -> tuple[Ref, int]:
         """The journal and the offset that halted it."""
-        ref = await Journal(topic, self._parts).ref(journal_id)
+        ref = await LocalJournal(topic, self._parts).ref(journal_id)
         head = None if ref is None else (await self._parts.reader.view(ref)).state
         if ref is not None and head is not None and head.halted_at is not None:
             return ref, head.halted_at

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from everlog.core.codec import check_json_metadata
 from everlog.core.events import EventRecord, encode_payload
@@ -14,9 +17,7 @@ from everlog.errors import InvalidInput, JournalNotFound
 from everlog.store.port import Snapshot
 
 if TYPE_CHECKING:
-    from everlog.journal.journal import After, Journal
-
-import msgspec
+    from everlog.journal.journal import After, LocalJournal
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,42 @@ class Recovered:
     events: AsyncIterator[EventRecord]
 
 
-class Snapshots:
+class Snapshots(ABC):
     """The snapshots of one topic's journals: `log.journal("orders").snapshots`."""
 
-    def __init__(self, journal: Journal) -> None:
+    @abstractmethod
+    async def save(self, journal_id: str, *, seq_nr: int, payload: Any, metadata: Any = None) -> None:
+        """Keep a state. Ten are kept per journal: the same seqNr is overwritten, else the oldest goes."""
+
+    async def load(self, journal_id: str, criteria: Criteria = ANY, *, after: After = None) -> Snapshot | None:
+        """The newest snapshot that fits; those of an earlier life, or beyond the journal, do not count.
+
+        `after`: of the journal as it is once this position is reached.
+        """
+        found = await self.list(journal_id, criteria, after=after)
+        return found[-1] if found else None
+
+    @abstractmethod
+    async def list(self, journal_id: str, criteria: Criteria = ANY, *, after: After = None) -> list[Snapshot]:
+        """All snapshots that fit, oldest first."""
+
+    async def delete(self, journal_id: str, *, seq_nr: int | None = None, criteria: Criteria = ANY) -> int:
+        """Delete the snapshot at `seq_nr`, or all that fit; returns how many there were."""
+        if seq_nr is not None:
+            criteria = Criteria(min_seq_nr=SeqNr(seq_nr), max_seq_nr=seq_nr)
+        return await self._drop(journal_id, criteria)
+
+    @abstractmethod
+    async def _drop(self, journal_id: str, criteria: Criteria) -> int: ...
+
+
+class LocalSnapshots(Snapshots):
+    """The snapshots of one topic's journals, in the store."""
+
+    def __init__(self, journal: LocalJournal) -> None:
         self._journal = journal
 
     async def save(self, journal_id: str, *, seq_nr: int, payload: Any, metadata: Any = None) -> None:
-        """Keep a state. Ten are kept per journal: the same seqNr is overwritten, else the oldest goes."""
         head = await self._head(journal_id)
         if not exists(head):
             raise JournalNotFound(f"there is no journal {journal_id!r}: append to it before you snapshot it")
@@ -80,16 +109,7 @@ class Snapshots:
         slots = parts.config.journal.max_snapshots
         await parts.store.put_snapshot(self._journal.log_name, journal_id, snapshot, slots=slots)
 
-    async def load(self, journal_id: str, criteria: Criteria = ANY, *, after: After = None) -> Snapshot | None:
-        """The newest snapshot that fits; those of an earlier life, or beyond the journal, do not count.
-
-        `after`: of the journal as it is once this position is reached.
-        """
-        found = await self.list(journal_id, criteria, after=after)
-        return found[-1] if found else None
-
     async def list(self, journal_id: str, criteria: Criteria = ANY, *, after: After = None) -> list[Snapshot]:
-        """All snapshots that fit, oldest first."""
         head = await self._head(journal_id, after)
         if head is None or not exists(head):
             return []
@@ -101,10 +121,7 @@ class Snapshots:
         ]
         return sorted(fitting, key=lambda snapshot: (snapshot.seq_nr, snapshot.timestamp))
 
-    async def delete(self, journal_id: str, *, seq_nr: int | None = None, criteria: Criteria = ANY) -> int:
-        """Delete the snapshot at `seq_nr`, or all that fit; returns how many there were."""
-        if seq_nr is not None:
-            criteria = Criteria(min_seq_nr=SeqNr(seq_nr), max_seq_nr=seq_nr)
+    async def _drop(self, journal_id: str, criteria: Criteria) -> int:
         found = [snapshot.seq_nr for snapshot in await self.list(journal_id, criteria)]
         return await self._journal.parts.store.delete_snapshots(self._journal.log_name, journal_id, found)
 

@@ -1,6 +1,6 @@
 """`log.projections`: run them, look at them, tell them what to do. All of it goes through the store.
 
-So commands work from any process, and while nobody runs.
+So commands work from any process, and while no projection runs.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-import msgspec
-
 from everlog.core.values import Position
 from everlog.errors import InvalidInput, InvalidProjection, StillBehind, UnknownProjection
 from everlog.journal.parts import Parts
+from everlog.projections.api import Projections, ProjectionStatus
 from everlog.projections.copies import Copies, Difference, copy_name, is_copy
 from everlog.projections.copy_requests import Errands, RequestKind, ask, withdraw
 from everlog.projections.factory import open_offset_store
@@ -29,40 +28,14 @@ from everlog.projections.source import Lag
 from everlog.projections.source_kinds import source_of
 from everlog.projections.stream_parts import Hub
 from everlog.projections.verify import Counted
-from everlog.projections.view import ProjectionView
 from everlog.runtime.lease import LeaseWatch
 from everlog.runtime.trace import Trace
 
 LOOK_SECONDS = 0.02
 
 
-class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How one instance of a projection is. `lag` is None if its source cannot tell.
-
-    `reported_ms`: when its owner said something last, by that one's clock; it does so three times per lease.
-    """
-
-    name: str
-    key: str
-    state: str
-    paused: bool
-    offset: Offset | None
-    updated_ms: int | None
-    owner: str | None
-    epoch: int
-    handled: int
-    skipped: int
-    restarts: int
-    dead_letters: int
-    failing: str | None
-    attempts: int
-    error: str | None
-    lag: Lag | None
-    reported_ms: int | None = None
-
-
-class Projections:
-    """The projections of a log."""
+class LocalProjections(Projections):
+    """The projections of a log, by way of its offset store."""
 
     def __init__(self, parts: Parts, *, trace: Trace | None = None) -> None:
         self._parts = parts
@@ -72,7 +45,6 @@ class Projections:
         self._hub = Hub()
 
     async def store(self) -> OffsetStore:
-        """Where offsets are kept; opened by the first use."""
         async with self._opening:
             if self._store is None:
                 config, clock = self._parts.config, self._parts.clock
@@ -80,7 +52,6 @@ class Projections:
             return self._store
 
     async def runner(self, *projections: Projection) -> Runner:
-        """What runs these projections, not started yet: it has `start`, `stop` and `status`."""
         await self.store()
         return self._runner(*projections)
 
@@ -100,10 +71,6 @@ class Projections:
 
     @asynccontextmanager
     async def run(self, *projections: Projection) -> AsyncIterator[Runner]:
-        """Run them as long as the block lasts: `async with log.projections.run(carts): ...`.
-
-        Rebuilds and verifications that others ask for are done here, too: they need the handlers.
-        """
         async with await self.runner(*projections) as runner:
             assert self._store is not None
             lease, clock = self._parts.config.projections.lease_s, self._parts.clock
@@ -113,16 +80,13 @@ class Projections:
     # Looking
 
     async def list(self, name: str | None = None) -> list[ProjectionStatus]:
-        """All instances that ever ran here, or those of one projection."""
         name = name if name is None else await self._current(name)
         return [await self._status(one) for one in await (await self.store()).known(name)]
 
     async def get(self, name: str, key: str | None = None) -> ProjectionStatus:
-        """One instance. The key may be left out if the projection has only one."""
         return await self._status(await self._known(name, key))
 
     async def offset(self, name: str, key: str | None = None) -> Offset | None:
-        """The stored offset."""
         return (await self._known(name, key)).offset
 
     async def _current(self, name: str) -> str:
@@ -186,11 +150,9 @@ class Projections:
     async def set(
         self, name: str, key: str | None, offset: Offset, *, expected: Offset | Anything | None = ANYTHING
     ) -> None:
-        """Go on after this offset; with `expected`, only if it is that one now (else OffsetConflict)."""
         await self._set(await self._id(name, key), offset, expected)
 
     async def clear(self, name: str, key: str | None = None, *, expected: Offset | Anything | None = ANYTHING) -> None:
-        """Begin at the beginning of the source."""
         await self._set(await self._id(name, key), None, expected)
 
     async def _set(self, identity: ProjectionId, offset: Offset | None, expected: Offset | Anything | None) -> None:
@@ -198,11 +160,9 @@ class Projections:
         self._hub.forget(identity)
 
     async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
-        """Handle nothing until `resume`; with `wait`, come back only when its owner obeys (else StillBehind)."""
         await self._pause(name, key, True, wait)
 
     async def resume(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
-        """Go on."""
         await self._pause(name, key, False, wait)
 
     async def _pause(self, name: str, key: str | None, paused: bool, wait: float | None) -> None:
@@ -228,7 +188,6 @@ class Projections:
             raise StillBehind(f"{identity}: its owner has not followed within {seconds:g} s; it will") from error
 
     async def skip(self, name: str, key: str | None = None, *, offset: str | None = None) -> str:
-        """Leave out the envelope that is failing now, or the one at this offset; it becomes a dead letter."""
         known = await self._known(name, key)
         wanted = known.report.failing if offset is None else offset
         if wanted is None:
@@ -241,24 +200,20 @@ class Projections:
     async def dead_letters(
         self, name: str, key: str | None = None, *, limit: int = 1000
     ) -> Sequence[ProjectionDeadLetter]:
-        """Envelopes that were given up, oldest first."""
         current = await self._current(name)
         if not await (await self.store()).known(current):
             raise UnknownProjection(name)
         return await (await self.store()).dead_letters(current, key, limit=limit)
 
     async def replay(self, name: str, key: str | None = None, *, offset: str | None = None) -> int:
-        """Let the owner handle dead letters again, all or one; how many it will."""
         return await (await self.store()).request_replay(await self._id(name, key), offset)
 
     async def forget(self, name: str, key: str | None = None, *, offset: str | None = None) -> int:
-        """Drop dead letters, all or one; how many."""
         return await (await self.store()).drop_letters(await self._id(name, key), offset)
 
     # Copies
 
     async def copies(self, name: str) -> Copies:
-        """Which copies of a view there are, and which one is read."""
         return await (await self.store()).copies(name)
 
     async def rebuild(
@@ -269,11 +224,6 @@ class Projections:
         told: TellProgress | None = None,
         follow: bool = False,
     ) -> int:
-        """Fill a second copy of a view beside the running one; its number. `switch` makes it the one that is read.
-
-        `create`: statements that make tables which shall look different from now on; the others are made as they are.
-        `told(handled, waiting)` is called now and then. `follow`: keep it up to date until somebody switches.
-        """
         store = await self.store()
         rebuild = Rebuild(store, projection, lag=self._lag)
         if not await store.known(await self._current(projection.name)):
@@ -283,26 +233,18 @@ class Projections:
         return number
 
     async def switch(self, name: str, *, back: bool = False) -> Copies:
-        """Read the copy that was filled from now on, or with `back` the one before; runners follow."""
         return await switch(await self.store(), name, back=back)
 
     async def abort(self, name: str) -> Copies:
-        """Drop the copy that is being built."""
         return await abort(await self.store(), name)
 
     async def request_rebuild(self, name: str) -> Copies:
-        """Let whoever runs the projection fill a second copy of its view, and keep it up to date until `switch`.
-
-        It needs the handler's code, so it begins when a process with the projection runs. `copies` says how far it is.
-        """
         return await self._ask(name, "rebuild")
 
     async def request_verify(self, name: str) -> Copies:
-        """Let whoever runs the projection count its view again; `copies` says how far it is, and what was found."""
         return await self._ask(name, "verify")
 
     async def check_view(self, name: str) -> Sequence[KnownProjection]:
-        """The instances of a projection, which may have copies; of what never ran, and of a copy, nobody knows any."""
         known = await (await self.store()).known(await self._current(name))
         if is_copy(name) or not known:
             raise UnknownProjection(name)
@@ -315,14 +257,9 @@ class Projections:
         return await ask(await self.store(), name, kind, self._parts.clock.now_ms())
 
     async def cancel_verify(self, name: str) -> Copies:
-        """Stop a verification that was asked for, or forget what the last one found."""
         return await withdraw(await self.store(), name, "verify")
 
     async def verify(self, projection: Projection, *tables: str, told: Counted | None = None) -> Sequence[Difference]:
-        """Count a view again from the beginning, into a copy, and compare tables of it: these, or all declared ones.
-
-        On Cassandra the projection is paused meanwhile. `told(handled, total)` is called now and then.
-        """
         store = await self.store()
         names = tables or projection.tables
         if not names:
@@ -340,12 +277,7 @@ class Projections:
 
     # Reading one's own writes
 
-    def view(self, name: str) -> ProjectionView:
-        """The view that a projection fills in the store."""
-        return ProjectionView(self, name)
-
     async def wait(self, name: str, token: Position | str, *, seconds: float | None = 30.0) -> None:
-        """Until all keys have passed what this token stands for, filtered events included (else StillBehind)."""
         position = Position.parse(token) if isinstance(token, str) else token
         place = (position.topic, position.partition)
         try:

@@ -8,7 +8,7 @@ from everlog.core.values import Position
 from everlog.projections.port import View
 
 if TYPE_CHECKING:
-    from everlog.projections.projections import Projections
+    from everlog.projections.api import Projections
 
 
 class ProjectionView:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import datetime
-from typing import Any
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import msgspec
 
 from everlog.core.values import Position
+from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.bodies import decode_body, encode_body
-from everlog.documents.documents import CollectionPage, Document, Documents
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus
@@ -21,62 +21,28 @@ from everlog.documents.paths import parse_path
 from everlog.documents.port import DocumentView, TemplateIndex
 from everlog.documents.query import Explanation, Query
 from everlog.errors import (
-    DocumentConflict,
-    DocumentNotFound,
-    EverlogError,
     InvalidDocument,
-    MessageReused,
-    MissingExtra,
-    PreconditionFailed,
-    QueryLimited,
     StorageFailed,
-    TooManyPending,
     Unreachable,
     WriteUnfinished,
 )
 from everlog.journal.journal import After
-from everlog.remote.connection import refusal
+from everlog.remote.connection import Wire
 from everlog.runtime.clock import Clock
 from everlog.wire.http import POSITION
 
-try:
+if TYPE_CHECKING:
     import httpx
-except ImportError as error:
-    raise MissingExtra("server") from error
 
-_REFUSALS = {
-    404: DocumentNotFound,
-    409: DocumentConflict,
-    412: PreconditionFailed,
-    422: MessageReused,
-    429: TooManyPending,
-}
 _index_items = tuple[IndexSortItem, ...]
 
 
 class RemoteDocuments(Documents):
     """The documents of a server."""
 
-    def __init__(self, http: httpx.AsyncClient, clock: Clock) -> None:
-        self._http = http
+    def __init__(self, wire: Wire, clock: Clock) -> None:
+        self._wire = wire
         self._clock = clock
-
-    async def close(self) -> None:
-        """Nothing of its own."""
-
-    async def _send(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Any = ..., **options: Any
-    ) -> httpx.Response:
-        """A request; refusals are raised as here."""
-        if body is not ...:
-            options["content"] = encode_body(body)
-        try:
-            answer = await self._http.request(method, url, headers=headers, **options)
-        except httpx.TransportError as error:
-            raise Unreachable(f"the server at {self._http.base_url} does not answer: {error}") from error
-        if answer.is_error:
-            raise _refusal(answer)
-        return answer
 
     async def write(
         self,
@@ -102,8 +68,8 @@ class RemoteDocuments(Documents):
         headers = {name: value for name, value in given.items() if value is not None}
         bodiless = method == "delete" or (body is None and parse_path(path).kind == "collection")
         try:
-            answer = await self._send(
-                method.upper(), _content(path), headers=headers, **({} if bodiless else {"body": body})
+            answer = await self._wire.send(
+                method.upper(), _content(path), headers=headers, content=None if bodiless else encode_body(body)
             )
         except Unreachable as error:
             raise WriteUnfinished(f"{path}: {error}: repeat it with its message id", message_id=message) from error
@@ -120,7 +86,7 @@ class RemoteDocuments(Documents):
     async def get(self, path: str, *, token: After = None) -> Document:
         if parse_path(path).kind == "collection":
             raise InvalidDocument("not-a-document", f"{path!r} is a collection: list it")
-        answer = await self._send("GET", _content(path, token=token))
+        answer = await self._wire.send("GET", _content(path, token=token))
         return Document(path, answer.text, _revision(answer), answer.headers["etag"], 0, 0)
 
     async def list(
@@ -137,7 +103,7 @@ class RemoteDocuments(Documents):
         }
         if parse_path(path).kind != "collection":
             raise InvalidDocument("not-a-collection", f"{path!r} is no collection: the path of one ends with '~'")
-        answer = await self._send("GET", _content(path, token=token, **given))
+        answer = await self._wire.send("GET", _content(path, token=token, **given))
         found = decode_body(answer.content)
         link = found.get("_links", {}).get("next", {}).get("href")
         explained = found.get("explain")
@@ -151,59 +117,56 @@ class RemoteDocuments(Documents):
         )
 
     async def create_index(self, path: str, new: IndexNew) -> Index:
-        answer = await self._send("POST", f"/hyper-storage/indexes/{_segment(path)}", body=msgspec.to_builtins(new))
+        answer = await self._wire.send("POST", f"/hyper-storage/indexes/{_segment(path)}", body=new)
         return await self.index(path, answer.json()["indexId"])
 
     async def index(self, path: str, index_id: str) -> Index:
-        answer = await self._send("GET", f"/hyper-storage/indexes/{_segment(path)}/{_segment(index_id)}")
+        answer = await self._wire.send("GET", f"/hyper-storage/indexes/{_segment(path)}/{_segment(index_id)}")
         return _index(answer.json())
 
     async def indexes(self, path: str) -> Sequence[Index]:
-        answer = await self._send("GET", f"/hyper-storage/indexes/{_segment(path)}")
+        answer = await self._wire.send("GET", f"/hyper-storage/indexes/{_segment(path)}")
         return [_index(one) for one in answer.json()["_embedded"]["els"]]
 
     async def delete_index(self, path: str, index_id: str) -> None:
-        await self._send("DELETE", f"/hyper-storage/indexes/{_segment(path)}/{_segment(index_id)}")
+        await self._wire.send("DELETE", f"/hyper-storage/indexes/{_segment(path)}/{_segment(index_id)}")
 
     async def put_view(self, path: str, template: str, condition: str | None = None) -> DocumentView:
         body = {"template_uri": template, "filter": condition}
-        return _view((await self._send("PUT", f"/hyper-storage/views/{_segment(path)}", body=body)).json())
+        return _view((await self._wire.send("PUT", f"/hyper-storage/views/{_segment(path)}", body=body)).json())
 
     async def view(self, path: str) -> DocumentView:
-        return _view((await self._send("GET", f"/hyper-storage/views/{_segment(path)}")).json())
+        return _view((await self._wire.send("GET", f"/hyper-storage/views/{_segment(path)}")).json())
 
     async def delete_view(self, path: str) -> None:
-        await self._send("DELETE", f"/hyper-storage/views/{_segment(path)}")
+        await self._wire.send("DELETE", f"/hyper-storage/views/{_segment(path)}")
 
     async def put_template_index(self, index_id: str, template: str, new: IndexNew) -> TemplateIndex:
-        body = {"template_uri": template, "sort_by": msgspec.to_builtins(new.sort_by), "filter": new.filter_by}
-        await self._send("PUT", f"/hyper-storage/template-indexes/{_segment(index_id)}", body=body)
+        body = {"template_uri": template, "sort_by": new.sort_by, "filter": new.filter_by}
+        await self._wire.send("PUT", f"/hyper-storage/template-indexes/{_segment(index_id)}", body=body)
         return await self.template_index(index_id)
 
     async def template_index(self, index_id: str) -> TemplateIndex:
-        answer = await self._send("GET", f"/hyper-storage/template-indexes/{_segment(index_id)}")
+        answer = await self._wire.send("GET", f"/hyper-storage/template-indexes/{_segment(index_id)}")
         found = answer.json()
         template = found.pop("template_uri")
         return TemplateIndex(index_id, template, encode_body(found))
 
     async def delete_template_index(self, index_id: str) -> None:
-        await self._send("DELETE", f"/hyper-storage/template-indexes/{_segment(index_id)}")
-
-    async def build_indexes(self) -> int:
-        raise StorageFailed("the server builds its indexes by itself")
+        await self._wire.send("DELETE", f"/hyper-storage/template-indexes/{_segment(index_id)}")
 
     async def transaction(self, transaction_id: str) -> DocumentTransaction:
-        answer = await self._send("GET", f"/hyper-storage/transactions/{_segment(transaction_id)}")
+        answer = await self._wire.send("GET", f"/hyper-storage/transactions/{_segment(transaction_id)}")
         return _transaction(answer.json())
 
     async def pending(self, path: str, *, limit: int = 100) -> Sequence[DocumentTransaction]:
-        url = httpx.URL("/hyper-storage/transactions", params={"path": path, "incomplete": "1"})
-        answer = await self._send("GET", str(url))
+        params = {"path": path, "incomplete": "1"}
+        answer = await self._wire.send("GET", "/hyper-storage/transactions", params=params)
         return [_transaction(one) for one in answer.json()["_embedded"]["els"]][:limit]
 
     async def settle(self, path: str) -> None:
         """Asking for the past makes the server finish what is under way."""
-        await self._send("GET", f"{_content(path)}?history&size=1")
+        await self._wire.send("GET", f"{_content(path)}?history&size=1")
 
     async def history(
         self, path: str, *, after: int = 0, limit: int | None = None, reverse: bool = False, token: After = None
@@ -213,7 +176,7 @@ class RemoteDocuments(Documents):
             size = 1000 if left is None or left > 1000 else left
             kind = "reverse" if reverse else ""
             url = _content(path, history=kind, size=size, after=after, token=token)
-            answer = await self._send("GET", url)
+            answer = await self._wire.send("GET", url)
             events = [_event(one) for one in decode_body(answer.content)["_embedded"]["els"]]
             for event in events:
                 yield event
@@ -226,43 +189,23 @@ class RemoteDocuments(Documents):
             after = events[-1].revision
 
     async def revision_at(self, path: str, moment: datetime, *, token: After = None) -> int:
-        return _revision(await self._send("GET", _content(path, at=moment.isoformat(), token=token)))
+        return _revision(await self._wire.send("GET", _content(path, at=moment.isoformat(), token=token)))
 
     async def at(self, path: str, revision: int, *, token: After = None) -> Any:
-        found = decode_body((await self._send("GET", _content(path, at=revision, token=token))).content)
+        found = decode_body((await self._wire.send("GET", _content(path, at=revision, token=token))).content)
         return found["_embedded"]["els"] if parse_path(path).kind == "collection" else found
 
     async def diff(self, path: str, old: int, new: int, *, token: After = None) -> Any:
-        return decode_body((await self._send("GET", _content(path, diff=f"{old},{new}", token=token))).content)
+        return decode_body((await self._wire.send("GET", _content(path, diff=f"{old},{new}", token=token))).content)
 
     async def feed(self, path: str, *, after: int | None = None) -> AsyncGenerator[DocumentEvent | int, None]:
         """Ends with Unreachable when the connection does: go on behind the last revision."""
-        headers = {} if after is None else {"Last-Event-ID": str(after)}
-        try:
-            async with self._http.stream("GET", f"{_content(path)}?feed", headers=headers, timeout=None) as answer:
-                if answer.is_error:
-                    await answer.aread()
-                    raise _refusal(answer)
-                async with contextlib.aclosing(_messages(answer)) as messages:
-                    async for message in messages:
-                        if message["event"] == "checkpoint":
-                            yield int(message["id"])
-                        else:
-                            yield _event(decode_body(message["data"]))
-        except httpx.TransportError as error:
-            raise Unreachable(f"the feed of {path} was cut: {error}") from error
-
-
-async def _messages(answer: httpx.Response) -> AsyncGenerator[dict[str, str], None]:
-    """Server-sent events, field by field."""
-    message: dict[str, str] = {}
-    async for line in answer.aiter_lines():
-        if line:
-            name, _, value = line.partition(": ")
-            message[name] = value
-        elif message:
-            yield message
-            message = {}
+        last = None if after is None else str(after)
+        async with contextlib.aclosing(
+            self._wire.events(_content(path), {"feed": ""}, last=last, patience=None)
+        ) as frames:
+            async for frame in frames:
+                yield int(frame.id) if frame.event == "checkpoint" else _event(decode_body(frame.data))
 
 
 def _segment(text: str) -> str:
@@ -287,7 +230,7 @@ def _revision(answer: httpx.Response) -> int:
 
 def _next(link: str) -> dict[str, str]:
     """What leads to the next page: of two, the token is the newer."""
-    given = dict(httpx.URL(link).params)
+    given = dict(parse_qsl(urlsplit(link).query, keep_blank_values=True))
     return {"after": given["after"]} if "after" in given else {"filter": given["filter"]}
 
 
@@ -334,23 +277,3 @@ def _event(found: dict[str, Any]) -> DocumentEvent:
         body=found["body"],
         position=Position.parse(found["position"]),
     )
-
-
-def _refusal(answer: httpx.Response) -> EverlogError:
-    """The error that the server meant."""
-    try:
-        found = answer.json()
-        code, text = str(found["code"]), str(found["description"])
-    except (ValueError, KeyError, TypeError):
-        return StorageFailed(f"{answer.url} answers {answer.status_code} without a reason: is it an Everlog server?")
-    facts = found.get("extra") or {}
-    status = answer.status_code
-    if status == 504 and code == "request_timeout":
-        return WriteUnfinished(text, message_id=facts.get("messageId", ""), transaction_id=facts.get("transactionId"))
-    if status == 504:
-        return QueryLimited(code, text)
-    if status == 422 and code != "message-id-reused":
-        return InvalidDocument(code, text, **facts)
-    if status in _REFUSALS:
-        return _REFUSALS[status](code, text, **facts)
-    return refusal(status, found)

@@ -14,12 +14,12 @@ from everlog.core.bounded_map import keep
 from everlog.core.events import EventRecord
 from everlog.core.tag_names import SLICES, check_tag
 from everlog.core.values import MAX_SEQ_NR, Position
-from everlog.documents.documents import Documents
+from everlog.documents.api import Documents
 from everlog.errors import InvalidRange, StorageFailed
 from everlog.journal.journal import Journal
 from everlog.journal.live_events import check_range, current_events
 from everlog.pipeline.status import Status
-from everlog.projections.projections import Projections
+from everlog.projections.api import Projections
 from everlog.queues.port import QueueStore
 from everlog.remote.connection import Wire, open_client
 from everlog.remote.documents import RemoteDocuments
@@ -33,7 +33,7 @@ from everlog.wire.http import segment
 
 
 class RemoteEverlog(Everlog):
-    """A server: journals, tags, documents, queues, and how projections are."""
+    """A server: journals, tags, documents, queues, and the status of projections."""
 
     def __init__(self, address: str, *, token: str | None = None, clock: Clock | None = None) -> None:
         self.config = Config()
@@ -41,7 +41,7 @@ class RemoteEverlog(Everlog):
         self._http = open_client(address, token)
         self._wire = Wire(self._http)
         self._journals: dict[str, Journal] = {}
-        self._documents = RemoteDocuments(self._http, self._clock)
+        self._documents = RemoteDocuments(self._wire, self._clock)
         self._queues: RemoteQueueStore | None = None
 
     async def close(self) -> None:

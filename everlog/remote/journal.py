@@ -12,11 +12,9 @@ import msgspec
 
 from everlog.core.duration import ExpireAfter
 from everlog.core.events import Event, EventRecord, encode_payload
-from everlog.core.head import Head
 from everlog.core.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
-from everlog.errors import Conflict, JournalNotFound, OutcomeUnknown, StorageFailed, Unreachable
+from everlog.errors import Conflict, JournalNotFound, OutcomeUnknown, Unreachable
 from everlog.journal.journal import After, Journal, Token, check_topic
-from everlog.journal.reader import Ref
 from everlog.journal.snapshots import ANY, Criteria, Snapshots
 from everlog.journal.writer import Draft, check_draft
 from everlog.remote.connection import Wire
@@ -78,7 +76,7 @@ class RemoteJournal(Journal):
         return await self._post(journal_id, body, expected, verdict, append_id)
 
     async def _append_anywhere(self, journal_id: str, body: dict[str, Any], verdict: bool) -> Token:
-        """Wherever the journal ends. What its seqNr was is the expectation: so a repetition is stored once."""
+        """Append where the journal ends. The seqNr that it had is the expectation, so a repetition is stored once."""
         name = journal_id
         await self._turns.take(name)
         try:
@@ -165,9 +163,6 @@ class RemoteJournal(Journal):
             return None
         return int(answer.json()["seq_nr"])
 
-    async def head(self, journal_id: str, *, after: After = None, strict: bool = False) -> Head | None:
-        raise StorageFailed("a server does not give out heads: ask for the pointer")
-
     async def delete(self, journal_id: str, *, to: int = MAX_SEQ_NR) -> Position | None:
         try:
             answer = await self._wire.send("DELETE", self.url(journal_id), params={"to": int(SeqNr(to))})
@@ -190,12 +185,6 @@ class RemoteJournal(Journal):
             async for line in lines:
                 yield msgspec.json.decode(line)
 
-    async def recent_keys(self, *, after: After = None) -> set[str]:
-        raise StorageFailed("a server does not say which journals are only in the log")
-
-    async def ref(self, journal_id: str, *, create: bool = False) -> Ref | None:
-        raise StorageFailed("a server does not say where journals are in the log")
-
 
 def _append_body(draft: Draft) -> dict[str, Any]:
     events = []
@@ -217,26 +206,23 @@ class RemoteSnapshots(Snapshots):
     """The snapshots of one topic's journals at a server."""
 
     def __init__(self, journal: RemoteJournal, wire: Wire) -> None:
-        super().__init__(journal)
-        self._remote = journal
+        self._journal = journal
         self._wire = wire
 
     async def save(self, journal_id: str, *, seq_nr: int, payload: Any, metadata: Any = None) -> None:
         kind, data = encode_payload(payload)
         shown = msgspec.Raw(data.encode()) if kind == "json" and isinstance(data, str) else data
         body = {"payload": shown, "payload_type": kind, "metadata": metadata}
-        await self._wire.send("PUT", self._remote.url(journal_id, f"/snapshots/{SeqNr(seq_nr)}"), body=body)
+        await self._wire.send("PUT", self._journal.url(journal_id, f"/snapshots/{SeqNr(seq_nr)}"), body=body)
 
     async def list(self, journal_id: str, criteria: Criteria = ANY, *, after: After = None) -> list[Snapshot]:
         params = {**_fitting(criteria), "after": None if after is None else str(after)}
-        answer = await self._wire.send("GET", self._remote.url(journal_id, "/snapshots"), params=params)
+        answer = await self._wire.send("GET", self._journal.url(journal_id, "/snapshots"), params=params)
         raw = msgspec.json.decode(answer.content, type=_Snapshots)
         return [snapshot_of(one) for one in raw.snapshots]
 
-    async def delete(self, journal_id: str, *, seq_nr: int | None = None, criteria: Criteria = ANY) -> int:
-        if seq_nr is not None:
-            criteria = Criteria(min_seq_nr=SeqNr(seq_nr), max_seq_nr=seq_nr)
-        url = self._remote.url(journal_id, "/snapshots")
+    async def _drop(self, journal_id: str, criteria: Criteria) -> int:
+        url = self._journal.url(journal_id, "/snapshots")
         return int((await self._wire.send("DELETE", url, params=_fitting(criteria))).json()["dropped"])
 
 

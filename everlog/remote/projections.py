@@ -1,4 +1,4 @@
-"""Projections of a server: how they are, and commands for them."""
+"""Projections of a server: their status, and commands for them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 
 from everlog.core.values import Position
-from everlog.errors import StorageFailed
+from everlog.errors import InvalidProjection
+from everlog.projections.api import Projections, ProjectionStatus
 from everlog.projections.copies import Copies
-from everlog.projections.offsets import Offset
-from everlog.projections.projections import Projections, ProjectionStatus
 from everlog.projections.source import Lag
 from everlog.remote.connection import Wire
 from everlog.wire.http import segment
@@ -18,7 +17,7 @@ from everlog.wire.projections import CopiesBody, CopyCommand, InstanceBody, Proj
 
 
 class RemoteProjections(Projections):
-    """The projections of a server: how they are, and commands; they run elsewhere. Offsets come as they are shown."""
+    """The projections of a server: their status, and commands; they run elsewhere. Offsets come as they are shown."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -34,13 +33,10 @@ class RemoteProjections(Projections):
             found = await self.list(name)
             if len(found) != 1:
                 keys = ", ".join(one.key for one in found[:10])
-                raise StorageFailed(f"the projection {name} has the keys {keys}: name one")
+                raise InvalidProjection(f"the projection {name} has the keys {keys}: name one")
             return found[0]
         answer = await self._wire.send("GET", f"/projections/{segment(name)}/{segment(key)}")
         return _status(msgspec.json.decode(answer.content, type=InstanceBody))
-
-    async def offset(self, name: str, key: str | None = None) -> Offset | None:
-        return (await self.get(name, key)).offset
 
     async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
         await self._command(name, key, "pause", {"wait": wait})
@@ -84,12 +80,6 @@ class RemoteProjections(Projections):
         known = key if key is not None else (await self.get(name)).key
         url = f"/projections/{segment(name)}/{segment(known)}/{what}"
         return (await self._wire.send("POST", url, body=body)).json()
-
-    async def store(self) -> Any:
-        raise StorageFailed("projections run where the store is; a server shows them and passes commands on")
-
-    async def close(self) -> None:
-        """Nothing of its own."""
 
 
 def _status(body: InstanceBody) -> ProjectionStatus:

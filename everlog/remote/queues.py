@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from everlog.errors import AnswerLost, EverlogError, MissingExtra, QueueNotFound, StorageFailed, Unreachable
+from everlog.errors import AnswerLost, EverlogError, MissingExtra, QueueNotFound, Unreachable
 from everlog.queues.declaration import Declaration
 from everlog.queues.operations import READS, Operation, Put, QueueAnswer
 from everlog.queues.port import QueueStore
-from everlog.queues.wire import MEDIA_TYPE, WireError, WireOutcome, decode_outcomes, encode_operations, unpack_error
-from everlog.remote.connection import refusal
+from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_outcomes, encode_operations
+from everlog.remote.connection import refusal_of
 from everlog.runtime.clock import Clock
 
 try:
@@ -26,12 +26,12 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
-TIMEOUT = 30.0
+TIMEOUT_S = 30.0
 MAX_BATCH = 256
 MAX_BATCH_BYTES = 4 * 1024 * 1024
-LONGEST_WAIT = 20.0
-RETRY_SECONDS = 1.0
-REFRESH_SECONDS = 5.0
+MAX_WAIT_S = 20.0
+RETRY_PAUSE_S = 1.0
+REFRESH_INTERVAL_S = 5.0
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -64,7 +64,7 @@ class RemoteQueueStore(QueueStore):
 
     async def declared(self, name: str) -> Declaration | None:
         known = self._known.get(name)
-        if known is not None and self.clock.monotonic() - known.since < REFRESH_SECONDS:
+        if known is not None and self.clock.monotonic() - known.since < REFRESH_INTERVAL_S:
             return known.declaration
         try:
             return self._remember(await self._call("GET", _url(name)))
@@ -126,15 +126,15 @@ class RemoteQueueStore(QueueStore):
                 request.future.set_result(outcome)
 
     async def wait(self, name: str, listener: str, seconds: float) -> bool:
-        """A long poll; a server that is away is no wake-up, and not asked again at once."""
-        wait = min(seconds, LONGEST_WAIT)
+        """A long poll; a server that does not answer is no wake-up, and is not asked again at once."""
+        wait = min(seconds, MAX_WAIT_S)
         parameters: dict[str, Any] = {"seconds": wait, "listener": listener}
         try:
-            answer = await self._call("POST", f"{_url(name)}/wait", params=parameters, timeout=wait + TIMEOUT)
+            answer = await self._call("POST", f"{_url(name)}/wait", params=parameters, timeout=wait + TIMEOUT_S)
         except EverlogError as error:
             if not error.retriable:
                 raise
-            await asyncio.sleep(min(seconds, RETRY_SECONDS))
+            await asyncio.sleep(min(seconds, RETRY_PAUSE_S))
             return False
         return msgspec.json.decode(answer.content, type=dict[str, bool])["woken"]
 
@@ -147,12 +147,12 @@ class RemoteQueueStore(QueueStore):
         except httpx.TransportError as error:
             raise _Lost(f"the server at {self._http.base_url} did not answer to the end: {error!r}") from error
         if answer.is_error:
-            raise _refusal(answer)
+            raise refusal_of(answer)
         return answer
 
     def sibling(self) -> RemoteQueueStore:
         """Connections belong to an event loop."""
-        http = httpx.AsyncClient(base_url=self._http.base_url, headers=self._http.headers, timeout=TIMEOUT)
+        http = httpx.AsyncClient(base_url=self._http.base_url, headers=self._http.headers, timeout=TIMEOUT_S)
         return RemoteQueueStore(http, self.clock, owns_client=True)
 
     def counted(self, name: str) -> Counter[str]:
@@ -177,16 +177,3 @@ class _DeclarationBody(msgspec.Struct):
 
 def _url(name: str) -> str:
     return f"/queues/{quote(name, safe='')}"
-
-
-def _refusal(answer: httpx.Response) -> EverlogError:
-    try:
-        found = answer.json()
-        facts = dict(found.get("extra") or {})
-        text, kind = str(found["description"]), str(facts.pop("error", ""))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return StorageFailed(f"{answer.url} answers {answer.status_code} without a reason: is it an Everlog server?")
-    if not kind:
-        known = answer.status_code in (401, 403, 503)
-        return refusal(answer.status_code, found) if known else StorageFailed(text)
-    return unpack_error(WireError(kind, text, facts))

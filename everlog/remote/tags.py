@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from datetime import datetime
-from typing import Any
 
 import msgspec
 
+from everlog.core.timeuuid import TimeUuid
 from everlog.core.values import Position
-from everlog.errors import EverlogError, StorageFailed, Unreachable
-from everlog.remote.connection import Wire, refusal
-from everlog.tags.tag import BEGINNING, Tag, TaggedEvent, TagOffset, parse_start
+from everlog.errors import EverlogError, Unreachable
+from everlog.remote.connection import Wire
+from everlog.tags.tag import BEGINNING, Tag, TaggedEvent
 from everlog.wire.events import TaggedBody, tagged_of
 
 PAGE = 500
@@ -30,14 +29,9 @@ class RemoteTag(Tag):
         self._wire = wire
         self._url = url
 
-    def current_pages(
-        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
-    ) -> AsyncGenerator[list[TaggedEvent], None]:
-        return self._current_pages(_where(after, since, token))
-
-    async def _current_pages(self, params: dict[str, str | None]) -> AsyncGenerator[list[TaggedEvent], None]:
+    async def _current(self, start: TimeUuid, token: Position | None) -> AsyncGenerator[list[TaggedEvent], None]:
         page: list[TaggedEvent] = []
-        async with aclosing(self._wire.lines(self._url, params)) as lines:
+        async with aclosing(self._wire.lines(self._url, _where(start, token))) as lines:
             async for line in lines:
                 page.append(tagged_of(_decode_tagged(line)))
                 if len(page) == PAGE:
@@ -46,22 +40,18 @@ class RemoteTag(Tag):
         if page:
             yield page
 
-    def live_pages(
-        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
-    ) -> AsyncGenerator[list[TaggedEvent], None]:
-        return self._live_pages(_where(after, since, token))
-
-    async def _live_pages(self, params: dict[str, str | None]) -> AsyncGenerator[list[TaggedEvent], None]:
+    async def _live(self, start: TimeUuid, token: Position | None) -> AsyncGenerator[list[TaggedEvent], None]:
         """A stream that is cut goes on behind the last frame; if nothing comes of that, the last error is raised."""
+        params = _where(start, token)
         last: str | None = None
         tries = 0
         while True:
             try:
-                async with aclosing(self._frames(params, last)) as frames:
-                    async for place, event in frames:
-                        tries, last = 0 if place != last else tries, place
-                        if event is not None:
-                            yield [event]
+                async with aclosing(self._wire.events(self._url, params, last=last)) as frames:
+                    async for frame in frames:
+                        tries, last = 0 if frame.id != last else tries, frame.id
+                        if frame.event == "event":
+                            yield [tagged_of(_decode_tagged(frame.data))]
             except EverlogError as error:
                 if tries == TRIES or not error.retriable:
                     raise
@@ -70,36 +60,9 @@ class RemoteTag(Tag):
             await asyncio.sleep(FIRST_PAUSE_S * 2**tries)
             tries += 1
 
-    async def _frames(
-        self, params: dict[str, str | None], last: str | None
-    ) -> AsyncGenerator[tuple[str, TaggedEvent | None], None]:
-        headers = {"Accept": "text/event-stream"} | ({} if last is None else {"Last-Event-ID": last})
-        kind, place = "", ""
-        async with aclosing(self._wire.stream(self._url, params, headers)) as lines:
-            async for line in lines:
-                name, _, value = line.partition(": ")
-                if name == "id":
-                    place = value
-                elif name == "event":
-                    kind = value
-                elif name == "data" and kind == "failed":
-                    raise refusal(500, msgspec.json.decode(value))
-                elif name == "data":
-                    yield place, tagged_of(_decode_tagged(value)) if kind == "event" else None
 
-    def steps(self, after: TagOffset = None, **_: Any) -> AsyncGenerator[Any, None]:
-        raise StorageFailed("a server does not give out watermarks")
-
-    async def verify(self) -> Any:
-        raise StorageFailed("views are verified where the store is: everlog tags verify")
-
-    async def drop(self, *, topic: str | None = None, journal_id: str | None = None) -> int:
-        raise StorageFailed("views are dropped where the store is: everlog tags drop")
-
-
-def _where(after: TagOffset, since: datetime | None, token: Position | str | None) -> dict[str, str | None]:
-    start, position = parse_start(after, since, token)
+def _where(start: TimeUuid, token: Position | None) -> dict[str, str | None]:
     return {
         "after": None if start == BEGINNING else str(start),
-        "position": None if position is None else str(position),
+        "position": None if token is None else str(token),
     }

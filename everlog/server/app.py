@@ -39,7 +39,7 @@ from everlog.server.schemas.openapi import openapi_config
 from everlog.server.security.guard import Security, guard
 from everlog.server.security.login import LOGIN_ROUTES
 
-# Every part's routes. What a route needs is in its `opt`, see security.py; nothing else says who may do what.
+# Every part's routes. What a route needs is in its `opt`, see security/guard.py; nothing else says who may do what.
 ROUTES: list[ControllerRouterHandler] = [
     *CONTENT_ROUTES,
     *DEFINITION_ROUTES,
@@ -90,7 +90,7 @@ def make_app(
     routes: Sequence[ControllerRouterHandler] = (),
     metrics: Sequence[Callable[[], str]] = (),
 ) -> Application:
-    """The application on an open log; whoever opened it closes it.
+    """The application on an open log; the caller closes the log.
 
     `parts`: what stands on the server, such as the console. `routes`: more of them, under the same guard.
     `metrics`: more lines for Prometheus, such as those of `everlog.projections.metrics.Metrics` where projections run

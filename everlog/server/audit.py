@@ -1,8 +1,7 @@
 """The operations log: what operators change, over HTTP or in the console, is written into a journal, before and after.
 
 The first event says who is about to do what, and is stored before it is done; the second what became of it. So
-nothing is done that the journal does not know of, and an operation without a second event is one whose outcome nobody
-knows.
+nothing is done that the journal does not know of, and the outcome of an operation without a second event is unknown.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Audit:
             log.error("the end of the operation %s is missing in the operations log: %s", begun.id, error)
 
     async def answered(self, begun: Begun, status: int, facts: Mapping[str, Any]) -> None:
-        """Note how a request ended, and what its handler said. After a server's error nobody knows the outcome."""
+        """Note how a request ended, and what its handler said. After a server's error the outcome is unknown."""
         outcome: AuditOutcome = "done" if status < 400 else "failed" if status < 500 else "unknown"
         detail = msgspec.json.encode({"status": status, **facts}, enc_hook=str).decode()
         await self.end(begun, outcome, detail)

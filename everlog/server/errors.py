@@ -9,54 +9,16 @@ from urllib.parse import quote
 
 import msgspec
 from litestar import Request, Response
-from litestar.exceptions import HTTPException
+from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 
-from everlog.errors import (
-    Busy,
-    DiskFull,
-    DocumentConflict,
-    DocumentNotFound,
-    DocumentRefused,
-    EverlogError,
-    InvalidDocument,
-    InvalidInput,
-    MessageReused,
-    PreconditionFailed,
-    QueryLimited,
-    TooFewReplicas,
-    TooManyPending,
-    Unreachable,
-    WriteUnfinished,
-)
-from everlog.wire.errors import KNOWN_ERRORS, facts_of, known_code
+from everlog.errors import DocumentRefused, EverlogError, InvalidDocument, QueryLimited
+from everlog.queues.wire import pack_error
+from everlog.wire.errors import code_of, facts_of, status_of
 
 log = logging.getLogger("everlog.http")
 
 JSON = "application/json"
-_INVALID = {
-    "path-too-long": 414,
-    "body-too-large": 413,
-    "body-too-slow": 408,
-    "post-not-allowed": 405,
-    "misdirected": 421,
-    "not-mergeable": 422,
-}
-_STATUSES: tuple[tuple[type[EverlogError], int], ...] = (
-    *((known.kind, known.status) for known in KNOWN_ERRORS.values()),
-    (DocumentNotFound, 404),
-    (DocumentConflict, 409),
-    (PreconditionFailed, 412),
-    (MessageReused, 422),
-    (TooManyPending, 429),
-    (QueryLimited, 504),
-    (WriteUnfinished, 504),
-    (InvalidInput, 400),
-    (Busy, 503),
-    (DiskFull, 507),
-    (Unreachable, 503),
-    (TooFewReplicas, 503),
-)
 
 
 class ErrorBody(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -80,25 +42,9 @@ def also(*statuses: int) -> dict[int, ResponseSpec]:
     }
 
 
-def status_of(error: EverlogError) -> int:
-    """The status that stands for an error."""
-    if isinstance(error, InvalidDocument):
-        return _INVALID.get(error.code, 400)
-    for kind, status in _STATUSES:
-        if isinstance(error, kind):
-            return status
-    return 500
-
-
 def describe(error: EverlogError, error_id: str) -> ErrorBody:
     """The body of an error of ours."""
-    code = getattr(error, "code", None) or known_code(error)
-    extra: Any = getattr(error, "facts", None) or facts_of(error) or None
-    if isinstance(error, WriteUnfinished):
-        extra = {"messageId": error.message_id, "transactionId": error.transaction_id}
-    if code is None:
-        code = "unavailable" if error.retriable else "invalid-request" if isinstance(error, InvalidInput) else "failed"
-    return ErrorBody(code, str(error), error_id, extra)
+    return ErrorBody(code_of(error), str(error), error_id, facts_of(error) or None)
 
 
 def answer(status: int, body: ErrorBody, headers: dict[str, str] | None = None) -> Response[bytes]:
@@ -142,3 +88,41 @@ def handle_unexpected(request: Request[Any, Any, Any], error: Exception) -> Resp
     error_id = request.app.state.new_error_id()
     log.error("error %s: unexpected", error_id, exc_info=error)
     return answer(500, ErrorBody("internal_error", "an unexpected error; the server's log has its id", error_id))
+
+
+# Queues
+
+
+class NoSuchLetter(HTTPException):
+    """There is no dead letter of that number, or no open flag of that reason."""
+
+    status_code = 404
+
+
+def handle_queue_error(request: Request[Any, Any, Any], error: EverlogError) -> Response[bytes]:
+    """Errors of queues; `extra` has the facts, and under `error` the name that it has in Python."""
+    if isinstance(error, InvalidDocument):  # about the request itself: a body that is too large or too slow
+        return handle_refusal(request, error)
+    status, error_id = status_of(error), request.app.state.new_error_id()
+    if status >= 500:
+        log.warning("error %s: %s", error_id, error)
+    packed = pack_error(error)
+    facts: dict[str, Any] = msgspec.to_builtins(packed.facts)
+    body = ErrorBody(code_of(error), packed.message, error_id, {**facts, "error": packed.name})
+    return answer(status, body, {"Retry-After": "1"} if status == 503 else None)
+
+
+def handle_invalid(request: Request[Any, Any, Any], error: ValidationException) -> Response[bytes]:
+    """A body or a parameter that is not what the route takes: says which part of it."""
+    found = error.extra if isinstance(error.extra, list) else []
+    parts = [one for one in found if isinstance(one, dict)]
+    text = "; ".join(f"{one.get('key', 'body')}: {one.get('message', '')}" for one in parts)
+    body = ErrorBody("invalid-request", text or error.detail or "", request.app.state.new_error_id())
+    return answer(400, body)
+
+
+QUEUE_HANDLERS: dict[Any, Any] = {
+    EverlogError: handle_queue_error,
+    ValidationException: handle_invalid,
+    NoSuchLetter: handle_http,
+}

@@ -26,7 +26,7 @@ from everlog.wire.events import tagged_body
 log = logging.getLogger("everlog.http")
 
 MAX_WAITING = 100
-WATERMARK_SECONDS = 0.5
+WATERMARK_INTERVAL_S = 0.5
 _encode = msgspec.json.Encoder().encode
 
 Placed = tuple[TimeUuid, Frame]
@@ -37,7 +37,7 @@ def _frame(event: TaggedEvent) -> Placed:
 
 
 class _Subscriber:
-    """What waits for one stream; `behind` if it was more than it may be."""
+    """What waits for one stream; `behind` once that was too much."""
 
     def __init__(self) -> None:
         self._waiting: deque[list[Placed] | TimeUuid | EverlogError] = deque()
@@ -66,7 +66,7 @@ class _Subscriber:
 
 
 class _Feed:
-    """The one reader of a tag, as long as somebody follows it."""
+    """The one reader of a tag, as long as it has followers."""
 
     def __init__(self, tag: Tag, after: TimeUuid) -> None:
         self.subscribers: set[_Subscriber] = set()
@@ -87,7 +87,7 @@ class _Feed:
                 async for found in steps:
                     if not isinstance(found, Watermark):
                         self._give([_frame(event) for event in found])
-                    elif loop.time() - told >= WATERMARK_SECONDS:  # nobody needs each of them
+                    elif loop.time() - told >= WATERMARK_INTERVAL_S:  # no follower needs each of them
                         told = loop.time()
                         self._give(found.end)
         except EverlogError as error:
@@ -129,7 +129,7 @@ class Fanout:
                         feed = self._feeds[name]
                         subscriber = feed.subscribe()
                     else:
-                        continue  # somebody else's began meanwhile, perhaps further on: read once more, subscribed
+                        continue  # another one began meanwhile, perhaps further on: read once more, subscribed
                 assert feed is not None
                 while (item := await subscriber.take()) is not None:
                     if isinstance(item, TimeUuid):

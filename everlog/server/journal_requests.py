@@ -44,7 +44,7 @@ def journal_url(topic: str, journal_id: str) -> str:
 
 
 async def json_of(request: AnyRequest, kind: type[Any], *, empty: bool = False) -> Any:
-    """The body as this type; with `empty`, nothing at all is the type's default."""
+    """The body as this type; with `empty`, an empty body is the type's default."""
     config = request.app.state.config
     # Text may need six bytes per byte in JSON; appends that exceed their own limit are refused by it.
     limit = 6 * config.journal.max_append_bytes + 64 * 1024
@@ -53,7 +53,7 @@ async def json_of(request: AnyRequest, kind: type[Any], *, empty: bool = False) 
 
 
 async def collected(pages: AsyncIterator[list[T]], size: int, weight: Callable[[T], int]) -> tuple[list[T], bool]:
-    """The first so many items, or fewer if they are heavy; and whether others were there."""
+    """At most `size` items, or fewer if they are heavy; and whether there are more."""
     found: list[T] = []
     heavy = 0
     async with aclosing(pages):  # type: ignore[type-var]

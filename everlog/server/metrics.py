@@ -14,12 +14,12 @@ from everlog.queues.factory import has_queues
 from everlog.server.request_watch import HttpCounters
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PART_SECONDS = 5.0
+PART_TIMEOUT_S = 5.0
 Labels = Mapping[str, object]
 
 
 class Metric(NamedTuple):
-    """One metric with all its samples; those of a summary have an end of their own to their names."""
+    """One metric with all its samples; those of a summary have suffixes to its name."""
 
     name: str
     kind: str
@@ -119,7 +119,7 @@ async def projection_metrics(log: Everlog) -> list[Metric]:
         Metric(f"{name}_restarts_total", "counter", "Restarts.", [(at, one.restarts) for at, one in places]),
         Metric(f"{name}_dead_letters", "gauge", "Dead letters.", [(at, one.dead_letters) for at, one in places]),
         Metric(f"{name}_paused", "gauge", "1 if it is paused.", [(at, one.paused) for at, one in places]),
-        Metric(f"{name}_owned", "gauge", "1 if somebody runs it.", [(at, one.owner is not None) for at, one in places]),
+        Metric(f"{name}_owned", "gauge", "1 if it has an owner.", [(at, one.owner is not None) for at, one in places]),
         Metric(f"{name}_lag_events", "gauge", "Events that wait.", [(at, lag.events) for at, lag in behind]),
         Metric(f"{name}_lag_seconds", "gauge", "How old the oldest is.", [(at, lag.seconds) for at, lag in behind]),
     ]
@@ -127,7 +127,7 @@ async def projection_metrics(log: Everlog) -> list[Metric]:
 
 async def queue_metrics(log: Everlog) -> list[Metric]:
     if not has_queues(log.config):
-        return []  # who only looks makes no files
+        return []  # a look makes no files
     names = await log.queues.names()
     places: list[tuple[Labels, Any]] = [({"queue": name}, await log.queue(name).stats()) for name in names]
     now_ms = log.parts.clock.now_ms()
@@ -173,7 +173,7 @@ async def all_metrics(log: Everlog, counters: HttpCounters, more: Iterable[Calla
 
 async def _collected(part: Callable[[], Awaitable[list[Metric]]]) -> list[Metric] | None:
     try:
-        async with asyncio.timeout(PART_SECONDS):
+        async with asyncio.timeout(PART_TIMEOUT_S):
             return await part()
     except (EverlogError, TimeoutError):
         return None

@@ -64,7 +64,7 @@ class RequestWatch:
 
 
 def _protect(headers: list[tuple[bytes, bytes]]) -> None:
-    """What browsers need to be told; what a route says itself counts."""
+    """Headers that browsers need, unless the route sets them itself."""
     given = {name.lower(): value for name, value in headers}
     wanted = {
         b"x-content-type-options": b"nosniff",

@@ -71,7 +71,7 @@ def flag(given: dict[str, str], name: str) -> bool:
 
 
 def in_time(receive: Receive, seconds: float) -> Receive:
-    """The same messages, but a body must be there within so many seconds, whoever reads it."""
+    """The same messages, but a body must be there within `seconds`, in whichever handler it is read."""
     deadline = asyncio.get_running_loop().time() + seconds
     whole = False
 

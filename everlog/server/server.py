@@ -21,12 +21,12 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
-SHUTDOWN_SECONDS = 3
+SHUTDOWN_TIMEOUT_S = 3
 BACKLOG = 2048
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals to whoever runs it."""
+    """Leaves the signals to the caller."""
 
     def install_signal_handlers(self) -> None: ...
 
@@ -37,7 +37,7 @@ def check_address(host: str, security: Security, *, anonymous: bool) -> None:
         return
     raise InvalidConfig(
         f"{host} can be reached by others, and there are no tokens: make one with 'everlog token new', or let "
-        "everybody in with --anonymous"
+        "all callers in with --anonymous"
     )
 
 
@@ -49,7 +49,7 @@ def listen(host: str, port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
-        # At once: Linux lets two sockets have an address until one of them listens, and nobody else would say so.
+        # At once: Linux lets two sockets bind one address until one of them listens, and reports nothing.
         made.listen(BACKLOG)
     except OSError as error:
         made.close()
@@ -75,9 +75,9 @@ def _settings(config: Config, app: Application) -> uvicorn.Config:
         ws="none",
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         server_header=False,
-        # Who asks is who is connected: no header may say otherwise.
+        # The caller is the peer of the connection: no header may say otherwise.
         proxy_headers=False,
         limit_concurrency=server.max_connections,
         h11_max_incomplete_event_size=server.max_header_bytes,

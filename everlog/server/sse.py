@@ -1,7 +1,7 @@
 """Server-sent events: every frame has an id from which the stream can be resumed.
 
-A checkpoint says that nothing up to its id was left out. One comes at once, then at least every so many seconds and
-every 1,000 events that were passed over. A reader that is too slow is cut by the connection (protocol.py); it goes on
+A checkpoint says that nothing up to its id was left out. One comes at once, then at a steady interval and after every
+1,000 events that were passed over. A reader that is too slow is cut by the connection (protocol.py); it goes on
 behind the last id it saw.
 """
 

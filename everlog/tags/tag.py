@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import operator
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from everlog.core.tag_names import PER_SLICE_TAG, SLICES, check_tag, is_built_in
 from everlog.core.timeuuid import MIN_RANK, TimeUuid, before_time
 from everlog.core.values import Position
 from everlog.errors import InvalidInput, InvalidOffset, InvalidRange, NotReplicated
+from everlog.errors.storage import needs_storage
 from everlog.journal.parts import Parts
 from everlog.store.tag_port import TagRow, TagTables
 from everlog.tags.read_retry import Patience
@@ -72,6 +74,67 @@ class TagInfo(msgspec.Struct, frozen=True):
     last_time: datetime
 
 
+class Tag(ABC):
+    """The events of a tag, or of several at once, over all journals and topics, in one order that never changes."""
+
+    names: list[str]
+
+    def current(
+        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
+    ) -> AsyncIterator[TaggedEvent]:
+        """What the view holds as of now; it ends there.
+
+        `after`: an offset, exclusive, or a token. `since`: a time instead. `token`: once the view holds what was
+        written at this position of the log; NotReplicated if it does not get there in time.
+        """
+        return _each(self.current_pages(after=after, since=since, token=token))
+
+    def live(
+        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
+    ) -> AsyncIterator[TaggedEvent]:
+        """Like `current`, but it does not end: new events come as soon as they are in the view."""
+        return _each(self.live_pages(after=after, since=since, token=token))
+
+    def current_pages(
+        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
+    ) -> AsyncGenerator[list[TaggedEvent], None]:
+        """Like `current`, a list of events at a time."""
+        return self._current(*parse_start(after, since, token))
+
+    def live_pages(
+        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
+    ) -> AsyncGenerator[list[TaggedEvent], None]:
+        """Like `live`, a list of events at a time."""
+        return self._live(*parse_start(after, since, token))
+
+    @abstractmethod
+    def _current(self, start: TimeUuid, token: Position | None) -> AsyncGenerator[list[TaggedEvent], None]:
+        """Pages behind `start` as of now, once the view holds `token`."""
+
+    @abstractmethod
+    def _live(self, start: TimeUuid, token: Position | None) -> AsyncGenerator[list[TaggedEvent], None]:
+        """Pages behind `start` without end, once the view holds `token`."""
+
+    # What needs the log and the store themselves: a server does not hand these out.
+
+    def steps(
+        self, after: TagOffset = None, *, since: datetime | None = None, token: Position | str | None = None
+    ) -> AsyncGenerator[list[TaggedEvent] | Watermark, None]:
+        """Like `live_pages`, and the watermark each time that all up to it was given, events or not."""
+        raise needs_storage()
+
+    async def verify(self) -> Verified:
+        """Count again: every event that journals hold with this tag must be in the view, once, with its number."""
+        raise needs_storage()
+
+    async def drop(self, *, topic: str | None = None, journal_id: str | None = None) -> int:
+        """Remove the view, or a topic's or a journal's events from it; a rebuild brings back what journals still hold.
+
+        The events themselves stay. What is appended from now on gets into the view as ever.
+        """
+        raise needs_storage()
+
+
 class Tags:
     """All views by tag of an open log; their readers share one poll of the watermark."""
 
@@ -83,17 +146,17 @@ class Tags:
         self.tables: TagTables = tables
         self.watermarks = Watermarks(tables, parts.config.tags)
 
-    def tag(self, name: str) -> Tag:
-        return Tag(self, [check_tag(name)])
+    def tag(self, name: str) -> LocalTag:
+        return LocalTag(self, [check_tag(name)])
 
-    def slices(self, first: int, last: int) -> Tag:
+    def slices(self, first: int, last: int) -> LocalTag:
         if not 0 <= first <= last < SLICES:
             raise InvalidRange(
                 f"slices go from 0 to {SLICES - 1}, the first must not be above the last: {first}..{last}"
             )
         tags = [slice_tag(number) for number in range(first - first % PER_SLICE_TAG, last + 1, PER_SLICE_TAG)]
         whole = first % PER_SLICE_TAG == 0 and (last + 1) % PER_SLICE_TAG == 0
-        return Tag(self, tags, None if whole else lambda row: first <= slice_of(row.id) <= last)
+        return LocalTag(self, tags, None if whole else lambda row: first <= slice_of(row.id) <= last)
 
     async def covers(self, token: Position) -> Watermark:
         """The watermark, once the views hold what was written at this position of the log."""
@@ -125,8 +188,8 @@ class Tags:
         ]
 
 
-class Tag:
-    """The events of a tag, or of several at once, over all journals and topics, in one order that never changes."""
+class LocalTag(Tag):
+    """The events of a tag in the store's views."""
 
     def __init__(self, all_tags: Tags, names: Sequence[str], wanted: Callable[[TagRow], bool] | None = None) -> None:
         self.names = list(names)
@@ -135,45 +198,12 @@ class Tag:
         self._wanted = wanted
         self._retry = Patience(self._config)
 
-    def current(
-        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
-    ) -> AsyncIterator[TaggedEvent]:
-        """What the view holds as of now; it ends there.
-
-        `after`: an offset, exclusive, or a token. `since`: a time instead. `token`: once the view holds what was
-        written at this position of the log; NotReplicated if it does not get there in time.
-        """
-        return _each(self.current_pages(after=after, since=since, token=token))
-
-    def live(
-        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
-    ) -> AsyncIterator[TaggedEvent]:
-        """Like `current`, but it does not end: new events come as soon as they are in the view."""
-        return _each(self.live_pages(after=after, since=since, token=token))
-
-    def current_pages(
-        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
-    ) -> AsyncGenerator[list[TaggedEvent], None]:
-        """Like `current`, a list of events at a time."""
-        start, position = parse_start(after, since, token)
-        return self._current(start, position)
-
-    def live_pages(
-        self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
-    ) -> AsyncGenerator[list[TaggedEvent], None]:
-        """Like `live`, a list of events at a time."""
-        start, position = parse_start(after, since, token)
-        return self._live(start, position)
-
     def steps(
         self, after: TagOffset = None, *, since: datetime | None = None, token: Position | str | None = None
     ) -> AsyncGenerator[list[TaggedEvent] | Watermark, None]:
-        """Like `live_pages`, and the watermark each time that all up to it was given, events or not."""
-        start, position = parse_start(after, since, token)
-        return self._steps(start, position)
+        return self._steps(*parse_start(after, since, token))
 
     async def verify(self) -> Verified:
-        """Count again: every event that journals hold with this tag must be in the view, once, with its number."""
         store, config = self._tags.parts.store, self._tags.parts.config
         (tag,) = self.names
         report, refs = Verified(tag), JournalRefs(store)
@@ -184,10 +214,6 @@ class Tag:
         return report
 
     async def drop(self, *, topic: str | None = None, journal_id: str | None = None) -> int:
-        """Remove the view, or a topic's or a journal's events from it; a rebuild brings back what journals still hold.
-
-        The events themselves stay. What is appended from now on gets into the view as ever.
-        """
         name = None if topic is None else self._tags.parts.config.journal.topic_prefix + topic
 
         def wanted(row: TagRow) -> bool:

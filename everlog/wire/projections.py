@@ -22,7 +22,7 @@ class DifferenceBody(msgspec.Struct, frozen=True):
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What whoever runs the projection was asked for; `handled` of `total` events, null if nobody can tell.
+    """What the owner of the projection was asked for; `handled` of `total` events, null if the total is unknown.
 
     `error` says why it failed, `differences` what a verification found.
     """

@@ -418,7 +418,7 @@ class TestActions:
         page = at("/console/projections?name=left")
         page.get_by_role("button", name="Rebuild", exact=True).click()
         self.done(page, "projection.rebuild")
-        expect(page.locator("#live")).to_contain_text("nobody runs it: start everlog projections run module:app")
+        expect(page.locator("#live")).to_contain_text("no process runs it: start everlog projections run module:app")
         self.because(page, "Withdraw the rebuild", "nobody will")
         self.done(page, "projection.abort")
         page.goto(world.url + "/console/operations")
@@ -508,7 +508,7 @@ class TestActions:
         form = gone.locator("xpath=ancestor::form")
         form.evaluate("form => { form.elements.entry.value = '999999'; }")
         gone.click()
-        expect(page.locator(".wrong")).to_contain_text("somebody was quicker")
+        expect(page.locator(".wrong")).to_contain_text("another operator was quicker")
         page.goto(world.url + "/console/operations")
         expect(page.locator("tbody tr").first).to_contain_text("failed")
 
@@ -536,7 +536,7 @@ class TestBroken:
 
     def test_pipeline_lost(self, flow, world):
         world.do(world.say("running", updated_ms=1_700_000_000_000))
-        self.says(flow(), "gone without a word", "nothing is lost", "pipeline")
+        self.says(flow(), "stopped reporting without shutting down", "nothing is lost", "pipeline")
 
     def test_pipeline_retrying(self, flow, world):
         world.do(world.say("retrying", last_error=f"no space left {HOSTILE}"))
@@ -568,10 +568,10 @@ class TestBroken:
     def test_full_queue(self, flow, world, monkeypatch):
         """With smaller limits than real ones: nobody waits a minute for a test."""
         monkeypatch.setattr(problems, "FULL", 5)
-        monkeypatch.setattr(problems, "IDLE_SECONDS", -1.0)
+        monkeypatch.setattr(problems, "IDLE_S", -1.0)
         page = flow()
         self.says(page, "The queue mails is full", "Start more workers", "queues")
-        self.says(page, "ready that nobody takes", "everlog work")
+        self.says(page, "ready that no worker takes", "everlog work")
 
     def test_store_down(self, flow, world):
         with world.without_store():

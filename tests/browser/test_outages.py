@@ -20,7 +20,7 @@ from playwright.sync_api import expect
 
 import everlog.sync
 from everlog.cluster.local import LocalCluster
-from everlog.console.render import NAV, url
+from everlog.console.renderer import NAV, url
 from everlog.core.events import Event
 from tests.browser.conftest import PATIENCE
 from tests.fixtures.servers import running
@@ -172,6 +172,6 @@ def test_the_pipeline_is_killed(local: LocalCluster, pipeline: Any, page: Any, s
     assert append.status == 201, append.text()
     says(page, "The pipeline has said nothing for", "everlog replicate", "pipeline")
     assert set(pages_answer(page, server).values()) == {200}, "reads are right without it"
-    expect(page.locator(".problem.bad")).to_contain_text("gone without a word", timeout=60_000)
+    expect(page.locator(".problem.bad")).to_contain_text("stopped reporting without shutting down", timeout=60_000)
     with command(local, "replicate"):
         keeps_up(page)

@@ -18,7 +18,7 @@ from everlog import Event
 from everlog.cli.sample import load_sample
 from everlog.console.server import serving
 from everlog.errors import DocumentConflict, PortTaken
-from everlog.journal.journal import Journal
+from everlog.journal.journal import LocalJournal
 from everlog.pipeline.replicator import find_start
 from everlog.server.server import listen
 from tests.support import small_config
@@ -113,7 +113,7 @@ async def read(folder: Path, number: int) -> None:
     async with everlog.connect(folder) as log:
         seen, ends = -1, time.monotonic() + 0.2
         while time.monotonic() < ends:
-            found = await Journal("orders", log.parts).pointer(f"o-{number - 1}") or 0  # a new one looks for itself
+            found = await LocalJournal("orders", log.parts).pointer(f"o-{number - 1}") or 0  # a new one looks itself
             assert found >= seen
             seen = found
 

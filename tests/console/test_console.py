@@ -21,7 +21,7 @@ from everlog.console import actions
 from everlog.console.actions import ACTIONS
 from everlog.console.operations import BETWEEN, Operations
 from everlog.console.pages import journal as journal_page
-from everlog.console.render import NAV, url
+from everlog.console.renderer import NAV, url
 from everlog.console.sampler import Sampler
 from everlog.console.server import make_app, serving
 from everlog.console.timeline import read_timeline, state_at
@@ -89,8 +89,8 @@ async def frame(lines: AsyncIterator[str]) -> dict[str, Any]:
 
 
 async def test_a_live_page_sends_what_changed_and_a_checkpoint_otherwise(http, log, monkeypatch):
-    monkeypatch.setattr("everlog.console.answer.LIVE_SECONDS", 0.02)
-    monkeypatch.setattr("everlog.console.answer.CHECKPOINT_SECONDS", 0.1)
+    monkeypatch.setattr("everlog.console.answer.LIVE_INTERVAL_S", 0.02)
+    monkeypatch.setattr("everlog.console.answer.CHECKPOINT_INTERVAL_S", 0.1)
     await log.journal("orders").append("o", Event("first"))
     async with http.stream("GET", "/console/journal.live?topic=orders&id=o") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -150,7 +150,7 @@ async def test_an_action_is_two_events_the_first_before_it_is_done(http, log):
     assert events[0]["id"] == events[1]["id"]
     failed = await act(http, csrf_token=csrf, action="queue.revive", name="q", entry="7")
     assert failed.status_code == 400
-    assert "somebody was quicker" in failed.json()["error"]["what"]
+    assert "another operator was quicker" in failed.json()["error"]["what"]
     newest, older = (await http.get("/console/operations.json")).json()["operations"]
     assert (newest["action"], newest["outcome"]) == ("queue.revive", "failed")
     assert (older["action"], older["outcome"]) == ("queue.pause", "done")
@@ -504,12 +504,12 @@ async def test_what_is_done_to_all_that_match_reaches_the_last(http, log, monkey
     page = await http.get("/console/queues?name=q&find=a-", headers=HTML)
     assert "0 jobs match among the first 1,000; there may be others behind them." in page.text
     assert "Cancel all that match" in page.text
-    monkeypatch.setattr(actions, "ACT_SECONDS", 0.0)
+    monkeypatch.setattr(actions, "MAX_ACTION_S", 0.0)
     first = await all_of("cancel", find="a-")
     assert first.startswith("100 cancelled in 0 s, and there are more that match")
     assert await all_of("cancel", find="a-") == "30 cancelled"
     assert (await queue.stats()).ready == 1050
-    monkeypatch.setattr(actions, "ACT_SECONDS", 60.0)
+    monkeypatch.setattr(actions, "MAX_ACTION_S", 60.0)
     assert await all_of("cancel") == "1,050 cancelled"
     page = await http.get("/console/queues?name=q&text=a-", headers=HTML)
     assert "Put all that match back" in page.text

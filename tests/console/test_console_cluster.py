@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from everlog.client import connect
-from everlog.console.render import NAV, url
+from everlog.console.renderer import NAV, url
 from everlog.console.server import serving
 from everlog.core.events import Event
 from everlog.testing.replication import replicate

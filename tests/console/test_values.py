@@ -15,14 +15,14 @@ from everlog.console.actions import ACTIONS, check_fields, is_wanted, matches
 from everlog.console.charts import make_chart
 from everlog.console.observation import Observation, QueueSummary, TagsSummary, ViewSummary
 from everlog.console.pages.flow import make_boxes
-from everlog.console.problems import BEHIND_SECONDS, FULL, IDLE_SECONDS, find_notes, find_problems, level_of
-from everlog.console.render import brief, environment, relative, remedy, render, shown, url
+from everlog.console.problems import BEHIND_S, FULL, IDLE_S, find_notes, find_problems, level_of
+from everlog.console.renderer import brief, environment, relative, remedy, render, shown, url
 from everlog.console.sampler import TOTALS, MetricSample, rate, sample_of, series
-from everlog.console.why import explain_job, explain_queue
+from everlog.console.wait_reasons import explain_job, explain_queue
 from everlog.errors import InvalidInput
 from everlog.log.kafka.topics import concerns
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
-from everlog.projections.projections import ProjectionStatus
+from everlog.projections.api import ProjectionStatus
 from everlog.projections.source import Lag
 from everlog.queues.operations import DueAnswer, Stats
 from everlog.queues.rows import Attempt, DeadLetter, Image, JobRow
@@ -72,9 +72,9 @@ def look(found: Status | None = None, **more) -> Observation:
     return Observation(time_ms=NOW, status=found or status(pipeline=pipeline()), **{**known, **more})
 
 
-BEHIND = {"lag": 7, "seconds": BEHIND_SECONDS + 1}
-LATE = Lag(3, IDLE_SECONDS + 1)
-OLD = NOW - round(IDLE_SECONDS * 1000) - 1000
+BEHIND = {"lag": 7, "seconds": BEHIND_S + 1}
+LATE = Lag(3, IDLE_S + 1)
+OLD = NOW - round(IDLE_S * 1000) - 1000
 
 
 def test_when_all_keeps_up_nothing_is_coloured():
@@ -112,7 +112,13 @@ def test_the_number_above_a_chart_is_the_last_of_the_chart():
         (look(status(lag=7)), "pipeline", "warn", "No pipeline ever ran", "everlog up"),
         (look(status(**BEHIND, pipeline=pipeline())), "pipeline", "warn", "is behind", "more cores"),
         (look(status(lag=7, pipeline=pipeline("stopped"))), "pipeline", "warn", "is stopped", "nothing is lost"),
-        (look(status(lag=7, pipeline=pipeline("lost"))), "pipeline", "bad", "gone without a word", "everlog up"),
+        (
+            look(status(lag=7, pipeline=pipeline("lost"))),
+            "pipeline",
+            "bad",
+            "stopped reporting without shutting down",
+            "everlog up",
+        ),
         (
             look(status(lag=7, pipeline=pipeline(quiet=13))),
             "pipeline",
@@ -128,14 +134,20 @@ def test_the_number_above_a_chart_is_the_last_of_the_chart():
         (look(projections=[projection(state="failed", error="x")]), "projections", "bad", "given up: x", "Repair"),
         (look(projections=[projection(failing="7", attempts=3)]), "projections", "bad", "stuck at 7", "skip"),
         (look(projections=[projection(paused=True, lag=LATE)]), "projections", "warn", "is paused; 3", "Resume"),
-        (look(projections=[projection(owner=None, lag=LATE)]), "projections", "warn", "run by nobody", "run module"),
+        (
+            look(projections=[projection(owner=None, lag=LATE)]),
+            "projections",
+            "warn",
+            "not run by any process",
+            "run module",
+        ),
         (look(projections=[projection(lag=LATE)]), "projections", "warn", "is behind by 3 events", "parallelism"),
         (look(projections=[projection(reported_ms=OLD)]), "projections", "bad", "last heard of 61 s ago", "run module"),
         (look(projections=[projection(dead_letters=1)]), "projections", "warn", "1 dead letter", "replay"),
         (look(views=[ViewSummary("owed", None, ["a"])]), "projections", "bad", "events add up to: a", "Rebuild it"),
         (look(views=[ViewSummary("owed", "a bug")]), "projections", "warn", "failed: a bug", "start it again"),
         (look(queues=[queue(paused=True, ready=1)]), "queues", "warn", "is paused; 1 job ready", "Resume"),
-        (look(queues=[queue(ready=1, oldest_due_ms=OLD)]), "queues", "warn", "nobody takes", "everlog work"),
+        (look(queues=[queue(ready=1, oldest_due_ms=OLD)]), "queues", "warn", "no worker takes", "everlog work"),
         (look(queues=[queue(ready=FULL, running=1, oldest_due_ms=OLD)]), "queues", "warn", "is full", "more workers"),
         (look(queues=[queue(dead=4)]), "queues", "warn", "4 dead letters", "reasons"),
         (look(None, errors={"store": "gone"}), "store", "bad", "does not answer: gone", "nothing is lost"),
@@ -223,7 +235,7 @@ def stats(**more) -> Stats:
         (stats(delayed=2), DueAnswer(0, NOW + 5000), {}, "Nothing is due yet: 2 jobs delayed, the next in 5.0 s"),
         (stats(ready=2, running=3), DueAnswer(0, None), {"max_in_flight": 3}, "max_in_flight is 3"),
         (stats(ready=2), DueAnswer(0, NOW + 500), {"rate_limit": "10/s"}, "rate limit is reached: 10 starts per 1.0 s"),
-        (stats(ready=2), DueAnswer(1, None), {}, "nobody claims"),
+        (stats(ready=2), DueAnswer(1, None), {}, "no worker claims"),
         (stats(ready=2, running=1), DueAnswer(1, None), {}, "Workers are at it"),
     ],
 )

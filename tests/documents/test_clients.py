@@ -14,7 +14,7 @@ from everlog.api import Everlog
 from everlog.client import connect
 from everlog.console.server import serving
 from everlog.core.values import Position
-from everlog.documents.documents import Documents
+from everlog.documents.api import Documents
 from everlog.documents.history import DocumentEvent
 from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
 from everlog.errors import (

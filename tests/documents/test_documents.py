@@ -13,7 +13,7 @@ import pytest
 from everlog.api import Everlog
 from everlog.client import connect
 from everlog.config import Config, DocumentsConfig
-from everlog.documents.documents import Documents
+from everlog.documents.api import Documents
 from everlog.documents.factory import document_journal, make_documents
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId, time_uuid

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import everlog
+from everlog.documents.api import Documents
 from everlog.documents.bodies import merge
-from everlog.documents.documents import Documents
 from everlog.documents.paths import parse_path
 from everlog.runtime.failpoints import DOCUMENT_POINTS, VARIABLE
 from tests.documents.writer_process import URIS, target

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everlog.client import connect
+from everlog.documents.api import Documents
 from everlog.documents.bodies import merge
-from everlog.documents.documents import Documents
 from everlog.documents.filters.tree import text_of
 from everlog.documents.indexes import IndexNew, IndexSortItem
 from everlog.documents.query import Query

@@ -9,7 +9,7 @@ from typing import Any
 from everlog.api import Everlog
 from everlog.core.head import exists
 from everlog.journal.copy import Copier, CopyOutcome, Original
-from everlog.journal.journal import Journal
+from everlog.journal.journal import Journal, LocalJournal
 
 
 def break_log(log: Everlog, statement: str) -> None:
@@ -46,7 +46,7 @@ def cut(log: Everlog, topic: str, start: int) -> None:
 async def copy_all(log: Everlog, source: str, target: str, **options: Any) -> dict[str, CopyOutcome]:
     """What the job does, in this process."""
     original = await Original.find(log.parts, source)
-    copier = Copier(original, Journal(target, log.parts), **options)
+    copier = Copier(original, LocalJournal(target, log.parts), **options)
     found = {}
     async for page in original.ids():
         for journal_id in page:
@@ -81,7 +81,7 @@ async def state_of(journal: Journal, journal_id: str) -> dict[str, Any] | None:
 
 async def states_of(log: Everlog, topic: str) -> dict[str, dict[str, Any]]:
     """The same of all journals of a topic."""
-    journal = Journal(topic, log.parts)
+    journal = LocalJournal(topic, log.parts)
     ids = [journal_id async for journal_id in journal.keys()]  # noqa: SIM118 - no dictionary
     found = {journal_id: await state_of(journal, journal_id) for journal_id in ids}
     return {journal_id: state for journal_id, state in found.items() if state is not None}

@@ -22,7 +22,7 @@ from everlog.core.record import Record
 from everlog.core.values import partition_of
 from everlog.errors import CopyRefused, JournalHalted, LogTruncated
 from everlog.journal.copy import Original
-from everlog.journal.journal import Journal
+from everlog.journal.journal import LocalJournal
 from everlog.testing.replication import replicate
 from tests.journal.copy_support import copy_all, cut, empty, make_again, remove, state_of, states_of
 from tests.support import ManualClock, append_record, broken_record, entries, pinned_topic, produce_raw, small_config
@@ -303,7 +303,7 @@ async def test_a_journal_of_somebody_else_is_left_as_it_is(small_log, kind) -> N
 @pytest.mark.parametrize("deleted", [0, 2])
 async def test_somebody_who_writes_while_the_journal_is_copied(small_log, deleted) -> None:
     """The copy found no journal there, and then somebody began one: it stays whole, and the copy says so."""
-    journal, copies = small_log.journal("orders"), Journal("copies", small_log.parts)
+    journal, copies = small_log.journal("orders"), LocalJournal("copies", small_log.parts)
     for number in range(1, 7):
         await journal.append("k", Event(number))
     if deleted:

@@ -31,6 +31,7 @@ from everlog.errors import (
 from everlog.projections.record_source import records
 from everlog.testing import JournalConformance
 from everlog.testing.journal_support import OUTCOMES, keys
+from everlog.testing.replication import replicate
 from everlog.testing.tag_reads import TagReading
 from tests.http_support import new_token, through_server
 from tests.support import small_config
@@ -225,3 +226,16 @@ async def test_projections_status_and_tokens(tmp_path) -> None:
         connect("http://evl_1_2@127.0.0.1:1")
     with pytest.raises(InvalidConfig):
         connect(config, token="evl_1_2")
+
+
+async def test_text_with_separators_of_its_own(everlog_: Any) -> None:
+    """What ends a line elsewhere is a character like others here: in lines, and in server-sent events."""
+    text = "a\u2028b\u2029c\x85d\x0be\r\nf"
+    token = await everlog_.journal("t").append("k", [Event(text, tags={"t"}), Event({"text": text})])
+    assert [event.payload async for event in everlog_.journal("t").read("k")] == [text, {"text": text}]
+    await replicate(everlog_)
+    (event,) = [one async for one in everlog_.tag("t").current(token=token)]
+    assert event.payload == text
+    live = everlog_.tag("t").live(token=token)
+    assert (await asyncio.wait_for(anext(live), 30)).payload == text
+    await live.aclose()

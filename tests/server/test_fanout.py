@@ -54,7 +54,7 @@ async def all_events(log: Everlog) -> list[TaggedEvent]:
 @pytest.mark.parametrize("seed", range(8))
 async def test_every_stream_gets_everything_once(small_log: Everlog, monkeypatch, seed: int) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 3)
-    monkeypatch.setattr(module, "WATERMARK_SECONDS", 0.0)
+    monkeypatch.setattr(module, "WATERMARK_INTERVAL_S", 0.0)
     chance, fanout, followers = random.Random(seed), Fanout(), list[Follower]()
     orders = small_log.journal("orders")
 

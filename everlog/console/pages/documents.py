@@ -7,13 +7,13 @@ from typing import Any
 from everlog.api import Everlog
 from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.pages.journal import first_keys
-from everlog.documents.documents import Documents
+from everlog.documents.api import Documents
 from everlog.documents.history import DocumentEvent
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.paths import parse_path
 from everlog.documents.query import Query
 from everlog.errors import DocumentNotFound, QueryLimited
-from everlog.server.document_answers import content_url
+from everlog.server.documents import content_url
 
 SIZE = 50
 HISTORY = 30
@@ -93,7 +93,7 @@ async def _diff(context: Context, docs: Documents, path: str) -> dict[str, Any] 
 
 def _index(one: Index, elements: int | None) -> dict[str, Any]:
     building = one.status is IndexStatus.INDEXING
-    # With a filter nobody knows how many elements it will hold: then only the place in the collection is shown.
+    # With a filter the number of elements is unknown: then only the place in the collection is shown.
     counted = building and not one.filter_by and bool(elements) and one.count is not None
     return {
         "id": one.index_id,

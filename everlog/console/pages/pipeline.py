@@ -70,7 +70,7 @@ def table_rows(pipeline: PipelineStatus) -> list[dict[str, Any]]:
 
 
 def _services(found: Observation) -> list[dict[str, Any]]:
-    """The last words of services; of a start that accepted a loss, the range."""
+    """The last report of each service; for a start that accepted a loss, the range."""
     services = []
     known = {} if found.status is None else found.status.services
     for name, last in sorted(known.items()):

@@ -10,10 +10,10 @@ from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.problems import is_silent
 from everlog.console.sampler import series
 from everlog.errors import UnknownProjection
+from everlog.projections.api import ProjectionStatus
 from everlog.projections.copies import CopyRequest, copy_name, is_copy
 from everlog.projections.offsets import show as show_offset
 from everlog.projections.port import ProjectionDeadLetter
-from everlog.projections.projections import ProjectionStatus
 
 MAX_LETTERS = 100
 SHOWN_BYTES = 2000

@@ -8,7 +8,7 @@ from typing import Any, cast
 from everlog.console.actions import is_wanted_job, is_wanted_letter, key_text
 from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.sampler import series
-from everlog.console.why import WaitReason, explain_job, explain_queue
+from everlog.console.wait_reasons import WaitReason, explain_job, explain_queue
 from everlog.errors import StorageFailed
 from everlog.queues.declaration import Declaration, plain_options
 from everlog.queues.jobs import DeadJob, JobInfo

@@ -82,7 +82,7 @@ let source = null;
 let waiting = null;
 
 function busy() {
-  // Somebody types, chooses or marks text here: what is new waits until they are done.
+  // The visitor types, chooses or marks text here: what is new waits until that is done.
   const active = document.activeElement;
   if (active && live.contains(active) && active.matches("input, select, textarea")) return true;
   if (live.querySelector("details.menu[open]")) return true;

@@ -19,7 +19,7 @@ from everlog.config import Config
 from everlog.errors import EverlogError, InvalidInput, ReplicationFailed, TopicRetired
 from everlog.journal.copy import Copier, Original
 from everlog.journal.damaged_log import Damage
-from everlog.journal.journal import Journal
+from everlog.journal.journal import LocalJournal
 from everlog.journal.parts import open_parts, opened_parts
 from everlog.journal.topic_registry import is_retired
 from everlog.runtime.failpoints import failpoint
@@ -105,7 +105,7 @@ class CopyTask:
     async def _copy(self, ids: Sequence[str]) -> CopyReport:
         async with opened_parts(self.config) as parts:
             original = await Original.find(parts, self.source, self.damage)
-            copier = Copier(original, Journal(self.target, parts), dry_run=self.dry_run)
+            copier = Copier(original, LocalJournal(self.target, parts), dry_run=self.dry_run)
             report, left = CopyReport(), iter(ids)
             await asyncio.gather(*(_copy_some(copier, left, report) for _ in range(AT_ONCE)))
             return report
@@ -199,7 +199,7 @@ class _Driver:
         parts = self._parts = await open_parts(self._config)
         try:
             self.original = await Original.find(parts, self._source)
-            target = Journal(self._target, parts)
+            target = LocalJournal(self._target, parts)
             if await is_retired(parts.store, target.log_name):
                 raise TopicRetired(self._target)
             await target.ref("any", create=not self._dry_run)

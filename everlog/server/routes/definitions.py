@@ -13,8 +13,8 @@ from everlog.documents.model import DocumentTransaction
 from everlog.documents.paths import parse_collection
 from everlog.documents.port import DocumentView
 from everlog.errors import InvalidDocument
-from everlog.server.document_answers import PREFIX, json_answer
-from everlog.server.document_requests import body_bytes, correlation, documents_of, segments, typed_body
+from everlog.server.answers import json_answer
+from everlog.server.documents import PREFIX, body_bytes, correlation, documents_of, segments, typed_body
 from everlog.server.requests import AnyRequest, decode, flag, parameters, raw_rest
 from everlog.server.routes.nodes import routed
 from everlog.server.schemas import document_examples as examples

@@ -8,23 +8,27 @@ from typing import Any
 from litestar import Response, delete, patch, post, put, route
 from litestar.response import Stream
 
+from everlog.documents.api import Documents
 from everlog.documents.bodies import decode_body
-from everlog.documents.documents import Documents
 from everlog.documents.model import Method, Preconditions
 from everlog.documents.paths import parse_path
 from everlog.documents.query import Query
 from everlog.errors import InvalidDocument
-from everlog.server.document_answers import (
+from everlog.server.answers import json_answer
+from everlog.server.documents import (
+    body_bytes,
+    config_of,
+    content_path,
+    correlation,
     document_answer,
+    documents_of,
     event_body,
-    json_answer,
     page_answer,
     page_etag,
     revision_headers,
     server_sent,
     written_answer,
 )
-from everlog.server.document_requests import body_bytes, config_of, content_path, correlation, documents_of
 from everlog.server.requests import AnyRequest, flag, parameters, whole_number
 from everlog.server.routes.nodes import routed
 from everlog.server.schemas import document_examples as examples

@@ -15,7 +15,7 @@ from everlog.core.head import Head, exists
 from everlog.core.values import MAX_SEQ_NR, Position
 from everlog.errors import Conflict, JournalNotFound
 from everlog.journal.journal import Journal
-from everlog.server.document_answers import json_answer
+from everlog.server.answers import LINES, json_answer, lines_answer, wants_lines
 from everlog.server.errors import also, answer, describe
 from everlog.server.journal_requests import (
     MAX_PAGE,
@@ -33,7 +33,6 @@ from everlog.server.journal_requests import (
     json_of,
     log_of,
 )
-from everlog.server.json_lines import LINES, lines_answer, wants_lines
 from everlog.server.requests import AnyRequest, decode
 from everlog.server.schemas.openapi import SchemaShape, shown
 from everlog.wire.events import EXAMPLE, EventBody, NewEvents, event_body
@@ -156,7 +155,7 @@ async def get_topics(request: AnyRequest) -> Response[bytes]:
 async def get_ids(
     request: AnyRequest,
     topic: TopicPart,
-    limit: Annotated[int, QueryParameter(ge=1, le=MAX_KEYS, description="At most so many")] = 1000,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_KEYS, description="At most this many")] = 1000,
     after: AfterQuery = None,
 ) -> Response[Any]:
     """The ids of a topic's journals, in no order: some as JSON, or all as JSON lines."""
@@ -199,7 +198,7 @@ async def get_events(
     to_seq: Annotated[int, QueryParameter(name="to", ge=1, le=MAX_SEQ_NR, description="The last seqNr")] = MAX_SEQ_NR,
     limit: Annotated[
         int | None,
-        QueryParameter(ge=1, le=MAX_SEQ_NR, description="At most so many events; a page has 100, at most 10,000"),
+        QueryParameter(ge=1, le=MAX_SEQ_NR, description="At most this many events; a page has 100, at most 10,000"),
     ] = None,
     reverse: Annotated[bool, QueryParameter(description="The newest first")] = False,
     after: AfterQuery = None,

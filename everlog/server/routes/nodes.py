@@ -22,7 +22,7 @@ from everlog.documents.nodes import Node
 from everlog.documents.paths import PARTITIONS
 from everlog.documents.workers import Workers
 from everlog.errors import DocumentNotFound, InvalidDocument, WriteUnfinished
-from everlog.server.document_answers import json_answer
+from everlog.server.answers import json_answer
 from everlog.server.errors import JSON
 from everlog.server.requests import AnyRequest
 from everlog.server.schemas import document_examples as examples
@@ -31,9 +31,9 @@ from everlog.server.schemas.documents import OBJECT, TEXT, answer, operation
 FORWARDED = "everlog-forwarded"
 NODE = "Everlog-Node"
 MAX_HOPS = 2
-ASK_SECONDS = 1.0
-GRACE_SECONDS = 1.0  # an answer may be under way when its node has left
-KEPT_ALIVE = 2.0  # shorter than a server keeps an idle connection: none is used while it is being closed
+ASK_TIMEOUT_S = 1.0
+GRACE_S = 1.0  # an answer may be under way when its node has left
+KEEP_ALIVE_S = 2.0  # shorter than a server keeps an idle connection: none is used while it is being closed
 NODES = "/hyper-storage/nodes"
 # Of this connection rather than of the request, or settled where the request came in.
 _NOT_SENT_ON = frozenset(
@@ -41,7 +41,7 @@ _NOT_SENT_ON = frozenset(
     b"sec-fetch-site sec-fetch-mode sec-fetch-dest everlog-forwarded".split()
 )
 _NOT_SENT_BACK = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "date", "server"})
-# What a node answers before it looks at the request itself: that it does not know who asks, or is not whom we meant.
+# What a node answers before it looks at the request itself: that it does not know the caller, or is another node.
 _NOT_TAKEN = (401, 403, 421)
 
 Run = Callable[[], Awaitable[Response[Any]]]
@@ -55,9 +55,9 @@ class Nodes:
         self._seconds = config.request_timeout_s
         self._patience = config.shutdown_timeout_s
         self._documents = log.documents
-        limits = httpx.Limits(max_connections=1000, keepalive_expiry=KEPT_ALIVE)
+        limits = httpx.Limits(max_connections=1000, keepalive_expiry=KEEP_ALIVE_S)
         # The owner may keep a write for as long as another write may take, and then takes its own time.
-        timeout = httpx.Timeout(2 * self._seconds, connect=ASK_SECONDS)
+        timeout = httpx.Timeout(2 * self._seconds, connect=ASK_TIMEOUT_S)
         trusted = _trusted(log.config.server)
         self._http = httpx.AsyncClient(timeout=timeout, limits=limits, verify=trusted, trust_env=False)
         token = log.config.server.cluster_token
@@ -91,9 +91,9 @@ class Nodes:
         await self._http.aclose()
 
     async def _ask(self, node: Node) -> bool | None:
-        """Let a node look at the table. Gone is one whose address refuses, or leads to somebody else."""
+        """Let a node look at the table. A node is gone if its address refuses, or leads to another one."""
         try:
-            found = await self._http.get(f"{node.address}{NODES}", timeout=ASK_SECONDS, headers=self._own_name)
+            found = await self._http.get(f"{node.address}{NODES}", timeout=ASK_TIMEOUT_S, headers=self._own_name)
         except httpx.ConnectError:
             return False
         except httpx.TransportError:
@@ -158,7 +158,7 @@ class Nodes:
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
-                await asyncio.wait({answering}, timeout=GRACE_SECONDS)
+                await asyncio.wait({answering}, timeout=GRACE_S)
             if answering.done():
                 return answering.result()
         finally:
@@ -172,7 +172,7 @@ class Nodes:
 
 
 def _hops(request: AnyRequest) -> tuple[int, str | None]:
-    """How often a request was sent on, and to whom last."""
+    """How often a request was sent on, and to which node last."""
     count, _, target = request.headers.get(FORWARDED, "0").partition(" ")
     return (int(count) if count.isdecimal() and len(count) < 3 else MAX_HOPS), target or None
 
@@ -189,7 +189,7 @@ async def routed(request: AnyRequest, group: Workers, uri: str, data: bytes, run
 
 
 def _trusted(config: ServerConfig) -> ssl.SSLContext:
-    """Whom to believe: what the system does, and the certificate that we show ourselves."""
+    """Which certificates to trust: those of the system, and the one that this server shows."""
     context = ssl.create_default_context()
     if config.cert_file is not None:
         context.load_verify_locations(config.cert_file)

@@ -11,8 +11,8 @@ from litestar.params import QueryParameter
 
 from everlog.errors import EverlogError
 from everlog.pipeline.status import Status, caught_up
+from everlog.server.answers import json_answer
 from everlog.server.audit import JOURNAL, TOPIC
-from everlog.server.document_answers import json_answer
 from everlog.server.errors import also
 from everlog.server.journal_requests import AfterQuery, log_of
 from everlog.server.metrics import CONTENT_TYPE, all_metrics
@@ -21,7 +21,7 @@ from everlog.server.routes.journals import EventsBody
 from everlog.server.schemas.openapi import SchemaShape, shown
 from everlog.wire.events import event_body
 
-READY_SECONDS = 5.0
+READY_TIMEOUT_S = 5.0
 
 
 class StatusBody(Status, frozen=True):
@@ -87,7 +87,7 @@ async def get_ready(request: AnyRequest) -> Response[bytes]:
     """Log and store answer. Details are for those who may read: see /status."""
     parts = log_of(request).parts
     try:
-        async with asyncio.timeout(READY_SECONDS):
+        async with asyncio.timeout(READY_TIMEOUT_S):
             await parts.store.statuses()
             await parts.log.topics()
     except (EverlogError, TimeoutError) as error:
@@ -99,7 +99,7 @@ async def get_ready(request: AnyRequest) -> Response[bytes]:
 @get("/operations", tags=["operations"], responses=also(), opt=shown(answers={200: _OPERATIONS}))
 async def get_operations(
     request: AnyRequest,
-    limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100,
+    limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most this many")] = 100,
     after: AfterQuery = None,
 ) -> Response[Any]:
     """What operators did, the newest first: an event before each change, and one after it."""

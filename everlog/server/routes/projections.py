@@ -1,7 +1,13 @@
-"""The routes of projections: how far they are, and commands for them. Commands need the scope admin."""
+"""The routes of projections: how far they are, and commands for them. Commands need the scope admin.
+
+A rebuild and a verification of a view need the handler, which a server does not have: they are asked for here, and the
+process that runs the projection does them. The command stands in the body: below a projection's address every name is
+one of its keys.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -9,30 +15,39 @@ from litestar import Response, delete, get, post, put
 from litestar.params import PathParameter, QueryParameter
 
 from everlog.errors import InvalidOffset
-from everlog.projections.copies import is_copy
+from everlog.projections.api import Projections, ProjectionStatus
+from everlog.projections.copies import Copies, is_copy
 from everlog.projections.offsets import Offset, Single, parse, show
 from everlog.projections.port import ANYTHING, Anything
-from everlog.projections.projections import Projections, ProjectionStatus
+from everlog.server.answers import json_answer
 from everlog.server.audit import note
-from everlog.server.document_answers import json_answer
 from everlog.server.errors import also
 from everlog.server.journal_requests import json_of, log_of
 from everlog.server.requests import AnyRequest, decode
-from everlog.server.routes.projection_copies import COPIES_EXAMPLE, NamePart, command_view
 from everlog.server.schemas.openapi import SchemaShape, shown
-from everlog.wire.projections import InstanceBody, LagBody, ProjectionBody, ProjectionsBody, copies_body
+from everlog.server.security.guard import begin_operation
+from everlog.wire.projections import (
+    CopiesBody,
+    CopyCommand,
+    InstanceBody,
+    LagBody,
+    ProjectionBody,
+    ProjectionsBody,
+    copies_body,
+)
 
-MAX_WAIT = 60.0
+MAX_WAIT_S = 60.0
 CommandKind = Literal["text", "int", "long", "sequence", "uuid", "map"]
 _MANIFESTS = {"text": "STR", "int": "INT", "long": "LNG", "sequence": "SEQ", "uuid": "TBU"}
 
+NamePart = Annotated[str, PathParameter(description="The projection, percent-encoded")]
 KeyPart = Annotated[str, PathParameter(description="The key of one instance, percent-encoded")]
 
 
 class CommandBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`wait`: seconds until the owner must have obeyed; `reason` goes into the operations log."""
 
-    wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT)] | None = None
+    wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_S)] | None = None
     reason: str = ""
 
 
@@ -86,6 +101,13 @@ class LettersBody(msgspec.Struct, frozen=True):
     dead_letters: list[LetterBody]
 
 
+class ViewCommandBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to do; `reason` goes into the operations log."""
+
+    command: CopyCommand
+    reason: str = ""
+
+
 _INSTANCE = {
     "name": "carts",
     "key": "carts-0",
@@ -115,11 +137,34 @@ _LETTER = {
     "replayable": True,
     "requested": False,
 }
+_COPIES: dict[str, Any] = {
+    "current": 0,
+    "building": 1,
+    "filled": False,
+    "previous": None,
+    "rebuild": {
+        "state": "running",
+        "asked_ms": 1769860800000,
+        "owner": "0197b2c4",
+        "handled": 1200,
+        "total": 4800,
+        "ended_ms": None,
+        "error": None,
+        "differences": [],
+    },
+    "verify": None,
+}
 _ALL = SchemaShape(ProjectionsBody, {"projections": [_INSTANCE]})
-_ONE = SchemaShape(ProjectionBody, {"projections": [_INSTANCE], "copies": COPIES_EXAMPLE})
-
-
+_ONE = SchemaShape(ProjectionBody, {"projections": [_INSTANCE], "copies": _COPIES})
 _FIELDS = frozenset(InstanceBody.__struct_fields__)
+_COMMANDS: dict[CopyCommand, Callable[[Projections, str], Awaitable[Copies]]] = {
+    "rebuild": lambda projections, name: projections.request_rebuild(name),
+    "verify": lambda projections, name: projections.request_verify(name),
+    "cancel-verify": lambda projections, name: projections.cancel_verify(name),
+    "switch": lambda projections, name: projections.switch(name),
+    "switch-back": lambda projections, name: projections.switch(name, back=True),
+    "abort": lambda projections, name: projections.abort(name),
+}
 
 
 def instance_body(status: ProjectionStatus) -> InstanceBody:
@@ -143,9 +188,9 @@ async def get_projection(
     request: AnyRequest,
     name: NamePart,
     after: Annotated[str | None, QueryParameter(description="Answer when all instances have this position")] = None,
-    seconds: Annotated[float, QueryParameter(ge=0, le=MAX_WAIT, description="Wait at most so long")] = 30.0,
+    seconds: Annotated[float, QueryParameter(ge=0, le=MAX_WAIT_S, description="Wait at most this long")] = 30.0,
 ) -> Response[bytes]:
-    """The instances of one projection; which copies of its view there are, and how far what was asked for is."""
+    """The instances of one projection; the copies of its view, and the progress of what was asked for."""
     projections, known = _projections(request), decode(name)
     found = await projections.list(known)
     if not found:
@@ -301,6 +346,34 @@ async def forget_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart)
     count = await _projections(request).forget(decode(name), decode(key), offset=body.offset)
     note(request, reason=body.reason, count=count)
     return _done(name, key, f"{count} dead letters dropped")
+
+
+# Copies of a view
+
+
+@post(
+    "/projections/{name:str}",
+    status_code=200,
+    tags=["projections"],
+    responses=also(404, 408, 413),
+    opt=shown(
+        body=SchemaShape(ViewCommandBody, {"command": "rebuild", "reason": "a new column"}),
+        answers={200: SchemaShape(CopiesBody, _COPIES)},
+        scope="admin",
+        audit=False,  # what is done stands in the body
+    ),
+)
+async def command_view(request: AnyRequest, name: NamePart) -> Response[Any]:
+    """Rebuild a projection's view beside the running one, or verify it; switch to the new copy, go back, drop it.
+
+    The owner of the projection does the first two, now or when it runs again: `GET` shows how far that is.
+    """
+    body: ViewCommandBody = await json_of(request, ViewCommandBody)
+    await begin_operation(request, f"{body.command.replace('-', '_')}_projection")
+    note(request, reason=body.reason)
+    projections, known = log_of(request).projections, decode(name)
+    await projections.check_view(known)
+    return json_answer(copies_body(await _COMMANDS[body.command](projections, known)))
 
 
 PROJECTION_ROUTES = [

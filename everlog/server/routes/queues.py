@@ -20,12 +20,12 @@ from everlog.queues.operations import Handle, Operation, Pause
 from everlog.queues.queue import Queue
 from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_operations, encode_outcomes
 from everlog.server.audit import note
-from everlog.server.queue_errors import QUEUE_HANDLERS, NoSuchLetter
+from everlog.server.errors import QUEUE_HANDLERS, NoSuchLetter
 from everlog.server.requests import AnyRequest, read_body
 from everlog.server.schemas import queue_examples as examples
 from everlog.server.schemas.openapi import shown
 from everlog.server.schemas.queues import (
-    MAX_WAIT,
+    MAX_WAIT_S,
     BeatBody,
     CancelBody,
     ClaimBody,
@@ -58,13 +58,13 @@ from everlog.server.schemas.queues import (
 )
 from everlog.server.security.guard import begin_operation, principal_of
 
-MAX_BODY = 2 * MAX_PAYLOAD
-OPERATORS = (Pause,)  # what an operator does, through whichever route: it needs the scope admin
-BODY_SECONDS = 30.0
+MAX_BODY_BYTES = 2 * MAX_PAYLOAD
+OPERATORS = (Pause,)  # what an operator does needs the scope admin, on every route
+BODY_TIMEOUT_S = 30.0
 Name = Annotated[str, PathParameter(description="The queue")]
 EntryPath = Annotated[int, PathParameter(description="The number of the job")]
 TokenPath = Annotated[int, PathParameter(description="The token of the claim")]
-Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")]
+Limit = Annotated[int, QueryParameter(ge=1, le=1000, description="At most this many")]
 
 
 def _log(request: AnyRequest) -> Everlog:
@@ -110,7 +110,7 @@ async def declare_queue(request: AnyRequest, name: Name, data: JSONBody[DeclareB
     status_code=201,
     responses={**also_fine(200, ReceiptBody, "Merged with what is there"), **refusals(408, 409, 413)},
     opt=shown(body=examples.PUT, answers={201: examples.CREATED, 200: examples.MERGED}),
-    request_max_body_size=MAX_BODY,
+    request_max_body_size=MAX_BODY_BYTES,
 )
 async def put_job(request: AnyRequest, name: Name, data: JSONBody[PutBody]) -> Response[ReceiptBody]:
     """Put a job, or merge it into the one that waits for its key. The first put makes the queue."""
@@ -180,7 +180,7 @@ async def _claim_patiently(request: AnyRequest, queue: Queue, wanted: ClaimBody)
 
 
 async def _listen(request: AnyRequest, waiting: Any) -> bool | None:
-    """Whether a wake-up came; None if nobody is there to hear it, or the server stops."""
+    """Whether a wake-up came; None if the caller is gone, or the server stops."""
     wait = asyncio.ensure_future(waiting)
     ends = [asyncio.ensure_future(_gone(request)), asyncio.ensure_future(request.app.state.stopping.wait())]
     try:
@@ -300,7 +300,7 @@ async def revive_job(request: AnyRequest, name: Name, entry: EntryPath) -> Recei
 
 @get("/{name:str}/flags", responses=refusals(404), opt=shown(answers={200: examples.FLAGS}))
 async def list_flags(request: AnyRequest, name: Name) -> FlagsBody:
-    """What somebody should look at."""
+    """What an operator should look at."""
     return FlagsBody([flag_body(flag) for flag in await _queue(request, name).flags()])
 
 
@@ -325,7 +325,7 @@ async def get_stats(request: AnyRequest, name: Name) -> StatsBody:
 async def wait_for_work(
     request: AnyRequest,
     name: Name,
-    seconds: Annotated[float, QueryParameter(ge=0, le=MAX_WAIT, description="How long")] = 30.0,
+    seconds: Annotated[float, QueryParameter(ge=0, le=MAX_WAIT_S, description="How long")] = 30.0,
     listener: Annotated[str, QueryParameter(max_length=1000, description="Who waits: the owner of its claims")] = "",
 ) -> WokenBody:
     """Wait until there may be work."""
@@ -344,7 +344,7 @@ async def wait_for_work(
     description="For the Python client: operations as MessagePack, answered in their order.",
 )
 async def run_operations(request: AnyRequest, name: Name) -> Response[bytes]:
-    body = await read_body(request, limit=MAX_BODY, seconds=BODY_SECONDS)
+    body = await read_body(request, limit=MAX_BODY_BYTES, seconds=BODY_TIMEOUT_S)
     operations, store = decode_operations(body), _log(request).queues
     declaration = await _queue(request, name).declaration()
     may_operate = principal_of(request).may("admin")

@@ -12,7 +12,7 @@ from litestar.params import PathParameter, QueryParameter
 from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import JournalNotFound
 from everlog.journal.snapshots import Criteria
-from everlog.server.document_answers import json_answer
+from everlog.server.answers import json_answer
 from everlog.server.errors import also
 from everlog.server.journal_requests import AfterQuery, IdPart, TopicPart, journal_of, json_of
 from everlog.server.requests import AnyRequest, decode

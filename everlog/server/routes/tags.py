@@ -15,10 +15,9 @@ from litestar.params import PathParameter, QueryParameter
 from everlog.core.tag_names import SLICES
 from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import InvalidDocument
-from everlog.server.document_answers import json_answer
+from everlog.server.answers import LINES, json_answer, lines_answer, wants_lines
 from everlog.server.errors import also
 from everlog.server.journal_requests import MAX_PAGE, PAGE, AfterQuery, collected, log_of
-from everlog.server.json_lines import LINES, lines_answer, wants_lines
 from everlog.server.requests import AnyRequest, decode
 from everlog.server.schemas.openapi import SchemaShape, shown
 from everlog.server.sse import event_stream, stream_answer
@@ -38,7 +37,7 @@ PositionQuery = Annotated[
 ]
 SinceQuery = Annotated[str | None, QueryParameter(description="Events since this time, instead of an offset")]
 LimitQuery = Annotated[
-    int | None, QueryParameter(ge=1, le=MAX_SEQ_NR, description="At most so many; a page has 100, at most 10,000")
+    int | None, QueryParameter(ge=1, le=MAX_SEQ_NR, description="At most this many; a page has 100, at most 10,000")
 ]
 LiveQuery = Annotated[bool, QueryParameter(description="As server-sent events, as with Accept: text/event-stream")]
 

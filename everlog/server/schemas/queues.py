@@ -23,7 +23,7 @@ from everlog.queues.priority import DEFAULT_PRIORITY
 from everlog.queues.rows import Attempt, Flag
 from everlog.server.errors import also
 
-MAX_WAIT = 60.0
+MAX_WAIT_S = 60.0
 KeyPart = str | int | dict[str, str]
 KeyBody = str | int | list[KeyPart] | dict[str, Any]
 _described = msgspec.Meta
@@ -40,11 +40,9 @@ class PutBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     data_base64: str | None = None
     priority: Annotated[int, _described(description="0 (first) to 255 (last)")] = DEFAULT_PRIORITY
     at: Annotated[datetime, _described(description="Not before this time")] | None = None
-    delay: Annotated[str | float, _described(description="Not before so long from now: '10s', or seconds")] | None = (
-        None
-    )
+    delay: Annotated[str | float, _described(description="Not before this has passed: '10s', or seconds")] | None = None
     expires_at: Annotated[datetime, _described(description="Not after this time")] | None = None
-    expires_in: Annotated[str | float, _described(description="Not after so long from now")] | None = None
+    expires_in: Annotated[str | float, _described(description="Not after this has passed")] | None = None
 
 
 class ClaimBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -53,7 +51,7 @@ class ClaimBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     limit: Annotated[int, _described(ge=1, le=MAX_CLAIM)] = 1
     owner: Annotated[str, _described(max_length=1000)] = "http"
     lease: Annotated[str | float, _described(description="How long they are yours: '10m', or seconds")] | None = None
-    wait: Annotated[float, _described(ge=0, le=MAX_WAIT, description="Seconds to wait for a job")] = 0.0
+    wait: Annotated[float, _described(ge=0, le=MAX_WAIT_S, description="Seconds to wait for a job")] = 0.0
     fast_only: bool = False
 
 
@@ -66,7 +64,7 @@ class FailBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class CancelBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Whose job is not wanted any more."""
+    """The key whose jobs are not wanted any more."""
 
     key: KeyBody
     reason: str | None = None
@@ -90,7 +88,7 @@ class AttemptBody(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JobBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A job as one sees it from outside."""
+    """A job as its callers see it."""
 
     entry: int
     key: Any
@@ -156,7 +154,7 @@ class DeadPageBody(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FlagBody(msgspec.Struct, frozen=True, rename="camel"):
-    """Something that somebody should look at."""
+    """Something that an operator should look at."""
 
     reason: str
     count: int

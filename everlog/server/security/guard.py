@@ -3,7 +3,7 @@
 A route says what it needs by `opt={"scope": "read" | "write" | "admin" | "public"}`; without that, GET and HEAD need
 `read`, all else `write`. What needs `admin`, and what a session changes, goes into the operations log; a route that
 notes its own operations there says `opt={"audit": False}`. One that takes the forms of pages says `opt={"csrf": True}`:
-then the page's secret is asked for even where nobody logs in. Handlers ask `principal_of(request)`; they never look at
+then the page's secret is asked for even without a log-in. Handlers ask `principal_of(request)`; they never look at
 tokens or cookies themselves.
 """
 
@@ -217,7 +217,7 @@ async def _note_operation(
     principal: Principal,
     action: str | None = None,
 ) -> None:
-    """Before anything is done; the answer ends it (watching.py)."""
+    """Before anything is done; the answer ends it (request_watch.py)."""
     scope: HTTPScope = connection.scope  # type: ignore[assignment]
     target = {"method": scope["method"], "path": scope["path"][:MAX_SHOWN_PATH]}
     if connection.client is not None:

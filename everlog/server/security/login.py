@@ -11,7 +11,7 @@ from litestar.datastructures import Cookie
 from litestar.exceptions import NotAuthorizedException
 
 from everlog.errors import InvalidDocument
-from everlog.server.document_answers import json_answer
+from everlog.server.answers import json_answer
 from everlog.server.errors import also
 from everlog.server.requests import AnyRequest, local_path, parameters, read_body
 from everlog.server.schemas.openapi import SchemaShape, shown

@@ -148,7 +148,7 @@ class Tokens:
         return self._known.get(token_id)
 
     def _look(self) -> None:
-        """Read the file again if it is another one. A file that cannot be read lets nobody in."""
+        """Read the file again if it is another one. A file that cannot be read lets no caller in."""
         if self._file is None:
             return
         try:

@@ -1,40 +1,87 @@
-"""Answers about documents: HAL bodies, headers, and server-sent events."""
+"""Requests and answers of documents: paths and bodies; HAL, headers, and server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 from litestar import Response
 
-from everlog.documents.bodies import encode_body
-from everlog.documents.documents import CollectionPage, Document
+from everlog.config import DocumentsConfig
+from everlog.documents.api import CollectionPage, Document, Documents
+from everlog.documents.bodies import decode_body, encode_body
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import etag_of
 from everlog.documents.model import WrittenDocument
+from everlog.errors import InvalidDocument
+from everlog.server.answers import json_answer
 from everlog.server.errors import JSON
 from everlog.server.request_watch import HttpCounters
+from everlog.server.requests import AnyRequest, decode, raw_rest, read_body
 from everlog.server.sse import Checkpoint, Frame, Items, event_stream
 from everlog.wire.http import POSITION
 
 PREFIX = "/hyper-storage"
-MAX_CHECKPOINT = 10.0
+CONTENT = f"{PREFIX}/content/"
+MAX_CHECKPOINT_S = 10.0
 _SAFE = "/~:@!$&'()*+,;=-._"
 _OF_THIS_PAGE = ("after", "explain", "position")
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
+# Requests
+
+
+def documents_of(request: AnyRequest) -> Documents:
+    found: Documents = request.app.state.documents
+    return found
+
+
+def config_of(request: AnyRequest) -> DocumentsConfig:
+    found: DocumentsConfig = request.app.state.config.documents
+    return found
+
+
+def correlation(request: AnyRequest) -> dict[str, str]:
+    """The request's own id comes back with the answer."""
+    found = request.headers.get("hyperbus-correlation-id")
+    return {} if found is None else {"Hyperbus-Correlation-Id": found}
+
+
+def content_path(request: AnyRequest) -> str:
+    return decode(raw_rest(request, CONTENT))
+
+
+async def body_bytes(request: AnyRequest) -> bytes:
+    config = config_of(request)
+    return await read_body(request, limit=config.max_body_bytes, seconds=config.request_timeout_s)
+
+
+def typed_body(data: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.convert(decode_body(data), kind)
+    except msgspec.ValidationError as error:
+        raise InvalidDocument("invalid-body", f"this body is not what is expected here: {error}") from error
+
+
+def segments(request: AnyRequest, prefix: str, max_count: int) -> list[str]:
+    """Percent-encoded segments behind a prefix."""
+    found = [decode(segment) for segment in raw_rest(request, f"{PREFIX}/{prefix}/").split("/")]
+    if not 1 <= len(found) <= max_count or not all(found):
+        raise InvalidDocument("invalid-path", "a slash inside a path or an id is written as %2F here")
+    return found
+
+
+# Answers
+
+
 def content_url(path: str) -> str:
     """Where a document is."""
     return f"{PREFIX}/content/{quote(path, safe=_SAFE)}"
-
-
-def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
-    return Response(_encode(value), status_code=status, media_type=JSON, headers=headers)
 
 
 def revision_headers(revision: int) -> dict[str, str]:
@@ -108,7 +155,7 @@ def server_sent(
     return event_stream(
         _frames(items),
         checkpoint=lambda revision: f'{{"revision":{revision}}}',
-        every=min(every, MAX_CHECKPOINT),
+        every=min(every, MAX_CHECKPOINT_S),
         stopping=stopping,
         counters=counters,
     )

@@ -41,7 +41,7 @@ def explain_queue(stats: Stats, due: DueAnswer, settings: QueueSettings, now: in
         what = f"The rate limit is reached: {rate.count:,} starts per {duration(rate.window_ms / 1000)}."
         return [WaitReason(what, f"It goes on by itself, {_next(due.next_ms, now)}.")]
     if not stats.running:
-        what = f"{count(stats.ready, 'job')} could start now, but nobody claims any."
+        what = f"{count(stats.ready, 'job')} could start now, but no worker claims any."
         return [WaitReason(what, "Start a worker for this queue: `everlog work module:app`.", "warn")]
     return [WaitReason(f"Workers are at it: {count(stats.running, 'job')} running, {stats.ready:,} ready.")]
 
@@ -65,7 +65,7 @@ def explain_job(
 
 def _running(row: JobRow, now: int) -> list[WaitReason]:
     left = row.deadline_ms - now
-    who = row.owner or "somebody"
+    who = row.owner or "a worker"
     if left < 0:
         what = f"{who} had it and has not been heard of: its lease ended {duration(-left / 1000)} ago."
         found = [WaitReason(what, "The next claim of any worker runs it again.", "warn")]

@@ -1,4 +1,4 @@
-"""JSON lines: one document per line, as they come. A last line `{"error": …}` says that more was to come."""
+"""Answers as JSON: one document, or one per line as they come."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+from litestar import Response
 from litestar.response import Stream
 
 from everlog.errors import EverlogError
-from everlog.server.errors import describe
+from everlog.server.errors import JSON, describe
 from everlog.server.requests import AnyRequest
 
 LINES = "application/x-ndjson"
 T = TypeVar("T")
-_encode = msgspec.json.Encoder().encode_lines
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+
+def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
+    return Response(_encode(value), status_code=status, media_type=JSON, headers=headers)
 
 
 def wants_lines(request: AnyRequest) -> bool:
@@ -29,17 +35,20 @@ async def lines_answer(
     body: Callable[[T], Any],
     headers: Mapping[str, str] | None = None,
 ) -> Stream:
-    """All pages as lines. The first one is read before the answer begins, so that its errors have their status."""
+    """All pages as lines. The first one is read before the answer begins, so that its errors have their status.
+
+    A last line `{"error": …}` says that more was to come.
+    """
     first = await anext(pages, None)
 
     async def lines() -> AsyncIterator[bytes]:
         if first is None:
             return
-        yield _encode([body(one) for one in first])
+        yield _encode_lines([body(one) for one in first])
         try:
             async for page in pages:
-                yield _encode([body(one) for one in page])
+                yield _encode_lines([body(one) for one in page])
         except EverlogError as error:
-            yield _encode([{"error": describe(error, request.app.state.new_error_id())}])
+            yield _encode_lines([{"error": describe(error, request.app.state.new_error_id())}])
 
     return Stream(lines, media_type=LINES, headers=dict(headers or {}))

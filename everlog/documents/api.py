@@ -1,0 +1,203 @@
+"""What `log.documents` can do, wherever the log is. The HTTP routes call the same methods."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from everlog.documents.bodies import body_of, plain_body
+from everlog.documents.history import DocumentEvent
+from everlog.documents.indexes import Index, IndexNew
+from everlog.documents.model import DocumentTransaction, Method, WrittenDocument
+from everlog.documents.port import DocumentView, TemplateIndex
+from everlog.documents.query import Explanation, Query
+from everlog.documents.workers import Workers
+from everlog.errors.storage import needs_storage
+from everlog.journal.journal import After
+
+if TYPE_CHECKING:
+    from everlog.documents.documents import OpenDocuments
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A stored document or element. `etag` is of the body itself, `revision` of its document or collection."""
+
+    path: str
+    json: str
+    revision: int
+    etag: str
+    created_ms: int
+    modified_ms: int
+
+    @property
+    def body(self) -> Any:
+        return plain_body(self.json)
+
+
+class CollectionPage(msgspec.Struct, frozen=True):
+    """Elements of a collection. `next`: the parameters that lead to the next page."""
+
+    json: str
+    revision: int
+    count: int | None
+    next: dict[str, str] | None = None
+    explanation: Explanation | None = None
+
+    @property
+    def elements(self) -> list[Any]:
+        found: list[Any] = plain_body(self.json)
+        return found
+
+
+class Documents(ABC):
+    """JSON documents and collections. Every accepted change has a revision, and an event in the log."""
+
+    async def put(self, /, path: str, body: Any = None, **options: Any) -> WrittenDocument:
+        """Store a document or an element, or begin an empty collection.
+
+        Options of all writes: `if_match`, `if_none_match` (entity tags), `message_id` (a repeat is answered, not
+        repeated), `correlation_id`, `wait=True` (return when the event is out, with its `position` in the log).
+        """
+        return await self.write("put", path, body_of(body), **options)
+
+    async def patch(self, /, path: str, patch: Any, **options: Any) -> WrittenDocument:
+        """Merge into what is stored: null removes a field (RFC 7396)."""
+        return await self.write("patch", path, body_of(patch), **options)
+
+    async def delete(self, /, path: str, **options: Any) -> WrittenDocument:
+        """Delete a document, an element, or a collection with all its elements and indexes."""
+        return await self.write("delete", path, **options)
+
+    async def post(self, /, path: str, body: Any, **options: Any) -> WrittenDocument:
+        """Add an element to a collection; its id is above all ids that were made for it before."""
+        return await self.write("post", path, body_of(body), **options)
+
+    @abstractmethod
+    async def write(
+        self,
+        method: Method,
+        path: str,
+        body: Any = None,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        wait: bool = False,
+    ) -> WrittenDocument:
+        """Any of the four; the body is exact JSON."""
+
+    @abstractmethod
+    async def get(self, path: str, *, token: After = None) -> Document:
+        """A document or an element; DocumentNotFound if there is none.
+
+        `token`, here and at all reads: a position in the log that the answer must include.
+        """
+
+    @abstractmethod
+    async def list(
+        self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
+    ) -> CollectionPage:
+        """A page of a collection: `filter`, `sort`, `size`, `max_skip`, `after`, `explain`."""
+
+    @abstractmethod
+    async def transaction(self, transaction_id: str) -> DocumentTransaction:
+        """One write, by its id; with the `position` of its event, once it is completed."""
+
+    @abstractmethod
+    async def pending(self, path: str, *, limit: int = 100) -> Sequence[DocumentTransaction]:
+        """Accepted writes of a document whose events are not out yet."""
+
+    @abstractmethod
+    async def settle(self, path: str) -> None:
+        """Let the events of all writes before this call get out."""
+
+    # What was
+
+    @abstractmethod
+    def history(
+        self, path: str, *, after: int = 0, limit: int | None = None, reverse: bool = False, token: After = None
+    ) -> AsyncIterator[DocumentEvent]:
+        """The changes of a document, a collection or an element."""
+
+    @abstractmethod
+    async def revision_at(self, path: str, moment: datetime, *, token: After = None) -> int:
+        """The revision that was the newest at a time."""
+
+    @abstractmethod
+    async def at(self, path: str, revision: int, *, token: After = None) -> Any:
+        """The exact body at a revision; for a collection, its elements."""
+
+    @abstractmethod
+    async def diff(self, path: str, old: int, new: int, *, token: After = None) -> Any:
+        """The merge patch that leads from one revision to another."""
+
+    @abstractmethod
+    def feed(self, path: str, *, after: int | None = None) -> AsyncGenerator[DocumentEvent | int, None]:
+        """Changes as they come, after a revision or from now on; a number is a checkpoint: all up to it was given."""
+
+    # Indexes and views
+
+    @abstractmethod
+    async def create_index(self, path: str, new: IndexNew) -> Index:
+        """Define an index of a collection, which need not exist yet; it is built in the background."""
+
+    @abstractmethod
+    async def index(self, path: str, index_id: str) -> Index:
+        """One index; DocumentNotFound if there is none, or it is being deleted."""
+
+    @abstractmethod
+    async def indexes(self, path: str) -> Sequence[Index]:
+        """The indexes of a collection."""
+
+    @abstractmethod
+    async def delete_index(self, path: str, index_id: str) -> None:
+        """Queries stop using it at once; its entries go in the background."""
+
+    @abstractmethod
+    async def put_view(self, path: str, template: str, condition: str | None = None) -> DocumentView:
+        """Make a read-only collection of everything that matches a template; what is there already follows soon."""
+
+    @abstractmethod
+    async def view(self, path: str) -> DocumentView:
+        """One view."""
+
+    @abstractmethod
+    async def delete_view(self, path: str) -> None:
+        """Remove a view and what it shows."""
+
+    @abstractmethod
+    async def put_template_index(self, index_id: str, template: str, new: IndexNew) -> TemplateIndex:
+        """Every collection that matches gets this index with its next write."""
+
+    @abstractmethod
+    async def template_index(self, index_id: str) -> TemplateIndex:
+        """One template index."""
+
+    @abstractmethod
+    async def delete_template_index(self, index_id: str) -> None:
+        """Collections keep the indexes that they have got."""
+
+    # What needs the log and the store themselves: a server does not hand these out.
+
+    async def build_indexes(self) -> int:
+        """Build and drop what waits for it, now; how many indexes. A server does so by itself."""
+        raise needs_storage()
+
+    async def open(self) -> OpenDocuments:
+        """The parts; the store is opened by the first call."""
+        raise needs_storage()
+
+    @property
+    def writers(self) -> Workers:
+        """The turns of those who write, by document."""
+        raise needs_storage()
+
+    @property
+    def completers(self) -> Workers:
+        """The turns of those who publish events, by document."""
+        raise needs_storage()
