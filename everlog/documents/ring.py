@@ -5,12 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from everlog.errors import MissingExtra
-
-try:
-    import mmh3
-except ImportError as error:
-    raise MissingExtra("server") from error
+import mmh3
 
 VIRTUAL_NODES = 128
 
