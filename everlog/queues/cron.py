@@ -1,8 +1,8 @@
 """Times that repeat: at a fixed interval, or as a line of cron says. UTC.
 
 The line is parsed here rather than by `croniter` (6.2): that takes a range of one value such as `3-3` for every value,
-takes a range that ends before it starts, six and seven fields, and `R` for a random minute, with which two workers would
-not mean the same moments. Here such a line is an error that names the field.
+and it accepts a range that ends before it starts, six and seven fields, and `R` for a random minute, so that two
+workers would not mean the same moments. Here such a line is an error that names the field.
 """
 
 from __future__ import annotations
