@@ -188,13 +188,13 @@ async def test_changing_the_period_loses_nothing(desk):
 MOVER = """
 import asyncio, sys
 from pathlib import Path
-from everlog.testing.queue_desk import HOUR, Desk, VirtualClock
+from everlog.testing.queue_desk import HOUR, VirtualClock, VirtualQueue
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 
 async def main():
     clock = VirtualClock(int(sys.argv[2]))
     store = SqliteQueueStore(Path(sys.argv[1]), synchronous="NORMAL", clock=clock)
-    desk = Desk(store, clock)
+    desk = VirtualQueue(store, clock)
     if sys.argv[3] == "merge":
         await desk.enq("a", data=2)
     else:
