@@ -46,9 +46,8 @@ from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
 from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, flow, grouped, on_spark
 from everlog.projections.tag_source import slices, tag
-from everlog.queues.job import GiveUp, JobFunction, Retry, job
-from everlog.queues.jobs import DeadJob, Job, JobInfo, Receipt
-from everlog.queues.new_job import NewJob
+from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt
+from everlog.queues.job_function import GiveUp, JobFunction, Retry, job
 from everlog.queues.operations import Stats as QueueStats
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue

@@ -21,7 +21,7 @@ from everlog.journal.retired_topics import Retired
 from everlog.pekko.reader import ForeignReader
 from everlog.pipeline.status import Status
 from everlog.projections.projections import Projections
-from everlog.queues.job import JobFunction
+from everlog.queues.job_function import JobFunction
 from everlog.queues.port import QueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker

@@ -44,7 +44,6 @@ LOGS = "../conformance/test_log.py"
 RETENTION = "../conformance/test_retention.py"
 QUEUE_RULES = "everlog/queues/rules.py"
 QUEUE_ENGINE = "everlog/queues/engine.py"
-QUEUE_LOOKING = "everlog/queues/view.py"
 QUEUE_MEMORY = "everlog/queues/memory.py"
 QUEUE_OWNER = "everlog/queues/cassandra/owner.py"
 QUEUE_LOG = "everlog/queues/cassandra/protocol.py"
@@ -72,7 +71,6 @@ TESTS = {
     VIEWS: ("test_tag_writes.py", TAGS),
     QUEUE_RULES: ("test_queue_rules.py", "test_queue_engine.py", "test_queue_stores.py"),
     QUEUE_ENGINE: ("test_queue_engine.py", "test_queue_stores.py"),
-    QUEUE_LOOKING: ("test_queue_engine.py", "test_queue_stores.py"),
     QUEUE_MEMORY: ("test_queue_engine.py", "test_queue_stores.py"),
     QUEUE_OWNER: ("test_queue_log.py",),
     QUEUE_LOG: ("test_queue_log.py",),
@@ -600,7 +598,7 @@ MUTANTS = (
     ),
     Mutant(
         "queue-rate-window",
-        QUEUE_LOOKING,
+        QUEUE_ENGINE,
         "room = min(room, rate.count - len(self.table.starts(now - rate.window_ms)))",
         "room = min(room, rate.count - len(self.table.starts(now - rate.window_ms + 1)))",
         "the window of a rate limit is exact to the millisecond",
@@ -621,7 +619,7 @@ MUTANTS = (
     ),
     Mutant(
         "queue-rate-wake",
-        QUEUE_LOOKING,
+        QUEUE_ENGINE,
         "moments.append(starts[len(starts) - rate.count] + rate.window_ms)",
         "moments.append(starts[-1] + rate.window_ms)",
         "listeners are woken when the limit lets the first one in",

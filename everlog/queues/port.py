@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from everlog.errors import EverlogError, QueueNotFound
+from everlog.errors import EverlogError
 from everlog.queues.declaration import Declaration
-from everlog.queues.engine import Engine
 from everlog.queues.listeners import GRACE_MS, Listeners
-from everlog.queues.memory import MemoryTable
-from everlog.queues.operations import READS, AskDue, Claim, DueAnswer, Operation, Put, PutAnswer, QueueAnswer
+from everlog.queues.operations import AskDue, Claim, DueAnswer, Operation, Put, PutAnswer, QueueAnswer
 from everlog.queues.rows import Flag, Packet
 from everlog.queues.webhook import Webhook
 from everlog.runtime.clock import Clock, SystemClock
@@ -193,69 +190,3 @@ class Bell:
             return longest
         # A timer may fire a little early; then one more short wait follows, never a loop without one.
         return min(longest, (next_ms - self._store.clock.now_ms()) / 1000)
-
-
-class MemoryStore(QueueStore):
-    """Queues in this process only: for tests, and for work that may be lost with the process."""
-
-    def __init__(self, clock: Clock | None = None, *, sweep: int = 500) -> None:
-        super().__init__(clock)
-        self._shared = _Shared(sweep)
-
-    async def declare(self, wanted: Declaration) -> Declaration:
-        with self._shared.lock:
-            engine = self._shared.engines.get(wanted.name)
-            before = self._shared.declarations.get(wanted.name)
-            now = wanted if before is None else before.evolve(wanted, empty=engine is None or not _rows(engine))
-            self._shared.declarations[wanted.name] = now
-            if engine is None:
-                engine = Engine(MemoryTable(), now.options.settings, sweep=self._shared.sweep)
-                self._shared.engines[wanted.name] = engine
-            engine.settings = now.options.settings
-            return now
-
-    async def declared(self, name: str) -> Declaration | None:
-        return self._shared.declarations.get(name)
-
-    async def names(self) -> list[str]:
-        return sorted(self._shared.declarations)
-
-    async def execute(self, name: str, operation: Operation) -> QueueAnswer:
-        with self._shared.lock:
-            engine = self._shared.engines.get(name)
-            if engine is None:
-                raise QueueNotFound(name, sorted(self._shared.engines))
-            answer = engine.apply(operation, self.clock.now_ms())
-            _table(engine).forget_changes()
-            raised, engine.raised = engine.raised, []
-        self.announce(name, raised)
-        if not isinstance(operation, READS):
-            self.ring(name, operation)
-        return answer
-
-    def sibling(self) -> MemoryStore:
-        twin = MemoryStore(self.clock)
-        twin._shared = self._shared
-        return twin
-
-    def counted(self, name: str) -> Counter[str]:
-        return Counter(self._shared.engines[name].counted)
-
-
-class _Shared:
-    """What siblings share."""
-
-    def __init__(self, sweep: int) -> None:
-        self.lock = threading.Lock()
-        self.sweep = sweep
-        self.engines: dict[str, Engine] = {}
-        self.declarations: dict[str, Declaration] = {}
-
-
-def _table(engine: Engine) -> MemoryTable:
-    assert isinstance(engine.table, MemoryTable)
-    return engine.table
-
-
-def _rows(engine: Engine) -> dict[int, Any]:
-    return _table(engine).rows

@@ -18,9 +18,8 @@ from everlog.config.queue_options import MAX_CLAIM, QueueOptions, check_name, ma
 from everlog.core.time_span import Duration, milliseconds
 from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, NotTransactional, QueueNotFound
 from everlog.queues.declaration import ColumnSchema, Declaration
-from everlog.queues.jobs import DeadJob, Job, JobInfo, Receipt, moment
+from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt, When, make_key, moment, packing
 from everlog.queues.keys import JobKey, decode_key, hash_key
-from everlog.queues.new_job import NewJob, When, make_key, packing
 from everlog.queues.operations import (
     AckFlag,
     AskStats,

@@ -19,8 +19,8 @@ from typing import Literal
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import EverlogError, InvalidInput, LeaseLost
 from everlog.queues.heartbeat import Heartbeats
-from everlog.queues.job import GiveUp, JobFunction, Retry, find_jobs
-from everlog.queues.jobs import Job
+from everlog.queues.job import Job
+from everlog.queues.job_function import GiveUp, JobFunction, Retry, find_jobs
 from everlog.queues.operations import BeatAnswer, Handle
 from everlog.queues.port import POLL_SECONDS, QueueStore
 from everlog.queues.queue import Queue

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from everlog.config.queue_options import QueueSettings, Rate
 from everlog.queues.engine import Engine
 from everlog.queues.keys import encode_key, hash_key
-from everlog.queues.memory import MemoryTable
+from everlog.queues.memory import MemoryQueueStore, MemoryTable
 from everlog.queues.operations import (
     AskDue,
     AskHead,
@@ -30,7 +30,6 @@ from everlog.queues.operations import (
     Release,
     Sweep,
 )
-from everlog.queues.port import MemoryStore
 from everlog.queues.rows import Packet
 from everlog.testing.queue_desk import VirtualClock
 from tests.unit.models.queue_oracle import Oracle
@@ -134,7 +133,7 @@ def test_any_history(name, chance):
 
     async def run() -> None:
         clock = VirtualClock()
-        await Simulation(MemoryStore(clock), clock, VARIANTS[name], chance).run(40)
+        await Simulation(MemoryQueueStore(clock), clock, VARIANTS[name], chance).run(40)
 
     asyncio.run(run())
 

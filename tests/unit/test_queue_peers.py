@@ -206,7 +206,7 @@ async def test_what_administrators_do_is_noted():
     await queue.pause()  # changes nothing
     await queue.cancel("k")
     await queue.cancel("k")
-    noted = tables.desks["jobs", 0].audited
+    noted = tables.admins["jobs", 0].audited
     assert [type(operation).__name__ for operation in noted] == ["Pause", "Cancel"]
     assert noted[0] == Pause(True)
     await store.close()

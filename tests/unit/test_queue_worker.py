@@ -12,12 +12,12 @@ import pytest
 
 import everlog
 from everlog.errors import InvalidInput
-from everlog.queues.cron import Schedule, parse_every
 from everlog.queues.heartbeat import Heartbeats
-from everlog.queues.job import find_jobs
+from everlog.queues.job_function import find_jobs
+from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import BeatAnswer, Handle
-from everlog.queues.port import MemoryStore
 from everlog.queues.queue import Queue
+from everlog.queues.schedule import Schedule, parse_every
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.queues.worker import Worker
 from tests.waiting import until
@@ -25,7 +25,7 @@ from tests.waiting import until
 
 @pytest.fixture(params=["memory", "files"])
 async def store(request, tmp_path):
-    store = MemoryStore() if request.param == "memory" else SqliteQueueStore(tmp_path, synchronous="NORMAL")
+    store = MemoryQueueStore() if request.param == "memory" else SqliteQueueStore(tmp_path, synchronous="NORMAL")
     yield store
     await store.close()
 
@@ -369,7 +369,7 @@ def test_a_heart_beats_three_times_per_lease_and_tells_once():
     told: list[BeatAnswer] = []
     ended = threading.Event()
 
-    class Scripted(MemoryStore):
+    class Scripted(MemoryQueueStore):
         async def execute(self, name, operation):
             beats.append(operation.handle)
             return BeatAnswer("OK", 0) if len(beats) < 3 else BeatAnswer("LEASE_LOST")

@@ -15,7 +15,7 @@ from everlog.cassandra.session import Session
 from everlog.config.queue_options import QueueSettings
 from everlog.errors import Unreachable
 from everlog.queues.cassandra.blobs import INLINE_BYTES
-from everlog.queues.cassandra.owner import Desk
+from everlog.queues.cassandra.owner import AdminStore
 from everlog.queues.cassandra.protocol import Backend, Shard, Statics
 from everlog.queues.memory import MemoryTable
 from everlog.queues.operations import Operation
@@ -113,7 +113,7 @@ class CassandraBackend(Backend):
         await self._session.write(self._cql["drop_blobs"], *self._key, segment)
 
 
-class CassandraDesk(Desk):
+class CassandraAdminStore(AdminStore):
     """Dead letters and flags of a shard. Letters are found by their entries, flags by a suffix of their reason."""
 
     def __init__(

@@ -85,8 +85,8 @@ class ShardTable(MemoryTable):
         return self._last_entry
 
 
-class Desk(Protocol):
-    """Where dead letters and flags are kept, beside the log: nothing depends on their order."""
+class AdminStore(Protocol):
+    """Where dead letters, flags and the audit are kept, beside the log: nothing depends on their order."""
 
     async def load(self, table: MemoryTable) -> None:
         """Put what is kept into a table."""
@@ -109,7 +109,7 @@ class Owner:
         log: ShardLog,
         settings: QueueSettings,
         *,
-        desk: Desk | None = None,
+        admin: AdminStore | None = None,
         segment_records: int = SEGMENT_RECORDS,
         segment_bytes: int = SEGMENT_BYTES,
         sweep: int = 500,
@@ -121,7 +121,7 @@ class Owner:
         self._segment_records = segment_records
         self._segment_bytes = segment_bytes
         self._bytes = 0
-        self._desk = desk
+        self._admin = admin
         self._takeovers: list[int] = []
         self._blobs = Blobs(log)
 
@@ -142,8 +142,8 @@ class Owner:
         for row in list(table.rows.values()):
             if row.status == PROCESSING:
                 table.save(replace(row, start_ms=now), row)
-        if self._desk is not None:
-            await self._desk.load(table)
+        if self._admin is not None:
+            await self._admin.load(table)
         table.forget_changes()
         rate = self.engine.settings.rate_limit
         if rate is not None:
@@ -157,8 +157,8 @@ class Owner:
         self._takeovers = [*recent[1 - MAX_TAKEOVERS :], now]
         if len(self._takeovers) == MAX_TAKEOVERS:
             self.engine.apply(RaiseFlag("owner_flap", by), now)
-            if self._desk is not None:
-                await self._desk.save(self.table)
+            if self._admin is not None:
+                await self._admin.save(self.table)
             self.table.forget_changes()
 
     def _replay(self, segment: int, record: bytes) -> None:
@@ -203,27 +203,27 @@ class Owner:
             if len(self.table.changed) >= BATCH_ROWS:
                 await self._store_changes()
         await self._store_changes()
-        if self._desk is not None:
+        if self._admin is not None:
             for operation, answer in zip(operations, answers, strict=True):
                 if answer and isinstance(operation, AUDITED):
-                    await self._audit(self._desk, operation, now)
+                    await self._audit(self._admin, operation, now)
         return answers
 
     async def _store_changes(self) -> None:
         """What whole operations changed, so that none of them is in the log by half."""
         table = self.table
-        if self._desk is not None and (table.buried or table.flagged):
-            await self._desk.save(table)  # first: a letter may be there too early, never too late
+        if self._admin is not None and (table.buried or table.flagged):
+            await self._admin.save(table)  # first: a letter may be there too early, never too late
         records = self._records()
         if records:
             await self._write(records)
-        if self._desk is not None and table.unburied:
-            await self._desk.drop(table)
+        if self._admin is not None and table.unburied:
+            await self._admin.drop(table)
         table.forget_changes()
 
-    async def _audit(self, desk: Desk, operation: Operation, now: int) -> None:
+    async def _audit(self, admin: AdminStore, operation: Operation, now: int) -> None:
         try:
-            await desk.audit(operation, now)
+            await admin.audit(operation, now)
         except EverlogError as error:  # it was done, and whoever asked for it must hear that
             logger.warning("%s was done and is not in the audit: %s", operation, error)
 

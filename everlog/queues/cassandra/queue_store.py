@@ -21,13 +21,13 @@ from everlog.config.queue_options import QueueSettings
 from everlog.errors import Busy, DeclarationRefused, InvalidConfig, MissingExtra, QueueNotFound
 from everlog.queues.cassandra.backend import (
     Audited,
+    CassandraAdminStore,
     CassandraBackend,
-    CassandraDesk,
     QueueSchema,
     queue_statements,
     read_audit,
 )
-from everlog.queues.cassandra.owner import Desk
+from everlog.queues.cassandra.owner import AdminStore
 from everlog.queues.cassandra.protocol import Backend
 from everlog.queues.cassandra.shard import SWEEP, ShardService
 from everlog.queues.declaration import Declaration, decode_declaration, encode_declaration
@@ -116,9 +116,9 @@ class CassandraQueueStore(QueueStore):
         """The log of a shard."""
         return CassandraBackend(await self.session(), name, part.index)
 
-    async def desk(self, name: str, part: ShardPart, settings: QueueSettings) -> Desk:
+    async def admin(self, name: str, part: ShardPart, settings: QueueSettings) -> AdminStore:
         """What a shard has beside its log."""
-        return CassandraDesk(await self.session(), name, settings, self.clock, part)
+        return CassandraAdminStore(await self.session(), name, settings, self.clock, part)
 
     async def reach_others(self) -> None:
         """Be ready to call other processes, and to hear of work from them."""

@@ -251,7 +251,7 @@ class ShardService:
         owner = Owner(
             log,
             settings,
-            desk=await store.desk(self._name, self._part, settings),
+            admin=await store.admin(self._name, self._part, settings),
             sweep=min(store.sweep, SWEEP),
             segment_records=store.segment_records,
             part=self._part,

@@ -13,9 +13,8 @@ from everlog.config.queue_options import MAX_PAYLOAD, check_name
 from everlog.errors import AccessDenied, EverlogError
 from everlog.queues.checks import check_operation
 from everlog.queues.declaration import ColumnSchema, Declaration, convert_schemas
-from everlog.queues.jobs import Job
+from everlog.queues.job import Job, parse_key
 from everlog.queues.listeners import listener_name
-from everlog.queues.new_job import parse_key
 from everlog.queues.operations import Handle, Operation, Pause
 from everlog.queues.queue import Queue
 from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_operations, encode_outcomes
