@@ -37,10 +37,10 @@ from everlog.journal.quarantine import WaitingItem
 from everlog.journal.snapshots import Criteria, Recovered
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 from everlog.projections.handlers import ActorHandler, Handler, Mailbox, StatefulHandler
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
 from everlog.projections.projection import Projection, projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.record_source import records
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner

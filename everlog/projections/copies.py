@@ -37,7 +37,7 @@ class Difference(NamedTuple):
 
 
 class CopyRequest(msgspec.Struct, frozen=True):
-    """Work that needs the handler: whoever runs the projection does it. See requests.py.
+    """Work that needs the handler: whoever runs the projection does it. See copy_requests.py.
 
     `owner` has it now, and `beat` grows meanwhile; `handled` of `total` events, None if nobody can tell. It is over
     with `ended_ms`: then `error` says why it failed, or `differences` what a verification found.
@@ -76,7 +76,7 @@ class Copies(msgspec.Struct, frozen=True):
     """Numbers of copies; 0 is the view as it was first. `garbage`: what is no longer needed and to be dropped.
 
     `filled`: the one that is being built has once had all that the current one has. `tables`, `versions`: of each copy.
-    `rebuild`, `verify`: what runners were asked for last. `standing`: keys that a verification paused.
+    `rebuild`, `verify`: what runners were asked for last. `paused`: keys that a verification paused.
     """
 
     current: int = 0
@@ -89,7 +89,7 @@ class Copies(msgspec.Struct, frozen=True):
     versions: Mapping[int, str] = {}
     rebuild: CopyRequest | None = None
     verify: CopyRequest | None = None
-    standing: tuple[str, ...] = ()
+    paused: tuple[str, ...] = msgspec.field(default=(), name="standing")
 
     def shown(self) -> dict[str, Any]:
         """What those who read the view want to know; the rest is for runners."""

@@ -19,7 +19,7 @@ from everlog.errors import EverlogError, InvalidProjection
 from everlog.projections.copies import Copies, CopyRequest, Difference
 from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
-from everlog.projections.verify import Counted
+from everlog.projections.verification import Counted
 from everlog.runtime.clock import Clock
 from everlog.runtime.lease import LeaseWatch
 
@@ -82,7 +82,7 @@ class RequestProgress:
             self.told(total - waiting, total)
 
 
-class Errands:
+class RequestService:
     """A service beside a runner that does what was asked for: `start`, `stop`, `status`; or `async with`."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Errands:
         if not self._tasks:
             self._stopping.clear()
             self._tasks = [
-                asyncio.create_task(self._attend(one), name=f"everlog-errands-{one.name}") for one in self._projections
+                asyncio.create_task(self._attend(one), name=f"everlog-requests-{one.name}") for one in self._projections
             ]
 
     async def stop(self) -> None:

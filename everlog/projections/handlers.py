@@ -86,7 +86,7 @@ class ActorHandler(ABC):
         """Take messages and answer each one, for as long as the projection runs."""
 
 
-class Slot:
+class HandlerSlot:
     """What outlives a stream: the actor, and calls in threads that have not come back."""
 
     def __init__(self) -> None:
@@ -169,10 +169,10 @@ class HandlerShape:
             raise InvalidProjection("a handler that takes a view must be async: 'async def'")
 
 
-class Calls:
+class HandlerCalls:
     """A handler at work, for one run of the stream."""
 
-    def __init__(self, shape: HandlerShape, slot: Slot, *, timeout: float | None, view: View | None) -> None:
+    def __init__(self, shape: HandlerShape, slot: HandlerSlot, *, timeout: float | None, view: View | None) -> None:
         self._shape = shape
         self._slot = slot
         self._watchdog = None if timeout is None else Watchdog(timeout)

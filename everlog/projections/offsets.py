@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from everlog.errors import InvalidOffset
-from everlog.projections.ids import check_part
+from everlog.projections.projection_id import check_part
 
 _INT64 = range(-(2**63), 2**63)
 _INT32 = range(-(2**31), 2**31)

@@ -12,17 +12,19 @@ The rules, which the conformance suite checks:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from everlog.errors import InvalidProjection
-from everlog.projections.copies import Copies
-from everlog.projections.ids import ProjectionId
+from everlog.projections.copies import Copies, Difference, copy_name
 from everlog.projections.offsets import Offset
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.save_window import LogPlace, OffsetProgress
+from everlog.runtime.failpoints import failpoint
 from everlog.runtime.lease import Lease
 
 
@@ -141,6 +143,19 @@ class ViewTransaction(ABC):
         """The dead letter was handled."""
 
 
+class Recount(NamedTuple):
+    """Empty tables for a second count of a view.
+
+    They are tables of `store`, those of copy `number`. The count begins anew and ends at `ends`, by key; then `compare`
+    says how each table of the view differs from it.
+    """
+
+    store: OffsetStore
+    number: int
+    ends: Mapping[str, Offset | None]
+    compare: Callable[[], Awaitable[list[Difference]]]
+
+
 class OffsetStore(ABC):
     """The interface. Implemented by `everlog.projections.sqlite` and `everlog.projections.cassandra`."""
 
@@ -148,6 +163,8 @@ class OffsetStore(ABC):
     has_views = False
     # Whether a transaction is stored as a whole, however many partitions of tables it touches.
     stores_whole = True
+    # Whether a projection must pause while its view is counted again.
+    recount_pauses = False
     # How long to wait at least between looks for changes, because a look costs.
     look_seconds = 0.0
 
@@ -279,12 +296,32 @@ class OffsetStore(ABC):
             if after == seen or await self.change_copies(name, seen, after):
                 return after
 
+    async def drop_garbage(self, name: str) -> Copies:
+        """Drop the copies that are garbage; then say that they are gone."""
+        seen = await self.copies(name)
+        while seen.garbage:
+            number = seen.garbage[0]
+            names, tables = seen.names(number), seen.tables.get(number, seen.tables.get(seen.current, ()))
+            await self.drop_tables([names.get(table.lower(), table) for table in tables])
+            failpoint("clean.tables")
+            await self.erase(copy_name(name, number))
+            left = {one: found for one, found in seen.tables.items() if one != number}
+            versions = {one: found for one, found in seen.versions.items() if one != number}
+            after = replace(seen, garbage=seen.garbage[1:], tables=left, versions=versions)
+            await self.change_copies(name, seen, after)
+            seen = await self.copies(name)
+        return seen
+
     async def copy_tables(self, copies: Mapping[str, str]) -> None:
         """Make empty tables like these, under other names, unless they are there. Raises InvalidProjection."""
         raise InvalidProjection("this store has no tables for views")
 
     async def drop_tables(self, tables: Sequence[str]) -> None:
         """Drop tables of views, if they are there."""
+        raise InvalidProjection("this store has no tables for views")
+
+    def recount(self, name: str, tables: Sequence[str]) -> AbstractAsyncContextManager[Recount]:
+        """Make empty tables like these of a view, for a recount; they are gone afterwards. Raises InvalidProjection."""
         raise InvalidProjection("this store has no tables for views")
 
     @abstractmethod

@@ -10,10 +10,10 @@ from typing import Any
 from everlog.errors import InvalidProjection
 from everlog.projections.copies import copy_name, is_copy, tables_of
 from everlog.projections.handlers import HandlerShape
-from everlog.projections.ids import check_part
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
-from everlog.projections.provider import as_source
+from everlog.projections.projection_id import check_part
+from everlog.projections.provider_source import as_source
 from everlog.projections.recovery import Recovery
 from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, OnSpark, Strategy
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 
@@ -15,22 +16,20 @@ from everlog.core.values import Position
 from everlog.errors import InvalidInput, InvalidProjection, StillBehind, UnknownProjection
 from everlog.journal.parts import Parts
 from everlog.projections.copies import Copies, Difference, copy_name, is_copy
-from everlog.projections.copy_requests import Errands, RequestKind, ask, withdraw
+from everlog.projections.copy_requests import RequestKind, RequestService, ask, withdraw
+from everlog.projections.event_stream import ProgressHub
 from everlog.projections.factory import open_offset_store
-from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Offset
-from everlog.projections.pause import standing_still
-from everlog.projections.port import ANYTHING, Anything, KnownProjection, OffsetStore, ProjectionDeadLetter
+from everlog.projections.port import ANYTHING, Anything, KnownProjection, OffsetStore, ProjectionDeadLetter, View
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.rebuild import Rebuild, TellProgress, abort, switch
+from everlog.projections.record_source import RecordSource
 from everlog.projections.runner import Runner
 from everlog.projections.save_window import LogPlace
-from everlog.projections.source import Lag
-from everlog.projections.source_kinds import source_of
-from everlog.projections.sqlite.offset_store import SqliteOffsetStore
-from everlog.projections.stream_parts import Hub
-from everlog.projections.verify import Counted, verify
-from everlog.projections.view import ProjectionView
+from everlog.projections.source import Lag, Source
+from everlog.projections.tag_source import TagSource
+from everlog.projections.verification import Counted, hold_paused, verify
 from everlog.runtime.lease import LeaseWatch
 from everlog.runtime.trace import Trace
 
@@ -70,7 +69,7 @@ class Projections:
         self._trace = trace
         self._store: OffsetStore | None = None
         self._opening = asyncio.Lock()
-        self._hub = Hub()
+        self._hub = ProgressHub()
 
     async def store(self) -> OffsetStore:
         """Where offsets are kept; opened by the first use."""
@@ -108,7 +107,7 @@ class Projections:
         async with await self.runner(*projections) as runner:
             assert self._store is not None
             lease, clock = self._parts.config.projections.lease_s, self._parts.clock
-            async with Errands(projections, self, store=self._store, clock=clock, lease=lease):
+            async with RequestService(projections, self, store=self._store, clock=clock, lease=lease):
                 yield runner
 
     # Looking
@@ -331,15 +330,11 @@ class Projections:
         current = await store.known(await self._current(projection.name))
         if not current:
             raise UnknownProjection(projection.name)
-        if isinstance(store, SqliteOffsetStore):
+        if not store.recount_pauses:
             return await verify(projection, store, names, parts=self._parts, told=told)
-        from everlog.projections.cassandra.offset_store import CassandraOffsetStore
-        from everlog.projections.cassandra.verify import verify_tables
-
-        assert isinstance(store, CassandraOffsetStore)
         running = [one.key for one in current if not one.desired.paused]
-        async with standing_still(self, store, projection.name, running):
-            return await verify_tables(projection, store, names, parts=self._parts, told=told)
+        async with hold_paused(self, store, projection.name, running):
+            return await verify(projection, store, names, parts=self._parts, told=told)
 
     # Reading one's own writes
 
@@ -397,3 +392,43 @@ def _passed(known: Sequence[KnownProjection], reached: Mapping[str, int], offset
     owned = {one.key for one in known if one.lease is not None and one.lease.owner is not None}
     current = [at for key, at in reached.items() if key in owned] or list(reached.values())
     return bool(current) and max(current) >= offset
+
+
+class ProjectionView:
+    """What a projection has written into the store's own tables."""
+
+    def __init__(self, projections: Projections, name: str) -> None:
+        self._projections = projections
+        self._name = name
+
+    async def wait(self, token: Position | str, *, seconds: float | None = 30.0) -> None:
+        """Until the view has what this token stands for."""
+        await self._projections.wait(self._name, token, seconds=seconds)
+
+    async def fetch(self, statement: str, *values: Any, after: Position | str | None = None) -> list[tuple[Any, ...]]:
+        """The rows of a query; with `after=token`, once the view has what that token stands for."""
+        if after is not None:
+            await self.wait(after)
+        return await (await self._view()).fetch(statement, *values)
+
+    async def execute(self, statement: str, *values: Any) -> int:
+        """Run a statement, such as one that makes the view's tables."""
+        return await (await self._view()).execute(statement, *values)
+
+    async def _view(self) -> View:
+        """The copy that is the current one; each statement sees one copy, whatever is switched meanwhile."""
+        store = await self._projections.store()
+        copies = await store.copies(self._name)
+        return store.view(copies.names(copies.current))
+
+
+def source_of(description: Mapping[str, Any]) -> Source | None:
+    """The source, or None if it is a user's own or one of a newer version."""
+    match description:
+        case {"kind": "records", "topic": str(topic), "split": int(split)}:
+            return RecordSource(topic, split=split)
+        case {"kind": "tag", "tag": str(name)}:
+            return TagSource(name)
+        case {"kind": "slices", "split": int(split)}:
+            return TagSource(None, split)
+    return None

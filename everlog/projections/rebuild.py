@@ -50,7 +50,7 @@ class Rebuild:
         `create`: statements that make tables which are to look different from now on.
         """
         name = self._projection.name
-        seen = await clean(self._store, name)
+        seen = await self._store.drop_garbage(name)
         while seen.building is None:
             number = seen.last + 1
             tables = {**seen.tables, number: self._projection.tables}
@@ -136,7 +136,7 @@ class Rebuild:
 
 async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies:
     """Let readers and runners go to the copy that was filled, or back to the one before. One write decides."""
-    seen = await clean(store, name)
+    seen = await store.drop_garbage(name)
     while True:
         if back:
             if seen.previous is None:
@@ -164,7 +164,7 @@ async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies
             break
         seen = await store.copies(name)
     failpoint("switch.moved")
-    return await clean(store, name)
+    return await store.drop_garbage(name)
 
 
 def _undone(seen: Copies) -> CopyRequest | None:
@@ -182,21 +182,4 @@ async def abort(store: OffsetStore, name: str) -> Copies:
         after = replace(seen, building=None, filled=False, garbage=(*seen.garbage, *gone), rebuild=None)
         if await store.change_copies(name, seen, after):
             failpoint("abort.moved")
-            return await clean(store, name)
-
-
-async def clean(store: OffsetStore, name: str) -> Copies:
-    """Drop what is garbage; then say that it is gone."""
-    seen = await store.copies(name)
-    while seen.garbage:
-        number = seen.garbage[0]
-        names, tables = seen.names(number), seen.tables.get(number, seen.tables.get(seen.current, ()))
-        await store.drop_tables([names.get(table.lower(), table) for table in tables])
-        failpoint("clean.tables")
-        await store.erase(copy_name(name, number))
-        left = {one: found for one, found in seen.tables.items() if one != number}
-        versions = {one: found for one, found in seen.versions.items() if one != number}
-        after = replace(seen, garbage=seen.garbage[1:], tables=left, versions=versions)
-        await store.change_copies(name, seen, after)
-        seen = await store.copies(name)
-    return seen
+            return await store.drop_garbage(name)

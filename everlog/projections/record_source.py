@@ -49,7 +49,7 @@ class LoggedRecord(msgspec.Struct, frozen=True, gc=False):
         return ()
 
 
-class Records(Source):
+class RecordSource(Source):
     """The records of a topic: `source=records("orders")`; with `split=4`, four keys for up to four instances."""
 
     def __init__(self, topic: str, *, split: int = 1) -> None:
@@ -63,16 +63,16 @@ class Records(Source):
     def open(self, parts: Parts | None) -> Feed:
         if parts is None:
             raise InvalidProjection("records of a topic need an open log")
-        return RecordsFeed(self, parts, parts.log.reader())
+        return RecordFeed(self, parts, parts.log.reader())
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "records", "topic": self.topic, "split": self.split}
 
 
-class RecordsFeed(Feed):
+class RecordFeed(Feed):
     """Some of a topic's partitions, as deliveries."""
 
-    def __init__(self, source: Records, parts: Parts, reader: RecordReader) -> None:
+    def __init__(self, source: RecordSource, parts: Parts, reader: RecordReader) -> None:
         self._source = source
         self._log = parts.log
         self._clock = parts.clock
@@ -166,6 +166,6 @@ def _text(key: bytes | None) -> str | None:
         return None
 
 
-def records(topic: str, *, split: int = 1) -> Records:
+def records(topic: str, *, split: int = 1) -> RecordSource:
     """The records of a topic as a source."""
-    return Records(topic, split=split)
+    return RecordSource(topic, split=split)

@@ -11,13 +11,13 @@ from typing import Any, Self
 
 from everlog.errors import EverlogError, InvalidProjection
 from everlog.journal.parts import Parts
-from everlog.projections.ids import ProjectionId
+from everlog.projections.event_stream import ProgressHub
 from everlog.projections.lifecycle import ENDED
 from everlog.projections.port import Desired, OffsetStore, Report
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.source import Feed
 from everlog.projections.strategies import OnSpark
-from everlog.projections.stream_parts import Hub
 from everlog.projections.worker import ProjectionWorker
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.lease import Lease, LeaseWatch, share
@@ -38,7 +38,7 @@ class Runner:
         *,
         store: OffsetStore,
         parts: Parts | None = None,
-        hub: Hub | None = None,
+        hub: ProgressHub | None = None,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
         lease: float = LEASE,
@@ -59,7 +59,7 @@ class Runner:
                 )
         clock = clock or SystemClock()
         self.owner = clock.new_id()
-        hub = hub or Hub()
+        hub = hub or ProgressHub()
         self._parts = parts
         self._supervisors = {
             one.name: Supervisor(
@@ -118,7 +118,7 @@ class Supervisor:
         *,
         store: OffsetStore,
         feed: Feed,
-        hub: Hub,
+        hub: ProgressHub,
         clock: Clock,
         chance: Callable[[], float],
         lease: float,

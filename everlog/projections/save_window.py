@@ -91,7 +91,7 @@ class SaveWindow:
         return found
 
 
-class Prefix(Generic[T]):
+class DonePrefix(Generic[T]):
     """Items that end in any order, and the contiguous prefix of them that is done."""
 
     def __init__(self) -> None:

@@ -15,14 +15,14 @@ from copy import copy
 from typing import Any
 
 from everlog.journal.parts import Parts
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.memory import MemoryOffsets
 from everlog.projections.observers import Observer
 from everlog.projections.offsets import Offset
 from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
-from everlog.projections.provider import ReadOffset
+from everlog.projections.projection_id import ProjectionId
+from everlog.projections.provider_source import ReadOffset
 from everlog.projections.runner import Runner
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.strategies import AtLeastOnce

@@ -12,10 +12,10 @@ import pytest
 
 from everlog.errors import HandlerFailed, InvalidProjection, OwnershipLost, StorageFailed
 from everlog.projections.copies import Copies, tables_of
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.port import KnownProjection, OffsetStore, Report, View, ViewChanged, ViewTransaction
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.rebuild import Rebuild, abort, switch
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner

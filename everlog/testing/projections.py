@@ -8,9 +8,9 @@ import uuid
 import pytest
 
 from everlog.errors import InvalidOffset, OffsetConflict, OwnershipLost, UnknownProjection
-from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Int32, Offset, Sequence, SerializedOffset
 from everlog.projections.port import Desired, OffsetStore, ProjectionDeadLetter, Report
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.save_window import OffsetProgress
 from everlog.runtime.lease import Lease
 

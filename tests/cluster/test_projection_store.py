@@ -10,10 +10,10 @@ import pytest
 from everlog.cassandra.session import Session, connect
 from everlog.errors import HandlerFailed, OwnershipLost
 from everlog.projections.cassandra.offset_store import CassandraOffsetStore
-from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Int32
 from everlog.projections.port import View
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.runner import Runner
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.strategies import at_least_once, exactly_once

@@ -13,12 +13,12 @@ from everlog import Event
 from everlog.config import ProjectionsConfig
 from everlog.errors import InvalidProjection, LogTruncated, StillBehind, UnknownProjection
 from everlog.log.sqlite.log import SqliteReader
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.port import Desired, KnownProjection, Report
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.projections import _passed
-from everlog.projections.record_source import Records, records
+from everlog.projections.record_source import RecordSource, records
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.source import Delivery, Feed, Source
 from everlog.projections.strategies import at_least_once, exactly_once
@@ -287,7 +287,7 @@ async def test_a_key_must_be_named_if_there_are_many(small_log):
 
 
 def test_bad_topics():
-    for make in (lambda: Records(""), lambda: Records(7), lambda: records("orders", split=0)):
+    for make in (lambda: RecordSource(""), lambda: RecordSource(7), lambda: records("orders", split=0)):
         with pytest.raises(InvalidProjection):
             make()
     with pytest.raises(InvalidProjection):

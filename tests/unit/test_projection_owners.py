@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.errors import OwnershipLost, Unreachable
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.port import Report
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
 from everlog.projections.save_window import OffsetProgress

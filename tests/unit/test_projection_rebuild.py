@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.port import View, ViewChanged
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.rebuild import Rebuild
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner

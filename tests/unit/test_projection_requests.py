@@ -10,7 +10,7 @@ import pytest
 
 from everlog.errors import InvalidProjection, StorageFailed, Unreachable
 from everlog.projections.copies import Copies, CopyRequest, Difference
-from everlog.projections.copy_requests import Errands, RequestProgress, ask, withdraw
+from everlog.projections.copy_requests import RequestProgress, RequestService, ask, withdraw
 from everlog.projections.projection import Projection
 from everlog.projections.record_source import records
 from everlog.runtime.clock import SystemClock
@@ -60,11 +60,11 @@ class Work:
         return FOUND
 
 
-def errands(store, work: Work, version: str = "") -> Errands:
-    return Errands([words(version)], work, store=store, clock=SystemClock(), lease=LEASE)
+def errands(store, work: Work, version: str = "") -> RequestService:
+    return RequestService([words(version)], work, store=store, clock=SystemClock(), lease=LEASE)
 
 
-async def kill(one: Errands) -> None:
+async def kill(one: RequestService) -> None:
     """As by kill -9: it says nothing any more."""
     for task in [*one._tasks, *one._doing.values()]:
         task.cancel()
@@ -212,7 +212,7 @@ async def test_whoever_dies_each_request_is_done_by_one_at_a_time(store, seed):
     """Runners come, go in good order, and are killed; in the end one stays, and all that was asked for is done."""
     rng = random.Random(seed)
     work = Work(rng.randrange(1, 25))
-    living: list[Errands] = []
+    living: list[RequestService] = []
     for _ in range(12):
         match rng.randrange(4):
             case 0 if living:

@@ -22,7 +22,7 @@ from everlog import Event, Projection, on_spark, tag
 from everlog.config import PipelineConfig, ProjectionsConfig, TagsConfig
 from everlog.core.timeuuid import TimeUuid
 from everlog.errors import InvalidProjection
-from everlog.projections.ids import ProjectionId
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.sqlite.offset_store import SqliteOffsetStore
 from everlog.testing.replication import replicate
 from tests.support import small_config

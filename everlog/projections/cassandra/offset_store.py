@@ -18,10 +18,9 @@ from everlog.projections.cassandra.letters import Letters
 from everlog.projections.cassandra.marks import Commands
 from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, OffsetTable, places_of
 from everlog.projections.cassandra.tables import prepare_tables, projection_statements
-from everlog.projections.cassandra.view_copies import copy_tables, drop_tables
+from everlog.projections.cassandra.view_copies import compare_tables, copy_tables, drop_tables
 from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, Tables
-from everlog.projections.copies import Copies
-from everlog.projections.ids import PARTITIONS, ProjectionId
+from everlog.projections.copies import Copies, Difference, copy_name
 from everlog.projections.offsets import Offset, decode, entries, is_mergeable, same, show
 from everlog.projections.port import (
     ANYTHING,
@@ -30,10 +29,12 @@ from everlog.projections.port import (
     KnownProjection,
     OffsetStore,
     ProjectionDeadLetter,
+    Recount,
     Report,
     View,
     ViewTransaction,
 )
+from everlog.projections.projection_id import PARTITIONS, ProjectionId
 from everlog.projections.save_window import LogPlace, OffsetProgress
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.failpoints import failpoint
@@ -50,10 +51,11 @@ class CassandraOffsetStore(OffsetStore):
 
     has_views = True
     stores_whole = False
+    recount_pauses = True  # unlike a file, tables cannot be copied as they are at one moment
     look_seconds = 0.5
 
     def __init__(self, session: Session, *, clock: Clock | None = None) -> None:
-        self.session = self._session = session
+        self._session = session
         self._clock = clock or SystemClock()
         self._cql = projection_statements(session.config.keyspace)
         self._offsets = OffsetTable(session, self._cql, self._clock)
@@ -380,6 +382,31 @@ class CassandraOffsetStore(OffsetStore):
 
     async def drop_tables(self, tables: Sequence[str]) -> None:
         await drop_tables(self._session, tables)
+
+    @asynccontextmanager
+    async def recount(self, name: str, tables: Sequence[str]) -> AsyncIterator[Recount]:
+        while True:
+            seen = await self.drop_garbage(name)
+            number = seen.last + 1
+            # Garbage from the start: whatever happens, the next command drops it.
+            numbers, names = (*seen.garbage, number), {**seen.tables, number: tuple(tables)}
+            after = msgspec.structs.replace(seen, last=number, garbage=numbers, tables=names)
+            if await self.change_copies(name, seen, after):
+                break
+        old, new = after.names(after.current), after.names(number)
+
+        async def compare() -> list[Difference]:
+            return [
+                await compare_tables(self._session, table, old.get(table.lower(), table), new[table.lower()])
+                for table in tables
+            ]
+
+        try:
+            await self.copy_tables({old.get(table, table): copied for table, copied in new.items()})
+            ends = {one.key: one.offset for one in await self.known(copy_name(name, after.current))}
+            yield Recount(self, number, ends, compare)
+        finally:
+            await self.drop_garbage(name)
 
     async def erase(self, name: str) -> None:
         keys = {one.key for one in await self.known(name)}

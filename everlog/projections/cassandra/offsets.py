@@ -15,8 +15,8 @@ import msgspec
 from everlog.cassandra.session import Session
 from everlog.cassandra.values import timestamp
 from everlog.errors import Busy, OwnershipLost
-from everlog.projections.ids import PARTITIONS, partition_of_key
 from everlog.projections.offsets import Encoded
+from everlog.projections.projection_id import PARTITIONS, partition_of_key
 from everlog.projections.save_window import LogPlace
 from everlog.runtime.clock import Clock
 

@@ -23,10 +23,10 @@ from everlog.config import Config
 from everlog.errors import EverlogError, InvalidProjection, OwnershipLost
 from everlog.pipeline.replicator import explain, written_offset
 from everlog.projections.factory import open_offset_store
-from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Offset, show
 from everlog.projections.port import Desired, OffsetStore, Report, View, ViewChanged, ViewTransaction
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.spark.feeds import SparkFeed, feed_of
 from everlog.projections.strategies import OnSpark

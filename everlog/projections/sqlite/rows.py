@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from everlog.errors import InvalidOffset, OwnershipLost
-from everlog.projections.ids import ProjectionId, partition_of_key
 from everlog.projections.offsets import Offset, Single, decode, entries, is_mergeable
 from everlog.projections.port import Desired, ProjectionDeadLetter
+from everlog.projections.projection_id import ProjectionId, partition_of_key
 from everlog.projections.save_window import OffsetProgress
 from everlog.runtime.lease import Lease
 from everlog.runtime.statements import load_statements

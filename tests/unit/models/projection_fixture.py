@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
 from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.runner import Runner
 from everlog.testing.projection_kit import ListProvider, MemoryOffsets
 

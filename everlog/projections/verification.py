@@ -1,34 +1,33 @@
-"""Does a view hold what its events add up to? The projection runs again from the beginning, into a copy beside it.
+"""Does a view hold what its events add up to? The projection runs again from the beginning, into tables beside it.
 
-The live file is copied first, in one consistent state; the second run ends where that copy's offsets are. So the
-projection may go on meanwhile.
+The second run ends where the view's offsets are. Where a store cannot copy a view as it is at one moment, the
+projection pauses meanwhile, and runs again afterwards, also if the process that paused it died.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from copy import copy
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Protocol
+
+from msgspec.structs import replace
 
 from everlog.errors import InvalidProjection, StorageFailed
 from everlog.journal.parts import Parts
-from everlog.projections.copies import Difference, copy_name, rename
+from everlog.projections.copies import Difference
 from everlog.projections.lifecycle import Restart
 from everlog.projections.offsets import Offset, Single, encode
 from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.projections.source import Delivery, Feed, Source
-from everlog.projections.sqlite.offset_store import SqliteOffsetStore
-from everlog.projections.sqlite.view_copies import quoted
 from everlog.projections.tag_source import MAX_LAG
-from everlog.sqlite.connection import translated
 
 LOOK_SECONDS = 0.1
+# A handler that is under way gets this long to end.
+MAX_PAUSE_WAIT_S = 60.0
 
 Counted = Callable[[int, int | None], None]
 """How many events were handled, and how many there are; None if the source cannot tell."""
@@ -36,7 +35,7 @@ Counted = Callable[[int, int | None], None]
 
 async def verify(
     projection: Projection,
-    store: SqliteOffsetStore,
+    store: OffsetStore,
     tables: Sequence[str],
     *,
     parts: Parts | None = None,
@@ -45,39 +44,34 @@ async def verify(
     """Recount a view, and compare these tables of it. The handler runs again: it should write to its view only."""
     if not projection.shape.takes_view or projection.view is not None:
         raise InvalidProjection(f"{projection.name} does not fill tables of the store: there is nothing to compare")
-    with TemporaryDirectory(prefix="everlog-verify-") as folder:
-        before, again = Path(folder) / "before.db", Path(folder) / "again.db"
-        await asyncio.to_thread(_copy, store.path, before)
-        names = await _recount(projection, before, again, tables, parts, told)
-        return await asyncio.to_thread(_compare, before, again, names)
+    async with store.recount(projection.name, tables) as recount:
+        second = projection.as_copy(recount.number, tables) if recount.number else projection
+        await count_again(second, recount.store, recount.ends, parts, told)
+        return await recount.compare()
 
 
-def _copy(path: Path, target: Path) -> None:
-    with translated(path), closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copied:
-        source.backup(copied)
+class PauseCommands(Protocol):
+    """Commands to a projection."""
+
+    async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None: ...
+
+    async def resume(self, name: str, key: str | None = None, *, wait: float | None = None) -> None: ...
 
 
-async def _recount(
-    projection: Projection, before: Path, again: Path, tables: Sequence[str], parts: Parts | None, told: Counted | None
-) -> dict[str, str]:
-    """Run it again; the tables of the view as it is now, by the names that they have in the recount."""
-    copied, fresh = SqliteOffsetStore(before), SqliteOffsetStore(again, synchronous="OFF")
+@asynccontextmanager
+async def hold_paused(
+    commands: PauseCommands, store: OffsetStore, name: str, running: Iterable[str]
+) -> AsyncIterator[None]:
+    """Pause these keys. They are noted first: after a process that died, the next one lets its keys go on, too."""
+    noted = await store.update_copies(name, lambda seen: replace(seen, paused=tuple(sorted({*seen.paused, *running}))))
     try:
-        copies = await copied.copies(projection.name)
-        renamed = copies.names(copies.current)
-        names = {table: renamed.get(table.lower(), table) for table in tables}
-        for table, name in names.items():
-            rows = await copied.view().fetch("SELECT sql FROM sqlite_master WHERE name = ? AND type = 'table'", name)
-            if not rows:
-                raise InvalidProjection(f"there is no table {table!r} in {projection.name}'s store")
-            await fresh.view().execute(rename(rows[0][0], {name.lower(): table}))
-        current = copy_name(projection.name, copies.current)
-        ends = {one.key: one.offset for one in await copied.known(current)}
-        await count_again(projection, fresh, ends, parts, told)
-        return names
+        for key in noted.paused:
+            await commands.pause(name, key, wait=MAX_PAUSE_WAIT_S)
+        yield
     finally:
-        await copied.close()
-        await fresh.close()
+        for key in noted.paused:
+            await commands.resume(name, key)
+        await store.update_copies(name, lambda seen: replace(seen, paused=()))
 
 
 async def count_again(
@@ -89,7 +83,7 @@ async def count_again(
 ) -> None:
     """Run a projection from its beginning up to these offsets, by key."""
     second = copy(projection)
-    second.source, second.observers = UpTo(projection.source, ends), ()
+    second.source, second.observers = BoundedSource(projection.source, ends), ()
     second.restart = Restart(max_restarts=0)
     total = None if told is None else await _all_events(projection.source, ends, parts)
     async with Runner([second], store=store, parts=parts) as runner:
@@ -121,32 +115,7 @@ async def _all_events(source: Source, ends: Mapping[str, Offset | None], parts: 
         await feed.close()
 
 
-def _compare(before: Path, again: Path, names: Mapping[str, str]) -> list[Difference]:
-    found: list[Difference] = []
-    with translated(before), closing(sqlite3.connect(before)) as connection:
-        connection.execute("ATTACH DATABASE ? AS again", (str(again),))
-        for table, name in names.items():
-            view, recount = f"main.{quoted(name)}", f"again.{quoted(table)}"
-            columns = _columns(connection, view)
-            (rows,) = connection.execute(f"SELECT count(*) FROM {view}").fetchone()
-            missing, surplus = (
-                connection.execute(
-                    # Grouped, because a row may be there more than once.
-                    f"SELECT count(*) FROM (SELECT *, count(*) FROM {one} GROUP BY {columns} "
-                    f"EXCEPT SELECT *, count(*) FROM {other} GROUP BY {columns})"
-                ).fetchone()[0]
-                for one, other in ((recount, view), (view, recount))
-            )
-            found.append(Difference(table, rows, missing, surplus))
-    return found
-
-
-def _columns(connection: sqlite3.Connection, table: str) -> str:
-    cursor = connection.execute(f"SELECT * FROM {table} LIMIT 0")
-    return ", ".join(quoted(column[0]) for column in cursor.description)
-
-
-class UpTo(Source):
+class BoundedSource(Source):
     """A source that ends at these offsets, by key."""
 
     def __init__(self, source: Source, ends: Mapping[str, Offset | None]) -> None:
@@ -154,10 +123,10 @@ class UpTo(Source):
         self._ends = ends
 
     def open(self, parts: Parts | None) -> Feed:
-        return UpToFeed(self._source.open(parts), self._ends)
+        return BoundedFeed(self._source.open(parts), self._ends)
 
 
-class UpToFeed(Feed):
+class BoundedFeed(Feed):
     """Delivers up to the end of each key, or of each entry of its map."""
 
     def __init__(self, feed: Feed, ends: Mapping[str, Offset | None]) -> None:
