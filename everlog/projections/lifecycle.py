@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from everlog.errors import InvalidProjection
+from everlog.runtime.retry import pause_after
 
 LifecyclePhase = Literal["new", "running", "paused", "backoff", "completed", "failed", "stopped"]
 ENDED: tuple[LifecyclePhase, ...] = ("completed", "failed", "stopped")
@@ -39,7 +40,7 @@ class Restart(msgspec.Struct, frozen=True):
 
     def delay(self, restart: int, chance: float) -> float:
         """The pause before restart number 1, 2, …; `chance` is a random number from 0 to 1."""
-        return min(self.most, self.first * 2.0 ** min(restart - 1, 60)) * (1.0 + chance * self.random_factor)
+        return pause_after(restart, self.first, self.most) * (1.0 + chance * self.random_factor)
 
 
 class Lifecycle:

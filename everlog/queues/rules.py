@@ -23,6 +23,7 @@ from everlog.queues.rows import (
     JobRow,
     Packet,
 )
+from everlog.runtime.retry import pause_after
 
 MAX_COUNTER = 255
 
@@ -204,10 +205,8 @@ def bury(row: JobRow, now: int, cause: Cause, reason: str | None) -> DeadLetter:
 
 
 def backoff(counter: int, settings: QueueSettings) -> int:
-    """How long to wait after so many failures: twice as long each time."""
-    if not settings.retry_backoff:
-        return 0
-    return min(settings.max_retry_backoff, settings.retry_backoff << min(counter - 1, 40))
+    """How many milliseconds to wait after this many failures."""
+    return pause_after(counter, settings.retry_backoff, settings.max_retry_backoff)
 
 
 def effective_priority(image: Image, now: int, settings: QueueSettings) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
@@ -13,12 +12,14 @@ import msgspec
 from everlog.core.values import Position
 from everlog.errors import EverlogError, StorageFailed, Unreachable
 from everlog.remote.connection import Wire, refusal
+from everlog.runtime.retry import Backoff
 from everlog.tags.tag import BEGINNING, Tag, TaggedEvent, TagOffset, parse_start
 from everlog.wire.events import TaggedBody, tagged_of
 
 PAGE = 500
-TRIES = 5
-FIRST_PAUSE_S = 0.1
+MAX_FAILURES = 5
+MIN_PAUSE_S = 0.1
+MAX_PAUSE_S = 10.0
 _decode_tagged = msgspec.json.Decoder(TaggedBody).decode
 
 
@@ -54,21 +55,22 @@ class RemoteTag(Tag):
     async def _live_pages(self, params: dict[str, str | None]) -> AsyncGenerator[list[TaggedEvent], None]:
         """A stream that is cut goes on behind the last frame; if nothing comes of that, the last error is raised."""
         last: str | None = None
-        tries = 0
+        backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
         while True:
             try:
                 async with aclosing(self._frames(params, last)) as frames:
                     async for place, event in frames:
-                        tries, last = 0 if place != last else tries, place
+                        if place != last:
+                            backoff.reset()
+                            last = place
                         if event is not None:
                             yield [event]
             except EverlogError as error:
-                if tries == TRIES or not error.retriable:
+                if backoff.failures == MAX_FAILURES or not error.retriable:
                     raise
-            if tries == TRIES:
+            if backoff.failures == MAX_FAILURES:
                 raise Unreachable(f"the server ends every stream of {self._url} at once")
-            await asyncio.sleep(FIRST_PAUSE_S * 2**tries)
-            tries += 1
+            await backoff.sleep()
 
     async def _frames(
         self, params: dict[str, str | None], last: str | None

@@ -12,7 +12,7 @@ from everlog.core.record import NewRecord, Record
 from everlog.errors import InvalidInput
 from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.kafka.index import Budget
-from everlog.log.kafka.offsets import RETRY_FIRST, RETRY_MOST, EndOffsets
+from everlog.log.kafka.offsets import MAX_RETRY_S, MIN_RETRY_S, EndOffsets
 from everlog.log.kafka.producer import Producing
 from everlog.log.kafka.reader import KafkaReader
 from everlog.log.kafka.settings import consumer_settings, producer_settings
@@ -20,6 +20,7 @@ from everlog.log.kafka.tail import Fetchers, Tail, TailSource
 from everlog.log.kafka.topics import Topics
 from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader
 from everlog.runtime.clock import Clock
+from everlog.runtime.retry import Backoff
 from everlog.runtime.trace import Trace
 
 FORGET_SECONDS = 10.0
@@ -95,10 +96,9 @@ class KafkaLog(Log):
         if end >= reach:
             return end
         # A leader that was elected a moment ago may be behind what somebody has seen already.
-        deadline, pause = self._loop.time() + self._timeout, RETRY_FIRST
+        deadline, backoff = self._loop.time() + self._timeout, Backoff(MIN_RETRY_S, MAX_RETRY_S)
         while end < reach and self._loop.time() < deadline:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_MOST)
+            await backoff.sleep()
             end = await tail.end()
         return end
 

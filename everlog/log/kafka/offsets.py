@@ -21,6 +21,7 @@ from everlog.log.kafka.clients import join, make_client
 from everlog.log.kafka.errors import LogPartition, explain, is_missing, is_silence, kafka_error
 from everlog.log.kafka.settings import ClientSettings
 from everlog.log.port import Bounds
+from everlog.runtime.retry import Backoff
 from everlog.runtime.trace import Trace
 
 logger = logging.getLogger("everlog.log.kafka")
@@ -29,8 +30,8 @@ logger = logging.getLogger("everlog.log.kafka")
 QUICK_SECONDS = 1.0
 # A topic that was made a moment ago may be unknown to some server for so long.
 NEW_TOPIC_SECONDS = 2.0
-RETRY_FIRST = 0.02
-RETRY_MOST = 0.5
+MIN_RETRY_S = 0.02
+MAX_RETRY_S = 0.5
 # In the protocol these stand for the two ends of a partition.
 _LATEST = -1
 
@@ -135,7 +136,7 @@ class EndOffsets:
 
     async def _find(self, question: Question) -> Bounds:
         place = question[0]
-        started, pause = self._loop.time(), RETRY_FIRST
+        started, backoff = self._loop.time(), Backoff(MIN_RETRY_S, MAX_RETRY_S)
         while True:
             answer = await self._lane(place).ask(question)
             if isinstance(answer, Bounds):
@@ -147,10 +148,10 @@ class EndOffsets:
                 left += self._timeout
             elif is_missing(answer):
                 left += min(NEW_TOPIC_SECONDS, self._timeout)
+            pause = backoff.next()
             if left <= pause:
                 raise explain(answer, f"the end of {place}", self._servers)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, RETRY_MOST)
 
     def _lane(self, place: LogPartition) -> Lane:
         if place not in self._silent:

@@ -17,6 +17,7 @@ from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader, Trimmed
 from everlog.log.sqlite.appender import SQL, Appender
 from everlog.log.sqlite.trimmer import NO_LIMITS, RetentionLimits, Trimmer
 from everlog.runtime.clock import Clock, SystemClock
+from everlog.runtime.retry import Backoff
 from everlog.runtime.trace import Trace
 from everlog.sqlite.connection import Connection, connect, transaction, translated
 from everlog.sqlite.group_commit import GroupCommitter
@@ -24,8 +25,8 @@ from everlog.sqlite.migrations import migrate
 
 FILE = "log.db"
 PAGE = 500
-POLL_FIRST_S = 0.002
-POLL_MAX_S = 0.05
+MIN_POLL_S = 0.002
+MAX_POLL_S = 0.05
 
 
 class SqliteLog(Log):
@@ -170,7 +171,7 @@ class SqliteReader(RecordReader):
         return self._connection
 
     async def read(self, topic: LogTopic, starts: Mapping[int, int]) -> AsyncIterator[Sequence[Record]]:
-        places, pause = dict(starts), POLL_FIRST_S
+        places, backoff = dict(starts), Backoff(MIN_POLL_S, MAX_POLL_S)
         stamp: object = None
         while True:
             before, found = self._stamp(), False
@@ -182,11 +183,10 @@ class SqliteReader(RecordReader):
                         places[partition] = page[-1].offset + 1
                         yield page
             if found:
-                pause = POLL_FIRST_S
+                backoff.reset()
                 continue
             stamp = before
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, POLL_MAX_S)
+            await backoff.sleep()
 
     def _stamp(self) -> object:
         """Changes whenever somebody else commits to the file."""
