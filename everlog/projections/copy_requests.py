@@ -21,7 +21,7 @@ from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
 from everlog.projections.verification import Counted
 from everlog.runtime.clock import Clock
-from everlog.runtime.lease import LeaseWatch
+from everlog.runtime.lease import BEATS_PER_LEASE, LeaseWatch
 
 log = logging.getLogger("everlog.projections")
 
@@ -237,7 +237,9 @@ class RequestService:
     async def _pause(self, *also: asyncio.Future[Any]) -> None:
         stop = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait([stop, *also], timeout=self._lease / 3, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [stop, *also], timeout=self._lease / BEATS_PER_LEASE, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             stop.cancel()
 

@@ -20,7 +20,7 @@ from everlog.projections.source import Feed
 from everlog.projections.strategies import OnSpark
 from everlog.projections.worker import ProjectionWorker
 from everlog.runtime.clock import Clock, SystemClock
-from everlog.runtime.lease import Lease, LeaseWatch, share
+from everlog.runtime.lease import BEATS_PER_LEASE, Lease, LeaseWatch, share
 
 log = logging.getLogger("everlog.projections")
 
@@ -195,7 +195,7 @@ class Supervisor:
         while not self._stopping.is_set() or self._running():
             try:
                 if loop.time() >= next_beat:
-                    next_beat = loop.time() + self._seconds / 3
+                    next_beat = loop.time() + self._seconds / BEATS_PER_LEASE
                     await self._beat()
                 found = self._store.stamp()
                 if (found is None or found != stamp) and not self._stopping.is_set():

@@ -12,11 +12,10 @@ from everlog.errors import EverlogError
 from everlog.queues.operations import BeatAnswer, Handle, Heartbeat
 from everlog.queues.port import QueueStore
 from everlog.runtime.clock import Clock
+from everlog.runtime.lease import BEATS_PER_LEASE
 
 log = logging.getLogger("everlog.queues")
 
-# So many heartbeats fit into a lease: two may be lost.
-BEATS = 3
 MAX_SLEEP = 3600.0
 TellLost = Callable[[BeatAnswer], None]
 
@@ -44,7 +43,7 @@ class Heartbeats:
 
     def watch(self, queue: str, handle: Handle, lease_ms: int, told: TellLost) -> None:
         """Beat for a job from now on."""
-        interval = lease_ms / 1000 / BEATS
+        interval = lease_ms / 1000 / BEATS_PER_LEASE
         next_beat = self._clock.monotonic() + interval
         with self._lock:
             assert not self._closed

@@ -31,7 +31,7 @@ from everlog.projections.save_window import OffsetProgress
 from everlog.projections.spark.feeds import SparkFeed, feed_of
 from everlog.projections.strategies import OnSpark
 from everlog.runtime.clock import Clock, SystemClock
-from everlog.runtime.lease import Lease, LeaseWatch
+from everlog.runtime.lease import BEATS_PER_LEASE, Lease, LeaseWatch
 from everlog.runtime.portal import Portal
 from everlog.runtime.retry import JITTER, Backoff
 
@@ -197,7 +197,7 @@ class SparkProjection:
                 self._restarts += 1
                 if self._handled > handled:
                     pause.reset()
-            self._stopping.wait(pause.next() if self._said else self._config.projections.lease_s / 3)
+            self._stopping.wait(pause.next() if self._said else self._config.projections.lease_s / BEATS_PER_LEASE)
         self._state = "stopped"
         self._release()
 
@@ -251,7 +251,7 @@ class SparkProjection:
             while not self._stopping.wait(CHECK_SECONDS):
                 if self._query is not None and not self._query.isActive:
                     raise self._error or RuntimeError(explain(self._query.exception()))
-                if self._clock.monotonic() - beat >= self._config.projections.lease_s / 3:
+                if self._clock.monotonic() - beat >= self._config.projections.lease_s / BEATS_PER_LEASE:
                     beat = self._clock.monotonic()
                     if not self._renew():
                         return

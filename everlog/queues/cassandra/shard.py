@@ -20,6 +20,7 @@ from everlog.queues.listeners import Listeners
 from everlog.queues.operations import READS, AskDue, Claim, DueAnswer, Heartbeat, Operation, Put, QueueAnswer
 from everlog.queues.shards import ShardPart
 from everlog.queues.wire import WireOutcome, decode_outcomes, encode_outcomes
+from everlog.runtime.lease import LeaseWatch
 
 if TYPE_CHECKING:
     from everlog.queues.cassandra.calls import Call, Reply
@@ -44,12 +45,6 @@ class _Request(NamedTuple):
     until: float
 
 
-class _Seen(NamedTuple):
-    epoch: int
-    beat: int
-    since: float
-
-
 class _Last(NamedTuple):
     """The last call of a process; a repeat of it is answered, not done."""
 
@@ -68,7 +63,7 @@ class ShardService:
         self._some = asyncio.Event()
         self._owner: Owner | None = None
         self._route: Shard | None = None
-        self._seen: _Seen | None = None
+        self._watch = LeaseWatch(store.takeover_seconds)
         self._number = 0
         self._senders: OrderedDict[str, _Last] = OrderedDict()
         self._remote = Listeners()
@@ -239,9 +234,9 @@ class ShardService:
         store = self._store
         backend = await store.backend(self._name, self._part)
         row = await backend.read_shard()
-        self._notice(row)
+        alive = self._is_alive(row)
         forced = bool(row.owner) and row.owner != store.name
-        if forced and not self._stands_still():
+        if forced and alive:
             self._route = row if row.address and store.calls else None
             raise OwnedElsewhere(self._name, row.owner)
         log = ShardLog(backend, owner=store.name, address=await store.listen())
@@ -262,14 +257,9 @@ class ShardService:
         self._announce(owner)
         return owner
 
-    def _notice(self, row: Shard) -> None:
-        """Since when the owner shows no sign of life, by a clock of ours."""
-        if self._seen is None or (self._seen.epoch, self._seen.beat) != (row.epoch, row.beat):
-            self._seen = _Seen(row.epoch, row.beat, self._store.clock.monotonic())
-
-    def _stands_still(self) -> bool:
-        assert self._seen is not None
-        return self._store.clock.monotonic() - self._seen.since >= self._store.takeover_seconds
+    def _is_alive(self, row: Shard) -> bool:
+        """Whether the owner has shown a sign of life, by a clock of ours."""
+        return self._watch.look(self._name, (row.epoch, row.beat), self._store.clock.monotonic())
 
     async def _pass_on(self, group: Sequence[_Request], row: Shard) -> None:
         """Ask the owner."""
@@ -325,8 +315,7 @@ class ShardService:
         while self._store.clock.monotonic() < requests[0].until and not self._closing:
             try:
                 now = await backend.read_shard()
-                self._notice(now)
-                if now.epoch != row.epoch or self._stands_still():
+                if now.epoch != row.epoch or not self._is_alive(now):
                     break
                 outcomes = await self._ask(row, call)
             except NoAnswer as error:
