@@ -123,8 +123,8 @@ class Everlog(ABC):
             self.queues,
             jobs,
             concurrency=concurrency or queue.concurrency,
-            poll=queue.poll_interval_s,
-            grace=queue.grace_s,
+            poll_s=queue.poll_interval_s,
+            grace_s=queue.grace_s,
             options=self.config.queues,
         )
 

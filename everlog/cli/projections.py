@@ -191,7 +191,7 @@ async def clear(log: Everlog, settings: CliSettings, /, name: str, key: str | No
 @with_log()
 async def pause(log: Everlog, settings: CliSettings, /, name: str, key: str | None, wait: float | None) -> None:
     """Handle nothing until 'resume'; also after a restart."""
-    await log.projections.pause(name, key, wait=wait)
+    await log.projections.pause(name, key, wait_s=wait)
     _done(settings, name, key, "paused")
 
 
@@ -202,7 +202,7 @@ async def pause(log: Everlog, settings: CliSettings, /, name: str, key: str | No
 @with_log()
 async def resume(log: Everlog, settings: CliSettings, /, name: str, key: str | None, wait: float | None) -> None:
     """Go on after a pause, or after it gave up."""
-    await log.projections.resume(name, key, wait=wait)
+    await log.projections.resume(name, key, wait_s=wait)
     _done(settings, name, key, "resumed")
 
 

@@ -92,13 +92,13 @@ class RequestService:
         *,
         store: OffsetStore,
         clock: Clock,
-        lease: float,
+        lease_s: float,
     ) -> None:
         self._projections = projections
         self._store = store
         self._clock = clock
         self._owner = clock.new_id()
-        self._lease = lease
+        self._lease_s = lease_s
         self._work = work
         self._doing: dict[tuple[str, RequestKind], asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
@@ -134,7 +134,7 @@ class RequestService:
 
     async def _attend(self, projection: Projection) -> None:
         """Look for requests three times per lease."""
-        watch, trouble = LeaseWatch(self._lease), ""
+        watch, trouble = LeaseWatch(self._lease_s), ""
         while not self._stopping.is_set():
             try:
                 seen = await self._store.copies(projection.name)
@@ -238,7 +238,7 @@ class RequestService:
         stop = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait(
-                [stop, *also], timeout=self._lease / BEATS_PER_LEASE, return_when=asyncio.FIRST_COMPLETED
+                [stop, *also], timeout=self._lease_s / BEATS_PER_LEASE, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             stop.cancel()

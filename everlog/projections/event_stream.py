@@ -100,8 +100,8 @@ class Prefetch:
         """Let `take` look around."""
         self._wake.set()
 
-    async def take(self, most: int, until: float | None = None) -> list[Delivery] | None:
-        """What is there, at most so many; [] if woken or at that time; None at the end. An error comes last."""
+    async def take(self, limit: int, until: float | None = None) -> list[Delivery] | None:
+        """What is there, up to `limit`; [] if woken or at that time; None at the end. An error comes last."""
         if not self._ready and not self._ended:
             self._wake.clear()
             timer = None if until is None else asyncio.get_running_loop().call_at(until, self._wake.set)
@@ -111,7 +111,7 @@ class Prefetch:
                 if timer is not None:
                     timer.cancel()
         if self._ready:
-            taken = [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+            taken = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
             self._room.set()
             return taken
         if self._error is not None:
@@ -284,7 +284,7 @@ class EventStream:
                 recovery = self.projection.recovery
                 self.note_error(deliveries, attempts, error)
                 if attempts < recovery.attempts:
-                    if await self.signal.wait(recovery.delay):
+                    if await self.signal.wait(recovery.delay_s):
                         raise Interrupted from error
                     continue
                 if not recovery.skips:

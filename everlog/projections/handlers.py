@@ -172,10 +172,10 @@ class HandlerShape:
 class HandlerCalls:
     """A handler at work, for one run of the stream."""
 
-    def __init__(self, shape: HandlerShape, slot: HandlerSlot, *, timeout: float | None, view: View | None) -> None:
+    def __init__(self, shape: HandlerShape, slot: HandlerSlot, *, timeout_s: float | None, view: View | None) -> None:
         self._shape = shape
         self._slot = slot
-        self._watchdog = None if timeout is None else Watchdog(timeout)
+        self._watchdog = None if timeout_s is None else Watchdog(timeout_s)
         self._view = view
         self._handler: Any = None
         self._state: Any = None
@@ -232,7 +232,7 @@ class HandlerCalls:
         except asyncio.CancelledError as error:
             if watchdog is not None and watched is not None and watchdog.cancelled(watched):
                 self._give_up()
-                raise HandlerTimeout(f"the handler did not come back within {watchdog.seconds:g} s") from error
+                raise HandlerTimeout(f"the handler did not come back within {watchdog.timeout_s:g} s") from error
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise

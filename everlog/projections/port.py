@@ -166,7 +166,7 @@ class OffsetStore(ABC):
     # Whether a projection must pause while its view is counted again.
     recount_pauses = False
     # How long to wait at least between looks for changes, because a look costs.
-    look_seconds = 0.0
+    look_s = 0.0
 
     # Owners
 

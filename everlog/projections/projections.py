@@ -33,7 +33,7 @@ from everlog.projections.verification import Counted, hold_paused, verify
 from everlog.runtime.lease import LeaseWatch
 from everlog.runtime.trace import Trace
 
-LOOK_SECONDS = 0.02
+LOOK_S = 0.02
 
 
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,9 +93,9 @@ class Projections:
             parts=self._parts,
             hub=self._hub,
             clock=self._parts.clock,
-            lease=settings.lease_s,
-            poll=settings.poll_interval_s,
-            timeout=settings.handler_timeout_s,
+            lease_s=settings.lease_s,
+            poll_s=settings.poll_interval_s,
+            timeout_s=settings.handler_timeout_s,
         )
 
     @asynccontextmanager
@@ -106,8 +106,8 @@ class Projections:
         """
         async with await self.runner(*projections) as runner:
             assert self._store is not None
-            lease, clock = self._parts.config.projections.lease_s, self._parts.clock
-            async with RequestService(projections, self, store=self._store, clock=clock, lease=lease):
+            lease_s, clock = self._parts.config.projections.lease_s, self._parts.clock
+            async with RequestService(projections, self, store=self._store, clock=clock, lease_s=lease_s):
                 yield runner
 
     # Looking
@@ -197,19 +197,19 @@ class Projections:
         await (await self.store()).set_offset(identity, offset, expected=expected)
         self._hub.forget(identity)
 
-    async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
-        """Handle nothing until `resume`; with `wait`, come back only when its owner obeys (else StillBehind)."""
-        await self._pause(name, key, True, wait)
+    async def pause(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None:
+        """Handle nothing until `resume`; with `wait_s`, come back only when its owner obeys (else StillBehind)."""
+        await self._pause(name, key, True, wait_s)
 
-    async def resume(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
+    async def resume(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None:
         """Go on."""
-        await self._pause(name, key, False, wait)
+        await self._pause(name, key, False, wait_s)
 
-    async def _pause(self, name: str, key: str | None, paused: bool, wait: float | None) -> None:
+    async def _pause(self, name: str, key: str | None, paused: bool, wait_s: float | None) -> None:
         identity = await self._id(name, key)
         desired = await (await self.store()).pause(identity, paused)
-        if wait is not None:
-            await self._settled(identity, desired.version, wait)
+        if wait_s is not None:
+            await self._settled(identity, desired.version, wait_s)
 
     async def _settled(self, identity: ProjectionId, version: int, seconds: float) -> None:
         """Until the owner follows this version, or nobody owns it, or the owner is dead: its lease has run out."""
@@ -223,7 +223,7 @@ class Projections:
                         return
                     if not watch.look(identity.key, (lease.owner, lease.epoch, lease.beat), now()):
                         return
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(LOOK_S)
         except TimeoutError as error:
             raise StillBehind(f"{identity}: its owner has not followed within {seconds:g} s; it will") from error
 
@@ -358,7 +358,7 @@ class Projections:
     async def _wait(self, name: str, place: LogPlace, offset: int) -> None:
         """What this process handles is known at once; what others do, by a look at the store now and then."""
         store, loop = await self.store(), asyncio.get_running_loop()
-        pause = max(LOOK_SECONDS, store.look_seconds)
+        pause = max(LOOK_S, store.look_s)
         declared = name
         while True:
             name = await self._current(declared)

@@ -23,7 +23,7 @@ from everlog.projections.strategies import OnSpark
 from everlog.projections.tag_source import MAX_LAG
 from everlog.runtime.failpoints import failpoint
 
-LOOK_SECONDS = 0.1
+LOOK_S = 0.1
 
 TellProgress = Callable[[int, int | None], None]
 """How many events were handled, and how many wait; None if the source cannot tell."""
@@ -90,7 +90,7 @@ class Rebuild:
                     failpoint("rebuild.filled")
                     if not follow:
                         return
-                await asyncio.sleep(max(LOOK_SECONDS, self._store.look_seconds))
+                await asyncio.sleep(max(LOOK_S, self._store.look_s))
         if (await self._store.copies(name)).current != number:
             raise InvalidProjection(f"{name}: the rebuild was aborted")
 

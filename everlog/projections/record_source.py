@@ -22,7 +22,7 @@ from everlog.log.port import LogTopic, RecordReader
 from everlog.projections.offsets import Offset
 from everlog.projections.source import Delivery, Feed, Lag, Source
 
-TOPIC_SECONDS = 0.05
+TOPIC_POLL_S = 0.05
 
 
 class LoggedRecord(msgspec.Struct, frozen=True, gc=False):
@@ -125,7 +125,7 @@ class RecordFeed(Feed):
             topic = await self._log.topic(self._name)
             if topic is not None:
                 return topic
-            await asyncio.sleep(TOPIC_SECONDS)
+            await asyncio.sleep(TOPIC_POLL_S)
 
     def _deliver(self, page: Sequence[Record]) -> list[Delivery]:
         """The records of a page, all of one partition."""

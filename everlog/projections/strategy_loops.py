@@ -20,10 +20,10 @@ from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce,
 
 BATCH = 200
 # A transaction keeps others from writing, leases too: it takes no more envelopes after this time.
-TRANSACTION_SECONDS = 0.25
+TRANSACTION_S = 0.25
 # Somebody else's write was in the way, again and again: somebody else gets on, so this is rare.
 MAX_CHANGES = 100
-CHANGED_SECONDS = 0.05
+CHANGED_S = 0.05
 
 
 class OffsetSaver:
@@ -93,7 +93,7 @@ class OffsetSaver:
 
 async def run_at_least_once(stream: EventStream, strategy: AtLeastOnce) -> None:
     """Handle, then save."""
-    async with OffsetSaver(stream, SaveWindow(strategy.save_every, strategy.within)) as saver:
+    async with OffsetSaver(stream, SaveWindow(strategy.save_every, strategy.within_s)) as saver:
         while not stream.ending() and (batch := await saver.take()) is not None:
             for delivery in batch:
                 if stream.ending():
@@ -109,7 +109,7 @@ async def run_at_least_once(stream: EventStream, strategy: AtLeastOnce) -> None:
 
 async def run_parallel(stream: EventStream, strategy: AtLeastOnce) -> None:
     """Handle up to `parallelism` envelopes at once; save the contiguous prefix."""
-    async with OffsetSaver(stream, SaveWindow(strategy.save_every, strategy.within)) as saver:
+    async with OffsetSaver(stream, SaveWindow(strategy.save_every, strategy.within_s)) as saver:
         lanes = Lanes(stream, saver, strategy.parallelism)
         try:
             while not stream.ending() and (batch := await saver.take()) is not None:
@@ -133,7 +133,7 @@ class Lanes:
         self._saver = saver
         self._turns = asyncio.Semaphore(parallelism)
         # What is handled but not saved is bounded too: one slow journal holds back so much and no more.
-        self._most = parallelism * 100
+        self._max_open = parallelism * 100
         self._prefix: DonePrefix[tuple[Delivery, int]] = DonePrefix()
         self._last: dict[str, asyncio.Task[None]] = {}
         self._open: set[asyncio.Task[None]] = set()
@@ -145,7 +145,7 @@ class Lanes:
         journal = delivery.journal
         if journal is None:
             await self.finish()
-        while len(self._prefix) >= self._most:
+        while len(self._prefix) >= self._max_open:
             await asyncio.wait(self._open, return_when=asyncio.FIRST_COMPLETED)
             self._check()
         await self._turns.acquire()
@@ -221,7 +221,7 @@ async def run_at_most_once(stream: EventStream, strategy: AtMostOnce) -> None:
 
 async def run_grouped(stream: EventStream, strategy: Grouped) -> None:
     """Collect a group, handle it as one, save the last offset at once."""
-    window = SaveWindow(strategy.size, strategy.within)
+    window = SaveWindow(strategy.size, strategy.within_s)
     group: list[Delivery] = []
     ended = False
     while not stream.ending() and not ended:
@@ -282,7 +282,7 @@ async def run_flow(stream: EventStream, strategy: Flow) -> None:
                 elif delivery.passed and not numbers and saver.done(delivery, envelopes=0):
                     await saver.save()
 
-    async with OffsetSaver(stream, SaveWindow(strategy.save_every, strategy.within)) as saver:
+    async with OffsetSaver(stream, SaveWindow(strategy.save_every, strategy.within_s)) as saver:
         flow = stream.projection.handler(items(saver))
         try:
             async for item in flow:
@@ -314,7 +314,7 @@ async def run_exactly_once(stream: EventStream, strategy: ExactlyOnce) -> None:
                 changes += 1
                 if changes > MAX_CHANGES:
                     raise Busy(f"{stream.id}: others change {change} all the time") from change
-                await stream.signal.wait(random.uniform(0, CHANGED_SECONDS))
+                await stream.signal.wait(random.uniform(0, CHANGED_S))
 
 
 async def _store_together(stream: EventStream, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
@@ -325,7 +325,7 @@ async def _store_together(stream: EventStream, deliveries: Sequence[Delivery]) -
     done = 0
     stream.check_owned()
     async with stream.transaction() as running:
-        until = stream.now() + TRANSACTION_SECONDS
+        until = stream.now() + TRANSACTION_S
         for delivery in deliveries:
             if stream.ending() or running.full or (done and stream.now() >= until):
                 break
@@ -367,7 +367,7 @@ async def _recover(stream: EventStream, delivery: Delivery, error: Exception) ->
         stream.note_error([delivery], attempts, error)
         if attempts >= recovery.attempts:
             break
-        if await stream.signal.wait(recovery.delay):
+        if await stream.signal.wait(recovery.delay_s):
             raise Interrupted from error
         attempts += 1
         try:

@@ -25,7 +25,7 @@ from everlog.projections.runner import Runner
 from everlog.projections.source import Delivery, Feed, Source
 from everlog.projections.tag_source import MAX_LAG
 
-LOOK_SECONDS = 0.1
+LOOK_S = 0.1
 # A handler that is under way gets this long to end.
 MAX_PAUSE_WAIT_S = 60.0
 
@@ -53,9 +53,9 @@ async def verify(
 class PauseCommands(Protocol):
     """Commands to a projection."""
 
-    async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None: ...
+    async def pause(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None: ...
 
-    async def resume(self, name: str, key: str | None = None, *, wait: float | None = None) -> None: ...
+    async def resume(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None: ...
 
 
 @asynccontextmanager
@@ -66,7 +66,7 @@ async def hold_paused(
     noted = await store.update_copies(name, lambda seen: replace(seen, paused=tuple(sorted({*seen.paused, *running}))))
     try:
         for key in noted.paused:
-            await commands.pause(name, key, wait=MAX_PAUSE_WAIT_S)
+            await commands.pause(name, key, wait_s=MAX_PAUSE_WAIT_S)
         yield
     finally:
         for key in noted.paused:
@@ -90,7 +90,7 @@ async def count_again(
         ended = asyncio.ensure_future(runner.ended())
         try:
             while not ended.done():
-                await asyncio.wait([ended], timeout=LOOK_SECONDS)
+                await asyncio.wait([ended], timeout=LOOK_S)
                 if told is not None:
                     told(sum(one.handled for one in runner.status()[projection.name].values()), total)
         finally:

@@ -56,7 +56,7 @@ class ProjectionWorker:
         hub: ProgressHub,
         clock: Clock,
         chance: Callable[[], float],
-        timeout: float | None,
+        timeout_s: float | None,
         owned_until: float | None = None,
         keys: int = 1,
     ) -> None:
@@ -68,7 +68,7 @@ class ProjectionWorker:
         self._store = store
         self._hub = hub
         self._clock = clock
-        self._timeout = projection.timeout if projection.timeout is not None else timeout
+        self._timeout_s = projection.timeout_s if projection.timeout_s is not None else timeout_s
         self._observers = Observers(projection.observers)
         self._life = Lifecycle(projection.restart, chance)
         self._slot = HandlerSlot()
@@ -189,7 +189,7 @@ class ProjectionWorker:
             self._life.pause()
             await self.signal.wait()
             return
-        calls = HandlerCalls(self._projection.shape, self._slot, timeout=self._timeout, view=self._view())
+        calls = HandlerCalls(self._projection.shape, self._slot, timeout_s=self._timeout_s, view=self._view())
         try:
             if not isinstance(self._projection.strategy, Flow):
                 await calls.start()

@@ -16,13 +16,13 @@ from everlog.runtime.lease import BEATS_PER_LEASE
 
 log = logging.getLogger("everlog.queues")
 
-MAX_SLEEP = 3600.0
+MAX_SLEEP_S = 3600.0
 TellLost = Callable[[BeatAnswer], None]
 
 
 class _Watched(NamedTuple):
     queue: str
-    interval: float
+    interval_s: float
     next_beat: float
     told: TellLost
 
@@ -43,11 +43,11 @@ class Heartbeats:
 
     def watch(self, queue: str, handle: Handle, lease_ms: int, told: TellLost) -> None:
         """Beat for a job from now on."""
-        interval = lease_ms / 1000 / BEATS_PER_LEASE
-        next_beat = self._clock.monotonic() + interval
+        interval_s = lease_ms / 1000 / BEATS_PER_LEASE
+        next_beat = self._clock.monotonic() + interval_s
         with self._lock:
             assert not self._closed
-            self._watched[queue, handle] = _Watched(queue, interval, next_beat, told)
+            self._watched[queue, handle] = _Watched(queue, interval_s, next_beat, told)
             if not self._started:
                 self._started = True
                 self._thread.start()
@@ -85,9 +85,9 @@ class Heartbeats:
                 due = [(key, found) for key, found in self._watched.items() if found.next_beat <= now]
                 if due:
                     for key, found in due:
-                        self._watched[key] = found._replace(next_beat=now + found.interval)
+                        self._watched[key] = found._replace(next_beat=now + found.interval_s)
                     return [(handle, found) for (_, handle), found in due]
-                nearest = min((found.next_beat for found in self._watched.values()), default=now + MAX_SLEEP)
+                nearest = min((found.next_beat for found in self._watched.values()), default=now + MAX_SLEEP_S)
                 self._sleeps_until = nearest
                 self._changed.wait(nearest - now)
         return None

@@ -173,9 +173,9 @@ class MemoryTable(QueueTable):
     def expired(self, now: int, limit: int) -> list[JobRow]:
         return self._up_to(self._expiring, (now - 1) // 1000, limit)
 
-    def _up_to(self, heap: _Heap, most: int, limit: int) -> list[JobRow]:
+    def _up_to(self, heap: _Heap, last: int, limit: int) -> list[JobRow]:
         taken: list[tuple[Any, ...]] = []
-        while len(taken) < limit and (found := heap.first()) is not None and found[0] <= most:
+        while len(taken) < limit and (found := heap.first()) is not None and found[0] <= last:
             heap.pop()
             taken.append(found)
         for found in taken:

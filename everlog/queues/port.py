@@ -19,16 +19,16 @@ from everlog.runtime.clock import Clock, SystemClock
 
 logger = logging.getLogger("everlog.queues")
 
-POLL_SECONDS = 5.0
+POLL_S = 5.0
 # How often an idle process looks for what other processes have done.
-LOOK_SECONDS = 0.01
+LOOK_S = 0.01
 PUT_AT_ONCE = 1_000
 
 
 class QueueStore(ABC):
     """Keeps queues. `execute` answers when what it did is durable."""
 
-    look_seconds: float | None = None
+    look_s: float | None = None
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
@@ -183,7 +183,7 @@ class Bell:
         return answer.next_ms
 
     def _pause(self, next_ms: int | None) -> float:
-        longest = self._store.look_seconds or POLL_SECONDS
+        longest = self._store.look_s or POLL_S
         if self.listeners.pending:  # one that never claims must not keep others waiting
             longest = min(longest, GRACE_MS / 1000)
         if next_ms is None:

@@ -72,16 +72,16 @@ def parse_every(every: Duration | timedelta) -> Schedule:
     return Schedule(f"every {every}", lambda now: (now // step + 1) * step)
 
 
-def _values(part: str, name: str, least: int, most: int) -> set[int]:
+def _values(part: str, name: str, low: int, high: int) -> set[int]:
     found: set[int] = set()
     for item in part.split(","):
         span, _, step = item.partition("/")
-        first, _, last = (f"{least}-{most}" if span == "*" else span).partition("-")
+        first, _, last = (f"{low}-{high}" if span == "*" else span).partition("-")
         try:
-            start, stop, stride = int(first), int(last or (most if step else first)), int(step or 1)
+            start, stop, stride = int(first), int(last or (high if step else first)), int(step or 1)
         except ValueError as error:
             raise InvalidInput(f"cron: {item!r} is no {name}") from error
-        if not (least <= start <= stop <= most) or stride < 1:
-            raise InvalidInput(f"cron: {item!r} is no {name} from {least} to {most}")
+        if not (low <= start <= stop <= high) or stride < 1:
+            raise InvalidInput(f"cron: {item!r} is no {name} from {low} to {high}")
         found |= set(range(start, stop + 1, stride))
     return found

@@ -15,8 +15,8 @@ from everlog.queues.rows import Flag
 logger = logging.getLogger("everlog.queues")
 
 MAX_WAITING = 100
-TIMEOUT = 5.0
-STOP_SECONDS = 10.0
+TIMEOUT_S = 5.0
+STOP_S = 10.0
 
 
 class WebhookBody(msgspec.Struct, rename="camel"):
@@ -57,14 +57,14 @@ class Webhook:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._waiting.put(None)
-            thread.join(STOP_SECONDS)
+            thread.join(STOP_S)
 
     def _run(self) -> None:
         while (body := self._waiting.get()) is not None:
             headers = {"Content-Type": "application/json"}
             request = urllib.request.Request(self._address, body, headers, method="POST")  # noqa: S310
             try:
-                with urllib.request.urlopen(request, timeout=TIMEOUT):  # noqa: S310  # the configuration checked it
+                with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310  # the configuration checked it
                     pass
             except (OSError, urllib.error.URLError) as error:
                 logger.warning("a flag was not told to %s: %s", self._address, error)

@@ -22,15 +22,15 @@ from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job import Job
 from everlog.queues.job_function import GiveUp, JobFunction, Retry, find_jobs
 from everlog.queues.operations import BeatAnswer, Handle
-from everlog.queues.port import POLL_SECONDS, QueueStore
+from everlog.queues.port import POLL_S, QueueStore
 from everlog.queues.queue import Queue
 
 log = logging.getLogger("everlog.queues")
 
-PASS_SECONDS = 60.0
-TEND_SECONDS = 60.0
-RETRY_SECONDS = 1.0
-SAY_ATTEMPTS = 5
+PASS_S = 60.0
+TEND_S = 60.0
+RETRY_S = 1.0
+MAX_REPORTS = 5
 Why = Literal["lost", "cancel", "restart", "shutdown"]
 Say = Callable[[], Awaitable[None]]
 
@@ -75,8 +75,8 @@ class Worker:
         jobs: Sequence[JobFunction] | JobFunction,
         *,
         concurrency: int = 10,
-        poll: float = POLL_SECONDS,
-        grace: float = 30.0,
+        poll_s: float = POLL_S,
+        grace_s: float = 30.0,
         name: str | None = None,
         options: Mapping[str, QueueOptions] | None = None,
     ) -> None:
@@ -88,8 +88,8 @@ class Worker:
         self._options = options or {}
         self._jobs = find_jobs(jobs)
         self._concurrency = concurrency
-        self._poll = poll
-        self._grace = grace
+        self._poll_s = poll_s
+        self._grace_s = grace_s
         self._heart = Heartbeats(store.sibling, store.clock)
         self._threads = ThreadPoolExecutor(concurrency * len(self._jobs), thread_name_prefix="everlog-job")
         self._stopping = asyncio.Event()
@@ -126,8 +126,8 @@ class Worker:
     async def _end_jobs(self) -> None:
         """A while for what runs, then the rest is released: it waits again at once, uncounted."""
         if self._running:
-            log.info("%d jobs run still: they have %.0f s", len(self._running), self._grace)
-            await asyncio.wait(list(self._running), timeout=self._grace)
+            log.info("%d jobs run still: they have %.0f s", len(self._running), self._grace_s)
+            await asyncio.wait(list(self._running), timeout=self._grace_s)
         for task in self._running:
             self._cancel(task, "shutdown")
         if self._running:
@@ -137,18 +137,18 @@ class Worker:
         """Claim and start jobs of one queue. A pass ends when there is nothing, or after a minute."""
         room = WorkerSlots(self._concurrency)
         clock = self._store.clock
-        fast_only, pass_ends = False, clock.monotonic() + PASS_SECONDS
+        fast_only, pass_ends = False, clock.monotonic() + PASS_S
         while True:
             await room.wait()
             if clock.monotonic() >= pass_ends:
-                fast_only, pass_ends = False, clock.monotonic() + PASS_SECONDS
+                fast_only, pass_ends = False, clock.monotonic() + PASS_S
             try:
                 jobs = await queue.claim(
                     room.free, owner=self.name, lease=_seconds(function.lease_ms), fast_only=fast_only
                 )
             except EverlogError as error:
-                log.warning("%s: no claim: %s; next try in %.0f s", queue.name, error, RETRY_SECONDS)
-                await asyncio.sleep(RETRY_SECONDS)
+                log.warning("%s: no claim: %s; next try in %.0f s", queue.name, error, RETRY_S)
+                await asyncio.sleep(RETRY_S)
                 continue
             threshold = (await queue.declaration()).options.slow_threshold
             fast_only = fast_only or (threshold is not None and any(job.priority < threshold for job in jobs))
@@ -156,8 +156,8 @@ class Worker:
                 self._start(function, job, room)
             if not jobs:
                 fast_only = False
-                await self._store.wait(queue.name, self.name, self._poll)
-                pass_ends = clock.monotonic() + PASS_SECONDS
+                await self._store.wait(queue.name, self.name, self._poll_s)
+                pass_ends = clock.monotonic() + PASS_S
 
     def _start(self, function: JobFunction, job: Job, room: WorkerSlots) -> None:
         loop = asyncio.get_running_loop()
@@ -240,7 +240,7 @@ class Worker:
 
     async def _tell(self, job: Job, outcome: str, say: Say) -> None:
         """Say how it went; once more, if that may help. If nobody hears it, the lease ends and the job runs again."""
-        for attempt in range(1, SAY_ATTEMPTS + 1):
+        for attempt in range(1, MAX_REPORTS + 1):
             try:
                 await say()
                 break
@@ -250,10 +250,10 @@ class Worker:
                 break
             except EverlogError as error:
                 log.warning("%s: the end of job %s was not heard: %s", job.queue.name, job.entry, error)
-                if not error.retriable or attempt == SAY_ATTEMPTS:
+                if not error.retriable or attempt == MAX_REPORTS:
                     outcome = "unsaid"
                     break
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY_S)
         self.counted[outcome] += 1
 
     async def _put_next(self, function: JobFunction, queue: Queue) -> None:
@@ -268,7 +268,7 @@ class Worker:
                 await self._store.tend(queue.name)
             except EverlogError as error:
                 log.warning("%s: upkeep failed: %s", queue.name, error)
-            await asyncio.sleep(TEND_SECONDS)
+            await asyncio.sleep(TEND_S)
 
 
 def _seconds(ms: int | None) -> float | None:

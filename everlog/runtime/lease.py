@@ -1,7 +1,7 @@
 """Leases by beat: who owns what, whether that owner lives, and fair shares of keys. Pure: time is an argument.
 
-An owner renews its lease by counting a beat up. No two clocks are compared: a lease is stale for an observer that saw the
-same beat for the lease's whole length on its own clock. The owner gives up earlier, counting from before it asked
+An owner renews its lease by counting a beat up. No two clocks are compared: a lease is stale for an observer that saw
+the same beat for the lease's whole length on its own clock. The owner gives up earlier, counting from before it asked
 for the renewal; so it never works on a key that another may have taken. Projections, nodes of documents and owners of
 queues do it this way.
 """

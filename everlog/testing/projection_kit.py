@@ -79,7 +79,7 @@ async def _each(envelopes: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[
 def testable(projection: Projection, **changes: Any) -> Projection:
     """The projection without restarts, and with whatever else a test wants different."""
     found = copy(projection)
-    found.restart = Restart(first=0.0, most=0.0, max_restarts=0)
+    found.restart = Restart(min_s=0.0, max_s=0.0, max_restarts=0)
     for name, value in changes.items():
         setattr(found, name, value)
     return found
@@ -107,7 +107,7 @@ async def run_projection(
     watched = testable(projection, observers=(*projection.observers, _Failures(failures)))
     own = MemoryOffsets() if store is None else store
     try:
-        async with Runner([watched], store=own, parts=parts, poll=min(interval, 0.05)) as runner:
+        async with Runner([watched], store=own, parts=parts, poll_s=min(interval, 0.05)) as runner:
             await _until(runner, assertion, failures, seconds, interval)
     finally:
         if store is None:

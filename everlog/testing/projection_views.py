@@ -26,7 +26,7 @@ from everlog.testing.projections import ID, letter, own
 
 TEXTS = ["abc", "def", "ghi", "jkl", "mno", "pqr"]
 WORDS = ProjectionId("words", "all")
-QUICK = Restart(first=0.0, most=0.0, random_factor=0.0)
+QUICK = Restart(min_s=0.0, max_s=0.0, random_factor=0.0)
 
 
 class ViewStatements:
@@ -172,7 +172,7 @@ class ViewConformance(ViewStatements):
         return Projection("words", source=source or six(), handler=handler.__call__, **settings)
 
     async def run(self, store: OffsetStore, projection: Projection) -> None:
-        async with Runner([projection], store=store, lease=6.0, poll=0.02) as runner:
+        async with Runner([projection], store=store, lease_s=6.0, poll_s=0.02) as runner:
             async with asyncio.timeout(60):
                 await runner.ended()
 
@@ -286,7 +286,7 @@ class ViewConformance(ViewStatements):
         projection = self.joining(handler, source=source or six(completes=False))
         rebuild = Rebuild(store, projection, lag=_no_lag)
         number = await rebuild.begin()
-        await rebuild.fill(number, lambda one: Runner([one], store=store, lease=6.0, poll=0.02))
+        await rebuild.fill(number, lambda one: Runner([one], store=store, lease_s=6.0, poll_s=0.02))
         return number
 
     async def filled(self, store: OffsetStore, text: str, number: int = 0) -> None:
@@ -298,7 +298,7 @@ class ViewConformance(ViewStatements):
         """The old copy is read until the switch; runners follow it, and the way back is open."""
         old, new = "|".join(TEXTS), "+".join(TEXTS)
         projection = self.joining(Joining(type(self)), source=six(completes=False))
-        async with Runner([projection], store=words, lease=3.0, poll=0.02) as runner:
+        async with Runner([projection], store=words, lease_s=3.0, poll_s=0.02) as runner:
             await self.filled(words, old)
             while await words.load(WORDS) != 6:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

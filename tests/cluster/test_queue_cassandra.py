@@ -33,7 +33,7 @@ class TestCassandraStore(QueueCases):
     @pytest.fixture
     def make_store(self, keyspace):
         async def make(clock, *, sweep=200):
-            return CassandraQueueStore(keyspace, clock=clock, sweep=sweep, beat_seconds=0.5)
+            return CassandraQueueStore(keyspace, clock=clock, sweep=sweep, beat_s=0.5)
 
         return make
 
@@ -43,7 +43,7 @@ async def two(keyspace):
     """Two processes' stores on one keyspace, with clocks of their own."""
     clocks = [VirtualClock(), VirtualClock()]
     stores = [
-        CassandraQueueStore(keyspace, clock=clock, name=name, beat_seconds=0.2, takeover_seconds=8, segment_records=50)
+        CassandraQueueStore(keyspace, clock=clock, name=name, beat_s=0.2, takeover_s=8, segment_records=50)
         for clock, name in zip(clocks, ("one", "two"), strict=True)
     ]
     yield [VirtualQueue(store, clock) for store, clock in zip(stores, clocks, strict=True)]

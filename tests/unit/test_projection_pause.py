@@ -14,11 +14,11 @@ class Commands:
     def __init__(self) -> None:
         self.paused: set[str | None] = set()
 
-    async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
-        assert wait is not None, "a comparison must not begin before they stand"
+    async def pause(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None:
+        assert wait_s is not None, "a comparison must not begin before they stand"
         self.paused.add(key)
 
-    async def resume(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
+    async def resume(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None:
         self.paused.discard(key)
 
 

@@ -61,7 +61,7 @@ class Work:
 
 
 def errands(store, work: Work, version: str = "") -> RequestService:
-    return RequestService([words(version)], work, store=store, clock=SystemClock(), lease=LEASE)
+    return RequestService([words(version)], work, store=store, clock=SystemClock(), lease_s=LEASE)
 
 
 async def kill(one: RequestService) -> None:

@@ -83,9 +83,7 @@ class Peer(ModelQueueStore):
 
 
 def peers(tables: Tables, chance: random.Random, names: str) -> list[Peer]:
-    found = [
-        Peer(tables, name, host=HOST, beat_seconds=0.05, takeover_seconds=0.4, segment_records=30) for name in names
-    ]
+    found = [Peer(tables, name, host=HOST, beat_s=0.05, takeover_s=0.4, segment_records=30) for name in names]
     for peer in found:
         peer.chance = chance
     return found
@@ -217,7 +215,7 @@ async def stores():
     """Three processes; the first owns what it declares."""
     tables = Tables()
     names = ("one", "two", "three")
-    found = [ModelQueueStore(tables, name, host=HOST, beat_seconds=0.2, takeover_seconds=6.0) for name in names]
+    found = [ModelQueueStore(tables, name, host=HOST, beat_s=0.2, takeover_s=6.0) for name in names]
     yield found
     for store in found:
         await store.close()
@@ -225,7 +223,7 @@ async def stores():
 
 async def test_waiting_elsewhere_is_woken(stores, monkeypatch):
     """By a datagram when something is due, by a timer when something will be, not by the fall-back poll."""
-    monkeypatch.setattr("everlog.queues.port.POLL_SECONDS", 100.0)
+    monkeypatch.setattr("everlog.queues.port.POLL_S", 100.0)
     one, two, three = (Queue("jobs", store) for store in stores)
     await one.declare()
     await one.put("first")

@@ -241,7 +241,7 @@ async def test_what_cannot_finish_is_released(store):
     queue = Queue("jobs", store)
     await queue.put("short")
     await queue.put("long")
-    async with working(store, work, grace=1.0) as worker:
+    async with working(store, work, grace_s=1.0) as worker:
         await until(lambda: worker.running == 2)
     assert ended == ["short"]
     (info,) = await queue.peek()
@@ -261,7 +261,7 @@ async def test_a_plain_function_keeps_its_job_until_it_ends(store):
 
     queue = Queue("jobs", store)
     await queue.put("k")
-    async with working(store, work, grace=0.05) as worker:
+    async with working(store, work, grace_s=0.05) as worker:
         await until(lambda: worker.running == 1)
     assert seen == ["k"]
     assert worker.counted == {"done": 1}
@@ -277,7 +277,7 @@ async def test_a_delayed_job_starts_when_it_is_due(store):
         started.append(time.time() - job.due.timestamp())
 
     queue = Queue("jobs", store)
-    async with working(store, work, poll=3600):
+    async with working(store, work, poll_s=3600):
         for delay in (0.05, 0.1, 0.2):
             await queue.put(f"k{delay}", delay=delay)
         await until_empty(queue)

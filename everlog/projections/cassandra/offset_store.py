@@ -52,7 +52,7 @@ class CassandraOffsetStore(OffsetStore):
     has_views = True
     stores_whole = False
     recount_pauses = True  # unlike a file, tables cannot be copied as they are at one moment
-    look_seconds = 0.5
+    look_s = 0.5
 
     def __init__(self, session: Session, *, clock: Clock | None = None) -> None:
         self._session = session

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("everlog.projections")
 
-CHECK_SECONDS = 0.2
+CHECK_S = 0.2
 
 
 class SparkView:
@@ -248,7 +248,7 @@ class SparkProjection:
             self._begin()
         beat = -math.inf  # so that others see at once who runs what
         try:
-            while not self._stopping.wait(CHECK_SECONDS):
+            while not self._stopping.wait(CHECK_S):
                 if self._query is not None and not self._query.isActive:
                     raise self._error or RuntimeError(explain(self._query.exception()))
                 if self._clock.monotonic() - beat >= self._config.projections.lease_s / BEATS_PER_LEASE:

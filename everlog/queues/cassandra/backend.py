@@ -30,7 +30,7 @@ MAX_LETTERS = 10_000
 CHUNK = 256 * 1024
 CHUNKS = 16
 # So much longer than a letter its chunks are kept: a letter that is there has its data.
-CHUNK_SECONDS = 3600
+EXTRA_CHUNK_TTL_S = 3600
 AUDIT_DAYS = 7
 _DAY_MS = 86_400_000
 _flag = msgspec.msgpack.Decoder(Flag).decode
@@ -161,7 +161,7 @@ class CassandraAdminStore(AdminStore):
         if len(image.data) > INLINE_BYTES:
             place = (self._journal, letter.dead_ms, letter.entry)
             for chunk in _chunks(image.data):
-                values = (*place, chunks, chunk, ttl + CHUNK_SECONDS)
+                values = (*place, chunks, chunk, ttl + EXTRA_CHUNK_TTL_S)
                 await self._session.write(self._cql["insert_letter_chunk"], *values)
                 chunks += 1
             image = replace(image, data=b"")

@@ -28,9 +28,9 @@ except ImportError as error:
 logger = logging.getLogger("everlog.queues")
 
 PATH = "/queue-calls"
-MAX_BODY = 64 * 1024 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_CONNECTIONS = 100
-STOP_SECONDS = 2
+STOP_S = 2
 MISDIRECTED = 421
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -96,7 +96,7 @@ class CallServer:
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=STOP_SECONDS,
+            timeout_graceful_shutdown=STOP_S,
         )
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server._serve(sockets=[self._bound]), name="everlog-queue-calls")
@@ -143,10 +143,10 @@ class CallServer:
 class Caller:
     """Sends calls to other processes."""
 
-    def __init__(self, token: str | None, timeout: float) -> None:
+    def __init__(self, token: str | None, timeout_s: float) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS)
-        self._http = httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, trust_env=False)
+        self._http = httpx.AsyncClient(headers=headers, timeout=timeout_s, limits=limits, trust_env=False)
 
     async def send(self, address: str, call: Call) -> Reply:
         try:
@@ -235,7 +235,7 @@ async def _read(receive: Any) -> bytes | None:
             return None
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
-        if size > MAX_BODY:
+        if size > MAX_BODY_BYTES:
             return None
         if not message.get("more_body"):
             return b"".join(chunks)

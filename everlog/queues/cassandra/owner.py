@@ -282,11 +282,11 @@ class Owner:
         await self.log.rotate()
         self._bytes = 0
         await self._write([self._meta()])
-        most = self.engine.settings.max_buckets
+        max_segments = self.engine.settings.max_buckets
         while self.log.low < self.log.high:
             oldest = self.log.low
             living = [entry for entry, segment in self.table.segments.items() if segment == oldest]
-            if living and self.log.high - oldest <= most:
+            if living and self.log.high - oldest <= max_segments:
                 return
             await self._carry(living)
             await self.log.drop_oldest()

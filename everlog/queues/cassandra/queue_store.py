@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("everlog.queues")
 
-BEAT_SECONDS = 2.0
-TAKEOVER_SECONDS = 8.0
-REFRESH_SECONDS = 5.0
+BEAT_S = 2.0
+TAKEOVER_S = 8.0
+REFRESH_S = 5.0
 
 T = TypeVar("T")
 
@@ -59,8 +59,8 @@ class CassandraQueueStore(QueueStore):
         clock: Clock | None = None,
         trace: Trace | None = None,
         name: str | None = None,
-        beat_seconds: float = BEAT_SECONDS,
-        takeover_seconds: float = TAKEOVER_SECONDS,
+        beat_s: float = BEAT_S,
+        takeover_s: float = TAKEOVER_S,
         segment_records: int = 200_000,
         sweep: int = SWEEP,
         host: str | None = None,
@@ -68,8 +68,8 @@ class CassandraQueueStore(QueueStore):
     ) -> None:
         super().__init__(clock)
         self.name = name or f"owner-{self.clock.new_id()}"
-        self.beat_seconds = beat_seconds
-        self.takeover_seconds = takeover_seconds
+        self.beat_s = beat_s
+        self.takeover_s = takeover_s
         self.segment_records = segment_records
         self.sweep = sweep
         self._config = config
@@ -131,7 +131,7 @@ class CassandraQueueStore(QueueStore):
             logger.warning("queues are used by this process alone, others cannot reach it: %s", error)
             return
         self._server = CallServer(host, self._token, self._serve_call)
-        self._caller = Caller(self._token, self.takeover_seconds / 2)
+        self._caller = Caller(self._token, self.takeover_s / 2)
         self._nudges = Nudges(self.ring)
         try:
             await self._nudges.open(host)
@@ -193,7 +193,7 @@ class CassandraQueueStore(QueueStore):
 
     async def declared(self, name: str) -> Declaration | None:
         known = self._known.get(name)
-        if known is not None and self.clock.monotonic() - known[0] < REFRESH_SECONDS:
+        if known is not None and self.clock.monotonic() - known[0] < REFRESH_S:
             return known[1]
         session = await self.session()
         found = await session.fetch(self._cql["queue"], name, serial=known is None)

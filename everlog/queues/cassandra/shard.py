@@ -33,7 +33,7 @@ MAX_GROUP_BYTES = 4 * 1024 * 1024
 MAX_WAITING = 20_000
 MAX_SENDERS = 1000
 SWEEP = 200
-RETRY_SECONDS = 0.1
+RETRY_S = 0.1
 
 
 class _Request(NamedTuple):
@@ -63,7 +63,7 @@ class ShardService:
         self._some = asyncio.Event()
         self._owner: Owner | None = None
         self._route: Shard | None = None
-        self._watch = LeaseWatch(store.takeover_seconds)
+        self._watch = LeaseWatch(store.takeover_s)
         self._number = 0
         self._senders: OrderedDict[str, _Last] = OrderedDict()
         self._remote = Listeners()
@@ -80,7 +80,7 @@ class ShardService:
         if len(self._requests) >= MAX_WAITING:
             raise Busy(f"{MAX_WAITING:,} operations wait for the queue {self._name}: try again")
         future: asyncio.Future[QueueAnswer] = asyncio.get_running_loop().create_future()
-        until = self._store.clock.monotonic() + 2 * self._store.takeover_seconds
+        until = self._store.clock.monotonic() + 2 * self._store.takeover_s
         self._requests.append(_Request(operation, future, passed_on, until))
         self._some.set()
         return await future
@@ -126,16 +126,16 @@ class ShardService:
 
     async def _run(self) -> None:
         clock = self._store.clock
-        next_beat = clock.monotonic() + self._store.beat_seconds
+        next_beat = clock.monotonic() + self._store.beat_s
         while not self._closing or self._requests:
             try:
-                async with asyncio.timeout(self._store.beat_seconds):
+                async with asyncio.timeout(self._store.beat_s):
                     await self._some.wait()
             except TimeoutError:
                 pass
             await self._serve()
             if self._owner is not None and clock.monotonic() >= next_beat:
-                next_beat = clock.monotonic() + self._store.beat_seconds
+                next_beat = clock.monotonic() + self._store.beat_s
                 await self._upkeep(self._owner.log.beat)
         if self._owner is not None:
             await self._upkeep(self._owner.log.resign)
@@ -344,4 +344,4 @@ class ShardService:
         self._requests[:0] = kept
         if self._requests:
             self._some.set()
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(RETRY_S)

@@ -18,7 +18,7 @@ from everlog.errors import DeclarationRefused, EverlogError, NotTransactional, Q
 from everlog.queues.declaration import Declaration, encode_declaration
 from everlog.queues.engine import SWEEP, Engine
 from everlog.queues.operations import READS, Operation, Put, PutAnswer, QueueAnswer, RaiseFlag
-from everlog.queues.port import LOOK_SECONDS, PUT_AT_ONCE, QueueStore
+from everlog.queues.port import LOOK_S, PUT_AT_ONCE, QueueStore
 from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
 from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
@@ -43,7 +43,7 @@ Item = tuple[str, Sequence[Operation]]
 class SqliteQueueStore(QueueStore):
     """The queues of a data folder, in its folder `queues`."""
 
-    look_seconds = LOOK_SECONDS
+    look_s = LOOK_S
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from everlog.testing.projection_kit import ListProvider, MemoryOffsets
 TEXTS = ["abc", "def", "ghi", "jkl", "mno", "pqr"]
 KEY = "all"
 ID = ProjectionId("words", KEY)
-QUICK = Restart(first=0.0, most=0.0, random_factor=0.0)
+QUICK = Restart(min_s=0.0, max_s=0.0, random_factor=0.0)
 NEVER = Restart(max_restarts=0)
 
 
