@@ -94,7 +94,7 @@ class Engine:
             self._raise_flag("clock_skew", now, packet.key)
         answer = self._arrive(packet, image, now)
         self.counted[answer.result] += 1
-        if self.settings.backlog:
+        if self.settings.backlog_ms:
             self._check_backlog(self._first(1, now, fast_only=False), now)
         return answer
 
@@ -118,7 +118,7 @@ class Engine:
 
     def _held_by(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[JobRow] | None] | None:
         """The rows of keys, by hash; None if puts are better made one by one."""
-        if self.settings.backlog:
+        if self.settings.backlog_ms:
             return None  # that is looked at after every single put
         return self.table.find_all(hashes) if self.settings.merge else {}
 
@@ -147,7 +147,7 @@ class Engine:
 
     def _check_backlog(self, rows: Sequence[JobRow], now: int) -> None:
         """A job that could have started so long ago: there are too few workers, or none."""
-        if rows and now - rows[0].image.process_ms > self.settings.backlog:
+        if rows and now - rows[0].image.process_ms > self.settings.backlog_ms:
             flag = self.table.flag("backlog")
             if flag is None or now - flag.last_ms >= REPEAT_MS:
                 self._raise_flag("backlog", now, rows[0].key)
@@ -199,11 +199,11 @@ class Engine:
         if self.table.paused():
             return []
         self._sweep(Sweep(self._sweep_limit), now)
-        lease_ms = operation.lease_ms or self.settings.processing_timeout
-        lease_ms = min(lease_ms, self.settings.max_processing_timeout)
+        lease_ms = operation.lease_ms or self.settings.processing_timeout_ms
+        lease_ms = min(lease_ms, self.settings.max_processing_timeout_ms)
         room = min(operation.limit, self._room(now))
         first = self._first(room, now, operation.fast_only)
-        if self.settings.backlog:
+        if self.settings.backlog_ms:
             self._check_backlog(first, now)
         taken = [(rules.claim(row, operation.owner, now, lease_ms), row) for row in first]
         self.table.save_all(taken)
@@ -345,7 +345,7 @@ class Engine:
         """Write what a rule decided: the dead letter before its row goes, so that nothing is ever in neither place."""
         if change.dead is not None:
             self.table.bury(change.dead)
-            self.table.drop_dead(now - self.settings.dead_letter_ttl, SWEEP)
+            self.table.drop_dead(now - self.settings.dead_letter_ttl_ms, SWEEP)
             self.counted["DEAD"] += 1
         for reason in change.flags:
             dead_entry = None if change.dead is None else change.dead.entry
@@ -410,7 +410,7 @@ class Engine:
 
         With aging the priorities are merged: within one, the oldest row is also the most urgent.
         """
-        if not self.settings.aging:
+        if not self.settings.aging_ms:
             for priority in self.table.priorities():
                 yield from self.table.due(priority, now, count)
             return
@@ -433,7 +433,7 @@ class Engine:
         return list(self.table.overdue(END_OF_TIME, operation.limit))
 
     def _dead_letters(self, operation: ListDead, now: int) -> QueueAnswer:
-        oldest = now - self.settings.dead_letter_ttl
+        oldest = now - self.settings.dead_letter_ttl_ms
         letters = self.table.dead_letters(operation.before, operation.limit)
         return [letter for letter in letters if letter.dead_ms > oldest]
 

@@ -53,7 +53,7 @@ def is_overdue(row: JobRow, now: int) -> bool:
 
 def arrive(packet: Packet, now: int, settings: QueueSettings) -> tuple[Image, bool]:
     """The image that a packet brings, and whether its sender's clock is too far ahead to be believed."""
-    skewed = packet.inserted_ms > now + settings.clock_tolerance
+    skewed = packet.inserted_ms > now + settings.clock_tolerance_ms
     inserted = now if skewed else packet.inserted_ms
     process = inserted if packet.process_ms is None else max(packet.process_ms, inserted)
     image = Image(
@@ -70,7 +70,7 @@ def arrive(packet: Packet, now: int, settings: QueueSettings) -> tuple[Image, bo
 
 def capped(process_ms: int, inserted_ms: int, settings: QueueSettings) -> int:
     """The Process Date is never later than the Insertion Date + max_wait, so that no burst delays a job for ever."""
-    return min(process_ms, inserted_ms + settings.max_wait) if settings.max_wait else process_ms
+    return min(process_ms, inserted_ms + settings.max_wait_ms) if settings.max_wait_ms else process_ms
 
 
 def merge(held: Image, incoming: Image, settings: QueueSettings) -> Image:
@@ -206,14 +206,14 @@ def bury(row: JobRow, now: int, cause: Cause, reason: str | None) -> DeadLetter:
 
 def backoff(counter: int, settings: QueueSettings) -> int:
     """How many milliseconds to wait after this many failures."""
-    return pause_after(counter, settings.retry_backoff, settings.max_retry_backoff)
+    return pause_after(counter, settings.retry_backoff_ms, settings.max_retry_backoff_ms)
 
 
 def effective_priority(image: Image, now: int, settings: QueueSettings) -> int:
     """With aging, a row that is past due for long counts as more urgent."""
-    if not settings.aging:
+    if not settings.aging_ms:
         return image.priority
-    return max(0, image.priority - max(0, now - image.process_ms) // settings.aging)
+    return max(0, image.priority - max(0, now - image.process_ms) // settings.aging_ms)
 
 
 def _ended_for_good(row: JobRow, now: int) -> RowChange | None:

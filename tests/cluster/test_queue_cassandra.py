@@ -10,7 +10,7 @@ import pytest
 from acsylla import Consistency
 
 from everlog.cassandra.session import rows_of
-from everlog.config.queue_options import MAX_PAYLOAD
+from everlog.config.queue_options import MAX_PAYLOAD_BYTES
 from everlog.errors import Deposed, OwnedElsewhere, PayloadTooLarge
 from everlog.queues.cassandra.backend import CassandraBackend
 from everlog.queues.cassandra.blobs import INLINE_BYTES
@@ -239,7 +239,7 @@ async def test_large_data_and_the_audit(two, keyspace):
     """16 MiB, more than a row holds, go beside the log in chunks and survive a change of owners; more is refused."""
     one, other = two
     await one.declare()
-    large = bytes(range(256)) * (MAX_PAYLOAD // 256)
+    large = bytes(range(256)) * (MAX_PAYLOAD_BYTES // 256)
     first, second = Queue("jobs", one.store), Queue("jobs", other.store)
     await first.put("large", large)
     await first.put("small", b"y")

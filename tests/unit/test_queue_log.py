@@ -18,7 +18,7 @@ from everlog.queues.operations import Claim, Done, Fail, Handle, Heartbeat, Paus
 from everlog.queues.rows import Packet
 from tests.unit.models.queue_log import ModelBackend, Scheduler, World, switch
 
-SETTINGS = QueueSettings(processing_timeout=100_000, max_timeouts=255, max_buckets=2)
+SETTINGS = QueueSettings(processing_timeout_ms=100_000, max_timeouts=255, max_buckets=2)
 STEPS = 1500
 LARGE = INLINE_BYTES + 1
 

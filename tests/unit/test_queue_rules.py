@@ -43,7 +43,7 @@ images = st.builds(
     st.integers(1, 2),
     st.binary(max_size=2),
 )
-waits = st.sampled_from([0, 1, 10, 100]).map(lambda wait: QueueSettings(max_wait=wait))
+waits = st.sampled_from([0, 1, 10, 100]).map(lambda wait: QueueSettings(max_wait_ms=wait))
 
 
 def but_inserted(found: Image) -> Image:
@@ -83,8 +83,8 @@ def test_a_merge_is_what_the_table_says(held, incoming, settings):
     assert merged.priority == min(held.priority, incoming.priority)
     assert merged.inserted_ms == held.inserted_ms
     assert (merged.expires_s == 0) == (0 in (held.expires_s, incoming.expires_s))
-    if settings.max_wait:
-        assert merged.process_ms <= held.inserted_ms + settings.max_wait
+    if settings.max_wait_ms:
+        assert merged.process_ms <= held.inserted_ms + settings.max_wait_ms
     else:
         assert merged.process_ms == max(held.process_ms, incoming.process_ms)
     winner = incoming if incoming.data_date >= held.data_date else held
@@ -193,14 +193,14 @@ def test_attempts_are_kept_up_to_a_limit():
 
 @pytest.mark.parametrize(("counter", "pause"), [(1, 100), (2, 200), (3, 400), (10, 1000), (255, 1000)])
 def test_backoff_doubles_up_to_a_limit(counter, pause):
-    assert rules.backoff(counter, QueueSettings(retry_backoff=100, max_retry_backoff=1000)) == pause
+    assert rules.backoff(counter, QueueSettings(retry_backoff_ms=100, max_retry_backoff_ms=1000)) == pause
     assert rules.backoff(counter, SETTINGS) == 0
 
 
 def test_aging_counts_whole_steps_down_to_zero():
     found = image(priority=5, process=NOW)
     assert [
-        rules.effective_priority(found, NOW + at, QueueSettings(aging=10)) for at in (-50, 9, 10, 49, 50, 5000)
+        rules.effective_priority(found, NOW + at, QueueSettings(aging_ms=10)) for at in (-50, 9, 10, 49, 50, 5000)
     ] == [
         5,
         5,

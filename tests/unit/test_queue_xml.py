@@ -31,7 +31,7 @@ async def test_a_declaration_makes_a_queue(tmp_path):
     file.write_text(GOOD)
     (declaration,) = read_declarations(file)
     settings = declaration.options.settings
-    assert (settings.bucket, settings.max_wait, settings.max_timeouts) == ("hour", 60_000, 3)
+    assert (settings.bucket, settings.max_wait_ms, settings.max_timeouts) == ("hour", 60_000, 3)
     assert (settings.merge, settings.on_busy, settings.secure) == (True, "restart", True)
     assert declaration.description == "Pages to index."
     store = MemoryQueueStore()

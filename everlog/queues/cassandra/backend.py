@@ -122,7 +122,7 @@ class CassandraAdminStore(AdminStore):
         self._session = session
         self._cql = queue_statements(session.config.keyspace)
         self._journal = journal
-        self._ttl_ms = settings.dead_letter_ttl
+        self._ttl_ms = settings.dead_letter_ttl_ms
         self._clock = clock
         self._part = part or ShardPart()
         self._suffix = f"/{self._part.index}" if self._part.index else ""

@@ -9,7 +9,7 @@ from litestar import MediaType, Response, Router, delete, get, post, put
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from everlog.api import Everlog
-from everlog.config.queue_options import MAX_PAYLOAD, check_name
+from everlog.config.queue_options import MAX_PAYLOAD_BYTES, check_name
 from everlog.errors import AccessDenied, EverlogError
 from everlog.queues.checks import check_operation
 from everlog.queues.declaration import ColumnSchema, Declaration, convert_schemas
@@ -57,7 +57,7 @@ from everlog.server.schemas.queues import (
 )
 from everlog.server.security.guard import begin_operation, principal_of
 
-MAX_BODY = 2 * MAX_PAYLOAD
+MAX_BODY = 2 * MAX_PAYLOAD_BYTES
 OPERATORS = (Pause,)  # what an operator does, through whichever route: it needs the scope admin
 BODY_SECONDS = 30.0
 Name = Annotated[str, PathParameter(description="The queue")]
