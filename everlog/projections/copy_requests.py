@@ -1,8 +1,8 @@
-"""Work that needs a projection's handler, asked for in the store: whoever runs the projection does it.
+"""Work that needs a projection's handler, asked for in the store: a process that runs the projection does it.
 
 A request stands in the row of the copies; every step is one conditional write of that row. One runner has it at a time
 and shows that by a beat; if that stands still for a lease, another one goes on. So a request can be made and watched
-from any process, waits while nobody runs, and outlives whoever does it. What failed is not tried again by itself.
+from any process, waits while there is no runner, and outlives the one that does it. What failed is not tried again.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class RequestedWork(Protocol):
     """What is done on request: that is what `log.projections` does for a process that has the handler."""
 
     async def rebuild(self, projection: Projection, *, told: Counted, follow: bool) -> int:
-        """Fill a second copy of the view, and keep it up to date until somebody switches."""
+        """Fill a second copy of the view, and keep it up to date until a switch."""
 
     async def verify(self, projection: Projection, *, told: Counted) -> Sequence[Difference]:
         """Count the view again, and compare."""
 
 
 async def ask(store: OffsetStore, name: str, kind: RequestKind, now_ms: int) -> Copies:
-    """Ask whoever runs the projection for this. What was asked for already, and is not done, stays as it is."""
+    """Ask the runners of the projection for this. What was asked for already, and is not done, stays as it is."""
 
     def asked(seen: Copies) -> Copies:
         before = _request(seen, kind)
@@ -55,7 +55,7 @@ async def ask(store: OffsetStore, name: str, kind: RequestKind, now_ms: int) -> 
 
 
 async def withdraw(store: OffsetStore, name: str, kind: RequestKind) -> Copies:
-    """Nobody needs it any more: whoever does it stops at the next beat."""
+    """It is not needed any more: the runner that does it stops at the next beat."""
     return await store.update_copies(name, lambda seen: replace(seen, **{kind: None}))
 
 
@@ -64,7 +64,7 @@ def _request(seen: Copies, kind: RequestKind) -> CopyRequest | None:
 
 
 class RequestProgress:
-    """How far the work is, as it told last. `total`: as the one before had it, who did a part of it."""
+    """How far the work is, as it told last. `total`: from the runner before, which did a part of it."""
 
     def __init__(self, total: int | None = None) -> None:
         self.handled = 0
@@ -166,7 +166,7 @@ class RequestService:
     async def _take(
         self, projection: Projection, kind: RequestKind, seen: Copies, watch: LeaseWatch
     ) -> CopyRequest | None:
-        """Become the owner of a request that nobody has, or whose owner has been silent for a lease."""
+        """Become the owner of a request without an owner, or whose owner has been silent for a lease."""
         found = _request(seen, kind)
         if found is None or not found.open:
             return None
@@ -191,7 +191,7 @@ class RequestService:
         return seen.is_for(projection.version) and (not busy or seen.filled)
 
     async def _do(self, projection: Projection, kind: RequestKind, progress: RequestProgress) -> None:
-        """Do it, with a beat three times per lease, until it ends, somebody withdraws it, or all shall end."""
+        """Do it, with a beat three times per lease, until it ends, is withdrawn, or the service stops."""
         name = projection.name
         log.info("%s: %s begins", name, kind)
         work = asyncio.ensure_future(self._begin(projection, kind, progress))
@@ -207,7 +207,7 @@ class RequestService:
                 work.cancel()
             await asyncio.gather(work, return_exceptions=True)
         if stopped:
-            await self._note(name, kind, owner=None)  # whoever runs it next goes on
+            await self._note(name, kind, owner=None)  # the next runner goes on
         else:
             await self._note(name, kind, ended_ms=self._clock.now_ms(), **_outcome(name, kind, work))
 
@@ -245,7 +245,7 @@ class RequestService:
 
 
 def _outcome(name: str, kind: RequestKind, work: asyncio.Future[Sequence[Difference]]) -> dict[str, Any]:
-    """What became of it, for whoever asked."""
+    """What became of it, for the caller."""
     error = asyncio.CancelledError("it was cancelled") if work.cancelled() else work.exception()
     if error is None:
         found = tuple(work.result())

@@ -1,6 +1,6 @@
 """One run of a projection's stream: what all strategies share. Handling with recovery, saving, dead letters.
 
-A stream has a signal to end it and reads ahead; a hub in the process wakes those who wait for its progress.
+A stream has a signal to end it and reads ahead; a hub in the process wakes callers that wait for its progress.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class StopSignal:
         self._wake = wake
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the signal, at most so long; whether it came."""
+        """Wait for the signal, at most this long; whether it came."""
         try:
             async with asyncio.timeout(seconds):
                 await self._event.wait()
@@ -128,7 +128,7 @@ class Prefetch:
 
 
 class ProgressHub:
-    """Who waits, in this process, for a projection to pass a position; woken as soon as that is handled."""
+    """Wakes callers of this process that wait for a projection to pass a position, as soon as that is handled."""
 
     def __init__(self) -> None:
         self._positions: dict[tuple[str, str], dict[LogPlace, int]] = {}
@@ -155,7 +155,7 @@ class ProgressHub:
             self._changed.set()
 
     async def wait(self, seconds: float) -> None:
-        """Until something changes, at most so long."""
+        """Until something changes, at most this long."""
         self._waiting += 1
         try:
             async with asyncio.timeout(seconds):
@@ -244,17 +244,17 @@ class EventStream:
         self.skip = skip
         self.now = asyncio.get_running_loop().time
         self._verifies = type(feed).verify is not Feed.verify
-        # Until when the lease holds for sure; the owner moves it on. None: nobody else can take it.
+        # Until when the lease holds for sure; the owner moves it on. None: no other instance can take it.
         self.owned_until: float | None = None
         self._hub = hub
         self._clock = clock
 
     def ending(self) -> bool:
-        """Whether somebody wants the stream to end."""
+        """Whether the stream is told to end."""
         return self.signal.reason is not None
 
     def check_owned(self) -> None:
-        """An owner that cannot renew stops before anybody else begins."""
+        """An owner that cannot renew stops before another one begins."""
         if self.signal.reason == "lost" or (self.owned_until is not None and self.now() >= self.owned_until):
             self.signal.set("lost")
             raise OwnershipLost(str(self.id), self.lease.epoch)
@@ -279,7 +279,7 @@ class EventStream:
                 await self.attempt(deliveries, group=group)
                 return True
             except OwnershipLost:
-                raise  # no failure of the envelope's: somebody else will handle it
+                raise  # no failure of the envelope's: the next owner will handle it
             except Exception as error:
                 recovery = self.projection.recovery
                 self.note_error(deliveries, attempts, error)
@@ -353,7 +353,7 @@ class EventStream:
         return found
 
     def reached(self, delivery: Delivery) -> None:
-        """Handled, filtered or skipped: those who wait for it may go on."""
+        """Handled, filtered or skipped: callers that wait for it may go on."""
         if delivery.positions:
             self._hub.reached(self.id, delivery.positions)
 
@@ -368,7 +368,7 @@ class EventStream:
         self._hub.wake()
 
     async def replay(self) -> None:
-        """Handle the dead letters that somebody asked for, before anything new."""
+        """Handle the dead letters whose replay was asked for, before anything new."""
         for letter in await self.store.dead_letters(self.id.name, self.id.key, requested=True):
             if self.ending():
                 return

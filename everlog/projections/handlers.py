@@ -115,7 +115,7 @@ class HandlerSlot:
             self._actor = asyncio.create_task(make().run(self._mailbox))
 
     def drop_actor(self) -> None:
-        """The actor failed, or did not answer: whatever it does next, nobody listens."""
+        """The actor failed, or did not answer: whatever it does next is not heard."""
         if self._actor is not None:
             self._actor.cancel()
             self._actor = None
@@ -242,7 +242,7 @@ class HandlerCalls:
                 watchdog.end(watched)
 
     def _give_up(self) -> None:
-        """The call may go on, where nobody can end it: whatever comes of it is not waited for."""
+        """The call may go on, for it cannot be ended: whatever comes of it is not waited for."""
         self._stuck = self._threaded
         if self._shape.actor:
             self._slot.drop_actor()
@@ -257,7 +257,7 @@ class HandlerCalls:
         return await (self._in_thread(arguments) if self._threaded else self._process(*arguments))
 
     async def _in_thread(self, arguments: tuple[Any, ...]) -> Any:
-        """A plain function may block, so it has a thread; nobody can end that, only wait."""
+        """A plain function may block, so it has a thread, which cannot be ended, only waited for."""
         assert self._process is not None
         if self._stuck:
             raise HandlerTimeout("the last call of this handler has not come back: it is not called again before that")

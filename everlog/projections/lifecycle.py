@@ -93,7 +93,7 @@ class Lifecycle:
         return ["stopped"]
 
     def stop(self) -> list[str]:
-        """Somebody wants it to end; also during a backoff, at once."""
+        """It is told to end; also during a backoff, at once."""
         heard = ["stopped"] if self.phase in ("running", "paused") else []
         if self.phase not in ENDED:
             self.phase = "stopped"

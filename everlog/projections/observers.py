@@ -1,4 +1,4 @@
-"""Those who watch projections run: for tests and logs, and counters in the text form that Prometheus reads."""
+"""Objects that watch projections run: for tests and logs, and counters in the text form that Prometheus reads."""
 
 from __future__ import annotations
 

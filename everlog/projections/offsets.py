@@ -172,7 +172,7 @@ def show(offset: Offset | None) -> Any:
 
 
 def parse(text: str, manifest: str) -> Single:
-    """An offset that somebody typed, of the type that the manifest names."""
+    """An offset that a user typed, of the type that the manifest names."""
     found = decode(text, manifest)
     encode(found)
     return found

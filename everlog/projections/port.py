@@ -6,7 +6,7 @@ The rules, which the conformance suite checks:
   however late it wakes, changes nothing: it gets OwnershipLost.
 * `projection_offset` is the authority. `offset_store`, in the form of Akka and Pekko Projection, is its mirror; it is
   read only where ours has no row, to take a projection over.
-* What is wanted (paused, skip) is a row that the owner follows, so that commands work while nobody runs.
+* What is wanted (paused, skip) is a row that the owner follows, so that commands work while no instance runs.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Desired(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What an owner says about itself, for those who look from outside.
+    """What an owner says about itself, for readers outside.
 
     `seen` is the version of Desired that it follows, `keys` how many keys its source has. `batch`: on Spark, from where
     to where the batch goes that is being stored.
@@ -289,7 +289,7 @@ class OffsetStore(ABC):
         """Replace that, if it is as it was seen; whether it was."""
 
     async def update_copies(self, name: str, change: Callable[[Copies], Copies]) -> Copies:
-        """Change what is there, again if somebody else was quicker; what it is now."""
+        """Change what is there, again if another writer was quicker; what it is now."""
         while True:
             seen = await self.copies(name)
             after = change(seen)

@@ -1,6 +1,6 @@
 """`log.projections`: run them, look at them, tell them what to do. All of it goes through the store.
 
-So commands work from any process, and while nobody runs.
+So commands work from any process, and while no instance runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOOK_S = 0.02
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How one instance of a projection is. `lag` is None if its source cannot tell.
 
-    `reported_ms`: when its owner said something last, by that one's clock; it does so three times per lease.
+    `reported_ms`: when its owner reported last, by the owner's clock; it does so three times per lease.
     """
 
     name: str
@@ -171,7 +171,7 @@ class Projections:
         )
 
     async def _lag(self, known: KnownProjection) -> Lag | None:
-        """What the source says about itself in the store is enough: nobody has to run."""
+        """What the source says about itself in the store is enough: no instance has to run."""
         source = source_of(known.report.source)
         if source is None:
             return None
@@ -212,7 +212,7 @@ class Projections:
             await self._settled(identity, desired.version, wait_s)
 
     async def _settled(self, identity: ProjectionId, version: int, seconds: float) -> None:
-        """Until the owner follows this version, or nobody owns it, or the owner is dead: its lease has run out."""
+        """Until the owner follows this version, or there is no owner, or it is dead: its lease has run out."""
         watch, now = LeaseWatch(self._parts.config.projections.lease_s), asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(seconds):
@@ -271,8 +271,8 @@ class Projections:
     ) -> int:
         """Fill a second copy of a view beside the running one; its number. `switch` makes it the one that is read.
 
-        `create`: statements that make tables which shall look different from now on; the others are made as they are.
-        `told(handled, waiting)` is called now and then. `follow`: keep it up to date until somebody switches.
+        `create`: statements that make tables which are to look different from now on; the others are made as they are.
+        `told(handled, waiting)` is called now and then. `follow`: keep it up to date until a switch.
         """
         store = await self.store()
         rebuild = Rebuild(store, projection, lag=self._lag)
@@ -291,18 +291,18 @@ class Projections:
         return await abort(await self.store(), name)
 
     async def request_rebuild(self, name: str) -> Copies:
-        """Let whoever runs the projection fill a second copy of its view, and keep it up to date until `switch`.
+        """Let a process that runs the projection fill a second copy of its view, and keep it up to date until `switch`.
 
         It needs the handler's code, so it begins when a process with the projection runs. `copies` says how far it is.
         """
         return await self._ask(name, "rebuild")
 
     async def request_verify(self, name: str) -> Copies:
-        """Let whoever runs the projection count its view again; `copies` says how far it is, and what was found."""
+        """Let a process that runs the projection count its view again; `copies` says how far it is and what was found."""
         return await self._ask(name, "verify")
 
     async def check_view(self, name: str) -> Sequence[KnownProjection]:
-        """The instances of a projection, which may have copies; of what never ran, and of a copy, nobody knows any."""
+        """The instances of a projection that may have copies. UnknownProjection if it is a copy, or never ran."""
         known = await (await self.store()).known(await self._current(name))
         if is_copy(name) or not known:
             raise UnknownProjection(name)
@@ -336,7 +336,7 @@ class Projections:
         async with hold_paused(self, store, projection.name, running):
             return await verify(projection, store, names, parts=self._parts, told=told)
 
-    # Reading one's own writes
+    # Reading your own writes
 
     def view(self, name: str) -> ProjectionView:
         """The view that a projection fills in the store."""
@@ -381,14 +381,14 @@ def _passed(known: Sequence[KnownProjection], reached: Mapping[str, int], offset
     """Whether the projection is past an offset of a partition. `reached`: by key, how far each is there.
 
     Either every key passes every partition, then all of them must be past it. Or one key has the partition: what
-    counts is who has it now, not a key of an earlier division of the source.
+    counts is the key that has it now, not one of an earlier division of the source.
     """
     if any(one.lease is not None and one.report.state == "new" for one in known):
         return False  # it has not said yet what it reads
-    everybody = [one for one in known if one.report.tracks_all]
-    if everybody:
-        complete = len(everybody) >= max(one.report.keys for one in everybody)
-        return complete and all(reached.get(one.key, -1) >= offset for one in everybody)
+    tracking = [one for one in known if one.report.tracks_all]
+    if tracking:
+        complete = len(tracking) >= max(one.report.keys for one in tracking)
+        return complete and all(reached.get(one.key, -1) >= offset for one in tracking)
     owned = {one.key for one in known if one.lease is not None and one.lease.owner is not None}
     current = [at for key, at in reached.items() if key in owned] or list(reached.values())
     return bool(current) and max(current) >= offset

@@ -1,7 +1,7 @@
 """Fill a second copy of a view beside the running one, switch to it, or go back.
 
-Every step is one conditional write of the row that says which copies there are, and can be repeated: whoever dies in
-between leaves that row as it was before or as it is after, and what must be dropped stands in it as garbage.
+Every step is one conditional write of the row that says which copies there are, and can be repeated: a process that
+dies in between leaves that row as it was before or as it is after, and what must be dropped stands in it as garbage.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Rebuild:
     async def _is_filled(self, number: int, runner: Runner, told: TellProgress | None) -> bool:
         """Whether every key of the copy is as far as the same key of the current one, or has nothing left to do.
 
-        A key that nobody has begun is not known yet, and one that has just begun has not said how many there are.
+        A key that no instance has begun is not known yet, and one that has just begun has not said how many there are.
         """
         name = self._projection.name
         current = copy_name(name, (await self._store.copies(name)).current)
@@ -131,7 +131,7 @@ class Rebuild:
 
     async def _is_level(self, lag: Lag, live: KnownProjection | None) -> bool:
         behind = None if lag.events == 0 or live is None else await self._lag(live)
-        return lag.events <= min(0 if behind is None else behind.events, MAX_LAG - 1)  # beyond that, nobody counts
+        return lag.events <= min(0 if behind is None else behind.events, MAX_LAG - 1)  # beyond that, it is not counted
 
 
 async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies:

@@ -104,7 +104,7 @@ class Runner:
         await asyncio.gather(*(supervisor.ended() for supervisor in self._supervisors.values()))
 
     async def owns(self, name: str, count: int) -> None:
-        """Wait until this runner has so many keys of a projection."""
+        """Wait until this runner has `count` keys of a projection."""
         await self._supervisors[name].owns(count)
 
 
@@ -203,7 +203,7 @@ class Supervisor:
                     stamp = found
                 if self._said() != said:
                     said = self._said()
-                    await self._renew(loop.time())  # whoever waits for a command to be obeyed looks at the reports
+                    await self._renew(loop.time())  # callers that wait for a command to be obeyed look at the reports
                 trouble = ""
             except EverlogError as error:
                 if str(error) != trouble:  # once, not at every look
@@ -221,7 +221,7 @@ class Supervisor:
         return {key: (report.state, report.seen, report.failing) for key, report in reports.items()}
 
     async def _pause(self, seconds: float) -> None:
-        """Until the next look, or until a worker ends, or all shall end."""
+        """Until the next look, or until a worker ends, or the runner stops."""
         waited: set[asyncio.Future[Any]] = {*self._running()}
         stop = None if self._stopping.is_set() else asyncio.ensure_future(self._stopping.wait())
         if stop is not None:
@@ -237,7 +237,7 @@ class Supervisor:
         return [worker.task for worker in self._workers.values() if not worker.task.done()]
 
     async def _beat(self) -> None:
-        """Renew, look who lives, take and give."""
+        """Renew, see which instances live, take and give."""
         if not await self._follow_copies():
             return
         asked = asyncio.get_running_loop().time()
@@ -302,7 +302,7 @@ class Supervisor:
 
     def _revive(self, key: str, worker: ProjectionWorker, lease: Lease, owned_until: float) -> None:
         """A worker that has ended begins anew if a command has given it a new epoch, or if it only thought that it
-        had lost its key: it could not renew in time, but nobody took it.
+        had lost its key: it could not renew in time, but no other instance took it.
         """
         ended = worker.task.done() and not self._stopping.is_set()
         if ended and (lease.epoch != worker.lease.epoch or worker.signal.reason == "lost"):
@@ -333,7 +333,7 @@ class Supervisor:
         )
 
     async def _give_away(self, key: str) -> None:
-        """To somebody who has less."""
+        """To an instance that has fewer."""
         try:
             await self._give(key)
         finally:

@@ -58,7 +58,7 @@ class SaveWindow:
         envelopes: int = 1,
         positions: Mapping[LogPlace, int] | None = None,
     ) -> bool:
-        """Something is done; whether a save is due now. `envelopes=0`: the source passed what nobody handles."""
+        """Something is done; whether a save is due now. `envelopes=0`: the source passed what is not handled."""
         if offset is not None:
             if type(offset) is dict and type(self._offset) is dict:
                 self._offset.update(offset)  # as `merge`, but the map is the window's own: it made the first one

@@ -21,7 +21,7 @@ from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce,
 BATCH = 200
 # A transaction keeps others from writing, leases too: it takes no more envelopes after this time.
 TRANSACTION_S = 0.25
-# Somebody else's write was in the way, again and again: somebody else gets on, so this is rare.
+# Another writer was in the way, again and again: that one gets on, so this is rare.
 MAX_CHANGES = 100
 CHANGED_S = 0.05
 
@@ -132,7 +132,7 @@ class Lanes:
         self._stream = stream
         self._saver = saver
         self._turns = asyncio.Semaphore(parallelism)
-        # What is handled but not saved is bounded too: one slow journal holds back so much and no more.
+        # What is handled but not saved is bounded too: one slow journal holds back this much and no more.
         self._max_open = parallelism * 100
         self._prefix: DonePrefix[tuple[Delivery, int]] = DonePrefix()
         self._last: dict[str, asyncio.Task[None]] = {}

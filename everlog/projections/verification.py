@@ -108,7 +108,7 @@ async def _all_events(source: Source, ends: Mapping[str, Offset | None], parts: 
         for key, end in ends.items():
             whole, left = await feed.lag(key, None), await feed.lag(key, end)
             if whole is None or left is None or whole.events >= MAX_LAG:
-                return None  # beyond that, nobody counts
+                return None  # beyond that, it is not counted
             found += whole.events - left.events
         return found
     finally:

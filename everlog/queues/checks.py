@@ -47,7 +47,7 @@ def _check_put(operation: Put, declaration: Declaration) -> None:
 
 
 def _check_key(key: bytes, key_hash: bytes) -> None:
-    """Its hash decides where it is looked for: a wrong one would hide the job from everybody else."""
+    """Its hash decides where it is looked for: a wrong one would hide the job from all others."""
     if not 0 < len(key) <= MAX_KEY_BYTES:
         raise InvalidKey(f"a key has 1 to {MAX_KEY_BYTES:,} bytes, not {len(key):,}")
     try:

@@ -1,6 +1,6 @@
 """One shard of a queue: takes an operation and `now`, changes its table, returns an answer. It has no clock.
 
-All of an operation happens in one step; a store makes that step durable before anybody hears the answer.
+All of an operation happens in one step; a store makes that step durable before the caller hears the answer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from everlog.queues.rules import RowChange
 from everlog.queues.table import QueueTable, TableWrite
 
 SWEEP = 500
-# A flag that is raised over and over counts once in so long.
+# A flag that is raised over and over counts once per interval.
 REPEAT_MS = 60_000
 END_OF_TIME = 2**62
 
@@ -77,7 +77,7 @@ class Engine:
         return answer
 
     def apply_all(self, operations: Sequence[Operation], now: int) -> list[QueueAnswer]:
-        """Do them one after the other, or so that nobody can tell the difference: what is alike, together."""
+        """Do them one after the other, or with the same result: what is alike, together."""
         answers: list[QueueAnswer] = []
         for kind, found in groupby(operations, type):
             together, alike = _TOGETHER.get(kind), list(found)
@@ -111,7 +111,7 @@ class Engine:
                 self.table.save_all(list(pending.values()))
                 pending.clear()
                 answer = self._put(operation, now)
-                held[operation.packet.hash] = None  # changed, nobody knows how
+                held[operation.packet.hash] = None  # changed: it is looked up again
             answers.append(answer)
         self.table.save_all(list(pending.values()))
         return answers
@@ -146,7 +146,7 @@ class Engine:
         return answer
 
     def _check_backlog(self, rows: Sequence[JobRow], now: int) -> None:
-        """A job that could have started so long ago: there are too few workers, or none."""
+        """A job that could have started longer ago than `backlog`: there are too few workers, or none."""
         if rows and now - rows[0].image.process_ms > self.settings.backlog_ms:
             flag = self.table.flag("backlog")
             if flag is None or now - flag.last_ms >= REPEAT_MS:
@@ -271,7 +271,7 @@ class Engine:
         return "OK"
 
     def _held(self, handle: Handle) -> JobRow | None:
-        """The row that a handle still holds. Overdue is no reason: nobody else has it yet."""
+        """The row that a handle still holds. An overdue row still counts: no other worker has it yet."""
         row = self.table.get(handle.entry)
         if row is None or not rules.holds(row, handle.token):
             self.counted["LEASE_LOST"] += 1

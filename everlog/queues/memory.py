@@ -59,7 +59,7 @@ class _Heap:
 class MemoryTable(QueueTable):
     """The rows of one queue in this process.
 
-    `changed` and what follows it collect what was written, for whoever makes it durable; `forget_changes` empties them.
+    `changed` and what follows it collect what was written, for a durable store; `forget_changes` empties them.
     """
 
     def __init__(self) -> None:

@@ -79,7 +79,7 @@ class QueueStore(ABC):
         return None
 
     async def wait(self, name: str, listener: str, seconds: float) -> bool:
-        """Wait until there may be work: True for a wake-up, False after so many seconds."""
+        """Wait until there may be work: True for a wake-up, False after `seconds`."""
         return await self.bell(name).wait(listener, seconds)
 
     def bell(self, name: str) -> Bell:
@@ -97,7 +97,7 @@ class QueueStore(ABC):
             found.ring()
 
     def announce(self, name: str, raised: Sequence[Flag]) -> None:
-        """Flags that were not open before: a line in the log, and a word to who is to be told. From any thread."""
+        """Flags that were not open before: a line in the log, and a call of the webhook. From any thread."""
         for flag in raised:
             logger.warning("the queue %s raises the flag %s: see 'everlog queue flags %s'", name, flag.reason, name)
             if self.webhook is not None:
@@ -150,7 +150,7 @@ class Bell:
                 self.listeners.leave(listener)
 
     async def _watch(self) -> None:
-        """Runs while anybody waits."""
+        """Runs while a listener waits."""
         while self._waiting:
             self._rung.clear()
             seen = self._store.changes(self._name)
@@ -173,7 +173,7 @@ class Bell:
         except EverlogError as error:
             if not error.retriable:
                 raise
-            logger.info("%s: nobody knows now what is due: %s", self._name, error)
+            logger.info("%s: what is due is not known now: %s", self._name, error)
             return None
         assert isinstance(answer, DueAnswer)
         for name in self.listeners.wake(answer.due, now):

@@ -77,7 +77,7 @@ class Queue:
     async def ensure(self) -> Declaration:
         """The queue's declaration; the queue is made if it is not there.
 
-        What the configuration says is compared once per process: what somebody declares later stays.
+        What the configuration says is compared once per process: what is declared later stays.
         """
         found = await self.store.declared(self.name)
         new = self._options is not None and self.name not in self.store.configured
@@ -294,7 +294,7 @@ class Queue:
         return cast(bool, await self._do(AckFlag(reason)))
 
     async def wait(self, seconds: float, *, listener: str = "client") -> bool:
-        """Wait until there may be work; False after so many seconds."""
+        """Wait until there may be work; False after `seconds`."""
         await self.declaration()
         return await self.store.wait(self.name, listener, seconds)
 

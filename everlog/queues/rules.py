@@ -47,7 +47,7 @@ def is_expired(image: Image, now: int) -> bool:
 
 
 def is_overdue(row: JobRow, now: int) -> bool:
-    """Whether the lease is over: strictly after its last moment. Everybody must treat such a row as waiting."""
+    """Whether the lease is over: strictly after its last moment. Such a row counts as waiting for all operations."""
     return row.status == PROCESSING and now > row.deadline_ms
 
 
@@ -120,7 +120,7 @@ def claim(row: JobRow, owner: str, now: int, lease_ms: int) -> JobRow:
 
 
 def beat(row: JobRow, now: int) -> JobRow:
-    """The lease begins anew; late is welcome as long as nobody else has the row."""
+    """The lease begins anew; a late beat counts as long as no other worker has the row."""
     return replace(row, start_ms=now)
 
 
@@ -168,7 +168,7 @@ def end_attempt(
 
 
 def release(row: JobRow, now: int, settings: QueueSettings) -> RowChange:
-    """A worker that shuts down gives the row back; that is nobody's failure."""
+    """A worker that shuts down gives the row back; that does not count as a failure."""
     gone = _ended_for_good(row, now)
     if gone is not None:
         return gone

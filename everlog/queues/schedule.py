@@ -65,7 +65,7 @@ class Schedule:
 
 
 def parse_every(every: Duration | timedelta) -> Schedule:
-    """Every so often, counted from 1970, so that all workers mean the same moments."""
+    """At a fixed interval, counted from 1970, so that all workers mean the same moments."""
     step = milliseconds(every)
     if step < 1:
         raise InvalidInput("every: at least a millisecond")

@@ -1,4 +1,4 @@
-"""Flags told to somebody elsewhere: a POST of JSON to an address when a flag is raised. No answer is waited for."""
+"""Tells an address of new flags by a POST of JSON, and does not wait for an answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WebhookBody(msgspec.Struct, rename="camel"):
 
 
 class Webhook:
-    """Sends in a thread of its own, which a slow receiver holds up and nobody else; too many at once are dropped."""
+    """Sends in a thread of its own, so that a slow receiver holds up nothing else; too many at once are dropped."""
 
     def __init__(self, address: str) -> None:
         self._address = address

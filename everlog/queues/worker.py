@@ -1,7 +1,7 @@
 """A worker: claims jobs, runs their functions, and says how it went.
 
-A job is leased; a thread of its own keeps the lease while the function runs. Whoever loses a lease is cancelled, for
-somebody else has the job then. A worker that stops lets its jobs finish for a while, then gives the rest back.
+A job is leased; a thread of its own keeps the lease while the function runs. A job that loses its lease is cancelled,
+for another worker has it then. A worker that stops lets its jobs finish for a while, then gives the rest back.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Worker:
         return self._running.get(task)
 
     async def _tell(self, job: Job, outcome: str, say: Say) -> None:
-        """Say how it went; once more, if that may help. If nobody hears it, the lease ends and the job runs again."""
+        """Say how it went; once more, if that may help. If no store hears it, the lease ends and the job runs again."""
         for attempt in range(1, MAX_REPORTS + 1):
             try:
                 await say()

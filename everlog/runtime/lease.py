@@ -57,7 +57,7 @@ class Shares(NamedTuple):
 def share(me: str, keys: Collection[str], owners: Mapping[str, str | None], alive: Collection[str]) -> Shares:
     """Fair shares: once all have done this, no living instance has more than one key more than another.
 
-    `owners`: who holds each key now, None where it is free or its lease is stale. The limits of all instances add up
+    `owners`: the holder of each key, None where it is free or its lease is stale. The limits of all instances add up
     to the number of keys, so an instance beyond its limit gives keys up only if another one has room for them.
     """
     living = sorted({*alive, me})

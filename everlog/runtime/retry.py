@@ -9,7 +9,7 @@ from typing import TypeVar
 Pause = TypeVar("Pause", int, float)
 
 MAX_DOUBLINGS = 40
-# Each pause is between half as long and as long as it would be, so that not all who wait come at once.
+# Each pause is between half as long and as long as it would be, so that not all callers come at once.
 JITTER = (0.5, 1.0)
 NO_JITTER = (1.0, 1.0)
 
@@ -24,7 +24,7 @@ def pause_after(failures: int, min_pause: Pause, max_pause: Pause) -> Pause:
 
 
 class Backoff:
-    """The pauses of one who tries again and again. `jitter`: by what each is multiplied, from and to.
+    """The pauses of a caller that tries again and again. `jitter`: by what each is multiplied, from and to.
 
     >>> backoff = Backoff(1.0, 5.0)
     >>> [backoff.next() for _ in range(4)]

@@ -99,7 +99,7 @@ async def run_projection(
     store: OffsetStore | None = None,
     parts: Parts | None = None,
 ) -> None:
-    """Run until the assertion passes, at most so long; always stop. A failure of the stream is raised.
+    """Run until the assertion passes, at most this long; always stop. A failure of the stream is raised.
 
     The assertion raises or returns False while it does not hold; it may be async.
     """

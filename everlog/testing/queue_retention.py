@@ -20,7 +20,7 @@ class Keeping:
     """Tests that take the fixture `desk`: see `QueueConformance`."""
 
     async def test_what_has_expired_is_not_there(self, make_store: Callable[..., Any], clock: VirtualClock) -> None:
-        """At its last moment it is there; one ms later nobody sees it, even if nothing sweeps."""
+        """At its last moment it is there; one ms later it is not seen, even if nothing sweeps."""
         store = await make_store(clock, sweep=0)
         desk = VirtualQueue(store, clock)
         await desk.declare()

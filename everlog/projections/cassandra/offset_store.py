@@ -125,7 +125,7 @@ class CassandraOffsetStore(OffsetStore):
                 *(self._offsets.fence(projection.name, entry, projection.key, epoch) for entry in sorted(mine))
             )
         except OwnershipLost:
-            return  # somebody was faster with a higher epoch: the first save will tell
+            return  # another owner was faster with a higher epoch: the first save will tell
 
     async def renew(self, lease: Lease, report: Report) -> Lease | None:
         projection = ProjectionId(lease.name, lease.key)
@@ -210,7 +210,7 @@ class CassandraOffsetStore(OffsetStore):
         new = {} if offset is None else entries(key, offset)
         lease = await self._raise_epoch(projection)
         await self._fence(projection, lease.epoch)
-        # Fenced: nobody else moves it now. So what is compared is what is replaced.
+        # Fenced: no other owner moves it now. So what is compared is what is replaced.
         found = _offset_from(await self._rows(name), key, own=True)
         if not isinstance(expected, Anything) and not same(found, expected):
             raise OffsetConflict(str(projection), show(expected), show(found))

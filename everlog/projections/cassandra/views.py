@@ -132,7 +132,7 @@ class Tables:
                 self._remember(partition, after)
                 failpoint("view.partition")
                 return
-            # Refused, or nobody knows. If it had happened, the events are found covered when they are handled again.
+            # Refused, or unknown. If it had happened, the events are found covered when they are handled again.
             if await self.mark(partition) != before:
                 raise ViewChanged(f"{partition.table.name} {partition.values!r}")
         raise Busy(f"{partition.table.name}: a partition could not be written in {MAX_TRIES} attempts: try again")

@@ -188,7 +188,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def feed_of(config: Config, source: Source, max_events: int) -> SparkFeed:
-    """The source as Spark reads it. A source of one's own has nothing that tasks could read."""
+    """The source as Spark reads it. A user's own source has nothing that tasks could read."""
     if isinstance(source, TagSource):
         return SparkTagFeed(config, source, max_events)
     if isinstance(source, RecordSource):

@@ -246,7 +246,7 @@ class SparkProjection:
         self._state = "paused" if paused else "running"
         if not paused:
             self._begin()
-        beat = -math.inf  # so that others see at once who runs what
+        beat = -math.inf  # so that others see at once what runs where
         try:
             while not self._stopping.wait(CHECK_S):
                 if self._query is not None and not self._query.isActive:
@@ -286,7 +286,7 @@ class SparkProjection:
         return end if end is not None and begun == self._at else None
 
     def _plan(self, end: str) -> None:
-        """Say how far the batch goes before any of it is stored: whoever repeats it must take the same events."""
+        """Say how far the batch goes before any of it is stored: an owner that repeats it must take the same events."""
         if self._store.stores_whole or not self._projection.shape.takes_view:
             return
         self._batch = json.dumps([self._at, end])

@@ -78,7 +78,7 @@ class SqliteOffsetStore(OffsetStore):
             self._reader.close()
             raise
         self._writer: Connection | None = None
-        # In memory there is one connection, and nobody to wait for: no thread either.
+        # In memory there is one connection, and no other process to wait for: no thread either.
         self._thread = None if path == MEMORY else ThreadPoolExecutor(1, thread_name_prefix="everlog-projections")
         self._writing = asyncio.Lock()
         self._closed = False

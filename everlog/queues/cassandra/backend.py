@@ -29,7 +29,7 @@ PACKAGE = "everlog.queues.cassandra"
 MAX_LETTERS = 10_000
 CHUNK = 256 * 1024
 CHUNKS = 16
-# So much longer than a letter its chunks are kept: a letter that is there has its data.
+# The chunks of a letter are kept longer than the letter: one that is there has its data.
 EXTRA_CHUNK_TTL_S = 3600
 AUDIT_DAYS = 7
 _DAY_MS = 86_400_000
@@ -142,7 +142,7 @@ class CassandraAdminStore(AdminStore):
                 table.put_flag(_flag(flag))
 
     async def _with_data(self, stored: StoredLetter) -> DeadLetter | None:
-        """The letter with what is beside it; None if that is lost, which must not keep anybody from taking over."""
+        """The letter with what is beside it; None if that is lost, which must not prevent a takeover."""
         data = stored.image.data
         if stored.chunks:
             place = (self._journal, stored.dead_ms, stored.entry)

@@ -1,6 +1,6 @@
 """Large data of jobs, beside the log: written in chunks before the record that names them, gone with their segment.
 
-A chunk is a plain write, which no fence keeps out. So every blob has a name of its own owner's epoch, which nobody else
+A chunk is a plain write, which no fence keeps out. So every blob has a name of its owner's epoch, which no other owner
 uses; and it is in the segment of its record, so that what is carried takes its data along.
 """
 

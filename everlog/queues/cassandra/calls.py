@@ -69,7 +69,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals to whoever runs it."""
+    """Leaves the signals to the program that runs it."""
 
     def install_signal_handlers(self) -> None: ...
 
@@ -188,7 +188,7 @@ class Nudges(asyncio.DatagramProtocol):
             self._heard(data[:200].decode())
 
     def error_received(self, error: Exception) -> None:
-        """Nobody is there: it polls, or is gone."""
+        """No process is there: it polls, or is gone."""
 
     def send(self, address: str, queue: str) -> None:
         host, _, port = address.partition(" ")

@@ -1,8 +1,8 @@
-"""The owner of a queue shard: the queue is in its memory, and every change is in the log before anybody hears of it.
+"""The owner of a queue shard: the queue is in its memory, and every change is in the log before its caller hears of it.
 
 Records are images: a row as it is after a change, or that it is gone; the last one wins. A claim is a short record of
 its own, because most rows are claimed once and their data do not change. Large data are beside the log, see `blobs`.
-Heartbeats write nothing: whoever takes over gives every lease its whole time again.
+Heartbeats write nothing: the next owner gives every lease its whole time again.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ logger = logging.getLogger("everlog.queues")
 SEGMENT_RECORDS = 200_000
 SEGMENT_BYTES = 64 * 1024 * 1024
 CARRY = 100
-# An append is one mutation, of at most 16 MiB and 65,535 statements. A group of operations whose changes are more than
-# so many rows is several appends; data behind so many bytes of a batch go beside the log, however small they are.
+# An append is one mutation, of at most 16 MiB and 65,535 statements. A group of operations that change
+# more rows is several appends; data behind the first bytes of a batch go beside the log, however small they are.
 BATCH_ROWS = 1000
 BATCH_BYTES = 4 * 1024 * 1024
-# So many takeovers by force within so long are worth a flag.
+# This many takeovers by force within this time are worth a flag.
 MAX_TAKEOVERS = 3
 FLAP_MS = 600_000
 WHOLE = ShardPart()
@@ -128,8 +128,8 @@ class Owner:
     async def load(self, now: int, *, forced_by: str | None = None) -> None:
         """Read the log; then every lease begins anew, for its worker may still be at work.
 
-        Which jobs were started within the window of a rate limit is not known: it counts as full. `forced_by`: who
-        took the shard from an owner that had not let go of it; if that happens often, a flag says so.
+        Which jobs were started within the window of a rate limit is not known: it counts as full. `forced_by`: the
+        process that took the shard from an owner that had not let go of it; if that happens often, a flag says so.
         """
         table = self.table
         async for segment, records in self.log.replay():
@@ -196,7 +196,7 @@ class Owner:
         return _pack((_META, self.table.last_entry, self.table.paused(), self._takeovers))
 
     async def execute(self, operations: Sequence[Operation], now: int) -> list[QueueAnswer]:
-        """The answers, once all that they rest on is in the log. An error leaves nobody's call acknowledged."""
+        """The answers, once all that they rest on is in the log. After an error no call is acknowledged."""
         answers: list[QueueAnswer] = []
         for operation in operations:
             answers.append(self._apply(operation, now))
@@ -224,7 +224,7 @@ class Owner:
     async def _audit(self, admin: AdminStore, operation: Operation, now: int) -> None:
         try:
             await admin.audit(operation, now)
-        except EverlogError as error:  # it was done, and whoever asked for it must hear that
+        except EverlogError as error:  # it was done, and its caller must hear that
             logger.warning("%s was done and is not in the audit: %s", operation, error)
 
     def _apply(self, operation: Operation, now: int) -> QueueAnswer:

@@ -1,10 +1,10 @@
-"""The fenced log of one queue shard: one owner appends, anybody may take it over, nobody else's write gets in.
+"""The fenced log of one queue shard: one owner appends, any process may take it over, no other write gets in.
 
 Nothing here knows Cassandra: `Backend` is what the protocol needs of a store with conditional writes. A conditional
 write answers True or False, or None when its outcome is unknown; then it is read again, serially, which settles it.
 
-* Ownership is an epoch. Whoever raises it owns the shard; who owned it before finds out at its next write. Every change
-  of the shard's row moves its beat and is conditional on the beat before: whoever changes it has seen all of it.
+* Ownership is an epoch. The process that raises it owns the shard; the owner before finds out at its next write. Every
+  change of the shard's row moves its beat and is conditional on the beat before: the writer has seen all of it.
 * Every segment has a fence: the epoch that may append. A new owner first raises the epoch, then the fence of the newest
   segment: from then on no other opens a segment or appends. A batch of the old owner is either in before, and is
   replayed, or does not get in. Then it looks whether the epoch is still its own: an owner that slept may have fenced
@@ -68,7 +68,7 @@ class Backend(Protocol):
     async def read_blob(self, segment: int, item: str) -> bytes | None: ...
 
     async def drop_segment(self, segment: int) -> None:
-        """A plain delete, of records and blobs: nobody reads this segment any more, whether it works or not."""
+        """A plain delete, of records and blobs: this segment is not read any more, whether it works or not."""
 
 
 class ShardLog:
@@ -108,7 +108,7 @@ class ShardLog:
         self.shard = None
 
     async def take_over(self, seen: Shard) -> bool:
-        """Become the owner, if nobody else did since the row was `seen`; then nobody before us can append."""
+        """Become the owner, if no other process did since the row was `seen`; then no owner before us can append."""
         wanted = Shard(seen.epoch + 1, self._owner, self._address, seen.beat + 1, seen.low, seen.high)
         if not await self._change(seen, wanted):
             return False
@@ -137,7 +137,7 @@ class ShardLog:
             observed = await self._backend.read_statics(segment)
             if observed.fence == epoch:
                 # If we slept before this, owners after us may have dropped the segment, and its fence with it: what
-                # we fenced then is a segment that nobody reads. Our epoch still counts, so it is not that one.
+                # we fenced then is a segment that is not read. Our epoch still counts, so it is not that one.
                 await self.confirm()
                 return observed
             if observed.fence is not None and observed.fence > epoch:
@@ -170,7 +170,7 @@ class ShardLog:
                 after = page[-1][0]
 
     async def confirm(self) -> None:
-        """Raises `Deposed` if somebody else owns the shard by now."""
+        """Raises `Deposed` if another process owns the shard by now."""
         if (await self._backend.read_shard()).epoch != self._mine().epoch:
             self._lose()
 
@@ -187,7 +187,7 @@ class ShardLog:
                 self._lose()
             if now.tail == self._tail + len(records):
                 break
-            assert now.tail == self._tail, "nobody else appends under our fence"
+            assert now.tail == self._tail, "no other process appends under our fence"
         else:
             self.depose()
             raise Unreachable("the outcome of an append to a queue stays unknown: it is read again at the next use")

@@ -1,8 +1,8 @@
 """Queues on Cassandra: each shard belongs to one process at a time, all others reach it there.
 
-Whoever uses a shard that nobody owns becomes its owner, and listens for the others. One takes over when the owner's
-beat has stood still for a while of its own clock, or at once when the owner has let go. No wall clock is compared. A
-process without an address (`host=None`) cannot be reached and reaches nobody: the others get `OwnedElsewhere`.
+A process that uses a shard without an owner becomes its owner, and listens for the others. Another one takes over when
+the owner's beat has stood still for a while of its own clock, or at once when the owner has let go. No wall clock is
+compared. A process without an address (`host=None`) cannot be reached and reaches no other: those get `OwnedElsewhere`.
 """
 
 from __future__ import annotations

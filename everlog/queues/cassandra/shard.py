@@ -75,7 +75,7 @@ class ShardService:
     async def execute(self, operation: Operation, *, passed_on: bool = False) -> QueueAnswer:
         if self._closing or self._task.done():
             if passed_on:  # the next owner takes it
-                raise OwnedElsewhere(self._name, "nobody")
+                raise OwnedElsewhere(self._name, "no process")
             raise StorageFailed(f"the queue {self._name} is closed")
         if len(self._requests) >= MAX_WAITING:
             raise Busy(f"{MAX_WAITING:,} operations wait for the queue {self._name}: try again")
@@ -155,7 +155,7 @@ class ShardService:
                 self._fail(group, error)
             else:
                 await self._pass_on(group, self._route)
-        except Deposed as error:  # somebody else was quicker
+        except Deposed as error:  # another process was quicker
             if self._store.calls:
                 await self._again(group, error)
             else:
@@ -241,7 +241,7 @@ class ShardService:
             raise OwnedElsewhere(self._name, row.owner)
         log = ShardLog(backend, owner=store.name, address=await store.listen())
         if not await log.take_over(row):
-            raise Deposed(f"somebody else took over the queue {self._name}: try again")
+            raise Deposed(f"another process took over the queue {self._name}: try again")
         settings = (await store.known(self._name)).options.settings
         owner = Owner(
             log,

@@ -161,7 +161,7 @@ class SqliteQueueStore(QueueStore):
         """A group in one transaction: all of it is durable, or nothing is."""
         self._known(files, name)
         with files.transaction(name, self.clock.now_ms()) as (known, buckets):
-            now = self.clock.now_ms()  # under the locks: who comes later must not be earlier
+            now = self.clock.now_ms()  # under the locks: a later operation must not have an earlier time
             engine = self._engine(SqliteTable(files, known, buckets), known)
             answers = engine.apply_all(operations, now)
             for operation in operations:
@@ -214,7 +214,7 @@ class SqliteQueueStore(QueueStore):
             files.close()
 
     def _tend_files(self, files: BucketFiles, name: str) -> None:
-        """A bucket whose jobs cannot be carried on is kept, and somebody is told."""
+        """A bucket whose jobs cannot be carried on is kept, and a flag says so."""
         try:
             tend(files, self._known(files, name), self.clock.now_ms())
         except (EverlogError, sqlite3.Error) as error:
