@@ -298,7 +298,7 @@ class Projections:
         return await self._ask(name, "rebuild")
 
     async def request_verify(self, name: str) -> Copies:
-        """Let a process that runs the projection count its view again; `copies` says how far it is and what was found."""
+        """Let a process that runs the projection count its view again; `copies` says how far it is, and the result."""
         return await self._ask(name, "verify")
 
     async def check_view(self, name: str) -> Sequence[KnownProjection]:

@@ -1,7 +1,7 @@
 """Which listeners wait for work, and which to wake: a pure value that is told how much there is to do.
 
-A wake-up is a hint, not a grant. As many listeners are woken as there are due jobs that none was woken for yet, in turn, so
-that one job does not start a herd. A listener that was woken counts until it claims or listens again; one that does
+A wake-up is a hint, not a grant. As many listeners are woken as there are due jobs that none was woken for, in turn,
+so that one job does not start a herd. A listener that was woken counts until it claims or listens again; one that does
 neither within `grace_ms` is forgotten, so that a dead listener holds up nothing.
 """
 
