@@ -59,12 +59,12 @@ async def rebuild(
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("", total=None)
 
-        def told(done: int, waiting: int | None) -> None:
+        def on_progress(done: int, waiting: int | None) -> None:
             nonlocal handled
             handled = done
             progress.update(task, completed=done, total=None if waiting is None else done + waiting)
 
-        number = await log.projections.rebuild(projection, create=create, told=told, follow=follow)
+        number = await log.projections.rebuild(projection, create=create, on_progress=on_progress, follow=follow)
     filled = {"name": name, "copy": number, "handled": handled}
     text = (
         f"copy {number} is filled, {handled:,} events; 'everlog projections switch {plain(name)}' lets readers see it"

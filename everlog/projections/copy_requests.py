@@ -19,7 +19,7 @@ from everlog.errors import EverlogError, InvalidProjection
 from everlog.projections.copies import Copies, CopyRequest, Difference
 from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
-from everlog.projections.verification import Counted
+from everlog.projections.verification import OnCounted
 from everlog.runtime.clock import Clock
 from everlog.runtime.lease import BEATS_PER_LEASE, LeaseWatch
 
@@ -33,10 +33,10 @@ MAX_ERROR = 2000
 class RequestedWork(Protocol):
     """What is done on request: that is what `log.projections` does for a process that has the handler."""
 
-    async def rebuild(self, projection: Projection, *, told: Counted, follow: bool) -> int:
+    async def rebuild(self, projection: Projection, *, on_progress: OnCounted, follow: bool) -> int:
         """Fill a second copy of the view, and keep it up to date until a switch."""
 
-    async def verify(self, projection: Projection, *, told: Counted) -> Sequence[Difference]:
+    async def verify(self, projection: Projection, *, on_progress: OnCounted) -> Sequence[Difference]:
         """Count the view again, and compare."""
 
 
@@ -64,22 +64,22 @@ def _request(seen: Copies, kind: RequestKind) -> CopyRequest | None:
 
 
 class RequestProgress:
-    """How far the work is, as it told last. `total`: from the runner before, which did a part of it."""
+    """How far the work is, as it reported last. `total`: from the runner before, which did a part of it."""
 
     def __init__(self, total: int | None = None) -> None:
         self.handled = 0
         self.total = total
 
-    def told(self, handled: int, total: int | None) -> None:
+    def counted(self, handled: int, total: int | None) -> None:
         self.handled, self.total = handled, total
 
     def waiting(self, handled: int, waiting: int | None) -> None:
         """What waits counts: handled are only those of the last start, which need not be the first."""
         if waiting is None:
-            self.told(handled, None)
+            self.counted(handled, None)
         else:
             total = max(self.total, waiting) if self.total else handled + waiting
-            self.told(total - waiting, total)
+            self.counted(total - waiting, total)
 
 
 class RequestService:
@@ -215,9 +215,9 @@ class RequestService:
         self, projection: Projection, kind: RequestKind, progress: RequestProgress
     ) -> Sequence[Difference]:
         if kind == "rebuild":
-            await self._work.rebuild(projection, told=progress.waiting, follow=True)
+            await self._work.rebuild(projection, on_progress=progress.waiting, follow=True)
             return ()
-        return await self._work.verify(projection, told=progress.told)
+        return await self._work.verify(projection, on_progress=progress.counted)
 
     async def _note(self, name: str, kind: RequestKind, **facts: Any) -> bool:
         """Change what the request says, if it is still this runner's; whether it is."""

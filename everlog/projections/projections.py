@@ -23,13 +23,13 @@ from everlog.projections.offsets import Offset
 from everlog.projections.port import ANYTHING, Anything, KnownProjection, OffsetStore, ProjectionDeadLetter, View
 from everlog.projections.projection import Projection
 from everlog.projections.projection_id import ProjectionId
-from everlog.projections.rebuild import Rebuild, TellProgress, abort, switch
+from everlog.projections.rebuild import OnRebuilt, Rebuild, abort, switch
 from everlog.projections.record_source import RecordSource
 from everlog.projections.runner import Runner
 from everlog.projections.save_window import LogPlace
 from everlog.projections.source import Lag, Source
 from everlog.projections.tag_source import TagSource
-from everlog.projections.verification import Counted, hold_paused, verify
+from everlog.projections.verification import OnCounted, hold_paused, verify
 from everlog.runtime.lease import LeaseWatch
 from everlog.runtime.trace import Trace
 
@@ -266,20 +266,20 @@ class Projections:
         projection: Projection,
         *,
         create: Sequence[str] = (),
-        told: TellProgress | None = None,
+        on_progress: OnRebuilt | None = None,
         follow: bool = False,
     ) -> int:
         """Fill a second copy of a view beside the running one; its number. `switch` makes it the one that is read.
 
         `create`: statements that make tables which are to look different from now on; the others are made as they are.
-        `told(handled, waiting)` is called now and then. `follow`: keep it up to date until a switch.
+        `on_progress(handled, waiting)` is called now and then. `follow`: keep it up to date until a switch.
         """
         store = await self.store()
         rebuild = Rebuild(store, projection, lag=self._lag)
         if not await store.known(await self._current(projection.name)):
             raise UnknownProjection(projection.name)  # it has no view yet: just run it
         number = await rebuild.begin(create)
-        await rebuild.fill(number, self._runner, told=told, follow=follow)
+        await rebuild.fill(number, self._runner, on_progress=on_progress, follow=follow)
         return number
 
     async def switch(self, name: str, *, back: bool = False) -> Copies:
@@ -318,10 +318,12 @@ class Projections:
         """Stop a verification that was asked for, or forget what the last one found."""
         return await withdraw(await self.store(), name, "verify")
 
-    async def verify(self, projection: Projection, *tables: str, told: Counted | None = None) -> Sequence[Difference]:
+    async def verify(
+        self, projection: Projection, *tables: str, on_progress: OnCounted | None = None
+    ) -> Sequence[Difference]:
         """Count a view again from the beginning, into a copy, and compare tables of it: these, or all declared ones.
 
-        On Cassandra the projection is paused meanwhile. `told(handled, total)` is called now and then.
+        On Cassandra the projection is paused meanwhile. `on_progress(handled, total)` is called now and then.
         """
         store = await self.store()
         names = tables or projection.tables
@@ -331,10 +333,10 @@ class Projections:
         if not current:
             raise UnknownProjection(projection.name)
         if not store.recount_pauses:
-            return await verify(projection, store, names, parts=self._parts, told=told)
+            return await verify(projection, store, names, parts=self._parts, on_progress=on_progress)
         running = [one.key for one in current if not one.desired.paused]
         async with hold_paused(self, store, projection.name, running):
-            return await verify(projection, store, names, parts=self._parts, told=told)
+            return await verify(projection, store, names, parts=self._parts, on_progress=on_progress)
 
     # Reading your own writes
 

@@ -25,7 +25,7 @@ from everlog.runtime.failpoints import failpoint
 
 LOOK_S = 0.1
 
-TellProgress = Callable[[int, int | None], None]
+OnRebuilt = Callable[[int, int | None], None]
 """How many events were handled, and how many wait; None if the source cannot tell."""
 LagOf = Callable[[KnownProjection], Awaitable[Lag | None]]
 
@@ -72,20 +72,20 @@ class Rebuild:
         number: int,
         run: Callable[[Projection], Runner],
         *,
-        told: TellProgress | None = None,
+        on_progress: OnRebuilt | None = None,
         follow: bool = False,
     ) -> None:
         """Run the projection into the copy until that has what the current one has; with `follow`, until a switch."""
         name = self._projection.name
         tables = (await self._store.copies(name)).tables[number]
         second = self._projection.as_copy(number, tables)
-        second.restart = Restart(max_restarts=0)  # what fails is told; the next rebuild goes on from there
+        second.restart = Restart(max_restarts=0)  # what fails is reported; the next rebuild goes on from there
         async with run(second) as runner:
             while await self._goes_on(number):
                 for key, report in runner.status()[second.name].items():
                     if report.state == "failed":
                         raise StorageFailed(f"{name}, key {key}, could not be filled: {report.error}")
-                filled = await self._is_filled(number, runner, told)
+                filled = await self._is_filled(number, runner, on_progress)
                 if filled and await self._note_filled(number):
                     failpoint("rebuild.filled")
                     if not follow:
@@ -103,7 +103,7 @@ class Rebuild:
             return False
         return seen.filled or await self._store.change_copies(self._projection.name, seen, replace(seen, filled=True))
 
-    async def _is_filled(self, number: int, runner: Runner, told: TellProgress | None) -> bool:
+    async def _is_filled(self, number: int, runner: Runner, on_progress: OnRebuilt | None) -> bool:
         """Whether every key of the copy is as far as the same key of the current one, or has nothing left to do.
 
         A key that no instance has begun is not known yet, and one that has just begun has not said how many there are.
@@ -125,8 +125,8 @@ class Rebuild:
             else:
                 waiting += lag.events
                 filled = filled and await self._is_level(lag, live.get(one.key))
-        if told is not None:
-            told(sum(report.handled for report in reports.values()), None if unknown else waiting)
+        if on_progress is not None:
+            on_progress(sum(report.handled for report in reports.values()), None if unknown else waiting)
         return filled
 
     async def _is_level(self, lag: Lag, live: KnownProjection | None) -> bool:

@@ -29,7 +29,7 @@ LOOK_S = 0.1
 # A handler that is under way gets this long to end.
 MAX_PAUSE_WAIT_S = 60.0
 
-Counted = Callable[[int, int | None], None]
+OnCounted = Callable[[int, int | None], None]
 """How many events were handled, and how many there are; None if the source cannot tell."""
 
 
@@ -39,14 +39,14 @@ async def verify(
     tables: Sequence[str],
     *,
     parts: Parts | None = None,
-    told: Counted | None = None,
+    on_progress: OnCounted | None = None,
 ) -> list[Difference]:
     """Recount a view, and compare these tables of it. The handler runs again: it should write to its view only."""
     if not projection.shape.takes_view or projection.view is not None:
         raise InvalidProjection(f"{projection.name} does not fill tables of the store: there is nothing to compare")
     async with store.recount(projection.name, tables) as recount:
         second = projection.as_copy(recount.number, tables) if recount.number else projection
-        await count_again(second, recount.store, recount.ends, parts, told)
+        await count_again(second, recount.store, recount.ends, parts, on_progress)
         return await recount.compare()
 
 
@@ -79,20 +79,20 @@ async def count_again(
     store: OffsetStore,
     ends: Mapping[str, Offset | None],
     parts: Parts | None,
-    told: Counted | None = None,
+    on_progress: OnCounted | None = None,
 ) -> None:
     """Run a projection from its beginning up to these offsets, by key."""
     second = copy(projection)
     second.source, second.observers = BoundedSource(projection.source, ends), ()
     second.restart = Restart(max_restarts=0)
-    total = None if told is None else await _all_events(projection.source, ends, parts)
+    total = None if on_progress is None else await _all_events(projection.source, ends, parts)
     async with Runner([second], store=store, parts=parts) as runner:
         ended = asyncio.ensure_future(runner.ended())
         try:
             while not ended.done():
                 await asyncio.wait([ended], timeout=LOOK_S)
-                if told is not None:
-                    told(sum(one.handled for one in runner.status()[projection.name].values()), total)
+                if on_progress is not None:
+                    on_progress(sum(one.handled for one in runner.status()[projection.name].values()), total)
         finally:
             ended.cancel()
         failed = [one.error for one in runner.status()[projection.name].values() if one.state != "completed"]

@@ -17,18 +17,18 @@ from everlog.runtime.lease import BEATS_PER_LEASE
 log = logging.getLogger("everlog.queues")
 
 MAX_SLEEP_S = 3600.0
-TellLost = Callable[[BeatAnswer], None]
+OnStop = Callable[[BeatAnswer], None]
 
 
 class _Watched(NamedTuple):
     queue: str
     interval_s: float
     next_beat: float
-    told: TellLost
+    on_stop: OnStop
 
 
 class Heartbeats:
-    """Beats for all jobs of a worker. `told` is called, in the heart's thread, when a job is lost or must stop."""
+    """Beats for all jobs of a worker. In their thread, `on_stop` is called when a job is lost or must stop."""
 
     def __init__(self, open_store: Callable[[], QueueStore], clock: Clock) -> None:
         self._open_store = open_store
@@ -37,17 +37,17 @@ class Heartbeats:
         self._lock = threading.RLock()  # taken for every job: a condition's own `with` would take longer
         self._changed = threading.Condition(self._lock)
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="everlog-heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="everlog-heartbeats", daemon=True)
         self._started = False
         self._sleeps_until = 0.0
 
-    def watch(self, queue: str, handle: Handle, lease_ms: int, told: TellLost) -> None:
+    def watch(self, queue: str, handle: Handle, lease_ms: int, on_stop: OnStop) -> None:
         """Beat for a job from now on."""
         interval_s = lease_ms / 1000 / BEATS_PER_LEASE
         next_beat = self._clock.monotonic() + interval_s
         with self._lock:
             assert not self._closed
-            self._watched[queue, handle] = _Watched(queue, interval_s, next_beat, told)
+            self._watched[queue, handle] = _Watched(queue, interval_s, next_beat, on_stop)
             if not self._started:
                 self._started = True
                 self._thread.start()
@@ -103,4 +103,4 @@ class Heartbeats:
             with self._changed:
                 known = self._watched.pop((watched.queue, handle), None) is not None
             if known:  # else the job ended meanwhile, and its lease with it
-                watched.told(answer)
+                watched.on_stop(answer)

@@ -309,7 +309,7 @@ class MemoryQueueStore(QueueStore):
             raised, engine.raised = engine.raised, []
         self.announce(name, raised)
         if not isinstance(operation, READS):
-            self.ring(name, operation)
+            self.wake(name, operation)
         return answer
 
     def sibling(self) -> MemoryQueueStore:

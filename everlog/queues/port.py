@@ -33,7 +33,7 @@ class QueueStore(ABC):
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self.configured: set[str] = set()
-        self._bells: dict[str, Bell] = {}
+        self._wakers: dict[str, Waker] = {}
         self.webhook: Webhook | None = None
 
     @abstractmethod
@@ -80,21 +80,21 @@ class QueueStore(ABC):
 
     async def wait(self, name: str, listener: str, seconds: float) -> bool:
         """Wait until there may be work: True for a wake-up, False after `seconds`."""
-        return await self.bell(name).wait(listener, seconds)
+        return await self.waker(name).wait(listener, seconds)
 
-    def bell(self, name: str) -> Bell:
-        found = self._bells.get(name)
+    def waker(self, name: str) -> Waker:
+        found = self._wakers.get(name)
         if found is None:
-            found = self._bells[name] = Bell(self, name)
+            found = self._wakers[name] = Waker(self, name)
         return found
 
-    def ring(self, name: str, operation: Operation | None = None) -> None:
+    def wake(self, name: str, operation: Operation | None = None) -> None:
         """Something was written: listeners may have to be woken."""
-        found = self._bells.get(name)
+        found = self._wakers.get(name)
         if found is not None:
             if isinstance(operation, Claim):
                 found.listeners.claimed(operation.owner)
-            found.ring()
+            found.wake()
 
     def announce(self, name: str, raised: Sequence[Flag]) -> None:
         """Flags that were not open before: a line in the log, and a call of the webhook. From any thread."""
@@ -104,15 +104,15 @@ class QueueStore(ABC):
                 self.webhook.tell(name, flag)
 
     async def close(self) -> None:
-        for found in self._bells.values():
+        for found in self._wakers.values():
             found.close()
-        self._bells.clear()
+        self._wakers.clear()
         webhook, self.webhook = self.webhook, None
         if webhook is not None:
             await asyncio.to_thread(webhook.close)
 
 
-class Bell:
+class Waker:
     """Wakes the listeners of one queue in this process: at once for what is due, by a timer for what will be."""
 
     def __init__(self, store: QueueStore, name: str) -> None:
@@ -120,11 +120,11 @@ class Bell:
         self._store = store
         self._name = name
         self._waiting: dict[str, asyncio.Future[bool]] = {}
-        self._rung = asyncio.Event()
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def ring(self) -> None:
-        self._rung.set()
+    def wake(self) -> None:
+        self._changed.set()
 
     def close(self) -> None:
         if self._task is not None:
@@ -136,9 +136,9 @@ class Bell:
         assert listener not in self._waiting, f"{listener} waits already"
         self._waiting[listener] = future
         self.listeners.listen(listener)
-        self.ring()
+        self.wake()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._watch(), name=f"everlog-bell-{self._name}")
+            self._task = asyncio.create_task(self._watch(), name=f"everlog-waker-{self._name}")
         try:
             async with asyncio.timeout(seconds):
                 return await future
@@ -152,16 +152,16 @@ class Bell:
     async def _watch(self) -> None:
         """Runs while a listener waits."""
         while self._waiting:
-            self._rung.clear()
+            self._changed.clear()
             seen = self._store.changes(self._name)
             next_ms = await self._look()
-            while not self._rung.is_set() and self._waiting:
+            while not self._changed.is_set() and self._waiting:
                 seconds = self._pause(next_ms)
                 if seconds <= 0:
                     break
                 try:
                     async with asyncio.timeout(seconds):
-                        await self._rung.wait()
+                        await self._changed.wait()
                 except TimeoutError:
                     if self.listeners.pending or self._store.changes(self._name) != seen:
                         break

@@ -90,7 +90,7 @@ class Worker:
         self._concurrency = concurrency
         self._poll_s = poll_s
         self._grace_s = grace_s
-        self._heart = Heartbeats(store.sibling, store.clock)
+        self._heartbeats = Heartbeats(store.sibling, store.clock)
         self._threads = ThreadPoolExecutor(concurrency * len(self._jobs), thread_name_prefix="everlog-job")
         self._stopping = asyncio.Event()
         self._running: dict[asyncio.Task[None], Why | None] = {}
@@ -120,7 +120,7 @@ class Worker:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self._end_jobs()
-            await asyncio.to_thread(self._heart.close)
+            await asyncio.to_thread(self._heartbeats.close)
             self._threads.shutdown()
 
     async def _end_jobs(self) -> None:
@@ -165,18 +165,18 @@ class Worker:
         self._running[task] = None
         room.take(job.handle)
 
-        def told(answer: BeatAnswer) -> None:
+        def stop_job(answer: BeatAnswer) -> None:
             why: Why = answer.stop if answer.ack == "OK" and answer.stop is not None else "lost"
             job.stopping = True  # plain functions look at it: a thread cannot be cancelled
             loop.call_soon_threadsafe(self._cancel, task, why)
 
         def ended(_: asyncio.Task[None]) -> None:
-            self._heart.forget(job.queue.name, job.handle)
+            self._heartbeats.forget(job.queue.name, job.handle)
             del self._running[task]
             room.give(job.handle)
 
         task.add_done_callback(ended)
-        self._heart.watch(job.queue.name, job.handle, job.row.lease_ms, told)
+        self._heartbeats.watch(job.queue.name, job.handle, job.row.lease_ms, stop_job)
 
     def _cancel(self, task: asyncio.Task[None], why: Why) -> None:
         if task in self._running and self._running[task] is None:

@@ -69,7 +69,7 @@ def test_a_copy_is_not_filled_before_all_its_keys_have_begun(waits):
             rebuild.fill(
                 number,
                 lambda one: Runner([one], store=store, lease_s=6.0),
-                told=lambda handled, _: looks.append(handled),
+                on_progress=lambda handled, _: looks.append(handled),
             )
         )
         await until(lambda: filling.done() or looks.count(len(TEXTS)) >= 20)

@@ -37,12 +37,12 @@ class Work:
         self.most = 0
         self.ended: list[str] = []
 
-    async def _do(self, kind: str, told) -> None:
+    async def _do(self, kind: str, on_progress) -> None:
         self.at_once[kind] += 1
         self.most = max(self.most, sum(self.at_once.values()))
         try:
             for second in range(int(self.seconds)):
-                told(second, 20)
+                on_progress(second, 20)
                 await asyncio.sleep(1)
             if self.error is not None:
                 raise self.error
@@ -50,13 +50,13 @@ class Work:
         finally:
             self.at_once[kind] -= 1
 
-    async def rebuild(self, projection: Projection, *, told, follow: bool) -> int:
+    async def rebuild(self, projection: Projection, *, on_progress, follow: bool) -> int:
         assert follow
-        await self._do("rebuild", told)
+        await self._do("rebuild", on_progress)
         return 1
 
-    async def verify(self, projection: Projection, *, told) -> Sequence[Difference]:
-        await self._do("verify", told)
+    async def verify(self, projection: Projection, *, on_progress) -> Sequence[Difference]:
+        await self._do("verify", on_progress)
         return FOUND
 
 

@@ -231,7 +231,7 @@ async def test_waiting_elsewhere_is_woken(stores, monkeypatch):
     for put, kwargs in ((one.put, {}), (three.put, {}), (one.put, {"delay": "300ms"}), (two.put, {"delay": "200ms"})):
         waiting = asyncio.create_task(two.wait(100, listener="w"))
         async with asyncio.timeout(60):
-            while "w" not in two.store.bell("jobs").listeners._idle:  # noqa: ASYNC110
+            while "w" not in two.store.waker("jobs").listeners._idle:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)  # it has asked the owner
         await put("k", **kwargs)

@@ -132,7 +132,7 @@ class CassandraQueueStore(QueueStore):
             return
         self._server = CallServer(host, self._token, self._serve_call)
         self._caller = Caller(self._token, self.takeover_s / 2)
-        self._nudges = Nudges(self.ring)
+        self._nudges = Nudges(self.wake)
         try:
             await self._nudges.open(host)
         except OSError as error:
@@ -179,7 +179,7 @@ class CassandraQueueStore(QueueStore):
             text = encode_declaration(evolved).decode()
             if evolved == before or await session.write_if(self._cql["update_queue"], text, wanted.name, found[0][0]):
                 self._remember(evolved)
-                self.ring(wanted.name)
+                self.wake(wanted.name)
                 return self._known[wanted.name][1]
         raise Busy(f"the declaration of {wanted.name} is being changed by others: try again")
 
@@ -223,7 +223,7 @@ class CassandraQueueStore(QueueStore):
         else:
             answer = combine(operation, await self._of_all(name, operation, shards))
         if not isinstance(operation, READS):
-            self.ring(name, operation)
+            self.wake(name, operation)
         return answer
 
     async def _of_all(self, name: str, operation: Operation, shards: int) -> list[QueueAnswer]:
@@ -252,7 +252,7 @@ class CassandraQueueStore(QueueStore):
 
     def sibling(self) -> QueueStore:
         """The queue is in this process: other threads ask the loop that has it."""
-        return _Door(self)
+        return _ThreadStore(self)
 
     def counted(self, name: str) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -281,7 +281,7 @@ class CassandraQueueStore(QueueStore):
             await session.close()
 
 
-class _Door(QueueStore):
+class _ThreadStore(QueueStore):
     """The same queues for another thread."""
 
     def __init__(self, inner: CassandraQueueStore) -> None:
@@ -306,7 +306,7 @@ class _Door(QueueStore):
         return await self._call(self._inner.execute(name, operation))
 
     def sibling(self) -> QueueStore:
-        return _Door(self._inner)
+        return _ThreadStore(self._inner)
 
     def counted(self, name: str) -> Counter[str]:
         return self._inner.counted(name)

@@ -78,7 +78,7 @@ class SqliteQueueStore(QueueStore):
         await asyncio.to_thread(self._declare, wanted)
         found = await self.declared(wanted.name)
         assert found is not None
-        self.ring(wanted.name)
+        self.wake(wanted.name)
         return found
 
     def _declare(self, wanted: Declaration) -> None:
@@ -125,7 +125,7 @@ class SqliteQueueStore(QueueStore):
             with translated(self._reader.main.path):
                 return self._read(name, operation)
         (answer,) = await self._committer.execute((name, (operation,)))
-        self.ring(name, operation)
+        self.wake(name, operation)
         return answer
 
     async def put_all(self, name: str, packets: Sequence[Packet]) -> list[PutAnswer]:
@@ -133,7 +133,7 @@ class SqliteQueueStore(QueueStore):
         for first in range(0, len(packets), PUT_AT_ONCE):
             puts = tuple(map(Put, packets[first : first + PUT_AT_ONCE]))
             answers += await self._committer.execute((name, puts))
-            self.ring(name)
+            self.wake(name)
         return answers
 
     def _read(self, name: str, operation: Operation) -> QueueAnswer:
