@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from everlog.errors import EverlogError
+from everlog.errors import EverlogError, NotTransactional
 from everlog.queues.declaration import Declaration
 from everlog.queues.listeners import GRACE_MS, Listeners
 from everlog.queues.operations import AskDue, Claim, DueAnswer, Operation, Put, PutAnswer, QueueAnswer
@@ -61,6 +62,10 @@ class QueueStore(ABC):
             if failed:
                 raise failed[0]
         return answers
+
+    def put_in(self, connection: sqlite3.Connection, name: str, packet: Callable[[Declaration], Packet]) -> PutAnswer:
+        """Put a job inside a transaction of the caller's: it is there if and only if that transaction commits."""
+        raise NotTransactional("only queues in SQLite files take jobs inside a transaction of yours")
 
     @abstractmethod
     def sibling(self) -> QueueStore:

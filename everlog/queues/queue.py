@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions, check_name, make_options
 from everlog.core.time_span import Duration, milliseconds
-from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, NotTransactional, QueueNotFound
+from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, QueueNotFound
 from everlog.queues.declaration import ColumnSchema, Declaration
 from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt, When, make_key, moment, packing
 from everlog.queues.keys import JobKey, decode_key, hash_key
@@ -140,11 +140,8 @@ class Queue:
 
         The queue must have been declared with `bucket="none"` and `file=` the file of this connection.
         """
-        put_in = getattr(self.store, "put_in", None)
-        if put_in is None:
-            raise NotTransactional("only queues in SQLite files take jobs inside a transaction of yours")
         pack = packing(NewJob(key, data, priority, at, delay, expires), self.store.clock.now_ms())
-        return self._receipt(put_in(connection, self.name, pack))
+        return self._receipt(self.store.put_in(connection, self.name, pack))
 
     def _receipt(self, answer: PutAnswer) -> Receipt:
         if answer.result == "REJECTED":

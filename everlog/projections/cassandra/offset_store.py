@@ -14,12 +14,12 @@ from everlog.cassandra.session import CassandraRow, Session, connect
 from everlog.cassandra.values import timestamp
 from everlog.config import CassandraConfig
 from everlog.errors import Busy, InvalidOffset, OffsetConflict, OwnershipLost, UnknownProjection
-from everlog.projections.cassandra.letters import Letters
+from everlog.projections.cassandra.letters import DeadLetterTable
 from everlog.projections.cassandra.marks import Commands
 from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, OffsetTable, places_of
 from everlog.projections.cassandra.tables import prepare_tables, projection_statements
 from everlog.projections.cassandra.view_copies import compare_tables, copy_tables, drop_tables
-from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, Tables
+from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, ViewTables
 from everlog.projections.copies import Copies, Difference, copy_name
 from everlog.projections.offsets import Offset, decode, entries, is_mergeable, same, show
 from everlog.projections.port import (
@@ -59,8 +59,8 @@ class CassandraOffsetStore(OffsetStore):
         self._clock = clock or SystemClock()
         self._cql = projection_statements(session.config.keyspace)
         self._offsets = OffsetTable(session, self._cql, self._clock)
-        self._letters = Letters(session, self._cql, self._clock)
-        self._tables = Tables(session)
+        self._letters = DeadLetterTable(session, self._cql, self._clock)
+        self._tables = ViewTables(session)
         self._commanded: dict[Lease, Commands] = {}
         self._beats = itertools.count()
         self._me = self._clock.new_id()

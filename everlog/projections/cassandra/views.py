@@ -71,7 +71,7 @@ class ViewWrite(NamedTuple):
 ViewRows = dict[tuple[Any, ...], ViewWrite]
 
 
-class Tables:
+class ViewTables:
     """The keyspace's tables as views use them, and the marks of partitions that were written last."""
 
     def __init__(self, session: Session) -> None:
@@ -145,7 +145,7 @@ def _key(partition: ViewPartition) -> str:
 class CassandraView(View):
     """Each statement on its own."""
 
-    def __init__(self, tables: Tables, copies: Mapping[str, str]) -> None:
+    def __init__(self, tables: ViewTables, copies: Mapping[str, str]) -> None:
         self._tables = tables
         self._copies = copies
 
@@ -167,7 +167,7 @@ class CassandraView(View):
 class CassandraOpenView(View):
     """What a handler of exactly-once gets: writes are kept until it has come back, reads see what was before it."""
 
-    def __init__(self, transaction: CassandraTransaction, tables: Tables, copies: Mapping[str, str]) -> None:
+    def __init__(self, transaction: CassandraTransaction, tables: ViewTables, copies: Mapping[str, str]) -> None:
         self._transaction: CassandraTransaction | None = transaction
         self._tables = tables
         self._copies = copies
@@ -236,7 +236,7 @@ class CassandraTransaction(ViewTransaction):
 
     view: CassandraOpenView
 
-    def __init__(self, tables: Tables, lease: Lease, commands: Commands, copies: Mapping[str, str]) -> None:
+    def __init__(self, tables: ViewTables, lease: Lease, commands: Commands, copies: Mapping[str, str]) -> None:
         self.view = CassandraOpenView(self, tables, copies)
         self.progress: OffsetProgress | None = None
         self.letters: list[ProjectionDeadLetter] = []

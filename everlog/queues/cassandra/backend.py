@@ -16,7 +16,7 @@ from everlog.config.queue_options import QueueSettings
 from everlog.errors import Unreachable
 from everlog.queues.cassandra.blobs import INLINE_BYTES
 from everlog.queues.cassandra.owner import AdminStore
-from everlog.queues.cassandra.protocol import Backend, Shard, Statics
+from everlog.queues.cassandra.shard_log import SegmentState, ShardBackend, ShardRow
 from everlog.queues.memory import MemoryTable
 from everlog.queues.operations import Operation
 from everlog.queues.rows import DeadLetter, Flag
@@ -56,7 +56,7 @@ class StoredLetter(DeadLetter, frozen=True):
 _letter = msgspec.msgpack.Decoder(StoredLetter).decode
 
 
-class CassandraBackend(Backend):
+class CassandraBackend(ShardBackend):
     """One shard of a queue."""
 
     def __init__(self, session: Session, journal: str, shard: int = 0) -> None:
@@ -64,23 +64,23 @@ class CassandraBackend(Backend):
         self._cql = queue_statements(session.config.keyspace)
         self._key = (journal, shard)
 
-    async def read_shard(self) -> Shard:
+    async def read_shard(self) -> ShardRow:
         for _ in range(10):
             rows = await self._session.fetch(self._cql["shard"], *self._key, serial=True)
             if rows:
-                return Shard(*rows[0])
+                return ShardRow(*rows[0])
             await self._session.write_if(self._cql["insert_shard"], *self._key)
         raise Unreachable(f"the shard of the queue {self._key[0]} cannot be made: try again")
 
-    async def change_shard(self, expected: Shard, changed: Shard) -> bool | None:
+    async def change_shard(self, expected: ShardRow, changed: ShardRow) -> bool | None:
         values = (*changed, *self._key, expected.epoch, expected.beat)
         return await self._session.write_if(self._cql["update_shard"], *values)
 
-    async def read_statics(self, segment: int) -> Statics:
+    async def read_statics(self, segment: int) -> SegmentState:
         rows = await self._session.fetch(self._cql["statics"], *self._key, segment, serial=True)
-        return Statics(rows[0][0], rows[0][1] or 0) if rows else Statics(None, 0)
+        return SegmentState(rows[0][0], rows[0][1] or 0) if rows else SegmentState(None, 0)
 
-    async def raise_fence(self, segment: int, observed: Statics, epoch: int) -> bool | None:
+    async def raise_fence(self, segment: int, observed: SegmentState, epoch: int) -> bool | None:
         if observed.fence is None:
             return await self._session.write_if(self._cql["first_fence"], epoch, *self._key, segment)
         return await self._session.write_if(self._cql["raise_fence"], epoch, *self._key, segment, observed.fence)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from everlog.queues.cassandra.protocol import ShardLog
+from everlog.queues.cassandra.shard_log import ShardLog
 from everlog.queues.rows import JobRow
 
 INLINE_BYTES = 64 * 1024

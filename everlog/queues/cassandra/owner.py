@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from everlog.config.queue_options import QueueSettings
 from everlog.errors import EverlogError
 from everlog.queues.cassandra.blobs import INLINE_BYTES, Blobs
-from everlog.queues.cassandra.protocol import ShardLog
+from everlog.queues.cassandra.shard_log import ShardLog
 from everlog.queues.engine import Engine
 from everlog.queues.memory import MemoryTable
 from everlog.queues.operations import (
@@ -101,7 +101,7 @@ class AdminStore(Protocol):
         """Note what an administrator did."""
 
 
-class Owner:
+class ShardOwner:
     """Applies operations to the shard, and writes what they changed. One group at a time."""
 
     def __init__(

@@ -28,8 +28,8 @@ from everlog.queues.cassandra.backend import (
     read_audit,
 )
 from everlog.queues.cassandra.owner import AdminStore
-from everlog.queues.cassandra.protocol import Backend
 from everlog.queues.cassandra.shard import SWEEP, ShardService
+from everlog.queues.cassandra.shard_log import ShardBackend
 from everlog.queues.declaration import Declaration, decode_declaration, encode_declaration
 from everlog.queues.operations import READS, AskHead, AskStats, Claim, JobLease, JobPlace, Operation, QueueAnswer, Stats
 from everlog.queues.port import QueueStore
@@ -112,7 +112,7 @@ class CassandraQueueStore(QueueStore):
                 self._session = session
         return self._session
 
-    async def backend(self, name: str, part: ShardPart) -> Backend:
+    async def backend(self, name: str, part: ShardPart) -> ShardBackend:
         """The log of a shard."""
         return CassandraBackend(await self.session(), name, part.index)
 

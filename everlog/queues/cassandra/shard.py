@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from everlog.errors import AnswerLost, Busy, Deposed, EverlogError, OwnedElsewhere, StorageFailed
-from everlog.queues.cassandra.owner import Owner
-from everlog.queues.cassandra.protocol import Shard, ShardLog
+from everlog.queues.cassandra.owner import ShardOwner
+from everlog.queues.cassandra.shard_log import ShardLog, ShardRow
 from everlog.queues.listeners import Listeners
 from everlog.queues.operations import READS, AskDue, Claim, DueAnswer, Heartbeat, Operation, Put, QueueAnswer
 from everlog.queues.shards import ShardPart
@@ -61,8 +61,8 @@ class ShardService:
         self._part = part
         self._requests: list[_Request] = []
         self._some = asyncio.Event()
-        self._owner: Owner | None = None
-        self._route: Shard | None = None
+        self._owner: ShardOwner | None = None
+        self._route: ShardRow | None = None
         self._watch = LeaseWatch(store.takeover_s)
         self._number = 0
         self._senders: OrderedDict[str, _Last] = OrderedDict()
@@ -163,7 +163,7 @@ class ShardService:
         except Exception as error:
             self._fail(group, error)
 
-    async def _serve_here(self, owner: Owner, group: Sequence[_Request]) -> None:
+    async def _serve_here(self, owner: ShardOwner, group: Sequence[_Request]) -> None:
         """Applied, written, answered; only then tidied up."""
         try:
             declaration = await self._store.known(self._name)
@@ -181,7 +181,7 @@ class ShardService:
         self._nudge(owner, group)
         await self._upkeep(owner.tidy)
 
-    def _announce(self, owner: Owner) -> None:
+    def _announce(self, owner: ShardOwner) -> None:
         raised, owner.engine.raised = owner.engine.raised, []
         self._store.announce(self._name, raised)
 
@@ -213,7 +213,7 @@ class ShardService:
             logger.warning("%s: %s", self._name, error, exc_info=not isinstance(error, EverlogError))
             self._owner = None
 
-    def _nudge(self, owner: Owner, group: Sequence[_Request]) -> None:
+    def _nudge(self, owner: ShardOwner, group: Sequence[_Request]) -> None:
         """Tell processes that wait of work: as many as there is, or all if it is due earlier than they know."""
         if not self._remote.idle or all(isinstance(request.operation, READS) for request in group):
             return
@@ -227,7 +227,7 @@ class ShardService:
         for address in names:
             self._store.nudge(address, self._name)
 
-    async def _own(self) -> Owner:
+    async def _own(self) -> ShardOwner:
         """The shard, ours; taken over if its owner let go of it or has not moved for long enough."""
         if self._owner is not None:
             return self._owner
@@ -243,7 +243,7 @@ class ShardService:
         if not await log.take_over(row):
             raise Deposed(f"another process took over the queue {self._name}: try again")
         settings = (await store.known(self._name)).options.settings
-        owner = Owner(
+        owner = ShardOwner(
             log,
             settings,
             admin=await store.admin(self._name, self._part, settings),
@@ -257,11 +257,11 @@ class ShardService:
         self._announce(owner)
         return owner
 
-    def _is_alive(self, row: Shard) -> bool:
+    def _is_alive(self, row: ShardRow) -> bool:
         """Whether the owner has shown a sign of life, by a clock of ours."""
         return self._watch.look(self._name, (row.epoch, row.beat), self._store.clock.monotonic())
 
-    async def _pass_on(self, group: Sequence[_Request], row: Shard) -> None:
+    async def _pass_on(self, group: Sequence[_Request], row: ShardRow) -> None:
         """Ask the owner."""
         from everlog.queues.cassandra.calls import Call, NoAnswer, NotSent
 
@@ -284,7 +284,7 @@ class ShardService:
         else:
             await self._deliver(requests, outcomes)
 
-    async def _ask(self, row: Shard, call: Call) -> list[WireOutcome]:
+    async def _ask(self, row: ShardRow, call: Call) -> list[WireOutcome]:
         """The outcomes; moments are turned into those of our clock."""
         reply = await self._store.send(row.address, call)
         ahead = self._store.clock.now_ms() - reply.now_ms
@@ -307,7 +307,7 @@ class ShardService:
             self._route = None
             await self._again(refused, OwnedElsewhere(self._name, "another process"))
 
-    async def _ask_again(self, requests: Sequence[_Request], row: Shard, call: Call, why: Exception) -> None:
+    async def _ask_again(self, requests: Sequence[_Request], row: ShardRow, call: Call, why: Exception) -> None:
         """The same call once more, as long as the same owner lives: it does each call once."""
         from everlog.queues.cassandra.calls import NoAnswer, NotSent
 

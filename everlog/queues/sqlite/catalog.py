@@ -56,7 +56,7 @@ class BucketFile(NamedTuple):
         return self.kind == kind and self.period_ms >= period_ms and self.version >= version
 
 
-class Main:
+class MainFile:
     """A connection to the main file, and its contents as of the last look. Looking costs microseconds."""
 
     def __init__(self, folder: Path, *, synchronous: str, patient: bool, trace: Trace | None) -> None:

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 from everlog.errors import StorageFailed
-from everlog.queues.sqlite.catalog import BLOCK, BucketFile, KnownQueue, Main
+from everlog.queues.sqlite.catalog import BLOCK, BucketFile, KnownQueue, MainFile
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.statements import load_statements
 from everlog.runtime.trace import Trace
@@ -69,7 +69,7 @@ class BucketFiles:
         self._synchronous = synchronous
         self._patient = patient
         self._trace = trace
-        self.main = Main(folder, synchronous=synchronous, patient=patient, trace=trace)
+        self.main = MainFile(folder, synchronous=synchronous, patient=patient, trace=trace)
         self._opened: dict[str, OpenBucket] = {}
         self._entries: Iterator[int] = iter(())
         self._left = 0

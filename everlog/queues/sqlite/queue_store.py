@@ -174,7 +174,6 @@ class SqliteQueueStore(QueueStore):
         self._counted.setdefault(name, Counter()).update(engine.counted)
 
     def put_in(self, connection: sqlite3.Connection, name: str, packet: Callable[[Declaration], Packet]) -> PutAnswer:
-        """Put a job inside a transaction of the caller's: it is there if and only if that transaction commits."""
         files = self._reader
         known = self._known(files, name)
         file = known.declaration.options.file

@@ -1,6 +1,6 @@
 """The fenced log of one queue shard: one owner appends, any process may take it over, no other write gets in.
 
-Nothing here knows Cassandra: `Backend` is what the protocol needs of a store with conditional writes. A conditional
+Nothing here knows Cassandra: `ShardBackend` is what it needs of a store with conditional writes. A conditional
 write answers True or False, or None when its outcome is unknown; then it is read again, serially, which settles it.
 
 * Ownership is an epoch. The process that raises it owns the shard; the owner before finds out at its next write. Every
@@ -25,7 +25,7 @@ PAGE = 500
 MAX_TRIES = 50
 
 
-class Shard(NamedTuple):
+class ShardRow(NamedTuple):
     """The row of a shard. `beat` moves while its owner lives."""
 
     epoch: int
@@ -36,24 +36,24 @@ class Shard(NamedTuple):
     high: int
 
 
-class Statics(NamedTuple):
+class SegmentState(NamedTuple):
     """Who may append to a segment, and how many records it has."""
 
     fence: int | None
     tail: int
 
 
-class Backend(Protocol):
+class ShardBackend(Protocol):
     """One shard in a store. All reads are serial unless they say otherwise."""
 
-    async def read_shard(self) -> Shard: ...
+    async def read_shard(self) -> ShardRow: ...
 
-    async def change_shard(self, expected: Shard, changed: Shard) -> bool | None:
+    async def change_shard(self, expected: ShardRow, changed: ShardRow) -> bool | None:
         """Replace the row if its epoch and beat are still the expected ones; so the rest is, too."""
 
-    async def read_statics(self, segment: int) -> Statics: ...
+    async def read_statics(self, segment: int) -> SegmentState: ...
 
-    async def raise_fence(self, segment: int, observed: Statics, epoch: int) -> bool | None:
+    async def raise_fence(self, segment: int, observed: SegmentState, epoch: int) -> bool | None:
         """Set the fence if it is still the observed one."""
 
     async def append(self, segment: int, epoch: int, tail: int, records: Sequence[bytes]) -> bool | None:
@@ -74,11 +74,11 @@ class Backend(Protocol):
 class ShardLog:
     """The log as its owner uses it. One call at a time."""
 
-    def __init__(self, backend: Backend, *, owner: str, address: str = "") -> None:
+    def __init__(self, backend: ShardBackend, *, owner: str, address: str = "") -> None:
         self._backend = backend
         self._owner = owner
         self._address = address
-        self.shard: Shard | None = None
+        self.shard: ShardRow | None = None
         self._tail = 0
 
     @property
@@ -98,7 +98,7 @@ class ShardLog:
         """How many records the newest segment has."""
         return self._tail
 
-    def _mine(self) -> Shard:
+    def _mine(self) -> ShardRow:
         if self.shard is None:
             raise Deposed(f"{self._owner} does not own this queue any more: try again")
         return self.shard
@@ -107,9 +107,9 @@ class ShardLog:
         """Forget the ownership."""
         self.shard = None
 
-    async def take_over(self, seen: Shard) -> bool:
+    async def take_over(self, seen: ShardRow) -> bool:
         """Become the owner, if no other process did since the row was `seen`; then no owner before us can append."""
-        wanted = Shard(seen.epoch + 1, self._owner, self._address, seen.beat + 1, seen.low, seen.high)
+        wanted = ShardRow(seen.epoch + 1, self._owner, self._address, seen.beat + 1, seen.low, seen.high)
         if not await self._change(seen, wanted):
             return False
         # What we saw is what we replaced, the newest segment included: every change of the row moves its beat.
@@ -117,7 +117,7 @@ class ShardLog:
         self._tail = (await self._fence(wanted.high)).tail
         return True
 
-    async def _change(self, expected: Shard, wanted: Shard) -> bool:
+    async def _change(self, expected: ShardRow, wanted: ShardRow) -> bool:
         """A conditional change of the row; an unknown outcome is read again."""
         for _ in range(MAX_TRIES):
             applied = await self._backend.change_shard(expected, wanted)
@@ -130,7 +130,7 @@ class ShardLog:
                 return False
         raise Unreachable("the outcome of a change of ownership stays unknown: try again")
 
-    async def _fence(self, segment: int) -> Statics:
+    async def _fence(self, segment: int) -> SegmentState:
         """Make a segment ours, against owners before us; one after us deposes us."""
         epoch = self._mine().epoch
         for _ in range(MAX_TRIES):
