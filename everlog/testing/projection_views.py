@@ -336,7 +336,7 @@ class ViewConformance(ViewStatements):
                 while (await words.leases(name))["all"].owner != owner:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
-        settings: dict[str, Any] = {"store": words, "lease": 1.5, "poll": 0.02}
+        settings: dict[str, Any] = {"store": words, "lease_s": 1.5, "poll_s": 0.02}
         async with Runner([declare("")], **settings):
             await self.filled(words, "|".join(TEXTS))
             while await words.load(WORDS) != 6:  # noqa: ASYNC110
