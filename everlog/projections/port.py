@@ -266,7 +266,7 @@ class OffsetStore(ABC):
 
     @abstractmethod
     def stamp(self) -> object:
-        """Differs from the last one if something was written since by whomever; None if that cannot be told cheaply."""
+        """Differs from the last one if any process wrote something since; None if that cannot be told cheaply."""
 
     # Views
 

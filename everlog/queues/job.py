@@ -44,7 +44,7 @@ class Receipt(NamedTuple):
 
 
 class JobInfo:
-    """A job as one sees it from outside."""
+    """A job as it is seen from outside."""
 
     def __init__(self, row: JobRow, declaration: Declaration) -> None:
         self.row = row
@@ -157,7 +157,7 @@ def make_key(declaration: Declaration, key: object) -> bytes:
 
 
 def parse_key(declaration: Declaration | None, text: str) -> JobKey:
-    """A key as one types it: text, or for declared columns one value for each, separated by commas."""
+    """A key as a user types it: text, or for declared columns one value for each, separated by commas."""
     schema = None if declaration is None else declaration.schema
     if schema is None:
         return text

@@ -69,7 +69,7 @@ def arrive(packet: Packet, now: int, settings: QueueSettings) -> tuple[Image, bo
 
 
 def capped(process_ms: int, inserted_ms: int, settings: QueueSettings) -> int:
-    """The Process Date is never later than the Insertion Date + max_wait, so that no burst delays a job for ever."""
+    """The Process Date is never later than the Insertion Date + max_wait, so that no burst delays a job forever."""
     return min(process_ms, inserted_ms + settings.max_wait_ms) if settings.max_wait_ms else process_ms
 
 

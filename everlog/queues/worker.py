@@ -1,4 +1,4 @@
-"""A worker: claims jobs, runs their functions, and says how it went.
+"""A worker: claims jobs, runs their functions, and reports how it went.
 
 A job is leased; a thread of its own keeps the lease while the function runs. A job that loses its lease is cancelled,
 for another worker has it then. A worker that stops lets its jobs finish for a while, then gives the rest back.
@@ -31,8 +31,8 @@ PASS_S = 60.0
 TEND_S = 60.0
 RETRY_S = 1.0
 MAX_REPORTS = 5
-Why = Literal["lost", "cancel", "restart", "shutdown"]
-Say = Callable[[], Awaitable[None]]
+StopCause = Literal["lost", "cancel", "restart", "shutdown"]
+EndReport = Callable[[], Awaitable[None]]
 
 
 class WorkerSlots:
@@ -93,7 +93,7 @@ class Worker:
         self._heartbeats = Heartbeats(store.sibling, store.clock)
         self._threads = ThreadPoolExecutor(concurrency * len(self._jobs), thread_name_prefix="everlog-job")
         self._stopping = asyncio.Event()
-        self._running: dict[asyncio.Task[None], Why | None] = {}
+        self._running: dict[asyncio.Task[None], StopCause | None] = {}
 
     @property
     def running(self) -> int:
@@ -166,9 +166,9 @@ class Worker:
         room.take(job.handle)
 
         def stop_job(answer: BeatAnswer) -> None:
-            why: Why = answer.stop if answer.ack == "OK" and answer.stop is not None else "lost"
+            cause: StopCause = answer.stop if answer.ack == "OK" and answer.stop is not None else "lost"
             job.stopping = True  # plain functions look at it: a thread cannot be cancelled
-            loop.call_soon_threadsafe(self._cancel, task, why)
+            loop.call_soon_threadsafe(self._cancel, task, cause)
 
         def ended(_: asyncio.Task[None]) -> None:
             self._heartbeats.forget(job.queue.name, job.handle)
@@ -178,14 +178,14 @@ class Worker:
         task.add_done_callback(ended)
         self._heartbeats.watch(job.queue.name, job.handle, job.row.lease_ms, stop_job)
 
-    def _cancel(self, task: asyncio.Task[None], why: Why) -> None:
+    def _cancel(self, task: asyncio.Task[None], cause: StopCause) -> None:
         if task in self._running and self._running[task] is None:
-            self._running[task] = why
+            self._running[task] = cause
             task.cancel()
 
     async def _run_job(self, function: JobFunction, job: Job, room: WorkerSlots) -> None:
-        """Run the function once, and say how it went. Nothing that it raises ends the worker."""
-        say: Say
+        """Run the function once, and report how it went. Nothing that it raises ends the worker."""
+        report: EndReport
         try:
             if function.is_async:
                 await function(job)  # type: ignore[misc]
@@ -193,14 +193,14 @@ class Worker:
                 await self._in_thread(function, job)
             if function.schedule is not None:
                 await self._put_next(function, job.queue)
-            outcome, say = "done", lambda: job.queue.done(job)
+            outcome, report = "done", lambda: job.queue.done(job)
         except asyncio.CancelledError:
-            outcome, say = self._stopped(job)
+            outcome, report = self._stopped(job)
         except Exception as error:
-            outcome, say = self._failed(job, error)
+            outcome, report = self._failed(job, error)
         finally:
-            room.give(job.handle)  # before the end is said: that and the next claim then share a commit
-        await self._tell(job, outcome, say)
+            room.give(job.handle)  # before the end is reported: that and the next claim then share a commit
+        await self._report(job, outcome, report)
 
     async def _in_thread(self, function: JobFunction, job: Job) -> None:
         """A thread cannot be cancelled: it is told by `job.stopping`, and the job is its own until it ends."""
@@ -212,8 +212,8 @@ class Worker:
                 job.stopping = True
         future.result()
 
-    def _failed(self, job: Job, error: Exception) -> tuple[str, Say]:
-        if self._why() == "cancel":
+    def _failed(self, job: Job, error: Exception) -> tuple[str, EndReport]:
+        if self._stop_cause() == "cancel":
             return self._stopped(job)
         if isinstance(error, Retry):
             delay = None if error.delay_ms is None else error.delay_ms / 1000
@@ -223,33 +223,33 @@ class Worker:
         log.warning("%s: attempt %d of %r failed", job.queue.name, job.attempt, job.key, exc_info=error)
         return "failed", lambda: job.queue.fail(job, f"{type(error).__name__}: {error}")
 
-    def _stopped(self, job: Job) -> tuple[str, Say]:
-        """What to say about a job that was stopped. Of one that was lost, nothing would be heard."""
-        why = self._why()
-        if why == "lost":
+    def _stopped(self, job: Job) -> tuple[str, EndReport]:
+        """What to report about a job that was stopped. A report on one that was lost would be refused."""
+        cause = self._stop_cause()
+        if cause == "lost":
             return "lost", _nothing
-        if why == "cancel":
+        if cause == "cancel":
             return "cancelled", lambda: job.queue.fail(job, "cancelled", retry=False)
         return "released", lambda: job.queue.release(job)
 
-    def _why(self) -> Why | None:
+    def _stop_cause(self) -> StopCause | None:
         """Why the job of the running task was stopped, if it was."""
         task = asyncio.current_task()
         assert task is not None
         return self._running.get(task)
 
-    async def _tell(self, job: Job, outcome: str, say: Say) -> None:
-        """Say how it went; once more, if that may help. If no store hears it, the lease ends and the job runs again."""
+    async def _report(self, job: Job, outcome: str, report: EndReport) -> None:
+        """Report how it went; again, if that may help. If that fails, the lease ends and the job runs again."""
         for attempt in range(1, MAX_REPORTS + 1):
             try:
-                await say()
+                await report()
                 break
             except LeaseLost as error:
                 outcome = "lost"
                 log.warning("%s", error)
                 break
             except EverlogError as error:
-                log.warning("%s: the end of job %s was not heard: %s", job.queue.name, job.entry, error)
+                log.warning("%s: the end of job %s could not be reported: %s", job.queue.name, job.entry, error)
                 if not error.retriable or attempt == MAX_REPORTS:
                     outcome = "unsaid"
                     break
@@ -276,4 +276,4 @@ def _seconds(ms: int | None) -> float | None:
 
 
 async def _nothing() -> None:
-    """Nothing needs to be said."""
+    """Nothing needs to be reported."""

@@ -171,8 +171,8 @@ class Caller:
 class Nudges(asyncio.DatagramProtocol):
     """Datagrams with the name of a queue: look now."""
 
-    def __init__(self, heard: Callable[[str], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_nudge: Callable[[str], None]) -> None:
+        self._on_nudge = on_nudge
         self._transport: asyncio.DatagramTransport | None = None
         self.address = ""
 
@@ -185,7 +185,7 @@ class Nudges(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
         with suppress(UnicodeDecodeError):
-            self._heard(data[:200].decode())
+            self._on_nudge(data[:200].decode())
 
     def error_received(self, error: Exception) -> None:
         """No process is there: it polls, or is gone."""

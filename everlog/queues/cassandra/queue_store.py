@@ -94,7 +94,7 @@ class CassandraQueueStore(QueueStore):
 
     @property
     def nudged_at(self) -> str:
-        """Where this process hears that it should look."""
+        """The address at which this process is told to look."""
         return "" if self._nudges is None else self._nudges.address
 
     async def session(self) -> Session:
