@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -28,7 +29,6 @@ from everlog.errors import (
     StorageFailed,
     Unreachable,
 )
-from everlog.runtime.retry import JITTER, Backoff
 from everlog.runtime.trace import Trace
 
 try:
@@ -39,10 +39,10 @@ except ImportError as error:
 
 log = logging.getLogger("everlog.cassandra")
 
-MIN_RETRY_S = 0.05
-MAX_RETRY_S = 2.0
-MIN_RECONNECT_S = 0.5
-MAX_RECONNECT_S = 30.0
+RETRY_FIRST = 0.05
+RETRY_MOST = 2.0
+RECONNECT_FIRST = 0.5
+RECONNECT_MOST = 30.0
 MAX_PREPARED = 1000
 KNOWN_SECONDS = 5.0
 KNOWN_RETRY = 0.1
@@ -174,12 +174,11 @@ class Session:
 
     async def _again(self, request: CassandraRequest, cql: str, error: Exception) -> Any:
         """What did not work the first time: once more, if that can help."""
-        backoff = Backoff(MIN_RETRY_S, MAX_RETRY_S, jitter=JITTER)
         for attempt in range(1, self.config.retries + 1):
             if not isinstance(error, _TRANSIENT):
                 break
             log.info("attempt %d of %d: %s", attempt, self.config.retries + 1, error)
-            await backoff.sleep()
+            await asyncio.sleep(backoff(attempt, RETRY_FIRST, RETRY_MOST))
             try:
                 return await self._once(request, cql)
             except driver.CassException as found:
@@ -282,16 +281,17 @@ def make_batch(statements: Iterable[Any]) -> CassandraRequest:
 
 async def connect(config: CassandraConfig, trace: Trace | None = None) -> Session:
     """Connect, or say why not; with `reconnect_on_init`, keep trying as long as no node answers."""
-    backoff = Backoff(MIN_RECONNECT_S, MAX_RECONNECT_S, jitter=JITTER)
+    attempt = 0
     while True:
         try:
             return await _connect(config, trace)
         except Unreachable as error:
             if not config.reconnect_on_init:
                 raise
-            pause = backoff.next()
-            log.warning("%s; next attempt in %.1f s", error, pause)
-            await asyncio.sleep(pause)
+            attempt += 1
+            delay = backoff(attempt, RECONNECT_FIRST, RECONNECT_MOST)
+            log.warning("%s; next attempt in %.1f s", error, delay)
+            await asyncio.sleep(delay)
 
 
 async def _connect(config: CassandraConfig, trace: Trace | None) -> Session:
@@ -353,6 +353,11 @@ def _tls(config: CassandraConfig) -> dict[str, Any]:
         "ssl_private_key": None if config.key_file is None else Path(config.key_file).read_text(),
         "ssl_verify_flags": acsylla.SSLVerifyFlags.PEER_CERT,
     }
+
+
+def backoff(attempt: int, first: float, most: float) -> float:
+    """How long to wait before the next attempt: twice as long each time, with jitter, so that not all come at once."""
+    return min(most, first * 2.0 ** min(attempt - 1, 30)) * random.uniform(0.5, 1.0)
 
 
 def explain(error: Exception, config: CassandraConfig, cql: str | None = None) -> EverlogError:

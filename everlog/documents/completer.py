@@ -28,7 +28,7 @@ from everlog.runtime.retry import pause_after
 log = logging.getLogger("everlog.documents")
 
 BATCH = 100
-MIN_RETRY_S = 0.2
+MIN_RETRY_S = 0.1
 MAX_RETRY_S = 10.0
 
 
@@ -113,7 +113,7 @@ class Completer:
 
     def _later(self, uri: str, attempt: int) -> None:
         """Try again by and by; if this process ends before, recovery does it."""
-        pause = pause_after(attempt, MIN_RETRY_S, MAX_RETRY_S)
+        pause = pause_after(attempt + 1, MIN_RETRY_S, MAX_RETRY_S)
         timer: list[asyncio.TimerHandle] = []
 
         def again() -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-import mmh3
+from everlog.errors import MissingExtra
+
+try:
+    import mmh3
+except ImportError as error:
+    raise MissingExtra("server") from error
 
 VIRTUAL_NODES = 128
 

@@ -38,7 +38,7 @@ from everlog.pipeline.task import REPORT_SCHEMA, ApplyTask, OffsetRange
 from everlog.runtime.clock import Clock, Stopwatch, SystemClock
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.portal import Portal
-from everlog.runtime.retry import JITTER, Backoff
+from everlog.runtime.retry import Backoff
 from everlog.spark.process import for_tasks
 from everlog.spark.session import open_session
 
@@ -259,7 +259,7 @@ class Replicator:
 
     def _keep_going(self) -> None:
         """Watch the query; start another one when it fails, after a pause that grows."""
-        pause = Backoff(self._config.pipeline.min_retry_s, self._config.pipeline.max_retry_s, jitter=JITTER)
+        pause = Backoff(self._config.pipeline.min_retry_s, self._config.pipeline.max_retry_s)
         batches = self._meter.batches
         while not self._stopping.wait(CHECK_SECONDS):
             assert self._query is not None

@@ -12,7 +12,7 @@ import msgspec
 from everlog.core.values import Position
 from everlog.errors import EverlogError, StorageFailed, Unreachable
 from everlog.remote.connection import Wire, refusal
-from everlog.runtime.retry import Backoff
+from everlog.runtime.retry import NO_JITTER, Backoff
 from everlog.tags.tag import BEGINNING, Tag, TaggedEvent, TagOffset, parse_start
 from everlog.wire.events import TaggedBody, tagged_of
 
@@ -55,7 +55,7 @@ class RemoteTag(Tag):
     async def _live_pages(self, params: dict[str, str | None]) -> AsyncGenerator[list[TaggedEvent], None]:
         """A stream that is cut goes on behind the last frame; if nothing comes of that, the last error is raised."""
         last: str | None = None
-        backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
+        backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S, jitter=NO_JITTER)
         while True:
             try:
                 async with aclosing(self._frames(params, last)) as frames:

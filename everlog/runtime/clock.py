@@ -18,7 +18,7 @@ class Clock(Protocol):
         """Seconds that never go back, for durations and time-outs."""
 
     def new_id(self) -> str:
-        """A random id that is unique."""
+        """A random id that nobody else has."""
 
 
 class SystemClock:

@@ -1,4 +1,4 @@
-"""Turns: one at a time per name, in the order of asking. Costs next to nothing without contention."""
+"""Turns: one at a time per name, in the order of asking. Costs next to nothing where nobody else asks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 
 
 class KeyedLock:
-    """Locks by name that exist only while they are held."""
+    """Locks by name that exist only while somebody holds them."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}

@@ -26,7 +26,7 @@ def pause_after(failures: int, min_pause: Pause, max_pause: Pause) -> Pause:
 class Backoff:
     """The pauses of a caller that tries again and again. `jitter`: by what each is multiplied, from and to.
 
-    >>> backoff = Backoff(1.0, 5.0)
+    >>> backoff = Backoff(1.0, 5.0, jitter=NO_JITTER)
     >>> [backoff.next() for _ in range(4)]
     [1.0, 2.0, 4.0, 5.0]
     """
@@ -38,7 +38,7 @@ class Backoff:
         min_s: float,
         max_s: float,
         *,
-        jitter: tuple[float, float] = NO_JITTER,
+        jitter: tuple[float, float] = JITTER,
         chance: random.Random | None = None,
     ) -> None:
         self.failures = 0  # in a row

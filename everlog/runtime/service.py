@@ -34,7 +34,7 @@ class ServiceStatus(msgspec.Struct, frozen=True):
 
 
 class Service:
-    """Runs `work` at once and then every `every` seconds, until it is stopped. An error does not end it."""
+    """Runs `work` at once and then every so many seconds, until it is stopped. An error does not end it."""
 
     def __init__(
         self, name: str, every: float, work: Callable[[], Awaitable[object]], *, clock: Clock, store: StatusStore
@@ -67,7 +67,7 @@ class Service:
         return msgspec.structs.replace(self._status, running=running)
 
     async def ran(self, times: int) -> None:
-        """Wait until it has run this many times since it was made."""
+        """Wait until it has run so many times since it was made."""
         async with self._finished:
             await self._finished.wait_for(lambda: self._status.runs >= times)
 
@@ -101,7 +101,7 @@ class Service:
             self._finished.notify_all()
 
     async def _save(self, now_ms: int) -> None:
-        """For readers outside; a store that cannot be written now is no reason to end."""
+        """For those who look from outside; a store that cannot be written now is no reason to end."""
         try:
             await self._store.save_status(self._status.name, msgspec.json.encode(self.status()), now_ms)
         except EverlogError as failure:

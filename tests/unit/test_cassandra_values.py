@@ -19,7 +19,7 @@ from acsylla import errors as driver
 from everlog.cassandra.contact_points import contact_points
 from everlog.cassandra.scan import merged
 from everlog.cassandra.schema import statements
-from everlog.cassandra.session import explain
+from everlog.cassandra.session import backoff, explain
 from everlog.cassandra.values import day_seconds, timestamp
 from everlog.config import CassandraConfig
 from everlog.core.change import Change
@@ -173,6 +173,12 @@ def test_errors_say_what_to_do(error, expected, remedy) -> None:
     assert type(found) is expected
     assert remedy in str(found)
     assert found.retriable == (expected is Unreachable)
+
+
+def test_waiting_grows_has_jitter_and_an_end() -> None:
+    for attempt in range(1, 60):
+        most = min(2.0, 0.05 * 2 ** (attempt - 1))
+        assert all(most / 2 <= backoff(attempt, 0.05, 2.0) <= most for _ in range(20))
 
 
 def test_statements_name_the_keyspace_and_carry_no_comments() -> None:

@@ -20,7 +20,7 @@ from everlog.log.kafka.tail import Fetchers, Tail, TailSource
 from everlog.log.kafka.topics import Topics
 from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader
 from everlog.runtime.clock import Clock
-from everlog.runtime.retry import Backoff
+from everlog.runtime.retry import NO_JITTER, Backoff
 from everlog.runtime.trace import Trace
 
 FORGET_SECONDS = 10.0
@@ -96,7 +96,7 @@ class KafkaLog(Log):
         if end >= reach:
             return end
         # A leader that was elected a moment ago may be behind what somebody has seen already.
-        deadline, backoff = self._loop.time() + self._timeout, Backoff(MIN_RETRY_S, MAX_RETRY_S)
+        deadline, backoff = self._loop.time() + self._timeout, Backoff(MIN_RETRY_S, MAX_RETRY_S, jitter=NO_JITTER)
         while end < reach and self._loop.time() < deadline:
             await backoff.sleep()
             end = await tail.end()

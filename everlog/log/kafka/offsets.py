@@ -21,7 +21,7 @@ from everlog.log.kafka.clients import join, make_client
 from everlog.log.kafka.errors import LogPartition, explain, is_missing, is_silence, kafka_error
 from everlog.log.kafka.settings import ClientSettings
 from everlog.log.port import Bounds
-from everlog.runtime.retry import Backoff
+from everlog.runtime.retry import NO_JITTER, Backoff
 from everlog.runtime.trace import Trace
 
 logger = logging.getLogger("everlog.log.kafka")
@@ -136,7 +136,7 @@ class EndOffsets:
 
     async def _find(self, question: Question) -> Bounds:
         place = question[0]
-        started, backoff = self._loop.time(), Backoff(MIN_RETRY_S, MAX_RETRY_S)
+        started, backoff = self._loop.time(), Backoff(MIN_RETRY_S, MAX_RETRY_S, jitter=NO_JITTER)
         while True:
             answer = await self._lane(place).ask(question)
             if isinstance(answer, Bounds):

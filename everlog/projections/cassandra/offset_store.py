@@ -18,7 +18,7 @@ from everlog.projections.cassandra.letters import DeadLetterTable
 from everlog.projections.cassandra.marks import Commands
 from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, OffsetTable, places_of
 from everlog.projections.cassandra.tables import prepare_tables, projection_statements
-from everlog.projections.cassandra.view_copies import compare_tables, copy_tables, drop_tables
+from everlog.projections.cassandra.view_copies import copy_tables, drop_tables
 from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, ViewTables
 from everlog.projections.copies import Copies, Difference, copy_name
 from everlog.projections.offsets import Offset, decode, entries, is_mergeable, same, show
@@ -397,8 +397,7 @@ class CassandraOffsetStore(OffsetStore):
 
         async def compare() -> list[Difference]:
             return [
-                await compare_tables(self._session, table, old.get(table.lower(), table), new[table.lower()])
-                for table in tables
+                await self._tables.compare(table, old.get(table.lower(), table), new[table.lower()]) for table in tables
             ]
 
         try:

@@ -1,18 +1,13 @@
-"""Tables like others, for the copies of a view; and how two of them differ."""
+"""Tables like others, for the copies of a view."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from everlog.cassandra.schema import quoted
 from everlog.cassandra.session import CassandraRow, Session
 from everlog.errors import InvalidProjection
-from everlog.projections.cassandra.marks import COLUMN
-from everlog.projections.copies import Difference
 
-PAGE = 1000
-_COLUMNS = "SELECT column_name FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
 _DEFINED = (
     "SELECT column_name, kind, position, type, clustering_order FROM system_schema.columns "
     "WHERE keyspace_name = ? AND table_name = ?"
@@ -47,20 +42,3 @@ def _creation(keyspace: str, table: str, rows: Sequence[CassandraRow]) -> str:
     order = ", ".join(f"{name} {how}" for name, how in clustering)
     text = f'CREATE TABLE IF NOT EXISTS "{keyspace}"."{table}" ({", ".join(columns)}, PRIMARY KEY ({primary}))'
     return f"{text} WITH CLUSTERING ORDER BY ({order})" if order else text
-
-
-async def compare_tables(session: Session, table: str, view: str, recount: str) -> Difference:
-    """How a table of a view differs from its recount."""
-    rows, again = await _rows(session, view), await _rows(session, recount)
-    return Difference(table, rows.total(), (again - rows).total(), (rows - again).total())
-
-
-async def _rows(session: Session, table: str) -> Counter[int]:
-    """How often there is which row; a row is kept as a number, so that a large view fits."""
-    keyspace = session.config.keyspace.lower()
-    columns = sorted(name for (name,) in await session.fetch(_COLUMNS, keyspace, table) if name != COLUMN)
-    text = ", ".join(f'"{name}"' for name in columns)
-    found: Counter[int] = Counter()
-    async for page in session.pages(f'SELECT {text} FROM "{keyspace}"."{table}"', page=PAGE):
-        found.update(hash(repr(row)) for row in page)
-    return found

@@ -12,7 +12,7 @@ batch, on the condition that the mark is as it was before the handler read anyth
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from everlog.projections.cassandra.marks import (
     read_mark,
     write_mark,
 )
+from everlog.projections.copies import Difference
 from everlog.projections.offsets import Offset
 from everlog.projections.port import ProjectionDeadLetter, View, ViewChanged, ViewTransaction
 from everlog.projections.save_window import OffsetProgress
@@ -39,6 +40,7 @@ MAX_STATEMENTS = 500
 MAX_ROWS = 100
 MAX_MARKS = 10_000
 MAX_TRIES = 20
+PAGE = 1000
 _COLUMNS = "SELECT column_name, kind, position FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
 
 
@@ -121,6 +123,21 @@ class ViewTables:
 
     def _named(self, partition: ViewPartition) -> str:
         return f'{quoted(self.keyspace)}."{partition.table.name}"'
+
+    async def compare(self, table: str, view: str, recount: str) -> Difference:
+        """How a table of a view differs from its recount."""
+        rows, again = await self._count_rows(view), await self._count_rows(recount)
+        return Difference(table, rows.total(), (again - rows).total(), (rows - again).total())
+
+    async def _count_rows(self, table: str) -> Counter[int]:
+        """How often there is which row; a row is kept as a number, so that a large view fits."""
+        keyspace = self.keyspace.lower()
+        found = await self.session.fetch(_COLUMNS, keyspace, table)
+        text = ", ".join(f'"{name}"' for name in sorted(row[0] for row in found) if name != COLUMN)
+        counts: Counter[int] = Counter()
+        async for page in self.session.pages(f'SELECT {text} FROM "{keyspace}"."{table}"', page=PAGE):
+            counts.update(hash(repr(row)) for row in page)
+        return counts
 
     async def write(self, partition: ViewPartition, before: str | None, rows: Sequence[ViewWrite], after: str) -> None:
         """Rows and mark, if the mark is as it was before the rows were read; else ViewChanged."""

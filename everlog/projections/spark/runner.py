@@ -33,7 +33,7 @@ from everlog.projections.strategies import OnSpark
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.lease import BEATS_PER_LEASE, Lease, LeaseWatch
 from everlog.runtime.portal import Portal
-from everlog.runtime.retry import JITTER, Backoff
+from everlog.runtime.retry import Backoff
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -183,7 +183,7 @@ class SparkProjection:
     # Its life
 
     def _run(self) -> None:
-        pause = Backoff(self._config.pipeline.min_retry_s, self._config.pipeline.max_retry_s, jitter=JITTER)
+        pause = Backoff(self._config.pipeline.min_retry_s, self._config.pipeline.max_retry_s)
         while not self._stopping.is_set():
             handled = self._handled
             try:

@@ -6,18 +6,18 @@ import random
 
 import pytest
 
-from everlog.runtime.retry import JITTER, Backoff, pause_after
+from everlog.runtime.retry import NO_JITTER, Backoff, pause_after
 
 
 def test_waiting_grows_has_jitter_and_an_end() -> None:
-    found = [Backoff(0.05, 2.0, jitter=JITTER) for _ in range(20)]
+    found = [Backoff(0.05, 2.0) for _ in range(20)]
     for attempt in range(1, 60):
         longest = min(2.0, 0.05 * 2 ** (attempt - 1))
         assert all(longest / 2 <= backoff.next() <= longest for backoff in found)
 
 
 def test_without_jitter_it_doubles_and_begins_anew() -> None:
-    backoff = Backoff(0.5, 3.0)
+    backoff = Backoff(0.5, 3.0, jitter=NO_JITTER)
     assert [backoff.next() for _ in range(4)] == [0.5, 1.0, 2.0, 3.0]
     assert backoff.failures == 4
     backoff.reset()
