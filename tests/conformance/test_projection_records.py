@@ -23,7 +23,8 @@ from everlog.projections.save_window import OffsetProgress
 from everlog.projections.source import Delivery, Feed, Source
 from everlog.projections.strategies import at_least_once, exactly_once
 from everlog.runtime.lease import Lease
-from everlog.sqlite import connection as sqlite_connection
+from everlog.sqlite.connection import connect as sqlite_connect
+from everlog.sqlite.connection import transaction
 from tests.support import small_config
 from tests.waiting import until
 
@@ -102,8 +103,8 @@ async def test_records_that_are_gone_are_named(small_log):
         await until(lambda: len(seen) == 20)
     topic = await small_log.parts.log.topic("journal-orders")
     await small_log.projections.set("seen", None, {"journal-orders-0": 1, "journal-orders-1": 1})
-    connection = sqlite_connection.connect(small_log.parts.log.path)
-    with sqlite_connection.transaction(connection):
+    connection = sqlite_connect(small_log.parts.log.path)
+    with transaction(connection):
         connection.execute("DELETE FROM record WHERE partition = 0 AND offset < 4")
         connection.execute("UPDATE partition SET start_offset = 4 WHERE partition = 0")
     connection.close()

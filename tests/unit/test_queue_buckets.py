@@ -188,7 +188,7 @@ async def test_changing_the_period_loses_nothing(desk):
 MOVER = """
 import asyncio, sys
 from pathlib import Path
-from everlog.testing.queue_desk import HOUR, VirtualClock, VirtualQueue
+from everlog.testing.queue_desk import HOUR, VirtualQueue, VirtualClock
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 
 async def main():
