@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import everlog
 from bench.rounds import Laps, Round
-from everlog.queues.jobs import Job
-from everlog.queues.new_job import NewJob
+from everlog.queues.job import Job, NewJob
 from everlog.queues.queue import Queue
 
 T = TypeVar("T")

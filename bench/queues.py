@@ -16,7 +16,7 @@ from bench.report import Line, Target, line_of, milliseconds, relate
 from bench.rounds import Contender, Round, alternate
 from bench.servers import postgres, redis
 from bench.settings import Settings
-from everlog.queues.jobs import Job
+from everlog.queues.job import Job
 
 FULL = "FULL"
 ON = "synchronous_commit on"

@@ -37,18 +37,17 @@ from everlog.journal.quarantine import WaitingItem
 from everlog.journal.snapshots import Criteria, Recovered
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 from everlog.projections.handlers import ActorHandler, Handler, Mailbox, StatefulHandler
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
 from everlog.projections.projection import Projection, projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.record_source import records
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
 from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, flow, grouped, on_spark
 from everlog.projections.tag_source import slices, tag
-from everlog.queues.job import GiveUp, JobFunction, Retry, job
-from everlog.queues.jobs import DeadJob, Job, JobInfo, Receipt
-from everlog.queues.new_job import NewJob
+from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt
+from everlog.queues.job_function import GiveUp, JobFunction, Retry, job
 from everlog.queues.operations import Stats as QueueStats
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue

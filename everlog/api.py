@@ -21,7 +21,7 @@ from everlog.journal.topic_registry import Retired
 from everlog.pekko.reader import PekkoReader
 from everlog.pipeline.status import Status
 from everlog.projections.api import Projections
-from everlog.queues.job import JobFunction
+from everlog.queues.job_function import JobFunction
 from everlog.queues.port import QueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
@@ -123,8 +123,8 @@ class Everlog(ABC):
             self.queues,
             jobs,
             concurrency=concurrency or queue.concurrency,
-            poll=queue.poll_interval_s,
-            grace=queue.grace_s,
+            poll_s=queue.poll_interval_s,
+            grace_s=queue.grace_s,
             options=self.config.queues,
         )
 

@@ -31,8 +31,8 @@ from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.queues import queue as queues
 from everlog.queues import worker as workers
-from everlog.queues.job import JobFunction
-from everlog.queues.jobs import Receipt
+from everlog.queues.job import Receipt
+from everlog.queues.job_function import JobFunction
 from everlog.runtime.clock import Clock
 from everlog.runtime.portal import Portal
 from everlog.runtime.trace import Trace

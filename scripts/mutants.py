@@ -43,10 +43,9 @@ LOGS = "log/test_log.py"
 RETENTION = "journal/test_retention.py"
 QUEUE_RULES = "everlog/queues/rules.py"
 QUEUE_ENGINE = "everlog/queues/engine.py"
-QUEUE_LOOKING = "everlog/queues/view.py"
 QUEUE_MEMORY = "everlog/queues/memory.py"
 QUEUE_OWNER = "everlog/queues/cassandra/owner.py"
-QUEUE_LOG = "everlog/queues/cassandra/protocol.py"
+QUEUE_LOG = "everlog/queues/cassandra/shard_log.py"
 QUEUE_SHARDS = "everlog/queues/shards.py"
 REBUILD = "everlog/projections/rebuild.py"
 PROCESSING = "everlog/projections/strategy_loops.py"
@@ -77,7 +76,6 @@ TESTS = {
     VIEWS: ("tags/test_writes.py", TAGS),
     QUEUE_RULES: ("queues/test_rules.py", "queues/test_engine.py", "queues/test_stores.py"),
     QUEUE_ENGINE: ("queues/test_engine.py", "queues/test_stores.py"),
-    QUEUE_LOOKING: ("queues/test_engine.py", "queues/test_stores.py"),
     QUEUE_MEMORY: ("queues/test_engine.py", "queues/test_stores.py"),
     QUEUE_OWNER: ("queues/test_fenced_log.py",),
     QUEUE_LOG: ("queues/test_fenced_log.py",),
@@ -605,7 +603,7 @@ MUTANTS = (
     ),
     Mutant(
         "queue-rate-window",
-        QUEUE_LOOKING,
+        QUEUE_ENGINE,
         "room = min(room, rate.count - len(self.table.starts(now - rate.window_ms)))",
         "room = min(room, rate.count - len(self.table.starts(now - rate.window_ms + 1)))",
         "the window of a rate limit is exact to the millisecond",
@@ -626,7 +624,7 @@ MUTANTS = (
     ),
     Mutant(
         "queue-rate-wake",
-        QUEUE_LOOKING,
+        QUEUE_ENGINE,
         "moments.append(starts[len(starts) - rate.count] + rate.window_ms)",
         "moments.append(starts[-1] + rate.window_ms)",
         "listeners are woken when the limit lets the first one in",

@@ -196,7 +196,7 @@ async def clear(log: Everlog, settings: CliSettings, /, name: str, key: str | No
 @with_log()
 async def pause(log: Everlog, settings: CliSettings, /, name: str, key: str | None, wait: float | None) -> None:
     """Handle nothing until 'resume'; also after a restart."""
-    await log.projections.pause(name, key, wait=wait)
+    await log.projections.pause(name, key, wait_s=wait)
     _done(settings, name, key, "paused")
 
 
@@ -207,7 +207,7 @@ async def pause(log: Everlog, settings: CliSettings, /, name: str, key: str | No
 @with_log()
 async def resume(log: Everlog, settings: CliSettings, /, name: str, key: str | None, wait: float | None) -> None:
     """Go on after a pause, or after it gave up."""
-    await log.projections.resume(name, key, wait=wait)
+    await log.projections.resume(name, key, wait_s=wait)
     _done(settings, name, key, "resumed")
 
 
@@ -318,12 +318,12 @@ async def rebuild(
     handled = 0
     with progress_bar("events") as progress:
 
-        def told(done: int, waiting: int | None) -> None:
+        def on_progress(done: int, waiting: int | None) -> None:
             nonlocal handled
             handled = done
             progress(done, None if waiting is None else done + waiting)
 
-        number = await log.projections.rebuild(projection, create=create, told=told, follow=follow)
+        number = await log.projections.rebuild(projection, create=create, on_progress=on_progress, follow=follow)
     filled = {"name": name, "copy": number, "handled": handled}
     text = (
         f"copy {number} is filled, {handled:,} events; 'everlog projections switch {plain(name)}' lets readers see it"

@@ -17,9 +17,8 @@ from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.payload import PayloadOptions, payload_options
 from everlog.cli.settings import CliSettings, with_log
 from everlog.queues.declaration import plain_options
-from everlog.queues.jobs import DeadJob, Job, JobInfo
+from everlog.queues.job import DeadJob, Job, JobInfo, When, parse_key
 from everlog.queues.keys import JobKey
-from everlog.queues.new_job import When, parse_key
 from everlog.queues.operations import Handle
 from everlog.queues.priority import DEFAULT_PRIORITY, parse_priority
 from everlog.queues.xml import read_declarations

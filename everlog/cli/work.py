@@ -15,7 +15,7 @@ from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
 from everlog.cli.output import show
 from everlog.cli.settings import CliSettings, with_log
-from everlog.queues.job import JobFunction, find_jobs
+from everlog.queues.job_function import JobFunction, find_jobs
 
 
 @click.command(

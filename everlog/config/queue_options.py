@@ -14,7 +14,7 @@ from everlog.core.duration import Duration, duration_text, milliseconds
 from everlog.errors import InvalidConfig, InvalidInput
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
-MAX_PAYLOAD = 16 * 1024 * 1024
+MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 MAX_CLAIM = 1000
 MAX_RATE = 10_000
 MAX_SHARDS = 64
@@ -27,43 +27,43 @@ OnBusy = Literal["successor", "parallel", "restart", "reject", "drop"]
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """So many starts in any window of so many milliseconds."""
+    """At most `count` starts in any window of `window_ms` milliseconds."""
 
     count: int
     window_ms: int
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one queue as the rules use them: all times in milliseconds."""
+    """The options of one queue as the rules use them: durations in milliseconds."""
 
-    processing_timeout: int = 3_600_000
-    max_processing_timeout: int = 86_400_000
+    processing_timeout_ms: int = 3_600_000
+    max_processing_timeout_ms: int = 86_400_000
     max_timeouts: int = 5
     lifetime_timeouts: int = 50
-    max_wait: int = 0
+    max_wait_ms: int = 0
     merge: bool = True
     on_busy: OnBusy = "successor"
     late_packets: Literal["merge", "ignore"] = "merge"
-    retry_backoff: int = 0
-    max_retry_backoff: int = 86_400_000
+    retry_backoff_ms: int = 0
+    max_retry_backoff_ms: int = 86_400_000
     slow_threshold: int | None = None
-    aging: int = 0
-    dead_letter_ttl: int = 14 * 86_400_000
+    aging_ms: int = 0
+    dead_letter_ttl_ms: int = 14 * 86_400_000
     rate_limit: Rate | None = None
     max_in_flight: int | None = None
-    clock_tolerance: int = 5000
+    clock_tolerance_ms: int = 5000
     bucket: BucketPeriod = "day"
     on_empty: OnEmpty = "truncate"
     max_buckets: int = 8
     secure: bool = False
-    max_payload_bytes: int = MAX_PAYLOAD
-    backlog: int = 0
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    backlog_ms: int = 0
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Options of a queue, as one writes them. Durations are text such as "1h", or seconds.
+    """Options of a queue, as users write them. Durations are text such as "1h", or seconds.
 
-    >>> QueueOptions(max_wait="1m", on_busy="drop").settings.max_wait
+    >>> QueueOptions(max_wait="1m", on_busy="drop").settings.max_wait_ms
     60000
     """
 
@@ -87,7 +87,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     on_empty: OnEmpty = "truncate"
     max_buckets: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
     secure: bool = False
-    max_payload_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAYLOAD)] = MAX_PAYLOAD
+    max_payload_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAYLOAD_BYTES)] = MAX_PAYLOAD_BYTES
     backlog: Duration = "0s"
     placement: Literal["dedicated", "shared"] = "dedicated"
     replication: Annotated[int, msgspec.Meta(ge=1)] = 3
@@ -99,7 +99,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             settings = compile_settings(self)
         except InvalidInput as error:
             raise ValueError(str(error)) from error
-        if not 1 <= settings.processing_timeout <= settings.max_processing_timeout:
+        if not 1 <= settings.processing_timeout_ms <= settings.max_processing_timeout_ms:
             raise ValueError("processing_timeout is between 1 ms and max_processing_timeout")
         if self.shards > 1 and (self.rate_limit is not None or self.max_in_flight is not None):
             raise ValueError("rate_limit and max_in_flight are exact because one process counts: they need shards = 1")
@@ -116,14 +116,15 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def compile_settings(options: QueueOptions) -> QueueSettings:
     """Durations in milliseconds, the rate limit taken apart."""
     found: dict[str, Any] = {}
-    for name in msgspec.structs.fields(QueueSettings):
-        value = getattr(options, name.name)
-        if name.name in _DURATIONS:
+    for field in msgspec.structs.fields(QueueSettings):
+        option = field.name.removesuffix("_ms")
+        value = getattr(options, option)
+        if option in _DURATIONS:
             try:
                 value = milliseconds(value)
             except InvalidInput as error:
-                raise InvalidInput(f"{name.name}: {error}") from error
-        found[name.name] = value
+                raise InvalidInput(f"{option}: {error}") from error
+        found[field.name] = value
     if options.rate_limit is not None:
         found["rate_limit"] = parse_rate(options.rate_limit)
     return QueueSettings(**found)

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from everlog.api import Everlog
 from everlog.errors import InvalidInput
-from everlog.queues.jobs import DeadJob, JobInfo
-from everlog.queues.new_job import parse_key
+from everlog.queues.job import DeadJob, JobInfo, parse_key
 from everlog.queues.operations import Forget
 from everlog.queues.queue import Queue
 

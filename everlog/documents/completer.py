@@ -23,6 +23,7 @@ from everlog.documents.workers import Workers
 from everlog.errors import EverlogError, InvalidDocument
 from everlog.runtime.clock import Clock
 from everlog.runtime.failpoints import failpoint
+from everlog.runtime.retry import pause_after
 
 log = logging.getLogger("everlog.documents")
 
@@ -112,7 +113,7 @@ class Completer:
 
     def _later(self, uri: str, attempt: int) -> None:
         """Try again after a pause that doubles; if this process ends before, recovery does it."""
-        delay = min(MAX_RETRY_S, MIN_RETRY_S * 2.0 ** min(attempt, 20))
+        pause = pause_after(attempt + 1, MIN_RETRY_S, MAX_RETRY_S)
         timer: list[asyncio.TimerHandle] = []
 
         def again() -> None:
@@ -120,7 +121,7 @@ class Completer:
             self.kick(uri, attempt)
 
         if not self._closed:
-            timer.append(asyncio.get_running_loop().call_later(delay, again))
+            timer.append(asyncio.get_running_loop().call_later(pause, again))
             self._timers.add(timer[0])
 
     async def complete(self, uri: str) -> int:

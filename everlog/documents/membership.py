@@ -18,11 +18,10 @@ from everlog.documents.router import Routing
 from everlog.documents.workers import Workers
 from everlog.errors import Busy, EverlogError
 from everlog.runtime.clock import Clock
-from everlog.runtime.lease import LeaseWatch
+from everlog.runtime.lease import BEATS_PER_LEASE, LeaseWatch
 
 log = logging.getLogger("everlog.documents")
 
-BEATS_PER_LEASE = 3
 HURRY = 0.1
 
 AskNode = Callable[[Node], Awaitable[bool | None]]

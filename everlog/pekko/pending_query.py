@@ -8,6 +8,7 @@ import random
 from everlog.errors import EverlogError
 from everlog.pekko.port import AskQuery, Now, StageFailed, TableQuery, Wait
 from everlog.pekko.settings import StageSettings
+from everlog.runtime.retry import pause_after
 
 logger = logging.getLogger("everlog.pekko")
 
@@ -51,7 +52,7 @@ class PendingQuery:
         if not error.retriable or self._tries == self._settings.retry_attempts:
             self.error = error
             return
-        pause = min(self._settings.max_retry_ms, self._settings.min_retry_ms * 2 ** min(self._tries - 1, 30))
+        pause = pause_after(self._tries, self._settings.min_retry_ms, self._settings.max_retry_ms)
         pause = round(pause * (1 + self._chance.uniform(0, self._settings.retry_jitter)))
         logger.warning("try %d failed, the next one follows in %d ms: %s", self._tries, pause, error)
         self._retry_at = now.steady + pause

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import msgspec
 
@@ -12,13 +13,12 @@ from everlog.core.values import Position
 from everlog.errors.storage import needs_storage
 from everlog.projections.copies import Copies, Difference
 from everlog.projections.offsets import Offset
-from everlog.projections.port import ANYTHING, Anything, KnownProjection, OffsetStore, ProjectionDeadLetter
+from everlog.projections.port import ANYTHING, Anything, KnownProjection, OffsetStore, ProjectionDeadLetter, View
 from everlog.projections.projection import Projection
-from everlog.projections.rebuild import TellProgress
+from everlog.projections.rebuild import OnRebuilt
 from everlog.projections.runner import Runner
 from everlog.projections.source import Lag
-from everlog.projections.verify import Counted
-from everlog.projections.view import ProjectionView
+from everlog.projections.verification import OnCounted
 
 
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +62,11 @@ class Projections(ABC):
         return (await self.get(name, key)).offset
 
     @abstractmethod
-    async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
-        """Handle nothing until `resume`; with `wait`, come back only when its owner obeys (else StillBehind)."""
+    async def pause(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None:
+        """Handle nothing until `resume`; with `wait_s`, come back only when its owner obeys (else StillBehind)."""
 
     @abstractmethod
-    async def resume(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
+    async def resume(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None:
         """Go on."""
 
     @abstractmethod
@@ -152,20 +152,22 @@ class Projections(ABC):
         projection: Projection,
         *,
         create: Sequence[str] = (),
-        told: TellProgress | None = None,
+        on_progress: OnRebuilt | None = None,
         follow: bool = False,
     ) -> int:
         """Fill a second copy of a view beside the running one; its number. `switch` makes it the one that is read.
 
         `create`: statements that make tables which shall look different from now on; the others are made as they are.
-        `told(handled, waiting)` is called now and then. `follow`: keep it up to date until a switch.
+        `on_progress(handled, waiting)` is called now and then. `follow`: keep it up to date until a switch.
         """
         raise needs_storage()
 
-    async def verify(self, projection: Projection, *tables: str, told: Counted | None = None) -> Sequence[Difference]:
+    async def verify(
+        self, projection: Projection, *tables: str, on_progress: OnCounted | None = None
+    ) -> Sequence[Difference]:
         """Count a view again from the beginning, into a copy, and compare tables of it: these, or all declared ones.
 
-        On Cassandra the projection is paused meanwhile. `told(handled, total)` is called now and then.
+        On Cassandra the projection is paused meanwhile. `on_progress(handled, total)` is called now and then.
         """
         raise needs_storage()
 
@@ -176,3 +178,31 @@ class Projections(ABC):
     def view(self, name: str) -> ProjectionView:
         """The view that a projection fills in the store."""
         return ProjectionView(self, name)
+
+
+class ProjectionView:
+    """What a projection has written into the store's own tables."""
+
+    def __init__(self, projections: Projections, name: str) -> None:
+        self._projections = projections
+        self._name = name
+
+    async def wait(self, token: Position | str, *, seconds: float | None = 30.0) -> None:
+        """Until the view has what this token stands for."""
+        await self._projections.wait(self._name, token, seconds=seconds)
+
+    async def fetch(self, statement: str, *values: Any, after: Position | str | None = None) -> list[tuple[Any, ...]]:
+        """The rows of a query; with `after=token`, once the view has what that token stands for."""
+        if after is not None:
+            await self.wait(after)
+        return await (await self._view()).fetch(statement, *values)
+
+    async def execute(self, statement: str, *values: Any) -> int:
+        """Run a statement, such as one that makes the view's tables."""
+        return await (await self._view()).execute(statement, *values)
+
+    async def _view(self) -> View:
+        """The copy that is the current one; each statement sees one copy, whatever is switched meanwhile."""
+        store = await self._projections.store()
+        copies = await store.copies(self._name)
+        return store.view(copies.names(copies.current))

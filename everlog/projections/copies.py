@@ -37,9 +37,9 @@ class Difference(NamedTuple):
 
 
 class CopyRequest(msgspec.Struct, frozen=True):
-    """Work that needs the handler: whoever runs the projection does it. See requests.py.
+    """Work that needs the handler: a process that runs the projection does it. See copy_requests.py.
 
-    `owner` has it now, and `beat` grows meanwhile; `handled` of `total` events, None if nobody can tell. It is over
+    `owner` has it now, and `beat` grows meanwhile; `handled` of `total` events, None if unknown. It is over
     with `ended_ms`: then `error` says why it failed, or `differences` what a verification found.
     """
 
@@ -64,7 +64,7 @@ class CopyRequest(msgspec.Struct, frozen=True):
         return "done" if self.error is None else "failed"
 
     def shown(self) -> dict[str, Any]:
-        """What those who asked want to know; the beat is for runners."""
+        """What the caller wants to know; the beat is for runners."""
         found = {
             "state": self.state,
             **{name: getattr(self, name) for name in self.__struct_fields__ if name != "beat"},
@@ -76,7 +76,7 @@ class Copies(msgspec.Struct, frozen=True):
     """Numbers of copies; 0 is the view as it was first. `garbage`: what is no longer needed and to be dropped.
 
     `filled`: the one that is being built has once had all that the current one has. `tables`, `versions`: of each copy.
-    `rebuild`, `verify`: what runners were asked for last. `standing`: keys that a verification paused.
+    `rebuild`, `verify`: what runners were asked for last. `paused`: keys that a verification paused.
     """
 
     current: int = 0
@@ -89,16 +89,16 @@ class Copies(msgspec.Struct, frozen=True):
     versions: Mapping[int, str] = {}
     rebuild: CopyRequest | None = None
     verify: CopyRequest | None = None
-    standing: tuple[str, ...] = ()
+    paused: tuple[str, ...] = msgspec.field(default=(), name="standing")
 
     def shown(self) -> dict[str, Any]:
-        """What those who read the view want to know; the rest is for runners."""
+        """What readers of the view want to know; the rest is for runners."""
         found: dict[str, Any] = {name: getattr(self, name) for name in ("current", "building", "filled", "previous")}
         requests = {"rebuild": self.rebuild, "verify": self.verify}
         return found | {kind: one and one.shown() for kind, one in requests.items()}
 
     def is_for(self, version: str) -> bool:
-        """Whether a runner of this version may write to the current copy: it is its own, or nobody's."""
+        """Whether a runner of this version may write to the current copy: it is its own, or no version's."""
         built_by = self.versions.get(self.current)
         return version not in self.versions.values() if built_by is None else version == built_by
 

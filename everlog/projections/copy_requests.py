@@ -1,8 +1,8 @@
-"""Work that needs a projection's handler, asked for in the store: whoever runs the projection does it.
+"""Work that needs a projection's handler, asked for in the store: a process that runs the projection does it.
 
 A request stands in the row of the copies; every step is one conditional write of that row. One runner has it at a time
 and shows that by a beat; if that stands still for a lease, another one goes on. So a request can be made and watched
-from any process, waits while nobody runs, and outlives whoever does it. What failed is not tried again by itself.
+from any process, waits while there is no runner, and outlives the one that does it. What failed is not tried again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from everlog.errors import EverlogError, InvalidProjection
 from everlog.projections.copies import Copies, CopyRequest, Difference
 from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
-from everlog.projections.verify import Counted
+from everlog.projections.verification import OnCounted
 from everlog.runtime.clock import Clock
-from everlog.runtime.lease import LeaseWatch
+from everlog.runtime.lease import BEATS_PER_LEASE, LeaseWatch
 
 log = logging.getLogger("everlog.projections")
 
@@ -33,15 +33,15 @@ MAX_ERROR = 2000
 class RequestedWork(Protocol):
     """What is done on request: that is what `log.projections` does for a process that has the handler."""
 
-    async def rebuild(self, projection: Projection, *, told: Counted, follow: bool) -> int:
-        """Fill a second copy of the view, and keep it up to date until somebody switches."""
+    async def rebuild(self, projection: Projection, *, on_progress: OnCounted, follow: bool) -> int:
+        """Fill a second copy of the view, and keep it up to date until a switch."""
 
-    async def verify(self, projection: Projection, *, told: Counted) -> Sequence[Difference]:
+    async def verify(self, projection: Projection, *, on_progress: OnCounted) -> Sequence[Difference]:
         """Count the view again, and compare."""
 
 
 async def ask(store: OffsetStore, name: str, kind: RequestKind, now_ms: int) -> Copies:
-    """Ask whoever runs the projection for this. What was asked for already, and is not done, stays as it is."""
+    """Ask the runners of the projection for this. What was asked for already, and is not done, stays as it is."""
 
     def asked(seen: Copies) -> Copies:
         before = _request(seen, kind)
@@ -55,7 +55,7 @@ async def ask(store: OffsetStore, name: str, kind: RequestKind, now_ms: int) -> 
 
 
 async def withdraw(store: OffsetStore, name: str, kind: RequestKind) -> Copies:
-    """Nobody needs it any more: whoever does it stops at the next beat."""
+    """It is not needed any more: the runner that does it stops at the next beat."""
     return await store.update_copies(name, lambda seen: replace(seen, **{kind: None}))
 
 
@@ -64,25 +64,25 @@ def _request(seen: Copies, kind: RequestKind) -> CopyRequest | None:
 
 
 class RequestProgress:
-    """How far the work is, as it told last. `total`: as the one before had it, who did a part of it."""
+    """How far the work is, as it reported last. `total`: from the runner before, which did a part of it."""
 
     def __init__(self, total: int | None = None) -> None:
         self.handled = 0
         self.total = total
 
-    def told(self, handled: int, total: int | None) -> None:
+    def counted(self, handled: int, total: int | None) -> None:
         self.handled, self.total = handled, total
 
     def waiting(self, handled: int, waiting: int | None) -> None:
         """What waits counts: handled are only those of the last start, which need not be the first."""
         if waiting is None:
-            self.told(handled, None)
+            self.counted(handled, None)
         else:
             total = max(self.total, waiting) if self.total else handled + waiting
-            self.told(total - waiting, total)
+            self.counted(total - waiting, total)
 
 
-class Errands:
+class RequestService:
     """A service beside a runner that does what was asked for: `start`, `stop`, `status`; or `async with`."""
 
     def __init__(
@@ -92,13 +92,13 @@ class Errands:
         *,
         store: OffsetStore,
         clock: Clock,
-        lease: float,
+        lease_s: float,
     ) -> None:
         self._projections = projections
         self._store = store
         self._clock = clock
         self._owner = clock.new_id()
-        self._lease = lease
+        self._lease_s = lease_s
         self._work = work
         self._doing: dict[tuple[str, RequestKind], asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
@@ -118,7 +118,7 @@ class Errands:
         if not self._tasks:
             self._stopping.clear()
             self._tasks = [
-                asyncio.create_task(self._attend(one), name=f"everlog-errands-{one.name}") for one in self._projections
+                asyncio.create_task(self._attend(one), name=f"everlog-requests-{one.name}") for one in self._projections
             ]
 
     async def stop(self) -> None:
@@ -134,7 +134,7 @@ class Errands:
 
     async def _attend(self, projection: Projection) -> None:
         """Look for requests three times per lease."""
-        watch, trouble = LeaseWatch(self._lease), ""
+        watch, trouble = LeaseWatch(self._lease_s), ""
         while not self._stopping.is_set():
             try:
                 seen = await self._store.copies(projection.name)
@@ -166,7 +166,7 @@ class Errands:
     async def _take(
         self, projection: Projection, kind: RequestKind, seen: Copies, watch: LeaseWatch
     ) -> CopyRequest | None:
-        """Become the owner of a request that nobody has, or whose owner has been silent for a lease."""
+        """Become the owner of a request without an owner, or whose owner has been silent for a lease."""
         found = _request(seen, kind)
         if found is None or not found.open:
             return None
@@ -191,7 +191,7 @@ class Errands:
         return seen.is_for(projection.version) and (not busy or seen.filled)
 
     async def _do(self, projection: Projection, kind: RequestKind, progress: RequestProgress) -> None:
-        """Do it, with a beat three times per lease, until it ends, somebody withdraws it, or all shall end."""
+        """Do it, with a beat three times per lease, until it ends, is withdrawn, or the service stops."""
         name = projection.name
         log.info("%s: %s begins", name, kind)
         work = asyncio.ensure_future(self._begin(projection, kind, progress))
@@ -207,7 +207,7 @@ class Errands:
                 work.cancel()
             await asyncio.gather(work, return_exceptions=True)
         if stopped:
-            await self._note(name, kind, owner=None)  # whoever runs it next goes on
+            await self._note(name, kind, owner=None)  # the next runner goes on
         else:
             await self._note(name, kind, ended_ms=self._clock.now_ms(), **_outcome(name, kind, work))
 
@@ -215,9 +215,9 @@ class Errands:
         self, projection: Projection, kind: RequestKind, progress: RequestProgress
     ) -> Sequence[Difference]:
         if kind == "rebuild":
-            await self._work.rebuild(projection, told=progress.waiting, follow=True)
+            await self._work.rebuild(projection, on_progress=progress.waiting, follow=True)
             return ()
-        return await self._work.verify(projection, told=progress.told)
+        return await self._work.verify(projection, on_progress=progress.counted)
 
     async def _note(self, name: str, kind: RequestKind, **facts: Any) -> bool:
         """Change what the request says, if it is still this runner's; whether it is."""
@@ -237,13 +237,15 @@ class Errands:
     async def _pause(self, *also: asyncio.Future[Any]) -> None:
         stop = asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait([stop, *also], timeout=self._lease / 3, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [stop, *also], timeout=self._lease_s / BEATS_PER_LEASE, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             stop.cancel()
 
 
 def _outcome(name: str, kind: RequestKind, work: asyncio.Future[Sequence[Difference]]) -> dict[str, Any]:
-    """What became of it, for whoever asked."""
+    """What became of it, for the caller."""
     error = asyncio.CancelledError("it was cancelled") if work.cancelled() else work.exception()
     if error is None:
         found = tuple(work.result())

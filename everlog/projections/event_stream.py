@@ -1,36 +1,177 @@
-"""One run of a projection's stream: what all strategies share. Handling with recovery, saving, dead letters."""
+"""One run of a projection's stream: what all strategies share. Handling with recovery, saving, dead letters.
+
+A stream has a signal to end it and reads ahead; a hub in the process wakes callers that wait for its progress.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Literal
 
 from everlog.errors import InvalidOffset, OwnershipLost
-from everlog.projections.handlers import Calls
-from everlog.projections.ids import ProjectionId
+from everlog.projections.handlers import HandlerCalls
 from everlog.projections.observers import Observers
 from everlog.projections.offsets import Encoded, encode, is_mergeable, show
 from everlog.projections.port import OffsetStore, ProjectionDeadLetter, View, ViewChanged, ViewTransaction
 from everlog.projections.projection import Projection
-from everlog.projections.save_window import OffsetProgress
+from everlog.projections.projection_id import ProjectionId
+from everlog.projections.save_window import LogPlace, OffsetProgress
 from everlog.projections.source import Delivery, Feed
 from everlog.projections.strategies import ExactlyOnce, Grouped
-from everlog.projections.stream_parts import Hub, Prefetch, Signal
 from everlog.runtime.clock import Clock
 from everlog.runtime.lease import Lease
 
 log = logging.getLogger("everlog.projections")
 
 SKIPPED_BY_HAND = "skipped by a command"
+READ_AHEAD = 1000
+
+EndReason = Literal["stop", "changed", "lost"]
+# What counts more wins: a lost lease ends everything, a stop ends the instance, a change only the stream.
+_ORDER: dict[EndReason | None, int] = {None: 0, "changed": 1, "stop": 2, "lost": 3}
+
+
+class StopSignal:
+    """Tells a stream to end in good order, and why."""
+
+    def __init__(self) -> None:
+        self.reason: EndReason | None = None
+        self._event = asyncio.Event()
+        self._wake: Callable[[], None] | None = None
+
+    def set(self, reason: EndReason) -> None:
+        if _ORDER[reason] > _ORDER[self.reason]:
+            self.reason = reason
+            self._event.set()
+            if self._wake is not None:
+                self._wake()
+
+    def clear_change(self) -> None:
+        """A new stream begins; a stop or a loss stays."""
+        if self.reason == "changed":
+            self.reason = None
+            self._event.clear()
+
+    def on_set(self, wake: Callable[[], None] | None) -> None:
+        self._wake = wake
+
+    async def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the signal, at most this long; whether it came."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Prefetch:
+    """Reads ahead of the handler, in a task of its own, up to a bound."""
+
+    def __init__(self, pages: AsyncIterator[Sequence[Delivery]], *, limit: int = READ_AHEAD) -> None:
+        self._pages = pages
+        self._limit = limit
+        self._ready: deque[Delivery] = deque()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._ended = False
+        self._error: Exception | None = None
+        self._task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            async for page in self._pages:
+                self._ready.extend(page)
+                self._wake.set()
+                while len(self._ready) >= self._limit:
+                    self._room.clear()
+                    await self._room.wait()
+        except Exception as error:
+            self._error = error
+        finally:
+            self._ended = True
+            self._wake.set()
+
+    def wake(self) -> None:
+        """Let `take` look around."""
+        self._wake.set()
+
+    async def take(self, limit: int, until: float | None = None) -> list[Delivery] | None:
+        """What is there, up to `limit`; [] if woken or at that time; None at the end. An error comes last."""
+        if not self._ready and not self._ended:
+            self._wake.clear()
+            timer = None if until is None else asyncio.get_running_loop().call_at(until, self._wake.set)
+            try:
+                await self._wake.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        if self._ready:
+            taken = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+            self._room.set()
+            return taken
+        if self._error is not None:
+            raise self._error
+        return None if self._ended else []
+
+    async def aclose(self) -> None:
+        """Read no further."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        close = getattr(self._pages, "aclose", None)
+        if close is not None:
+            await close()
+
+
+class ProgressHub:
+    """Wakes callers of this process that wait for a projection to pass a position, as soon as that is handled."""
+
+    def __init__(self) -> None:
+        self._positions: dict[tuple[str, str], dict[LogPlace, int]] = {}
+        self._changed = asyncio.Event()
+        self._waiting = 0
+
+    def reached(self, projection: ProjectionId, positions: Mapping[LogPlace, int]) -> None:
+        """All up to these positions is handled, though perhaps not saved yet."""
+        self._positions.setdefault((projection.name, projection.key), {}).update(positions)
+        self.wake()
+
+    def forget(self, projection: ProjectionId) -> None:
+        """The stream begins anew, perhaps further back."""
+        self._positions.pop((projection.name, projection.key), None)
+
+    def positions(self, name: str, place: LogPlace) -> dict[str, int]:
+        """By key: up to where this part of the log is handled."""
+        found = {key: places.get(place, -1) for (one, key), places in self._positions.items() if one == name}
+        return {key: offset for key, offset in found.items() if offset >= 0}
+
+    def wake(self) -> None:
+        """Something changed."""
+        if self._waiting:
+            self._changed.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Until something changes, at most this long."""
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting -= 1
+            self._changed.clear()
 
 
 class Interrupted(Exception):
     """The stream was told to end while an envelope was waiting for its next attempt."""
 
 
-class Failing:
+class FailingEnvelope:
     """The envelope that a stream is stuck at, for reports and for `skip`."""
 
     def __init__(self) -> None:
@@ -79,13 +220,13 @@ class EventStream:
         feed: Feed,
         store: OffsetStore,
         lease: Lease,
-        calls: Calls,
-        signal: Signal,
-        hub: Hub,
+        calls: HandlerCalls,
+        signal: StopSignal,
+        hub: ProgressHub,
         clock: Clock,
         observers: Observers,
         counts: StreamCounts,
-        failing: Failing,
+        failing: FailingEnvelope,
         skip: str | None,
         prefetch: Prefetch,
     ) -> None:
@@ -103,17 +244,17 @@ class EventStream:
         self.skip = skip
         self.now = asyncio.get_running_loop().time
         self._verifies = type(feed).verify is not Feed.verify
-        # Until when the lease holds for sure; the owner moves it on. None: nobody else can take it.
+        # Until when the lease holds for sure; the owner moves it on. None: no other instance can take it.
         self.owned_until: float | None = None
         self._hub = hub
         self._clock = clock
 
     def ending(self) -> bool:
-        """Whether somebody wants the stream to end."""
+        """Whether the stream is told to end."""
         return self.signal.reason is not None
 
     def check_owned(self) -> None:
-        """An owner that cannot renew stops before anybody else begins."""
+        """An owner that cannot renew stops before another one begins."""
         if self.signal.reason == "lost" or (self.owned_until is not None and self.now() >= self.owned_until):
             self.signal.set("lost")
             raise OwnershipLost(str(self.id), self.lease.epoch)
@@ -138,12 +279,12 @@ class EventStream:
                 await self.attempt(deliveries, group=group)
                 return True
             except OwnershipLost:
-                raise  # no failure of the envelope's: somebody else will handle it
+                raise  # no failure of the envelope's: the next owner will handle it
             except Exception as error:
                 recovery = self.projection.recovery
                 self.note_error(deliveries, attempts, error)
                 if attempts < recovery.attempts:
-                    if await self.signal.wait(recovery.delay):
+                    if await self.signal.wait(recovery.delay_s):
                         raise Interrupted from error
                     continue
                 if not recovery.skips:
@@ -212,7 +353,7 @@ class EventStream:
         return found
 
     def reached(self, delivery: Delivery) -> None:
-        """Handled, filtered or skipped: those who wait for it may go on."""
+        """Handled, filtered or skipped: callers that wait for it may go on."""
         if delivery.positions:
             self._hub.reached(self.id, delivery.positions)
 
@@ -227,7 +368,7 @@ class EventStream:
         self._hub.wake()
 
     async def replay(self) -> None:
-        """Handle the dead letters that somebody asked for, before anything new."""
+        """Handle the dead letters whose replay was asked for, before anything new."""
         for letter in await self.store.dead_letters(self.id.name, self.id.key, requested=True):
             if self.ending():
                 return

@@ -86,7 +86,7 @@ class ActorHandler(ABC):
         """Take messages and answer each one, for as long as the projection runs."""
 
 
-class Slot:
+class HandlerSlot:
     """What outlives a stream: the actor, and calls in threads that have not come back."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class Slot:
             self._actor = asyncio.create_task(make().run(self._mailbox))
 
     def drop_actor(self) -> None:
-        """The actor failed, or did not answer: whatever it does next, nobody listens."""
+        """The actor failed, or did not answer: whatever it does next is not heard."""
         if self._actor is not None:
             self._actor.cancel()
             self._actor = None
@@ -169,13 +169,13 @@ class HandlerShape:
             raise InvalidProjection("a handler that takes a view must be async: 'async def'")
 
 
-class Calls:
+class HandlerCalls:
     """A handler at work, for one run of the stream."""
 
-    def __init__(self, shape: HandlerShape, slot: Slot, *, timeout: float | None, view: View | None) -> None:
+    def __init__(self, shape: HandlerShape, slot: HandlerSlot, *, timeout_s: float | None, view: View | None) -> None:
         self._shape = shape
         self._slot = slot
-        self._watchdog = None if timeout is None else Watchdog(timeout)
+        self._watchdog = None if timeout_s is None else Watchdog(timeout_s)
         self._view = view
         self._handler: Any = None
         self._state: Any = None
@@ -232,7 +232,7 @@ class Calls:
         except asyncio.CancelledError as error:
             if watchdog is not None and watched is not None and watchdog.cancelled(watched):
                 self._give_up()
-                raise HandlerTimeout(f"the handler did not come back within {watchdog.seconds:g} s") from error
+                raise HandlerTimeout(f"the handler did not come back within {watchdog.timeout_s:g} s") from error
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
@@ -242,7 +242,7 @@ class Calls:
                 watchdog.end(watched)
 
     def _give_up(self) -> None:
-        """The call may go on, where nobody can end it: whatever comes of it is not waited for."""
+        """The call may go on, for it cannot be ended: whatever comes of it is not waited for."""
         self._stuck = self._threaded
         if self._shape.actor:
             self._slot.drop_actor()
@@ -257,7 +257,7 @@ class Calls:
         return await (self._in_thread(arguments) if self._threaded else self._process(*arguments))
 
     async def _in_thread(self, arguments: tuple[Any, ...]) -> Any:
-        """A plain function may block, so it has a thread; nobody can end that, only wait."""
+        """A plain function may block, so it has a thread, which cannot be ended, only waited for."""
         assert self._process is not None
         if self._stuck:
             raise HandlerTimeout("the last call of this handler has not come back: it is not called again before that")

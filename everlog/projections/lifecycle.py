@@ -12,26 +12,28 @@ from typing import Literal
 import msgspec
 
 from everlog.errors import InvalidProjection
+from everlog.runtime.retry import pause_after
 
 LifecyclePhase = Literal["new", "running", "paused", "backoff", "completed", "failed", "stopped"]
 ENDED: tuple[LifecyclePhase, ...] = ("completed", "failed", "stopped")
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """How a failed stream starts again: after `first` seconds, twice as long each time, at most `most`.
+    """How a failed stream starts again: after `min_s` seconds, twice as long each time, at most `max_s`.
 
-    `random_factor`: up to so much longer, so that not all start at once. `max_restarts`: after so many the
-    instance gives up; 0 means none, None without end. The count begins anew once a stream ran longer than `first`.
+    `random_factor`: each pause is longer by a random share of up to this much, so that not all start at once.
+    `max_restarts`: after this many in a row the instance gives up; 0 means none, None without end. The count begins
+    anew once a stream ran longer than `min_s`.
     """
 
-    first: float = 3.0
-    most: float = 30.0
+    min_s: float = 3.0
+    max_s: float = 30.0
     random_factor: float = 0.2
     max_restarts: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first <= self.most:
-            raise InvalidProjection(f"restarts after {self.first} to {self.most} s: the first must not be the longer")
+        if not 0 <= self.min_s <= self.max_s:
+            raise InvalidProjection(f"restarts after {self.min_s} to {self.max_s} s: min_s must not be above max_s")
         if not 0 <= self.random_factor <= 1:
             raise InvalidProjection(f"random_factor is between 0 and 1, not {self.random_factor}")
         if self.max_restarts is not None and self.max_restarts < 0:
@@ -39,7 +41,7 @@ class Restart(msgspec.Struct, frozen=True):
 
     def delay(self, restart: int, chance: float) -> float:
         """The pause before restart number 1, 2, …; `chance` is a random number from 0 to 1."""
-        return min(self.most, self.first * 2.0 ** min(restart - 1, 60)) * (1.0 + chance * self.random_factor)
+        return pause_after(restart, self.min_s, self.max_s) * (1.0 + chance * self.random_factor)
 
 
 class Lifecycle:
@@ -67,10 +69,10 @@ class Lifecycle:
     def fail(self, now: float) -> list[str]:
         """The stream failed: start again after a backoff, or give up."""
         assert self.phase in ("running", "paused"), self.phase
-        if now - self._started > self._restart.first:
+        if now - self._started > self._restart.min_s:
             self.restarts = 0
-        most = self._restart.max_restarts
-        if most is not None and self.restarts >= most:
+        limit = self._restart.max_restarts
+        if limit is not None and self.restarts >= limit:
             self.phase = "failed"
         else:
             self.restarts += 1
@@ -91,7 +93,7 @@ class Lifecycle:
         return ["stopped"]
 
     def stop(self) -> list[str]:
-        """Somebody wants it to end; also during a backoff, at once."""
+        """It is told to end; also during a backoff, at once."""
         heard = ["stopped"] if self.phase in ("running", "paused") else []
         if self.phase not in ENDED:
             self.phase = "stopped"

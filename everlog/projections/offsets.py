@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from everlog.errors import InvalidOffset
-from everlog.projections.ids import check_part
+from everlog.projections.projection_id import check_part
 
 _INT64 = range(-(2**63), 2**63)
 _INT32 = range(-(2**31), 2**31)
@@ -172,7 +172,7 @@ def show(offset: Offset | None) -> Any:
 
 
 def parse(text: str, manifest: str) -> Single:
-    """An offset that somebody typed, of the type that the manifest names."""
+    """An offset that a user typed, of the type that the manifest names."""
     found = decode(text, manifest)
     encode(found)
     return found

@@ -6,29 +6,26 @@ The rules, which the conformance suite checks:
   however late it wakes, changes nothing: it gets OwnershipLost.
 * `projection_offset` is the authority. `offset_store`, in the form of Akka and Pekko Projection, is its mirror; it is
   read only where ours has no row, to take a projection over.
-* What is wanted (paused, skip) is a row that the owner follows, so that commands work while nobody runs.
+* What is wanted (paused, skip) is a row that the owner follows, so that commands work while no instance runs.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from everlog.errors import InvalidProjection
-from everlog.projections.copies import Copies, Difference
-from everlog.projections.ids import ProjectionId
+from everlog.projections.copies import Copies, Difference, copy_name
 from everlog.projections.offsets import Offset
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.save_window import LogPlace, OffsetProgress
+from everlog.runtime.failpoints import failpoint
 from everlog.runtime.lease import Lease
-
-if TYPE_CHECKING:
-    from everlog.journal.parts import Parts
-    from everlog.projections.projection import Projection
-    from everlog.projections.verify import Counted
 
 
 class ViewChanged(Exception):
@@ -51,7 +48,7 @@ class Desired(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What an owner says about itself, for those who look from outside.
+    """What an owner says about itself, for readers outside.
 
     `seen` is the version of Desired that it follows, `keys` how many keys its source has. `batch`: on Spark, from where
     to where the batch goes that is being stored.
@@ -146,6 +143,19 @@ class ViewTransaction(ABC):
         """The dead letter was handled."""
 
 
+class Recount(NamedTuple):
+    """Empty tables for a second count of a view.
+
+    They are tables of `store`, those of copy `number`. The count begins anew and ends at `ends`, by key; then `compare`
+    says how each table of the view differs from it.
+    """
+
+    store: OffsetStore
+    number: int
+    ends: Mapping[str, Offset | None]
+    compare: Callable[[], Awaitable[list[Difference]]]
+
+
 class OffsetStore(ABC):
     """The interface. Implemented by `everlog.projections.sqlite` and `everlog.projections.cassandra`."""
 
@@ -153,10 +163,10 @@ class OffsetStore(ABC):
     has_views = False
     # Whether a transaction is stored as a whole, however many partitions of tables it touches.
     stores_whole = True
-    # Whether a projection must stand still while its view is verified.
-    verifies_standing = False
+    # Whether a projection must pause while its view is counted again.
+    recount_pauses = False
     # How long to wait at least between looks for changes, because a look costs.
-    look_seconds = 0.0
+    look_s = 0.0
 
     # Owners
 
@@ -256,7 +266,7 @@ class OffsetStore(ABC):
 
     @abstractmethod
     def stamp(self) -> object:
-        """Differs from the last one if something was written since by whomever; None if that cannot be told cheaply."""
+        """Differs from the last one if any process wrote something since; None if that cannot be told cheaply."""
 
     # Views
 
@@ -279,12 +289,28 @@ class OffsetStore(ABC):
         """Replace that, if it is as it was seen; whether it was."""
 
     async def update_copies(self, name: str, change: Callable[[Copies], Copies]) -> Copies:
-        """Change what is there, again if somebody else was quicker; what it is now."""
+        """Change what is there, again if another writer was quicker; what it is now."""
         while True:
             seen = await self.copies(name)
             after = change(seen)
             if after == seen or await self.change_copies(name, seen, after):
                 return after
+
+    async def drop_garbage(self, name: str) -> Copies:
+        """Drop the copies that are garbage; then say that they are gone."""
+        seen = await self.copies(name)
+        while seen.garbage:
+            number = seen.garbage[0]
+            names, tables = seen.names(number), seen.tables.get(number, seen.tables.get(seen.current, ()))
+            await self.drop_tables([names.get(table.lower(), table) for table in tables])
+            failpoint("clean.tables")
+            await self.erase(copy_name(name, number))
+            left = {one: found for one, found in seen.tables.items() if one != number}
+            versions = {one: found for one, found in seen.versions.items() if one != number}
+            after = replace(seen, garbage=seen.garbage[1:], tables=left, versions=versions)
+            await self.change_copies(name, seen, after)
+            seen = await self.copies(name)
+        return seen
 
     async def copy_tables(self, copies: Mapping[str, str]) -> None:
         """Make empty tables like these, under other names, unless they are there. Raises InvalidProjection."""
@@ -294,10 +320,8 @@ class OffsetStore(ABC):
         """Drop tables of views, if they are there."""
         raise InvalidProjection("this store has no tables for views")
 
-    async def verify(
-        self, projection: Projection, tables: Sequence[str], *, parts: Parts | None, told: Counted | None
-    ) -> list[Difference]:
-        """Count a view again, and compare these tables of it. The handler runs again: it should write nothing else."""
+    def recount(self, name: str, tables: Sequence[str]) -> AbstractAsyncContextManager[Recount]:
+        """Make empty tables like these of a view, for a recount; they are gone afterwards. Raises InvalidProjection."""
         raise InvalidProjection("this store has no tables for views")
 
     @abstractmethod

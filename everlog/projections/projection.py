@@ -10,10 +10,10 @@ from typing import Any
 from everlog.errors import InvalidProjection
 from everlog.projections.copies import copy_name, is_copy, tables_of
 from everlog.projections.handlers import HandlerShape
-from everlog.projections.ids import check_part
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
-from everlog.projections.provider import as_source
+from everlog.projections.projection_id import check_part
+from everlog.projections.provider_source import as_source
 from everlog.projections.recovery import Recovery
 from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, OnSpark, Strategy
 
@@ -22,7 +22,7 @@ class Projection:
     """A name, a source, a handler, and how they work together. It does nothing until a runner runs it.
 
     `handler`: a function, or a class whose instances handle (one per start of the stream). `factory=True`: it is a
-    function that makes handlers. `timeout`: how long a call may take; None takes the configured time. `view`: what a
+    function that makes handlers. `timeout_s`: how long a call may take; None takes the configured time. `view`: what a
     handler with a second argument gets instead of the store's own view. `tables`: those of the store that it fills,
     for `rebuild` and `verify`. `version`: a copy that was built by one version is not written to by another.
     """
@@ -37,7 +37,7 @@ class Projection:
         recovery: Recovery | None = None,
         restart: Restart | None = None,
         observers: Sequence[Observer] = (),
-        timeout: float | None = None,
+        timeout_s: float | None = None,
         factory: bool = False,
         view: Any = None,
         tables: Sequence[str] = (),
@@ -49,7 +49,7 @@ class Projection:
         self.recovery = Recovery() if recovery is None else recovery
         self.restart = Restart() if restart is None else restart
         self.observers = tuple(observers)
-        self.timeout = timeout
+        self.timeout_s = timeout_s
         self.view = view
         self.tables = tuple(tables)
         self.version = version

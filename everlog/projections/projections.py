@@ -1,6 +1,6 @@
 """`log.projections`: run them, look at them, tell them what to do. All of it goes through the store.
 
-So commands work from any process, and while no projection runs.
+So commands work from any process, and while no instance runs.
 """
 
 from __future__ import annotations
@@ -8,30 +8,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from everlog.core.values import Position
 from everlog.errors import InvalidInput, InvalidProjection, StillBehind, UnknownProjection
 from everlog.journal.parts import Parts
 from everlog.projections.api import Projections, ProjectionStatus
 from everlog.projections.copies import Copies, Difference, copy_name, is_copy
-from everlog.projections.copy_requests import Errands, RequestKind, ask, withdraw
+from everlog.projections.copy_requests import RequestKind, RequestService, ask, withdraw
+from everlog.projections.event_stream import ProgressHub
 from everlog.projections.factory import open_offset_store
-from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Offset
-from everlog.projections.pause import standing_still
 from everlog.projections.port import ANYTHING, Anything, KnownProjection, OffsetStore, ProjectionDeadLetter
 from everlog.projections.projection import Projection
-from everlog.projections.rebuild import Rebuild, TellProgress, abort, switch
+from everlog.projections.projection_id import ProjectionId
+from everlog.projections.rebuild import OnRebuilt, Rebuild, abort, switch
+from everlog.projections.record_source import RecordSource
 from everlog.projections.runner import Runner
 from everlog.projections.save_window import LogPlace
-from everlog.projections.source import Lag
-from everlog.projections.source_kinds import source_of
-from everlog.projections.stream_parts import Hub
-from everlog.projections.verify import Counted
+from everlog.projections.source import Lag, Source
+from everlog.projections.tag_source import TagSource
+from everlog.projections.verification import OnCounted, hold_paused, verify
 from everlog.runtime.lease import LeaseWatch
 from everlog.runtime.trace import Trace
 
-LOOK_SECONDS = 0.02
+LOOK_S = 0.02
 
 
 class LocalProjections(Projections):
@@ -42,7 +43,7 @@ class LocalProjections(Projections):
         self._trace = trace
         self._store: OffsetStore | None = None
         self._opening = asyncio.Lock()
-        self._hub = Hub()
+        self._hub = ProgressHub()
 
     async def store(self) -> OffsetStore:
         async with self._opening:
@@ -64,17 +65,17 @@ class LocalProjections(Projections):
             parts=self._parts,
             hub=self._hub,
             clock=self._parts.clock,
-            lease=settings.lease_s,
-            poll=settings.poll_interval_s,
-            timeout=settings.handler_timeout_s,
+            lease_s=settings.lease_s,
+            poll_s=settings.poll_interval_s,
+            timeout_s=settings.handler_timeout_s,
         )
 
     @asynccontextmanager
     async def run(self, *projections: Projection) -> AsyncIterator[Runner]:
         async with await self.runner(*projections) as runner:
             assert self._store is not None
-            lease, clock = self._parts.config.projections.lease_s, self._parts.clock
-            async with Errands(projections, self, store=self._store, clock=clock, lease=lease):
+            lease_s, clock = self._parts.config.projections.lease_s, self._parts.clock
+            async with RequestService(projections, self, store=self._store, clock=clock, lease_s=lease_s):
                 yield runner
 
     # Looking
@@ -135,7 +136,7 @@ class LocalProjections(Projections):
         )
 
     async def _lag(self, known: KnownProjection) -> Lag | None:
-        """What the source says about itself in the store is enough: nobody has to run."""
+        """What the source says about itself in the store is enough: no instance has to run."""
         source = source_of(known.report.source)
         if source is None:
             return None
@@ -159,20 +160,20 @@ class LocalProjections(Projections):
         await (await self.store()).set_offset(identity, offset, expected=expected)
         self._hub.forget(identity)
 
-    async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
-        await self._pause(name, key, True, wait)
+    async def pause(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None:
+        await self._pause(name, key, True, wait_s)
 
-    async def resume(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
-        await self._pause(name, key, False, wait)
+    async def resume(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None:
+        await self._pause(name, key, False, wait_s)
 
-    async def _pause(self, name: str, key: str | None, paused: bool, wait: float | None) -> None:
+    async def _pause(self, name: str, key: str | None, paused: bool, wait_s: float | None) -> None:
         identity = await self._id(name, key)
         desired = await (await self.store()).pause(identity, paused)
-        if wait is not None:
-            await self._settled(identity, desired.version, wait)
+        if wait_s is not None:
+            await self._settled(identity, desired.version, wait_s)
 
     async def _settled(self, identity: ProjectionId, version: int, seconds: float) -> None:
-        """Until the owner follows this version, or nobody owns it, or the owner is dead: its lease has run out."""
+        """Until the owner follows this version, or there is no owner, or it is dead: its lease has run out."""
         watch, now = LeaseWatch(self._parts.config.projections.lease_s), asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(seconds):
@@ -183,7 +184,7 @@ class LocalProjections(Projections):
                         return
                     if not watch.look(identity.key, (lease.owner, lease.epoch, lease.beat), now()):
                         return
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(LOOK_S)
         except TimeoutError as error:
             raise StillBehind(f"{identity}: its owner has not followed within {seconds:g} s; it will") from error
 
@@ -221,7 +222,7 @@ class LocalProjections(Projections):
         projection: Projection,
         *,
         create: Sequence[str] = (),
-        told: TellProgress | None = None,
+        on_progress: OnRebuilt | None = None,
         follow: bool = False,
     ) -> int:
         store = await self.store()
@@ -229,7 +230,7 @@ class LocalProjections(Projections):
         if not await store.known(await self._current(projection.name)):
             raise UnknownProjection(projection.name)  # it has no view yet: just run it
         number = await rebuild.begin(create)
-        await rebuild.fill(number, self._runner, told=told, follow=follow)
+        await rebuild.fill(number, self._runner, on_progress=on_progress, follow=follow)
         return number
 
     async def switch(self, name: str, *, back: bool = False) -> Copies:
@@ -259,7 +260,9 @@ class LocalProjections(Projections):
     async def cancel_verify(self, name: str) -> Copies:
         return await withdraw(await self.store(), name, "verify")
 
-    async def verify(self, projection: Projection, *tables: str, told: Counted | None = None) -> Sequence[Difference]:
+    async def verify(
+        self, projection: Projection, *tables: str, on_progress: OnCounted | None = None
+    ) -> Sequence[Difference]:
         store = await self.store()
         names = tables or projection.tables
         if not names:
@@ -267,15 +270,13 @@ class LocalProjections(Projections):
         current = await store.known(await self._current(projection.name))
         if not current:
             raise UnknownProjection(projection.name)
-        if not projection.shape.takes_view or projection.view is not None:
-            raise InvalidProjection(f"{projection.name} does not fill tables of the store: there is nothing to compare")
-        if not store.verifies_standing:
-            return await store.verify(projection, names, parts=self._parts, told=told)
+        if not store.recount_pauses:
+            return await verify(projection, store, names, parts=self._parts, on_progress=on_progress)
         running = [one.key for one in current if not one.desired.paused]
-        async with standing_still(self, store, projection.name, running):
-            return await store.verify(projection, names, parts=self._parts, told=told)
+        async with hold_paused(self, store, projection.name, running):
+            return await verify(projection, store, names, parts=self._parts, on_progress=on_progress)
 
-    # Reading one's own writes
+    # Reading your own writes
 
     async def wait(self, name: str, token: Position | str, *, seconds: float | None = 30.0) -> None:
         position = Position.parse(token) if isinstance(token, str) else token
@@ -292,7 +293,7 @@ class LocalProjections(Projections):
     async def _wait(self, name: str, place: LogPlace, offset: int) -> None:
         """What this process handles is known at once; what others do, by a look at the store now and then."""
         store, loop = await self.store(), asyncio.get_running_loop()
-        pause = max(LOOK_SECONDS, store.look_seconds)
+        pause = max(LOOK_S, store.look_s)
         declared = name
         while True:
             name = await self._current(declared)
@@ -315,14 +316,26 @@ def _passed(known: Sequence[KnownProjection], reached: Mapping[str, int], offset
     """Whether the projection is past an offset of a partition. `reached`: by key, how far each is there.
 
     Either every key passes every partition, then all of them must be past it. Or one key has the partition: what
-    counts is who has it now, not a key of an earlier division of the source.
+    counts is the key that has it now, not one of an earlier division of the source.
     """
     if any(one.lease is not None and one.report.state == "new" for one in known):
         return False  # it has not said yet what it reads
-    everybody = [one for one in known if one.report.tracks_all]
-    if everybody:
-        complete = len(everybody) >= max(one.report.keys for one in everybody)
-        return complete and all(reached.get(one.key, -1) >= offset for one in everybody)
+    tracking = [one for one in known if one.report.tracks_all]
+    if tracking:
+        complete = len(tracking) >= max(one.report.keys for one in tracking)
+        return complete and all(reached.get(one.key, -1) >= offset for one in tracking)
     owned = {one.key for one in known if one.lease is not None and one.lease.owner is not None}
     current = [at for key, at in reached.items() if key in owned] or list(reached.values())
     return bool(current) and max(current) >= offset
+
+
+def source_of(description: Mapping[str, Any]) -> Source | None:
+    """The source, or None if it is a user's own or one of a newer version."""
+    match description:
+        case {"kind": "records", "topic": str(topic), "split": int(split)}:
+            return RecordSource(topic, split=split)
+        case {"kind": "tag", "tag": str(name)}:
+            return TagSource(name)
+        case {"kind": "slices", "split": int(split)}:
+            return TagSource(None, split)
+    return None

@@ -1,7 +1,7 @@
 """Fill a second copy of a view beside the running one, switch to it, or go back.
 
-Every step is one conditional write of the row that says which copies there are, and can be repeated: whoever dies in
-between leaves that row as it was before or as it is after, and what must be dropped stands in it as garbage.
+Every step is one conditional write of the row that says which copies there are, and can be repeated: a process that
+dies in between leaves that row as it was before or as it is after, and what must be dropped stands in it as garbage.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from everlog.projections.strategies import OnSpark
 from everlog.projections.tag_source import MAX_LAG
 from everlog.runtime.failpoints import failpoint
 
-LOOK_SECONDS = 0.1
+LOOK_S = 0.1
 
-TellProgress = Callable[[int, int | None], None]
+OnRebuilt = Callable[[int, int | None], None]
 """How many events were handled, and how many wait; None if the source cannot tell."""
 LagOf = Callable[[KnownProjection], Awaitable[Lag | None]]
 
@@ -50,7 +50,7 @@ class Rebuild:
         `create`: statements that make tables which are to look different from now on.
         """
         name = self._projection.name
-        seen = await clean(self._store, name)
+        seen = await self._store.drop_garbage(name)
         while seen.building is None:
             number = seen.last + 1
             tables = {**seen.tables, number: self._projection.tables}
@@ -72,25 +72,25 @@ class Rebuild:
         number: int,
         run: Callable[[Projection], Runner],
         *,
-        told: TellProgress | None = None,
+        on_progress: OnRebuilt | None = None,
         follow: bool = False,
     ) -> None:
         """Run the projection into the copy until that has what the current one has; with `follow`, until a switch."""
         name = self._projection.name
         tables = (await self._store.copies(name)).tables[number]
         second = self._projection.as_copy(number, tables)
-        second.restart = Restart(max_restarts=0)  # what fails is told; the next rebuild goes on from there
+        second.restart = Restart(max_restarts=0)  # what fails is reported; the next rebuild goes on from there
         async with run(second) as runner:
             while await self._goes_on(number):
                 for key, report in runner.status()[second.name].items():
                     if report.state == "failed":
                         raise StorageFailed(f"{name}, key {key}, could not be filled: {report.error}")
-                filled = await self._is_filled(number, runner, told)
+                filled = await self._is_filled(number, runner, on_progress)
                 if filled and await self._note_filled(number):
                     failpoint("rebuild.filled")
                     if not follow:
                         return
-                await asyncio.sleep(max(LOOK_SECONDS, self._store.look_seconds))
+                await asyncio.sleep(max(LOOK_S, self._store.look_s))
         if (await self._store.copies(name)).current != number:
             raise InvalidProjection(f"{name}: the rebuild was aborted")
 
@@ -103,10 +103,10 @@ class Rebuild:
             return False
         return seen.filled or await self._store.change_copies(self._projection.name, seen, replace(seen, filled=True))
 
-    async def _is_filled(self, number: int, runner: Runner, told: TellProgress | None) -> bool:
+    async def _is_filled(self, number: int, runner: Runner, on_progress: OnRebuilt | None) -> bool:
         """Whether every key of the copy is as far as the same key of the current one, or has nothing left to do.
 
-        A key that nobody has begun is not known yet, and one that has just begun has not said how many there are.
+        A key that no instance has begun is not known yet, and one that has just begun has not said how many there are.
         """
         name = self._projection.name
         current = copy_name(name, (await self._store.copies(name)).current)
@@ -125,18 +125,18 @@ class Rebuild:
             else:
                 waiting += lag.events
                 filled = filled and await self._is_level(lag, live.get(one.key))
-        if told is not None:
-            told(sum(report.handled for report in reports.values()), None if unknown else waiting)
+        if on_progress is not None:
+            on_progress(sum(report.handled for report in reports.values()), None if unknown else waiting)
         return filled
 
     async def _is_level(self, lag: Lag, live: KnownProjection | None) -> bool:
         behind = None if lag.events == 0 or live is None else await self._lag(live)
-        return lag.events <= min(0 if behind is None else behind.events, MAX_LAG - 1)  # beyond that, nobody counts
+        return lag.events <= min(0 if behind is None else behind.events, MAX_LAG - 1)  # beyond that, it is not counted
 
 
 async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies:
     """Let readers and runners go to the copy that was filled, or back to the one before. One write decides."""
-    seen = await clean(store, name)
+    seen = await store.drop_garbage(name)
     while True:
         if back:
             if seen.previous is None:
@@ -164,7 +164,7 @@ async def switch(store: OffsetStore, name: str, *, back: bool = False) -> Copies
             break
         seen = await store.copies(name)
     failpoint("switch.moved")
-    return await clean(store, name)
+    return await store.drop_garbage(name)
 
 
 def _undone(seen: Copies) -> CopyRequest | None:
@@ -182,21 +182,4 @@ async def abort(store: OffsetStore, name: str) -> Copies:
         after = replace(seen, building=None, filled=False, garbage=(*seen.garbage, *gone), rebuild=None)
         if await store.change_copies(name, seen, after):
             failpoint("abort.moved")
-            return await clean(store, name)
-
-
-async def clean(store: OffsetStore, name: str) -> Copies:
-    """Drop what is garbage; then say that it is gone."""
-    seen = await store.copies(name)
-    while seen.garbage:
-        number = seen.garbage[0]
-        names, tables = seen.names(number), seen.tables.get(number, seen.tables.get(seen.current, ()))
-        await store.drop_tables([names.get(table.lower(), table) for table in tables])
-        failpoint("clean.tables")
-        await store.erase(copy_name(name, number))
-        left = {one: found for one, found in seen.tables.items() if one != number}
-        versions = {one: found for one, found in seen.versions.items() if one != number}
-        after = replace(seen, garbage=seen.garbage[1:], tables=left, versions=versions)
-        await store.change_copies(name, seen, after)
-        seen = await store.copies(name)
-    return seen
+            return await store.drop_garbage(name)

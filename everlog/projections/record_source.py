@@ -22,7 +22,7 @@ from everlog.log.port import LogTopic, RecordReader
 from everlog.projections.offsets import Offset
 from everlog.projections.source import Delivery, Feed, Lag, Source
 
-TOPIC_SECONDS = 0.05
+TOPIC_POLL_S = 0.05
 
 
 class LoggedRecord(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +49,7 @@ class LoggedRecord(msgspec.Struct, frozen=True, gc=False):
         return ()
 
 
-class Records(Source):
+class RecordSource(Source):
     """The records of a topic: `source=records("orders")`; with `split=4`, four keys for up to four instances."""
 
     def __init__(self, topic: str, *, split: int = 1) -> None:
@@ -63,16 +63,16 @@ class Records(Source):
     def open(self, parts: Parts | None) -> Feed:
         if parts is None:
             raise InvalidProjection("records of a topic need an open log")
-        return RecordsFeed(self, parts, parts.log.reader())
+        return RecordFeed(self, parts, parts.log.reader())
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "records", "topic": self.topic, "split": self.split}
 
 
-class RecordsFeed(Feed):
+class RecordFeed(Feed):
     """Some of a topic's partitions, as deliveries."""
 
-    def __init__(self, source: Records, parts: Parts, reader: RecordReader) -> None:
+    def __init__(self, source: RecordSource, parts: Parts, reader: RecordReader) -> None:
         self._source = source
         self._log = parts.log
         self._clock = parts.clock
@@ -125,7 +125,7 @@ class RecordsFeed(Feed):
             topic = await self._log.topic(self._name)
             if topic is not None:
                 return topic
-            await asyncio.sleep(TOPIC_SECONDS)
+            await asyncio.sleep(TOPIC_POLL_S)
 
     def _deliver(self, page: Sequence[Record]) -> list[Delivery]:
         """The records of a page, all of one partition."""
@@ -166,6 +166,6 @@ def _text(key: bytes | None) -> str | None:
         return None
 
 
-def records(topic: str, *, split: int = 1) -> Records:
+def records(topic: str, *, split: int = 1) -> RecordSource:
     """The records of a topic as a source."""
-    return Records(topic, split=split)
+    return RecordSource(topic, split=split)

@@ -7,7 +7,7 @@ import msgspec
 from everlog.errors import InvalidProjection
 
 DEFAULT_RETRIES = 5
-DEFAULT_DELAY = 1.0
+DEFAULT_DELAY_S = 1.0
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -18,7 +18,7 @@ class Recovery(msgspec.Struct, frozen=True):
     """
 
     retries: int = 0
-    delay: float = 0.0
+    delay_s: float = 0.0
     skips: bool = False
 
     @property
@@ -43,20 +43,20 @@ class Recovery(msgspec.Struct, frozen=True):
         return cls(skips=True)
 
     @classmethod
-    def retry_and_fail(cls, retries: int = DEFAULT_RETRIES, delay: float = DEFAULT_DELAY) -> Recovery:
-        """Up to `retries` more attempts, `delay` seconds before each, then as `fail`."""
-        return _retrying(retries, delay, skips=False)
+    def retry_and_fail(cls, retries: int = DEFAULT_RETRIES, delay_s: float = DEFAULT_DELAY_S) -> Recovery:
+        """Up to `retries` more attempts, `delay_s` seconds before each, then as `fail`."""
+        return _retrying(retries, delay_s, skips=False)
 
     @classmethod
-    def retry_and_skip(cls, retries: int = DEFAULT_RETRIES, delay: float = DEFAULT_DELAY) -> Recovery:
-        """Up to `retries` more attempts, `delay` seconds before each, then as `skip`."""
-        return _retrying(retries, delay, skips=True)
+    def retry_and_skip(cls, retries: int = DEFAULT_RETRIES, delay_s: float = DEFAULT_DELAY_S) -> Recovery:
+        """Up to `retries` more attempts, `delay_s` seconds before each, then as `skip`."""
+        return _retrying(retries, delay_s, skips=True)
 
 
-def _retrying(retries: int, delay: float, *, skips: bool) -> Recovery:
+def _retrying(retries: int, delay_s: float, *, skips: bool) -> Recovery:
     """Without any retries both variants are `fail`, as in Akka Projection: nothing is dropped by a zero."""
     if isinstance(retries, bool) or not isinstance(retries, int):
         raise InvalidProjection(f"retries is a whole number, not {retries!r}")
-    if not delay >= 0:
-        raise InvalidProjection(f"the delay before a retry is at least 0 seconds, not {delay!r}")
-    return Recovery(retries, delay, skips) if retries >= 1 else Recovery()
+    if not delay_s >= 0:
+        raise InvalidProjection(f"the delay before a retry is at least 0 seconds, not {delay_s!r}")
+    return Recovery(retries, delay_s, skips) if retries >= 1 else Recovery()

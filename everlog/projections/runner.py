@@ -11,22 +11,22 @@ from typing import Any, Self
 
 from everlog.errors import EverlogError, InvalidProjection
 from everlog.journal.parts import Parts
-from everlog.projections.ids import ProjectionId
+from everlog.projections.event_stream import ProgressHub
 from everlog.projections.lifecycle import ENDED
 from everlog.projections.port import Desired, OffsetStore, Report
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.source import Feed
 from everlog.projections.strategies import OnSpark
-from everlog.projections.stream_parts import Hub
 from everlog.projections.worker import ProjectionWorker
 from everlog.runtime.clock import Clock, SystemClock
-from everlog.runtime.lease import Lease, LeaseWatch, share
+from everlog.runtime.lease import BEATS_PER_LEASE, Lease, LeaseWatch, share
 
 log = logging.getLogger("everlog.projections")
 
-LEASE = 5.0
-POLL = 0.1
-HANDLER_TIMEOUT = 300.0
+LEASE_S = 5.0
+POLL_S = 0.1
+HANDLER_TIMEOUT_S = 300.0
 
 
 class Runner:
@@ -38,12 +38,12 @@ class Runner:
         *,
         store: OffsetStore,
         parts: Parts | None = None,
-        hub: Hub | None = None,
+        hub: ProgressHub | None = None,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
-        lease: float = LEASE,
-        poll: float = POLL,
-        timeout: float | None = HANDLER_TIMEOUT,
+        lease_s: float = LEASE_S,
+        poll_s: float = POLL_S,
+        timeout_s: float | None = HANDLER_TIMEOUT_S,
     ) -> None:
         names = [one.name for one in projections]
         doubled = {name for name in names if names.count(name) > 1}
@@ -59,7 +59,7 @@ class Runner:
                 )
         clock = clock or SystemClock()
         self.owner = clock.new_id()
-        hub = hub or Hub()
+        hub = hub or ProgressHub()
         self._parts = parts
         self._supervisors = {
             one.name: Supervisor(
@@ -70,9 +70,9 @@ class Runner:
                 hub=hub,
                 clock=clock,
                 chance=chance,
-                lease=lease,
-                poll=poll,
-                timeout=timeout,
+                lease_s=lease_s,
+                poll_s=poll_s,
+                timeout_s=timeout_s,
             )
             for one in projections
         }
@@ -104,7 +104,7 @@ class Runner:
         await asyncio.gather(*(supervisor.ended() for supervisor in self._supervisors.values()))
 
     async def owns(self, name: str, count: int) -> None:
-        """Wait until this runner has so many keys of a projection."""
+        """Wait until this runner has `count` keys of a projection."""
         await self._supervisors[name].owns(count)
 
 
@@ -118,12 +118,12 @@ class Supervisor:
         *,
         store: OffsetStore,
         feed: Feed,
-        hub: Hub,
+        hub: ProgressHub,
         clock: Clock,
         chance: Callable[[], float],
-        lease: float,
-        poll: float,
-        timeout: float | None,
+        lease_s: float,
+        poll_s: float,
+        timeout_s: float | None,
     ) -> None:
         self._declared = projection
         self._projection = projection  # for the copy of the view that is the current one
@@ -134,15 +134,15 @@ class Supervisor:
         self._hub = hub
         self._clock = clock
         self._chance = chance
-        self._seconds = lease
-        self._poll = max(poll, store.look_seconds)
-        self._timeout = timeout
+        self._lease_s = lease_s
+        self._poll_s = max(poll_s, store.look_s)
+        self._timeout_s = timeout_s
         self._workers: dict[str, ProjectionWorker] = {}
         self._giving: dict[str, asyncio.Task[None]] = {}
         # Workers that lost their key with a call still open: the key is not taken again before that ends.
         self._ending: dict[str, asyncio.Task[None]] = {}
-        self._leases = LeaseWatch(lease)
-        self._instances = LeaseWatch(lease)
+        self._leases = LeaseWatch(lease_s)
+        self._instances = LeaseWatch(lease_s)
         self._stopping = asyncio.Event()
         self._changed = asyncio.Condition()
         self._beats = 0
@@ -195,7 +195,7 @@ class Supervisor:
         while not self._stopping.is_set() or self._running():
             try:
                 if loop.time() >= next_beat:
-                    next_beat = loop.time() + self._seconds / 3
+                    next_beat = loop.time() + self._lease_s / BEATS_PER_LEASE
                     await self._beat()
                 found = self._store.stamp()
                 if (found is None or found != stamp) and not self._stopping.is_set():
@@ -203,7 +203,7 @@ class Supervisor:
                     stamp = found
                 if self._said() != said:
                     said = self._said()
-                    await self._renew(loop.time())  # whoever waits for a command to be obeyed looks at the reports
+                    await self._renew(loop.time())  # callers that wait for a command to be obeyed look at the reports
                 trouble = ""
             except EverlogError as error:
                 if str(error) != trouble:  # once, not at every look
@@ -213,7 +213,7 @@ class Supervisor:
                 log.exception("%s: trying again", self._projection.name)  # its workers depend on the next beat
             async with self._changed:
                 self._changed.notify_all()
-            await self._pause(min(self._poll, max(0.0, next_beat - loop.time())))
+            await self._pause(min(self._poll_s, max(0.0, next_beat - loop.time())))
 
     def _said(self) -> object:
         """What others may be waiting to see in a report."""
@@ -221,7 +221,7 @@ class Supervisor:
         return {key: (report.state, report.seen, report.failing) for key, report in reports.items()}
 
     async def _pause(self, seconds: float) -> None:
-        """Until the next look, or until a worker ends, or all shall end."""
+        """Until the next look, or until a worker ends, or the runner stops."""
         waited: set[asyncio.Future[Any]] = {*self._running()}
         stop = None if self._stopping.is_set() else asyncio.ensure_future(self._stopping.wait())
         if stop is not None:
@@ -237,7 +237,7 @@ class Supervisor:
         return [worker.task for worker in self._workers.values() if not worker.task.done()]
 
     async def _beat(self) -> None:
-        """Renew, look who lives, take and give."""
+        """Renew, see which instances live, take and give."""
         if not await self._follow_copies():
             return
         asked = asyncio.get_running_loop().time()
@@ -285,7 +285,7 @@ class Supervisor:
                 await self._store.leave(self._projection.name, self._owner)
             self._projection = declared.as_copy(copies.current, copies.tables.get(copies.current, ()))
             self._copy = copies.current
-            self._leases, self._instances = LeaseWatch(self._seconds), LeaseWatch(self._seconds)
+            self._leases, self._instances = LeaseWatch(self._lease_s), LeaseWatch(self._lease_s)
         return wanted
 
     async def _renew(self, asked: float) -> None:
@@ -298,11 +298,11 @@ class Supervisor:
                 worker.signal.set("lost")
                 self._ending[key] = self._workers.pop(key).task
             else:
-                self._revive(key, worker, lease, asked + self._seconds)
+                self._revive(key, worker, lease, asked + self._lease_s)
 
     def _revive(self, key: str, worker: ProjectionWorker, lease: Lease, owned_until: float) -> None:
         """A worker that has ended begins anew if a command has given it a new epoch, or if it only thought that it
-        had lost its key: it could not renew in time, but nobody took it.
+        had lost its key: it could not renew in time, but no other instance took it.
         """
         ended = worker.task.done() and not self._stopping.is_set()
         if ended and (lease.epoch != worker.lease.epoch or worker.signal.reason == "lost"):
@@ -314,7 +314,7 @@ class Supervisor:
         asked = asyncio.get_running_loop().time()
         lease = await self._store.take(ProjectionId(self._projection.name, key), self._owner, seen)
         if lease is not None and not self._stopping.is_set():
-            self._start(key, lease, asked + self._seconds)
+            self._start(key, lease, asked + self._lease_s)
         elif lease is not None:
             await self._store.release(lease, Report(state="stopped"))
 
@@ -327,13 +327,13 @@ class Supervisor:
             hub=self._hub,
             clock=self._clock,
             chance=self._chance,
-            timeout=self._timeout,
+            timeout_s=self._timeout_s,
             owned_until=owned_until,
             keys=self._keys,
         )
 
     async def _give_away(self, key: str) -> None:
-        """To somebody who has less."""
+        """To an instance that has fewer."""
         try:
             await self._give(key)
         finally:

@@ -30,19 +30,19 @@ class OffsetProgress(NamedTuple):
 
 
 class SaveWindow:
-    """Collects what is done until a save is due: after `count` envelopes or `seconds` after the first of them.
+    """Collects what is done until a save is due: after `count` envelopes or `within_s` seconds after the first of them.
 
     Maps of offsets are folded to the last place per entry, so that no part of the source stays behind because
     another one came last.
     """
 
-    def __init__(self, count: int, seconds: float) -> None:
+    def __init__(self, count: int, within_s: float) -> None:
         if count < 1:
             raise InvalidProjection(f"save_every must be at least 1, not {count}")
-        if not seconds > 0:
-            raise InvalidProjection(f"within must be more than 0 seconds, not {seconds}")
+        if not within_s > 0:
+            raise InvalidProjection(f"within_s must be more than 0 seconds, not {within_s}")
         self.count = count
-        self.seconds = seconds
+        self.within_s = within_s
         self._offset: Offset | None = None
         self._positions: dict[LogPlace, int] = {}
         self._last: object = None
@@ -58,7 +58,7 @@ class SaveWindow:
         envelopes: int = 1,
         positions: Mapping[LogPlace, int] | None = None,
     ) -> bool:
-        """Something is done; whether a save is due now. `envelopes=0`: the source passed what nobody handles."""
+        """Something is done; whether a save is due now. `envelopes=0`: the source passed what is not handled."""
         if offset is not None:
             if type(offset) is dict and type(self._offset) is dict:
                 self._offset.update(offset)  # as `merge`, but the map is the window's own: it made the first one
@@ -70,7 +70,7 @@ class SaveWindow:
             self._last = envelope
             self._envelopes += envelopes
         if self._deadline is None:
-            self._deadline = now + self.seconds
+            self._deadline = now + self.within_s
         return self.due(now)
 
     def due(self, now: float) -> bool:
@@ -91,7 +91,7 @@ class SaveWindow:
         return found
 
 
-class Prefix(Generic[T]):
+class DonePrefix(Generic[T]):
     """Items that end in any order, and the contiguous prefix of them that is done."""
 
     def __init__(self) -> None:

@@ -84,5 +84,5 @@ class Source(ABC):
         """The source at work, on this log."""
 
     def describe(self) -> dict[str, Any]:
-        """What it is, in the store, so that the lag can be told while nobody runs: at least `kind`."""
+        """What it is, in the store, so that the lag can be told while no instance runs: at least `kind`."""
         return {"kind": "own"}

@@ -9,29 +9,29 @@ from everlog.projections.save_window import SaveWindow
 
 
 class AtLeastOnce(msgspec.Struct, frozen=True):
-    """Handle, then store the offset, after `save_every` envelopes or `within` seconds: up to a window is repeated.
+    """Handle, then store the offset, after `save_every` envelopes or `within_s` seconds: up to a window is repeated.
 
-    `parallelism`: so many envelopes at a time, in order per journal; the offset covers the contiguous prefix.
+    `parallelism`: as many envelopes at a time, in order per journal; the offset covers the contiguous prefix.
     """
 
     save_every: int = 100
-    within: float = 0.5
+    within_s: float = 0.5
     parallelism: int = 1
 
     def __post_init__(self) -> None:
-        SaveWindow(self.save_every, self.within)
+        SaveWindow(self.save_every, self.within_s)
         if not 1 <= self.parallelism <= 10_000:
             raise InvalidProjection(f"parallelism is between 1 and 10,000, not {self.parallelism}")
 
 
 class Grouped(msgspec.Struct, frozen=True):
-    """Handle lists of up to `size` envelopes that came `within` seconds; store the last one's offset at once."""
+    """Handle lists of up to `size` envelopes, after `within_s` seconds at the latest; store the last one's offset."""
 
     size: int = 20
-    within: float = 0.5
+    within_s: float = 0.5
 
     def __post_init__(self) -> None:
-        SaveWindow(self.size, self.within)
+        SaveWindow(self.size, self.within_s)
 
 
 class AtMostOnce(msgspec.Struct, frozen=True):
@@ -42,10 +42,10 @@ class Flow(msgspec.Struct, frozen=True):
     """The handler is an async generator over all envelopes; what it yields is done. Windows as in AtLeastOnce."""
 
     save_every: int = 100
-    within: float = 0.5
+    within_s: float = 0.5
 
     def __post_init__(self) -> None:
-        SaveWindow(self.save_every, self.within)
+        SaveWindow(self.save_every, self.within_s)
 
 
 class ExactlyOnce(msgspec.Struct, frozen=True):

@@ -14,19 +14,19 @@ from typing import Any
 from everlog.errors import Busy, HandlerFailed, OwnershipLost
 from everlog.projections.event_stream import EventStream, Interrupted, offset_text
 from everlog.projections.port import ViewChanged, ViewTransaction
-from everlog.projections.save_window import OffsetProgress, SaveWindow
+from everlog.projections.save_window import DonePrefix, OffsetProgress, SaveWindow
 from everlog.projections.source import Delivery
 from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, Grouped
 
 BATCH = 200
 # A transaction keeps others from writing, leases too: it takes no more envelopes after this time.
-TRANSACTION_SECONDS = 0.25
-# Somebody else's write was in the way, again and again: somebody else gets on, so this is rare.
+TRANSACTION_S = 0.25
+# Another writer was in the way, again and again: that one gets on, so this is rare.
 MAX_CHANGES = 100
-CHANGED_SECONDS = 0.05
+CHANGED_S = 0.05
 
 
-class Saver:
+class OffsetSaver:
     """Saves a window when it is full, or when its time is up, also while a handler takes long."""
 
     def __init__(self, stream: EventStream, window: SaveWindow) -> None:
@@ -38,7 +38,7 @@ class Saver:
         # It only ends if a save fails; then the stream looks, also if nothing else happens.
         self._task.add_done_callback(lambda _: stream.prefetch.wake())
 
-    async def __aenter__(self) -> Saver:
+    async def __aenter__(self) -> OffsetSaver:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -93,7 +93,7 @@ class Saver:
 
 async def run_at_least_once(stream: EventStream, strategy: AtLeastOnce) -> None:
     """Handle, then save."""
-    async with Saver(stream, SaveWindow(strategy.save_every, strategy.within)) as saver:
+    async with OffsetSaver(stream, SaveWindow(strategy.save_every, strategy.within_s)) as saver:
         while not stream.ending() and (batch := await saver.take()) is not None:
             for delivery in batch:
                 if stream.ending():
@@ -105,6 +105,103 @@ async def run_at_least_once(stream: EventStream, strategy: AtLeastOnce) -> None:
                     due = delivery.passed and saver.done(delivery, envelopes=0)
                 if due:
                     await saver.save()
+
+
+async def run_parallel(stream: EventStream, strategy: AtLeastOnce) -> None:
+    """Handle up to `parallelism` envelopes at once; save the contiguous prefix."""
+    async with OffsetSaver(stream, SaveWindow(strategy.save_every, strategy.within_s)) as saver:
+        lanes = Lanes(stream, saver, strategy.parallelism)
+        try:
+            while not stream.ending() and (batch := await saver.take()) is not None:
+                for delivery in batch:
+                    if stream.ending():
+                        break
+                    if await stream.accepts(delivery):
+                        await lanes.begin(delivery)
+                    elif delivery.passed:
+                        await lanes.pass_by(delivery)
+            await lanes.finish()
+        finally:
+            await lanes.close()
+
+
+class Lanes:
+    """The open calls. A journal's envelopes follow each other; one without a journal runs alone."""
+
+    def __init__(self, stream: EventStream, saver: OffsetSaver, parallelism: int) -> None:
+        self._stream = stream
+        self._saver = saver
+        self._turns = asyncio.Semaphore(parallelism)
+        # What is handled but not saved is bounded too: one slow journal holds back this much and no more.
+        self._max_open = parallelism * 100
+        self._prefix: DonePrefix[tuple[Delivery, int]] = DonePrefix()
+        self._last: dict[str, asyncio.Task[None]] = {}
+        self._open: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None
+        self._saves = asyncio.Lock()
+
+    async def begin(self, delivery: Delivery) -> None:
+        """Start a call, when its turn comes."""
+        journal = delivery.journal
+        if journal is None:
+            await self.finish()
+        while len(self._prefix) >= self._max_open:
+            await asyncio.wait(self._open, return_when=asyncio.FIRST_COMPLETED)
+            self._check()
+        await self._turns.acquire()
+        self._check()
+        number = self._prefix.begin((delivery, 1))
+        before = None if journal is None else self._last.get(journal)
+        task = asyncio.create_task(self._handle(delivery, number, before))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        if journal is None:
+            await self.finish()
+        else:
+            self._last[journal] = task
+            task.add_done_callback(lambda done: self._forget(journal, done))
+
+    def _forget(self, journal: str, task: asyncio.Task[None]) -> None:
+        if self._last.get(journal) is task:
+            del self._last[journal]
+
+    async def pass_by(self, delivery: Delivery) -> None:
+        """Nothing to handle, but a place to save once all before it is done."""
+        await self._ended(self._prefix.begin((delivery, 0)))
+
+    async def _handle(self, delivery: Delivery, number: int, before: asyncio.Task[None] | None) -> None:
+        try:
+            if before is not None:
+                await asyncio.wait({before})
+            if self._error is None:
+                await self._stream.handle([delivery])
+                await self._ended(number)
+        except BaseException as error:
+            if self._error is None:
+                self._error = error
+        finally:
+            self._turns.release()
+
+    async def _ended(self, number: int) -> None:
+        async with self._saves:  # in order: what is released later is also saved later
+            for delivery, envelopes in self._prefix.end(number):
+                if self._saver.done(delivery, envelopes=envelopes):
+                    await self._saver.save()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    async def finish(self) -> None:
+        """Wait for all open calls."""
+        while self._open:
+            await asyncio.wait(self._open)
+        self._check()
+
+    async def close(self) -> None:
+        """After an error: no call stays open."""
+        while self._open:
+            await asyncio.wait(self._open)
 
 
 async def run_at_most_once(stream: EventStream, strategy: AtMostOnce) -> None:
@@ -124,7 +221,7 @@ async def run_at_most_once(stream: EventStream, strategy: AtMostOnce) -> None:
 
 async def run_grouped(stream: EventStream, strategy: Grouped) -> None:
     """Collect a group, handle it as one, save the last offset at once."""
-    window = SaveWindow(strategy.size, strategy.within)
+    window = SaveWindow(strategy.size, strategy.within_s)
     group: list[Delivery] = []
     ended = False
     while not stream.ending() and not ended:
@@ -169,7 +266,7 @@ async def run_flow(stream: EventStream, strategy: Flow) -> None:
     """Envelopes go in, and come out when they are done."""
     numbers: dict[FlowItem, int] = {}  # what is inside, or was filtered out without anything behind it
 
-    async def items(saver: Saver) -> AsyncIterator[FlowItem]:
+    async def items(saver: OffsetSaver) -> AsyncIterator[FlowItem]:
         count = 0
         while not stream.ending() and (batch := await saver.take()) is not None:
             for delivery in batch:
@@ -185,7 +282,7 @@ async def run_flow(stream: EventStream, strategy: Flow) -> None:
                 elif delivery.passed and not numbers and saver.done(delivery, envelopes=0):
                     await saver.save()
 
-    async with Saver(stream, SaveWindow(strategy.save_every, strategy.within)) as saver:
+    async with OffsetSaver(stream, SaveWindow(strategy.save_every, strategy.within_s)) as saver:
         flow = stream.projection.handler(items(saver))
         try:
             async for item in flow:
@@ -217,7 +314,7 @@ async def run_exactly_once(stream: EventStream, strategy: ExactlyOnce) -> None:
                 changes += 1
                 if changes > MAX_CHANGES:
                     raise Busy(f"{stream.id}: others change {change} all the time") from change
-                await stream.signal.wait(random.uniform(0, CHANGED_SECONDS))
+                await stream.signal.wait(random.uniform(0, CHANGED_S))
 
 
 async def _store_together(stream: EventStream, deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
@@ -228,7 +325,7 @@ async def _store_together(stream: EventStream, deliveries: Sequence[Delivery]) -
     done = 0
     stream.check_owned()
     async with stream.transaction() as running:
-        until = stream.now() + TRANSACTION_SECONDS
+        until = stream.now() + TRANSACTION_S
         for delivery in deliveries:
             if stream.ending() or running.full or (done and stream.now() >= until):
                 break
@@ -270,7 +367,7 @@ async def _recover(stream: EventStream, delivery: Delivery, error: Exception) ->
         stream.note_error([delivery], attempts, error)
         if attempts >= recovery.attempts:
             break
-        if await stream.signal.wait(recovery.delay):
+        if await stream.signal.wait(recovery.delay_s):
             raise Interrupted from error
         attempts += 1
         try:

@@ -24,7 +24,7 @@ from everlog.projections.save_window import LogPlace
 from everlog.projections.source import Delivery, Feed, Lag, Source
 from everlog.tags.tag import Tag, TaggedEvent, Tags
 
-# A lag is counted up to so many events.
+# A lag is counted up to this many events.
 MAX_LAG = 10_000
 
 

@@ -9,8 +9,8 @@ from typing import Any
 class Watchdog:
     """Ends calls that take too long. They all have the same limit, so the oldest one is always the first to end."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
         self._open: dict[asyncio.Task[Any], float] = {}
         self._late: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -20,7 +20,7 @@ class Watchdog:
         """A call begins, in this task: it is cancelled if `end` does not come in time."""
         task = asyncio.current_task(self._loop)
         assert task is not None
-        self._open[task] = deadline = self._loop.time() + self.seconds
+        self._open[task] = deadline = self._loop.time() + self.timeout_s
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._look)
         return task

@@ -9,14 +9,22 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from everlog.errors import EverlogError, OwnershipLost
-from everlog.projections.event_stream import EventStream, Failing, Interrupted, StreamCounts, describe
-from everlog.projections.handlers import Calls, Slot
-from everlog.projections.ids import ProjectionId
+from everlog.projections.event_stream import (
+    EventStream,
+    FailingEnvelope,
+    Interrupted,
+    Prefetch,
+    ProgressHub,
+    StopSignal,
+    StreamCounts,
+    describe,
+)
+from everlog.projections.handlers import HandlerCalls, HandlerSlot
 from everlog.projections.lifecycle import ENDED, Lifecycle
 from everlog.projections.observers import Observers
-from everlog.projections.parallel import run_parallel
 from everlog.projections.port import Desired, OffsetStore, Report, View
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.source import Feed
 from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, Grouped
 from everlog.projections.strategy_loops import (
@@ -25,8 +33,8 @@ from everlog.projections.strategy_loops import (
     run_exactly_once,
     run_flow,
     run_grouped,
+    run_parallel,
 )
-from everlog.projections.stream_parts import Hub, Prefetch, Signal
 from everlog.runtime.clock import Clock
 from everlog.runtime.lease import Lease
 
@@ -45,27 +53,27 @@ class ProjectionWorker:
         *,
         feed: Feed,
         store: OffsetStore,
-        hub: Hub,
+        hub: ProgressHub,
         clock: Clock,
         chance: Callable[[], float],
-        timeout: float | None,
+        timeout_s: float | None,
         owned_until: float | None = None,
         keys: int = 1,
     ) -> None:
         self.id = ProjectionId(lease.name, lease.key)
         self.lease = lease
-        self.signal = Signal()
+        self.signal = StopSignal()
         self._projection = projection
         self._feed = feed
         self._store = store
         self._hub = hub
         self._clock = clock
-        self._timeout = projection.timeout if projection.timeout is not None else timeout
+        self._timeout_s = projection.timeout_s if projection.timeout_s is not None else timeout_s
         self._observers = Observers(projection.observers)
         self._life = Lifecycle(projection.restart, chance)
-        self._slot = Slot()
+        self._slot = HandlerSlot()
         self._counts = StreamCounts()
-        self._failing = Failing()
+        self._failing = FailingEnvelope()
         self._error: str | None = None
         self._restarts = 0
         self._keys = keys
@@ -181,7 +189,7 @@ class ProjectionWorker:
             self._life.pause()
             await self.signal.wait()
             return
-        calls = Calls(self._projection.shape, self._slot, timeout=self._timeout, view=self._view())
+        calls = HandlerCalls(self._projection.shape, self._slot, timeout_s=self._timeout_s, view=self._view())
         try:
             if not isinstance(self._projection.strategy, Flow):
                 await calls.start()
@@ -202,7 +210,7 @@ class ProjectionWorker:
         )
         return found
 
-    async def _process(self, calls: Calls, desired: Desired, prefetch: Prefetch) -> None:
+    async def _process(self, calls: HandlerCalls, desired: Desired, prefetch: Prefetch) -> None:
         stream = self._stream = EventStream(
             self._projection,
             self.id,
@@ -238,7 +246,7 @@ class ProjectionWorker:
             case ExactlyOnce():
                 await run_exactly_once(stream, strategy)
 
-    async def _stop_handler(self, calls: Calls) -> None:
+    async def _stop_handler(self, calls: HandlerCalls) -> None:
         try:
             await calls.stop()
         except Exception as error:

@@ -18,7 +18,7 @@ from everlog.queues.priority import check_priority
 from everlog.queues.queue import MAX_PAGE
 
 MAX_TEXT = 1000
-_MOST = 1 << 62
+_MAX_MOMENT = 1 << 62
 
 
 def check_operation(operation: Operation, declaration: Declaration) -> None:
@@ -36,7 +36,7 @@ def _check_put(operation: Put, declaration: Declaration) -> None:
     if len(packet.data) - 1 > limit:
         raise PayloadTooLarge(len(packet.data) - 1, limit)
     for moment in (packet.inserted_ms, packet.process_ms or 0, packet.expires_s):
-        if not 0 <= moment < _MOST:
+        if not 0 <= moment < _MAX_MOMENT:
             raise InvalidInput(f"{moment} is no moment in milliseconds since 1970")
     if not 1 <= packet.schema <= declaration.version:
         raise InvalidInput(f"{declaration.name} has no version {packet.schema} of its columns")
@@ -47,7 +47,7 @@ def _check_put(operation: Put, declaration: Declaration) -> None:
 
 
 def _check_key(key: bytes, key_hash: bytes) -> None:
-    """Its hash decides where it is looked for: a wrong one would hide the job from everybody else."""
+    """Its hash decides where it is looked for: a wrong one would hide the job from all others."""
     if not 0 < len(key) <= MAX_KEY_BYTES:
         raise InvalidKey(f"a key has 1 to {MAX_KEY_BYTES:,} bytes, not {len(key):,}")
     try:
@@ -82,9 +82,9 @@ def _check_page(operation: Peek | ListLeases | ListDead, declaration: Declaratio
     _check_count("a page has", operation.limit, MAX_PAGE)
 
 
-def _check_count(what: str, count: int, most: int) -> None:
-    if not 1 <= count <= most:
-        raise InvalidInput(f"{what} 1 to {most} jobs, not {count}")
+def _check_count(what: str, count: int, limit: int) -> None:
+    if not 1 <= count <= limit:
+        raise InvalidInput(f"{what} 1 to {limit} jobs, not {count}")
 
 
 def _check_text(text: str | None) -> None:

@@ -93,8 +93,8 @@ def _check_type(column: Column, value: Any) -> None:
     width = column.width
     if width is not None:
         bits, signed = width
-        least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-        right = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+        right = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
     elif column.type in FLOATS:
         right = isinstance(value, int | float) and not isinstance(value, bool)
     else:

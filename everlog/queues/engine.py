@@ -1,13 +1,14 @@
 """One shard of a queue: takes an operation and `now`, changes its table, returns an answer. It has no clock.
 
-All of an operation happens in one step; a store makes that step durable before anybody hears the answer.
+All of an operation happens in one step; a store makes that step durable before the caller hears the answer.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -23,12 +24,14 @@ from everlog.queues.operations import (
     Cancel,
     Claim,
     Done,
+    DueAnswer,
     Fail,
     Forget,
     Get,
     Handle,
     Heartbeat,
     JobLease,
+    JobPlace,
     ListDead,
     ListFlags,
     ListLeases,
@@ -41,19 +44,20 @@ from everlog.queues.operations import (
     RaiseFlag,
     Release,
     Revive,
+    Stats,
     Sweep,
 )
 from everlog.queues.rows import WAITING, AttemptReason, Flag, Image, JobRow, Packet
 from everlog.queues.rules import RowChange
 from everlog.queues.table import QueueTable, TableWrite
-from everlog.queues.view import Looking
 
 SWEEP = 500
-# A flag that is raised over and over counts once in so long.
+# A flag that is raised over and over counts once per interval.
 REPEAT_MS = 60_000
+END_OF_TIME = 2**62
 
 
-class Engine(Looking):
+class Engine:
     """Applies operations to a table. `counted` says what happened, by kind, since it was made; `raised` which flags.
 
     `sweep`: how many overdue and expired rows a claim turns over first, at most. Nothing depends on it but speed:
@@ -61,7 +65,8 @@ class Engine(Looking):
     """
 
     def __init__(self, table: QueueTable, settings: QueueSettings, *, sweep: int = SWEEP) -> None:
-        super().__init__(table, settings)
+        self.table = table
+        self.settings = settings
         self.counted: Counter[str] = Counter()
         self.raised: list[Flag] = []
         self._sweep_limit = sweep
@@ -72,7 +77,7 @@ class Engine(Looking):
         return answer
 
     def apply_all(self, operations: Sequence[Operation], now: int) -> list[QueueAnswer]:
-        """Do them one after the other, or so that nobody can tell the difference: what is alike, together."""
+        """Do them one after the other, or with the same result: what is alike, together."""
         answers: list[QueueAnswer] = []
         for kind, found in groupby(operations, type):
             together, alike = _TOGETHER.get(kind), list(found)
@@ -89,7 +94,7 @@ class Engine(Looking):
             self._raise_flag("clock_skew", now, packet.key)
         answer = self._arrive(packet, image, now)
         self.counted[answer.result] += 1
-        if self.settings.backlog:
+        if self.settings.backlog_ms:
             self._check_backlog(self._first(1, now, fast_only=False), now)
         return answer
 
@@ -106,14 +111,14 @@ class Engine(Looking):
                 self.table.save_all(list(pending.values()))
                 pending.clear()
                 answer = self._put(operation, now)
-                held[operation.packet.hash] = None  # changed, nobody knows how
+                held[operation.packet.hash] = None  # changed: it is looked up again
             answers.append(answer)
         self.table.save_all(list(pending.values()))
         return answers
 
     def _held_by(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[JobRow] | None] | None:
         """The rows of keys, by hash; None if puts are better made one by one."""
-        if self.settings.backlog:
+        if self.settings.backlog_ms:
             return None  # that is looked at after every single put
         return self.table.find_all(hashes) if self.settings.merge else {}
 
@@ -141,8 +146,8 @@ class Engine(Looking):
         return answer
 
     def _check_backlog(self, rows: Sequence[JobRow], now: int) -> None:
-        """A job that could have started so long ago: there are too few workers, or none."""
-        if rows and now - rows[0].image.process_ms > self.settings.backlog:
+        """A job that could have started longer ago than `backlog`: there are too few workers, or none."""
+        if rows and now - rows[0].image.process_ms > self.settings.backlog_ms:
             flag = self.table.flag("backlog")
             if flag is None or now - flag.last_ms >= REPEAT_MS:
                 self._raise_flag("backlog", now, rows[0].key)
@@ -194,11 +199,11 @@ class Engine(Looking):
         if self.table.paused():
             return []
         self._sweep(Sweep(self._sweep_limit), now)
-        lease_ms = operation.lease_ms or self.settings.processing_timeout
-        lease_ms = min(lease_ms, self.settings.max_processing_timeout)
+        lease_ms = operation.lease_ms or self.settings.processing_timeout_ms
+        lease_ms = min(lease_ms, self.settings.max_processing_timeout_ms)
         room = min(operation.limit, self._room(now))
         first = self._first(room, now, operation.fast_only)
-        if self.settings.backlog:
+        if self.settings.backlog_ms:
             self._check_backlog(first, now)
         taken = [(rules.claim(row, operation.owner, now, lease_ms), row) for row in first]
         self.table.save_all(taken)
@@ -266,7 +271,7 @@ class Engine(Looking):
         return "OK"
 
     def _held(self, handle: Handle) -> JobRow | None:
-        """The row that a handle still holds. Overdue is no reason: nobody else has it yet."""
+        """The row that a handle still holds. An overdue row still counts: no other worker has it yet."""
         row = self.table.get(handle.entry)
         if row is None or not rules.holds(row, handle.token):
             self.counted["LEASE_LOST"] += 1
@@ -340,7 +345,7 @@ class Engine(Looking):
         """Write what a rule decided: the dead letter before its row goes, so that nothing is ever in neither place."""
         if change.dead is not None:
             self.table.bury(change.dead)
-            self.table.drop_dead(now - self.settings.dead_letter_ttl, SWEEP)
+            self.table.drop_dead(now - self.settings.dead_letter_ttl_ms, SWEEP)
             self.counted["DEAD"] += 1
         for reason in change.flags:
             dead_entry = None if change.dead is None else change.dead.entry
@@ -369,6 +374,103 @@ class Engine(Looking):
         if open_flag is None:
             self.raised.append(flag)
         self.counted[f"FLAG_{reason}"] += 1
+
+    # Questions: what could be claimed and in which order, what is due and when. They change nothing.
+
+    def _room(self, now: int) -> int:
+        """How many more may start now: the limits are exact, because every claim is one step after another."""
+        room = 1 << 31
+        if self.settings.max_in_flight is not None:
+            room = min(room, self.settings.max_in_flight - self.table.live_leases(now))
+        rate = self.settings.rate_limit
+        if rate is not None:
+            room = min(room, rate.count - len(self.table.starts(now - rate.window_ms)))
+        return max(0, room)
+
+    def _first(self, count: int, now: int, fast_only: bool) -> list[JobRow]:
+        """The first `count` claimable rows in order, under the rule for slow ones."""
+        if count <= 0:
+            return []
+        threshold = self.settings.slow_threshold
+        if threshold is None:
+            return list(islice(self._in_order(count, now), count))
+        chosen: list[JobRow] = []
+        for row in self._in_order(count, now):
+            slow = row.image.priority >= threshold
+            if slow and fast_only:
+                continue
+            chosen.append(row)
+            fast_only = fast_only or not slow
+            if len(chosen) == count:
+                break
+        return chosen
+
+    def _in_order(self, count: int, now: int) -> Iterator[JobRow]:
+        """Claimable rows, the first one first. Lazy, one priority after the other.
+
+        With aging the priorities are merged: within one, the oldest row is also the most urgent.
+        """
+        if not self.settings.aging_ms:
+            for priority in self.table.priorities():
+                yield from self.table.due(priority, now, count)
+            return
+
+        def urgency(row: JobRow) -> tuple[int, int, bytes, int]:
+            return (rules.effective_priority(row.image, now, self.settings), *row.order[1:])
+
+        lists = [self.table.due(priority, now, count) for priority in self.table.priorities()]
+        yield from heapq.merge(*lists, key=urgency)
+
+    def _get(self, operation: Get, now: int) -> list[JobRow]:
+        """The rows of a key as they are, unless they have expired; it changes nothing."""
+        return [row for row in self.table.find(operation.hash, operation.key) if not rules.is_expired(row.image, now)]
+
+    def _peek(self, operation: Peek, now: int) -> list[JobRow]:
+        return list(self.table.page(operation.after, now, operation.limit))
+
+    def _leases(self, operation: ListLeases, now: int) -> list[JobRow]:
+        """A lease that ends at some time is over at the end of all time."""
+        return list(self.table.overdue(END_OF_TIME, operation.limit))
+
+    def _dead_letters(self, operation: ListDead, now: int) -> QueueAnswer:
+        oldest = now - self.settings.dead_letter_ttl_ms
+        letters = self.table.dead_letters(operation.before, operation.limit)
+        return [letter for letter in letters if letter.dead_ms > oldest]
+
+    def _flags(self, operation: ListFlags, now: int) -> list[Flag]:
+        return list(self.table.flags())
+
+    def _stats(self, operation: AskStats, now: int) -> Stats:
+        ready, delayed, running, oldest = self.table.counts(now)
+        return Stats(ready, delayed, running, self.table.count_dead(), self.table.paused(), oldest)
+
+    def _due(self, operation: AskDue, now: int) -> DueAnswer:
+        """What listeners are to be woken for. A limit that blocks everything also says when it ends."""
+        times = self.table.times(now)
+        moments = [
+            times.process_ms,
+            None if times.deadline_ms is None else times.deadline_ms + 1,
+            None if times.expires_s is None else times.expires_s * 1000 + 1,
+        ]
+        rate = self.settings.rate_limit
+        if rate is not None:
+            starts = self.table.starts(now - rate.window_ms)
+            if len(starts) >= rate.count:
+                moments.append(starts[len(starts) - rate.count] + rate.window_ms)
+        future = [moment for moment in moments if moment is not None and moment > now]
+        due = 0
+        if not self.table.paused():
+            limit = min(operation.limit, self._room(now))
+            due = len(self._first(limit, now, fast_only=False))
+            due = min(limit, due + len(self.table.overdue(now, limit))) if due < limit else due
+        return DueAnswer(due, min(future, default=None))
+
+    def _head(self, operation: AskHead, now: int) -> JobPlace | None:
+        """What a claim would begin with. An overdue row counts: the claim would turn it over first."""
+        if self.table.paused() or not self._room(now):
+            return None
+        rows = [*self._first(1, now, operation.fast_only), *self.table.overdue(now, 1)]
+        return min((row.order for row in rows), default=None)
 
 
 _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {

@@ -12,24 +12,23 @@ from everlog.errors import EverlogError
 from everlog.queues.operations import BeatAnswer, Handle, Heartbeat
 from everlog.queues.port import QueueStore
 from everlog.runtime.clock import Clock
+from everlog.runtime.lease import BEATS_PER_LEASE
 
 log = logging.getLogger("everlog.queues")
 
-# So many heartbeats fit into a lease: two may be lost.
-BEATS = 3
-MAX_SLEEP = 3600.0
-TellLost = Callable[[BeatAnswer], None]
+MAX_SLEEP_S = 3600.0
+OnStop = Callable[[BeatAnswer], None]
 
 
 class _Watched(NamedTuple):
     queue: str
-    interval: float
+    interval_s: float
     next_beat: float
-    told: TellLost
+    on_stop: OnStop
 
 
 class Heartbeats:
-    """Beats for all jobs of a worker. `told` is called, in the heart's thread, when a job is lost or must stop."""
+    """Beats for all jobs of a worker. In their thread, `on_stop` is called when a job is lost or must stop."""
 
     def __init__(self, open_store: Callable[[], QueueStore], clock: Clock) -> None:
         self._open_store = open_store
@@ -38,17 +37,17 @@ class Heartbeats:
         self._lock = threading.RLock()  # taken for every job: a condition's own `with` would take longer
         self._changed = threading.Condition(self._lock)
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="everlog-heart", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="everlog-heartbeats", daemon=True)
         self._started = False
         self._sleeps_until = 0.0
 
-    def watch(self, queue: str, handle: Handle, lease_ms: int, told: TellLost) -> None:
+    def watch(self, queue: str, handle: Handle, lease_ms: int, on_stop: OnStop) -> None:
         """Beat for a job from now on."""
-        interval = lease_ms / 1000 / BEATS
-        next_beat = self._clock.monotonic() + interval
+        interval_s = lease_ms / 1000 / BEATS_PER_LEASE
+        next_beat = self._clock.monotonic() + interval_s
         with self._lock:
             assert not self._closed
-            self._watched[queue, handle] = _Watched(queue, interval, next_beat, told)
+            self._watched[queue, handle] = _Watched(queue, interval_s, next_beat, on_stop)
             if not self._started:
                 self._started = True
                 self._thread.start()
@@ -86,9 +85,9 @@ class Heartbeats:
                 due = [(key, found) for key, found in self._watched.items() if found.next_beat <= now]
                 if due:
                     for key, found in due:
-                        self._watched[key] = found._replace(next_beat=now + found.interval)
+                        self._watched[key] = found._replace(next_beat=now + found.interval_s)
                     return [(handle, found) for (_, handle), found in due]
-                nearest = min((found.next_beat for found in self._watched.values()), default=now + MAX_SLEEP)
+                nearest = min((found.next_beat for found in self._watched.values()), default=now + MAX_SLEEP_S)
                 self._sleeps_until = nearest
                 self._changed.wait(nearest - now)
         return None
@@ -104,4 +103,4 @@ class Heartbeats:
             with self._changed:
                 known = self._watched.pop((watched.queue, handle), None) is not None
             if known:  # else the job ended meanwhile, and its lease with it
-                watched.told(answer)
+                watched.on_stop(answer)

@@ -1,96 +1,216 @@
-"""`@everlog.job`: a function that does the jobs of a queue."""
+"""Jobs as the users of a queue see them: one to put, what became of it, a job from outside, under a lease, or dead.
+
+`packing` turns a job to put into the packet that is sent: keys, data and dates are all checked before.
+"""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Iterable
-from datetime import timedelta
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everlog.config.queue_options import check_name
 from everlog.core.duration import Duration, milliseconds
-from everlog.errors import InvalidInput
-from everlog.queues.cron import Schedule, parse_every
-from everlog.queues.jobs import Job
+from everlog.errors import InvalidInput, InvalidKey
+from everlog.queues.columns import encode_columns_key
+from everlog.queues.declaration import Declaration
+from everlog.queues.keys import JobKey, decode_key, encode_key, hash_key
+from everlog.queues.operations import BeatAnswer, Handle, JobLease, Result
+from everlog.queues.payload import decode_data, encode_data
+from everlog.queues.priority import DEFAULT_PRIORITY, check_priority
+from everlog.queues.rows import Attempt, JobRow, Packet
 
-JobHandler = Callable[[Job], Awaitable[object] | object]
+if TYPE_CHECKING:
+    from everlog.queues.queue import Queue
 
-
-class Retry(Exception):
-    """Raised by a handler: try this job again, after a while of its own."""
-
-    def __init__(self, reason: str = "again", *, delay: Duration | timedelta | None = None) -> None:
-        super().__init__(reason)
-        self.delay_ms = None if delay is None else milliseconds(delay)
-
-
-class GiveUp(Exception):
-    """Raised by a handler: this job can never succeed, make it a dead letter."""
+When = datetime | timedelta
 
 
-class JobFunction:
-    """A handler and its queue. Called, it is the plain function."""
+class NewJob(NamedTuple):
+    """A job to put. `at` or `delay`: not before then. `expires`: not after then (a moment, or how long from now)."""
 
-    def __init__(self, queue: str, handler: JobHandler, *, lease_ms: int | None, schedule: Schedule | None) -> None:
-        self.queue = check_name(queue)
-        self.handler = handler
-        self.lease_ms = lease_ms
-        self.schedule = schedule
-        self.is_async = inspect.iscoroutinefunction(handler)
-        self.__doc__ = handler.__doc__
-        self.__name__ = getattr(handler, "__name__", queue)
+    key: JobKey | Mapping[str, Any]
+    data: Any = None
+    priority: int = DEFAULT_PRIORITY
+    at: When | None = None
+    delay: Duration | timedelta | None = None
+    expires: When | Duration | None = None
 
-    def __call__(self, job: Job) -> Awaitable[object] | object:
-        return self.handler(job)
+
+class Receipt(NamedTuple):
+    """What became of a put: CREATED, MERGED, SUCCESSOR, …; `entry` names the job that holds it now."""
+
+    result: Result
+    entry: int
+
+
+class JobInfo:
+    """A job as it is seen from outside."""
+
+    def __init__(self, row: JobRow, declaration: Declaration) -> None:
+        self.row = row
+        self._declaration = declaration
+
+    @property
+    def entry(self) -> int:
+        return self.row.entry
+
+    @property
+    def key(self) -> JobKey:
+        return decode_key(self.row.key)
+
+    @property
+    def data(self) -> Any:
+        return decode_data(self.row.image.data, self._declaration, self.row.image.schema)
+
+    @property
+    def priority(self) -> int:
+        return self.row.image.priority
+
+    @property
+    def due(self) -> datetime:
+        """When it may start."""
+        return moment(self.row.image.process_ms)
+
+    @property
+    def expires(self) -> datetime | None:
+        seconds = self.row.image.expires_s
+        return moment(seconds * 1000) if seconds else None
+
+    @property
+    def running(self) -> bool:
+        return self.row.status == "P"
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """The last runs that did not end in done."""
+        return self.row.attempts
+
+    @property
+    def schema(self) -> int:
+        """The version of the columns that the data were written with."""
+        return self.row.image.schema
+
+
+class Job(JobInfo):
+    """A job that this worker has, until its lease ends. (entry, token) never repeats: fence your own writes with it."""
+
+    def __init__(self, queue: Queue, lease: JobLease, declaration: Declaration) -> None:
+        super().__init__(lease.row, declaration)
+        self.queue = queue
+        self.handle = Handle(lease.row.entry, lease.row.token)
+        self.deadline_ms = lease.deadline_ms
+        self.stopping = False
 
     def __repr__(self) -> str:
-        return f"<job {self.__name__} of the queue {self.queue}>"
+        return f"Job({self.queue.name}, {self.key!r}, attempt {self.attempt})"
+
+    @property
+    def token(self) -> int:
+        return self.row.token
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run since the last merge."""
+        return self.row.timeouts + 1
+
+    async def done(self) -> None:
+        await self.queue.done(self)
+
+    async def fail(self, reason: str | None = None, *, delay: Duration | timedelta | None = None) -> None:
+        await self.queue.fail(self, reason, delay=delay)
+
+    async def release(self) -> None:
+        await self.queue.release(self)
+
+    async def heartbeat(self) -> BeatAnswer:
+        return await self.queue.heartbeat(self)
 
 
-def job(
-    queue: str,
-    *,
-    timeout: Duration | timedelta | None = None,
-    every: Duration | timedelta | None = None,
-    cron: str | None = None,
-) -> Callable[[JobHandler], JobFunction]:
-    """Say that a function does the jobs of a queue; `everlog work module` then runs it.
+class DeadJob(NamedTuple):
+    """A job that will not run again by itself; `revive(entry)` puts it back."""
 
-    `timeout`: how long a job is leased at a time; heartbeats extend it while the function runs. `every` or `cron`: a
-    job with the function's name as key is put by itself, again and again. Plain functions run in threads.
-
-    >>> @job("emails", timeout="10m")
-    ... async def send(job): ...
-    """
-    lease_ms = None if timeout is None else milliseconds(timeout)
-    if lease_ms == 0:
-        raise InvalidInput("timeout: a lease lasts at least a millisecond")
-    if every is not None and cron is not None:
-        raise InvalidInput("give `every` or `cron`, not both")
-    schedule = parse_every(every) if every is not None else Schedule.parse(cron) if cron is not None else None
-
-    def decorate(handler: JobHandler) -> JobFunction:
-        return JobFunction(queue, handler, lease_ms=lease_ms, schedule=schedule)
-
-    return decorate
+    entry: int
+    key: JobKey
+    data: Any
+    cause: str
+    reason: str | None
+    time: datetime
+    attempts: tuple[Attempt, ...]
 
 
-def find_jobs(found: Any) -> list[JobFunction]:
-    """The job functions that something stands for: one, several, or all of a module."""
-    if isinstance(found, JobFunction):
-        jobs = [found]
-    elif isinstance(found, ModuleType):
-        jobs = [value for value in vars(found).values() if isinstance(value, JobFunction)]
-    elif isinstance(found, Iterable):
-        jobs = list(found)
-    else:
-        jobs = []
-    if not jobs or not all(isinstance(one, JobFunction) for one in jobs):
-        raise InvalidInput(f"{found!r} holds no function with @everlog.job, and is no list of such functions")
-    unique = list(dict.fromkeys(jobs))
-    queues = [one.queue for one in unique]
-    twice = sorted({name for name in queues if queues.count(name) > 1})
-    if twice:
-        raise InvalidInput(f"two functions do the jobs of the queue {twice[0]!r}: one worker runs one of them")
-    return unique
+def moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def make_key(declaration: Declaration, key: object) -> bytes:
+    """The canonical bytes of a key; a declared one is a value per column, or a dictionary of them."""
+    schema = declaration.schema
+    if schema is None:
+        return encode_key(key)
+    columns = schema.key_columns
+    if isinstance(key, Mapping):
+        return encode_columns_key(columns, key)
+    values = key if isinstance(key, tuple) else (key,)
+    if len(values) != len(columns):
+        raise InvalidInput(f"the key of {declaration.name} has {len(columns)} columns, not {len(values)}")
+    return encode_columns_key(columns, dict(zip((column.name for column in columns), values, strict=True)))
+
+
+def parse_key(declaration: Declaration | None, text: str) -> JobKey:
+    """A key as a user types it: text, or for declared columns one value for each, separated by commas."""
+    schema = None if declaration is None else declaration.schema
+    if schema is None:
+        return text
+    columns = schema.key_columns
+    parts = text.split(",") if len(columns) > 1 else [text]
+    if len(parts) != len(columns):
+        raise InvalidKey(f"the key is {','.join(column.name for column in columns)}, not {text!r}")
+    values: list[str | int | bytes] = []
+    for column, part in zip(columns, parts, strict=True):
+        try:
+            whole = column.width is not None
+            values.append(int(part) if whole else part if column.type == "string" else part.encode())
+        except ValueError as error:
+            raise InvalidKey(f"the key column {column.name} is {column.type}: {part!r} is not") from error
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def packing(job: NewJob, now: int) -> Callable[[Declaration], Packet]:
+    """What makes the packet that a put sends. All that needs no declaration is checked already."""
+    priority = check_priority(job.priority)
+    process_ms, expires_s = process_ms_of(job.at, job.delay, now), expires_s_of(job.expires, now)
+
+    def pack(declaration: Declaration) -> Packet:
+        key = make_key(declaration, job.key)
+        data = encode_data(job.data, declaration)
+        return Packet(key, hash_key(key), data, priority, now, process_ms, expires_s, declaration.version)
+
+    return pack
+
+
+def process_ms_of(at: When | None, delay: Duration | timedelta | None, now: int) -> int | None:
+    """When a job may start; None: at once."""
+    if at is not None and delay is not None:
+        raise InvalidInput("give `at` or `delay`, not both")
+    if delay is not None:
+        return now + milliseconds(delay)
+    return None if at is None else _absolute_ms("at", at, now)
+
+
+def expires_s_of(expires: When | Duration | None, now: int) -> int:
+    """The last second of its life, rounded up: a job must not expire earlier than it was told."""
+    if expires is None:
+        return 0
+    if isinstance(expires, str | int | float):
+        expires = timedelta(milliseconds=milliseconds(expires))
+    return -(-_absolute_ms("expires", expires, now) // 1000)
+
+
+def _absolute_ms(name: str, when: object, now: int) -> int:
+    if isinstance(when, timedelta):
+        return now + round(when.total_seconds() * 1000)
+    if not isinstance(when, datetime):
+        raise InvalidInput(f"{name} is a datetime or a timedelta, not {when!r}")
+    if when.tzinfo is None:
+        raise InvalidInput(f"{name}={when} has no time zone: write datetime(…, tzinfo=UTC)")
+    return round(when.timestamp() * 1000)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import struct
 
+from mmh3 import mmh3_x64_128_digest
+
 from everlog.errors import InvalidKey
-from everlog.queues.murmur import murmur128
 
 MAX_KEY_BYTES = 4096
+SEED = 0x6BC4A931
 KeyValue = str | bytes | int
 JobKey = KeyValue | tuple[KeyValue, ...]
 
@@ -84,6 +86,10 @@ def decode_key(encoded: bytes) -> JobKey:
     return values[0] if len(values) == 1 else values
 
 
-def hash_key(encoded: bytes) -> bytes:
-    """The sixteen bytes by which a key is found, and which decide among equals."""
-    return murmur128(encoded)
+def hash_key(encoded: bytes, seed: int = SEED) -> bytes:
+    """The sixteen bytes by which a key is found, and which decide among equals: MurmurHash3, x64, 128 bits.
+
+    >>> hash_key(b"hello", 0).hex()
+    '029bbd41b3a7d8cb191dae486a901e5b'
+    """
+    return mmh3_x64_128_digest(encoded, seed)

@@ -1,8 +1,8 @@
-"""Who waits for work, and whom to wake: a pure value that is told how much there is to do.
+"""Which listeners wait for work, and which to wake: a pure value that is told how much there is to do.
 
-A wake-up is a hint, not a grant. As many listeners are woken as there are due jobs that nobody was woken for yet, in
-turn, so that one job does not start a herd. Who was woken counts until he claims or listens again; one that does
-neither within `grace` is forgotten, so that a dead listener holds up nothing.
+A wake-up is a hint, not a grant. As many listeners are woken as there are due jobs that none was woken for, in turn,
+so that one job does not start a herd. A listener that was woken counts until it claims or listens again; one that does
+neither within `grace_ms` is forgotten, so that a dead listener holds up nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MARK = "\0"
 
 
 def listener_name(owner: str, unique: str) -> str:
-    """A listener of its own for somebody who may wait several times at once; a claim of `owner` counts for all."""
+    """A listener for each of several waits of one owner at once; a claim of `owner` counts for all of them."""
     return f"{owner}{_MARK}{unique}"
 
 
@@ -41,13 +41,13 @@ class Listeners:
         self._woken.pop(name, None)
 
     def claimed(self, name: str) -> None:
-        """It has looked; what it was woken for is taken, or somebody else's."""
+        """It has looked; what it was woken for is taken, by itself or by another."""
         for woken in [woken for woken in self._woken if woken.partition(_MARK)[0] == name]:
             del self._woken[woken]
 
     @property
     def pending(self) -> bool:
-        """Whether somebody was woken and not heard of since, while others wait."""
+        """Whether a listener was woken and not heard of since, while others wait."""
         return bool(self._woken and self._idle)
 
     def wanted(self, now: int) -> int:
@@ -56,7 +56,7 @@ class Listeners:
         return len(self._idle) + len(self._woken)
 
     def wake(self, due: int, now: int) -> list[str]:
-        """Whom to wake, given so many jobs that could be claimed now."""
+        """Which listeners to wake, if `due` jobs could be claimed now."""
         self._forget(now)
         count = min(due - len(self._woken), len(self._idle))
         names = [self._idle.popitem(last=False)[0] for _ in range(max(0, count))]

@@ -1,4 +1,4 @@
-"""A table in memory: a map of rows, and heaps for the orders in which they are looked for.
+"""Queues in memory. A table is a map of rows, and heaps for the orders in which they are looked for.
 
 A heap entry carries the version of the row that it was made for; a row that changed since leaves a stale entry
 behind, which is dropped when it comes up. A heap with more than twice as many entries as there are rows is built anew.
@@ -7,15 +7,21 @@ behind, which is dropped when it comes up. A heap with more than twice as many e
 from __future__ import annotations
 
 import heapq
+import threading
 from bisect import bisect_right, insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from everlog.queues.operations import JobPlace
+from everlog.errors import QueueNotFound
+from everlog.queues.declaration import Declaration
+from everlog.queues.engine import SWEEP, Engine
+from everlog.queues.operations import READS, JobPlace, Operation, QueueAnswer
+from everlog.queues.port import QueueStore
 from everlog.queues.rows import PROCESSING, WAITING, DeadLetter, Flag, JobRow
 from everlog.queues.rules import is_expired
 from everlog.queues.table import QueueTable, TableCounts, Times
+from everlog.runtime.clock import Clock
 
 MIN_HEAP = 1000
 
@@ -53,7 +59,7 @@ class _Heap:
 class MemoryTable(QueueTable):
     """The rows of one queue in this process.
 
-    `changed` and what follows it collect what was written, for whoever makes it durable; `forget_changes` empties them.
+    `changed` and what follows it collect what was written, for a durable store; `forget_changes` empties them.
     """
 
     def __init__(self) -> None:
@@ -167,9 +173,9 @@ class MemoryTable(QueueTable):
     def expired(self, now: int, limit: int) -> list[JobRow]:
         return self._up_to(self._expiring, (now - 1) // 1000, limit)
 
-    def _up_to(self, heap: _Heap, most: int, limit: int) -> list[JobRow]:
+    def _up_to(self, heap: _Heap, last: int, limit: int) -> list[JobRow]:
         taken: list[tuple[Any, ...]] = []
-        while len(taken) < limit and (found := heap.first()) is not None and found[0] <= most:
+        while len(taken) < limit and (found := heap.first()) is not None and found[0] <= last:
             heap.pop()
             taken.append(found)
         for found in taken:
@@ -266,3 +272,69 @@ class MemoryTable(QueueTable):
     def pause(self, paused: bool) -> None:
         self.meta_changed = self.meta_changed or paused != self._paused
         self._paused = paused
+
+
+class MemoryQueueStore(QueueStore):
+    """Queues in this process only: for tests, and for work that may be lost with the process."""
+
+    def __init__(self, clock: Clock | None = None, *, sweep: int = SWEEP) -> None:
+        super().__init__(clock)
+        self._shared = _Shared(sweep)
+
+    async def declare(self, wanted: Declaration) -> Declaration:
+        with self._shared.lock:
+            engine = self._shared.engines.get(wanted.name)
+            before = self._shared.declarations.get(wanted.name)
+            now = wanted if before is None else before.evolve(wanted, empty=engine is None or not _rows(engine))
+            self._shared.declarations[wanted.name] = now
+            if engine is None:
+                engine = Engine(MemoryTable(), now.options.settings, sweep=self._shared.sweep)
+                self._shared.engines[wanted.name] = engine
+            engine.settings = now.options.settings
+            return now
+
+    async def declared(self, name: str) -> Declaration | None:
+        return self._shared.declarations.get(name)
+
+    async def names(self) -> list[str]:
+        return sorted(self._shared.declarations)
+
+    async def execute(self, name: str, operation: Operation) -> QueueAnswer:
+        with self._shared.lock:
+            engine = self._shared.engines.get(name)
+            if engine is None:
+                raise QueueNotFound(name, sorted(self._shared.engines))
+            answer = engine.apply(operation, self.clock.now_ms())
+            _table(engine).forget_changes()
+            raised, engine.raised = engine.raised, []
+        self.announce(name, raised)
+        if not isinstance(operation, READS):
+            self.wake(name, operation)
+        return answer
+
+    def sibling(self) -> MemoryQueueStore:
+        twin = MemoryQueueStore(self.clock)
+        twin._shared = self._shared
+        return twin
+
+    def counted(self, name: str) -> Counter[str]:
+        return Counter(self._shared.engines[name].counted)
+
+
+class _Shared:
+    """What siblings share."""
+
+    def __init__(self, sweep: int) -> None:
+        self.lock = threading.Lock()
+        self.sweep = sweep
+        self.engines: dict[str, Engine] = {}
+        self.declarations: dict[str, Declaration] = {}
+
+
+def _table(engine: Engine) -> MemoryTable:
+    assert isinstance(engine.table, MemoryTable)
+    return engine.table
+
+
+def _rows(engine: Engine) -> dict[int, Any]:
+    return _table(engine).rows

@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
+import sqlite3
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from everlog.errors import EverlogError, QueueNotFound
+from everlog.errors import EverlogError, NotTransactional
 from everlog.queues.declaration import Declaration
-from everlog.queues.engine import Engine
 from everlog.queues.listeners import GRACE_MS, Listeners
-from everlog.queues.memory import MemoryTable
-from everlog.queues.operations import READS, AskDue, Claim, DueAnswer, Operation, Put, PutAnswer, QueueAnswer
+from everlog.queues.operations import AskDue, Claim, DueAnswer, Operation, Put, PutAnswer, QueueAnswer
 from everlog.queues.rows import Flag, Packet
 from everlog.queues.webhook import Webhook
 from everlog.runtime.clock import Clock, SystemClock
 
 logger = logging.getLogger("everlog.queues")
 
-POLL_SECONDS = 5.0
+POLL_S = 5.0
 # How often an idle process looks for what other processes have done.
-LOOK_SECONDS = 0.01
+LOOK_S = 0.01
 PUT_AT_ONCE = 1_000
 
 
 class QueueStore(ABC):
     """Keeps queues. `execute` answers when what it did is durable."""
 
-    look_seconds: float | None = None
+    look_s: float | None = None
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self.configured: set[str] = set()
-        self._bells: dict[str, Bell] = {}
+        self._wakers: dict[str, Waker] = {}
         self.webhook: Webhook | None = None
 
     @abstractmethod
@@ -65,6 +63,10 @@ class QueueStore(ABC):
                 raise failed[0]
         return answers
 
+    def put_in(self, connection: sqlite3.Connection, name: str, packet: Callable[[Declaration], Packet]) -> PutAnswer:
+        """Put a job inside a transaction of the caller's: it is there if and only if that transaction commits."""
+        raise NotTransactional("only queues in SQLite files take jobs inside a transaction of yours")
+
     @abstractmethod
     def sibling(self) -> QueueStore:
         """The same store for another thread and its event loop; to be closed too."""
@@ -82,40 +84,40 @@ class QueueStore(ABC):
         return None
 
     async def wait(self, name: str, listener: str, seconds: float) -> bool:
-        """Wait until there may be work: True for a wake-up, False after so many seconds."""
-        return await self.bell(name).wait(listener, seconds)
+        """Wait until there may be work: True for a wake-up, False after `seconds`."""
+        return await self.waker(name).wait(listener, seconds)
 
-    def bell(self, name: str) -> Bell:
-        found = self._bells.get(name)
+    def waker(self, name: str) -> Waker:
+        found = self._wakers.get(name)
         if found is None:
-            found = self._bells[name] = Bell(self, name)
+            found = self._wakers[name] = Waker(self, name)
         return found
 
-    def ring(self, name: str, operation: Operation | None = None) -> None:
+    def wake(self, name: str, operation: Operation | None = None) -> None:
         """Something was written: listeners may have to be woken."""
-        found = self._bells.get(name)
+        found = self._wakers.get(name)
         if found is not None:
             if isinstance(operation, Claim):
                 found.listeners.claimed(operation.owner)
-            found.ring()
+            found.wake()
 
     def announce(self, name: str, raised: Sequence[Flag]) -> None:
-        """Flags that were not open before: a line in the log, and a word to who is to be told. From any thread."""
+        """Flags that were not open before: a line in the log, and a call of the webhook. From any thread."""
         for flag in raised:
             logger.warning("the queue %s raises the flag %s: see 'everlog queue flags %s'", name, flag.reason, name)
             if self.webhook is not None:
                 self.webhook.tell(name, flag)
 
     async def close(self) -> None:
-        for found in self._bells.values():
+        for found in self._wakers.values():
             found.close()
-        self._bells.clear()
+        self._wakers.clear()
         webhook, self.webhook = self.webhook, None
         if webhook is not None:
             await asyncio.to_thread(webhook.close)
 
 
-class Bell:
+class Waker:
     """Wakes the listeners of one queue in this process: at once for what is due, by a timer for what will be."""
 
     def __init__(self, store: QueueStore, name: str) -> None:
@@ -123,11 +125,11 @@ class Bell:
         self._store = store
         self._name = name
         self._waiting: dict[str, asyncio.Future[bool]] = {}
-        self._rung = asyncio.Event()
+        self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def ring(self) -> None:
-        self._rung.set()
+    def wake(self) -> None:
+        self._changed.set()
 
     def close(self) -> None:
         if self._task is not None:
@@ -139,9 +141,9 @@ class Bell:
         assert listener not in self._waiting, f"{listener} waits already"
         self._waiting[listener] = future
         self.listeners.listen(listener)
-        self.ring()
+        self.wake()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._watch(), name=f"everlog-bell-{self._name}")
+            self._task = asyncio.create_task(self._watch(), name=f"everlog-waker-{self._name}")
         try:
             async with asyncio.timeout(seconds):
                 return await future
@@ -153,18 +155,18 @@ class Bell:
                 self.listeners.leave(listener)
 
     async def _watch(self) -> None:
-        """Runs while anybody waits."""
+        """Runs while a listener waits."""
         while self._waiting:
-            self._rung.clear()
+            self._changed.clear()
             seen = self._store.changes(self._name)
             next_ms = await self._look()
-            while not self._rung.is_set() and self._waiting:
+            while not self._changed.is_set() and self._waiting:
                 seconds = self._pause(next_ms)
                 if seconds <= 0:
                     break
                 try:
                     async with asyncio.timeout(seconds):
-                        await self._rung.wait()
+                        await self._changed.wait()
                 except TimeoutError:
                     if self.listeners.pending or self._store.changes(self._name) != seen:
                         break
@@ -176,7 +178,7 @@ class Bell:
         except EverlogError as error:
             if not error.retriable:
                 raise
-            logger.info("%s: nobody knows now what is due: %s", self._name, error)
+            logger.info("%s: what is due is not known now: %s", self._name, error)
             return None
         assert isinstance(answer, DueAnswer)
         for name in self.listeners.wake(answer.due, now):
@@ -186,76 +188,10 @@ class Bell:
         return answer.next_ms
 
     def _pause(self, next_ms: int | None) -> float:
-        longest = self._store.look_seconds or POLL_SECONDS
+        longest = self._store.look_s or POLL_S
         if self.listeners.pending:  # one that never claims must not keep others waiting
             longest = min(longest, GRACE_MS / 1000)
         if next_ms is None:
             return longest
         # A timer may fire a little early; then one more short wait follows, never a loop without one.
         return min(longest, (next_ms - self._store.clock.now_ms()) / 1000)
-
-
-class MemoryStore(QueueStore):
-    """Queues in this process only: for tests, and for work that may be lost with the process."""
-
-    def __init__(self, clock: Clock | None = None, *, sweep: int = 500) -> None:
-        super().__init__(clock)
-        self._shared = _Shared(sweep)
-
-    async def declare(self, wanted: Declaration) -> Declaration:
-        with self._shared.lock:
-            engine = self._shared.engines.get(wanted.name)
-            before = self._shared.declarations.get(wanted.name)
-            now = wanted if before is None else before.evolve(wanted, empty=engine is None or not _rows(engine))
-            self._shared.declarations[wanted.name] = now
-            if engine is None:
-                engine = Engine(MemoryTable(), now.options.settings, sweep=self._shared.sweep)
-                self._shared.engines[wanted.name] = engine
-            engine.settings = now.options.settings
-            return now
-
-    async def declared(self, name: str) -> Declaration | None:
-        return self._shared.declarations.get(name)
-
-    async def names(self) -> list[str]:
-        return sorted(self._shared.declarations)
-
-    async def execute(self, name: str, operation: Operation) -> QueueAnswer:
-        with self._shared.lock:
-            engine = self._shared.engines.get(name)
-            if engine is None:
-                raise QueueNotFound(name, sorted(self._shared.engines))
-            answer = engine.apply(operation, self.clock.now_ms())
-            _table(engine).forget_changes()
-            raised, engine.raised = engine.raised, []
-        self.announce(name, raised)
-        if not isinstance(operation, READS):
-            self.ring(name, operation)
-        return answer
-
-    def sibling(self) -> MemoryStore:
-        twin = MemoryStore(self.clock)
-        twin._shared = self._shared
-        return twin
-
-    def counted(self, name: str) -> Counter[str]:
-        return Counter(self._shared.engines[name].counted)
-
-
-class _Shared:
-    """What siblings share."""
-
-    def __init__(self, sweep: int) -> None:
-        self.lock = threading.Lock()
-        self.sweep = sweep
-        self.engines: dict[str, Engine] = {}
-        self.declarations: dict[str, Declaration] = {}
-
-
-def _table(engine: Engine) -> MemoryTable:
-    assert isinstance(engine.table, MemoryTable)
-    return engine.table
-
-
-def _rows(engine: Engine) -> dict[int, Any]:
-    return _table(engine).rows

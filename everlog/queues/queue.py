@@ -16,11 +16,10 @@ from typing import Any, cast
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions, check_name, make_options
 from everlog.core.duration import Duration, milliseconds
-from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, NotTransactional, QueueNotFound
+from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, QueueNotFound
 from everlog.queues.declaration import ColumnSchema, Declaration
-from everlog.queues.jobs import DeadJob, Job, JobInfo, Receipt, moment
+from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt, When, make_key, moment, packing
 from everlog.queues.keys import JobKey, decode_key, hash_key
-from everlog.queues.new_job import NewJob, When, make_key, packing
 from everlog.queues.operations import (
     AckFlag,
     AskStats,
@@ -78,7 +77,7 @@ class Queue:
     async def ensure(self) -> Declaration:
         """The queue's declaration; the queue is made if it is not there.
 
-        What the configuration says is compared once per process: what somebody declares later stays.
+        What the configuration says is compared once per process: what is declared later stays.
         """
         found = await self.store.declared(self.name)
         new = self._options is not None and self.name not in self.store.configured
@@ -141,11 +140,8 @@ class Queue:
 
         The queue must have been declared with `bucket="none"` and `file=` the file of this connection.
         """
-        put_in = getattr(self.store, "put_in", None)
-        if put_in is None:
-            raise NotTransactional("only queues in SQLite files take jobs inside a transaction of yours")
         pack = packing(NewJob(key, data, priority, at, delay, expires), self.store.clock.now_ms())
-        return self._receipt(put_in(connection, self.name, pack))
+        return self._receipt(self.store.put_in(connection, self.name, pack))
 
     def _receipt(self, answer: PutAnswer) -> Receipt:
         if answer.result == "REJECTED":
@@ -295,7 +291,7 @@ class Queue:
         return cast(bool, await self._do(AckFlag(reason)))
 
     async def wait(self, seconds: float, *, listener: str = "client") -> bool:
-        """Wait until there may be work; False after so many seconds."""
+        """Wait until there may be work; False after `seconds`."""
         await self.declaration()
         return await self.store.wait(self.name, listener, seconds)
 

@@ -23,6 +23,7 @@ from everlog.queues.rows import (
     JobRow,
     Packet,
 )
+from everlog.runtime.retry import pause_after
 
 MAX_COUNTER = 255
 
@@ -46,13 +47,13 @@ def is_expired(image: Image, now: int) -> bool:
 
 
 def is_overdue(row: JobRow, now: int) -> bool:
-    """Whether the lease is over: strictly after its last moment. Everybody must treat such a row as waiting."""
+    """Whether the lease is over: strictly after its last moment. Such a row counts as waiting for all operations."""
     return row.status == PROCESSING and now > row.deadline_ms
 
 
 def arrive(packet: Packet, now: int, settings: QueueSettings) -> tuple[Image, bool]:
     """The image that a packet brings, and whether its sender's clock is too far ahead to be believed."""
-    skewed = packet.inserted_ms > now + settings.clock_tolerance
+    skewed = packet.inserted_ms > now + settings.clock_tolerance_ms
     inserted = now if skewed else packet.inserted_ms
     process = inserted if packet.process_ms is None else max(packet.process_ms, inserted)
     image = Image(
@@ -68,8 +69,8 @@ def arrive(packet: Packet, now: int, settings: QueueSettings) -> tuple[Image, bo
 
 
 def capped(process_ms: int, inserted_ms: int, settings: QueueSettings) -> int:
-    """The Process Date is never later than the Insertion Date + max_wait, so that no burst delays a job for ever."""
-    return min(process_ms, inserted_ms + settings.max_wait) if settings.max_wait else process_ms
+    """The Process Date is never later than the Insertion Date + max_wait, so that no burst delays a job forever."""
+    return min(process_ms, inserted_ms + settings.max_wait_ms) if settings.max_wait_ms else process_ms
 
 
 def merge(held: Image, incoming: Image, settings: QueueSettings) -> Image:
@@ -119,7 +120,7 @@ def claim(row: JobRow, owner: str, now: int, lease_ms: int) -> JobRow:
 
 
 def beat(row: JobRow, now: int) -> JobRow:
-    """The lease begins anew; late is welcome as long as nobody else has the row."""
+    """The lease begins anew; a late beat counts as long as no other worker has the row."""
     return replace(row, start_ms=now)
 
 
@@ -167,7 +168,7 @@ def end_attempt(
 
 
 def release(row: JobRow, now: int, settings: QueueSettings) -> RowChange:
-    """A worker that shuts down gives the row back; that is nobody's failure."""
+    """A worker that shuts down gives the row back; that does not count as a failure."""
     gone = _ended_for_good(row, now)
     if gone is not None:
         return gone
@@ -204,17 +205,15 @@ def bury(row: JobRow, now: int, cause: Cause, reason: str | None) -> DeadLetter:
 
 
 def backoff(counter: int, settings: QueueSettings) -> int:
-    """How long to wait after so many failures: twice as long each time."""
-    if not settings.retry_backoff:
-        return 0
-    return min(settings.max_retry_backoff, settings.retry_backoff << min(counter - 1, 40))
+    """How many milliseconds to wait after this many failures."""
+    return pause_after(counter, settings.retry_backoff_ms, settings.max_retry_backoff_ms)
 
 
 def effective_priority(image: Image, now: int, settings: QueueSettings) -> int:
     """With aging, a row that is past due for long counts as more urgent."""
-    if not settings.aging:
+    if not settings.aging_ms:
         return image.priority
-    return max(0, image.priority - max(0, now - image.process_ms) // settings.aging)
+    return max(0, image.priority - max(0, now - image.process_ms) // settings.aging_ms)
 
 
 def _ended_for_good(row: JobRow, now: int) -> RowChange | None:

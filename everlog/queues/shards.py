@@ -40,7 +40,7 @@ from everlog.queues.rows import DeadLetter, Flag, JobRow
 
 @dataclass(frozen=True, slots=True)
 class ShardPart:
-    """One shard of so many."""
+    """Shard `index` of `count`."""
 
     index: int = 0
     count: int = 1

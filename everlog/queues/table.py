@@ -68,12 +68,12 @@ class QueueTable(Protocol):
     def find_all(self, hashes: Sequence[bytes]) -> dict[bytes, Sequence[JobRow] | None] | None:
         """All rows with these hashes; None if this table has no quick way to tell.
 
-        Whoever asks may put a None in, for rows that are to be looked up again.
+        The caller may put a None in, for rows that are to be looked up again.
         """
         return None
 
     def priorities(self) -> Iterable[int]:
-        """The priorities of waiting rows, each once, ascending. Lazy: nobody need look beyond what is used."""
+        """The priorities of waiting rows, each once, ascending. Lazy: only as far as they are used."""
 
     def due(self, priority: int, now: int, limit: int) -> Sequence[JobRow]:
         """The first waiting rows of a priority with a Process Date up to now, not expired, in their order."""

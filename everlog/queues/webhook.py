@@ -1,4 +1,4 @@
-"""Flags told to somebody elsewhere: a POST of JSON to an address when a flag is raised. No answer is waited for."""
+"""Tells an address of new flags by a POST of JSON, and does not wait for an answer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from everlog.queues.rows import Flag
 logger = logging.getLogger("everlog.queues")
 
 MAX_WAITING = 100
-TIMEOUT = 5.0
-STOP_SECONDS = 10.0
+TIMEOUT_S = 5.0
+STOP_S = 10.0
 
 
 class WebhookBody(msgspec.Struct, rename="camel"):
@@ -32,7 +32,7 @@ class WebhookBody(msgspec.Struct, rename="camel"):
 
 
 class Webhook:
-    """Sends in a thread of its own, which a slow receiver holds up and nobody else; too many at once are dropped."""
+    """Sends in a thread of its own, so that a slow receiver holds up nothing else; too many at once are dropped."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -57,14 +57,14 @@ class Webhook:
             thread, self._thread = self._thread, None
         if thread is not None:
             self._waiting.put(None)
-            thread.join(STOP_SECONDS)
+            thread.join(STOP_S)
 
     def _run(self) -> None:
         while (body := self._waiting.get()) is not None:
             headers = {"Content-Type": "application/json"}
             request = urllib.request.Request(self._address, body, headers, method="POST")  # noqa: S310
             try:
-                with urllib.request.urlopen(request, timeout=TIMEOUT):  # noqa: S310  # the configuration checked it
+                with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310  # the configuration checked it
                     pass
             except (OSError, urllib.error.URLError) as error:
                 logger.warning("a flag was not told to %s: %s", self._address, error)

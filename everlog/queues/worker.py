@@ -1,7 +1,7 @@
-"""A worker: claims jobs, runs their functions, and says how it went.
+"""A worker: claims jobs, runs their functions, and reports how it went.
 
-A job is leased; a thread of its own keeps the lease while the function runs. Whoever loses a lease is cancelled, for
-somebody else has the job then. A worker that stops lets its jobs finish for a while, then gives the rest back.
+A job is leased; a thread of its own keeps the lease while the function runs. A job that loses its lease is cancelled,
+for another worker has it then. A worker that stops lets its jobs finish for a while, then gives the rest back.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Literal
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import EverlogError, InvalidInput, LeaseLost
 from everlog.queues.heartbeat import Heartbeats
-from everlog.queues.job import GiveUp, JobFunction, Retry, find_jobs
-from everlog.queues.jobs import Job
+from everlog.queues.job import Job
+from everlog.queues.job_function import GiveUp, JobFunction, Retry, find_jobs
 from everlog.queues.operations import BeatAnswer, Handle
-from everlog.queues.port import POLL_SECONDS, QueueStore
+from everlog.queues.port import POLL_S, QueueStore
 from everlog.queues.queue import Queue
 
 log = logging.getLogger("everlog.queues")
 
-PASS_SECONDS = 60.0
-TEND_SECONDS = 60.0
-RETRY_SECONDS = 1.0
-SAY_ATTEMPTS = 5
-Why = Literal["lost", "cancel", "restart", "shutdown"]
-Say = Callable[[], Awaitable[None]]
+PASS_S = 60.0
+TEND_S = 60.0
+RETRY_S = 1.0
+MAX_REPORTS = 5
+StopCause = Literal["lost", "cancel", "restart", "shutdown"]
+EndReport = Callable[[], Awaitable[None]]
 
 
 class WorkerSlots:
@@ -75,8 +75,8 @@ class Worker:
         jobs: Sequence[JobFunction] | JobFunction,
         *,
         concurrency: int = 10,
-        poll: float = POLL_SECONDS,
-        grace: float = 30.0,
+        poll_s: float = POLL_S,
+        grace_s: float = 30.0,
         name: str | None = None,
         options: Mapping[str, QueueOptions] | None = None,
     ) -> None:
@@ -88,12 +88,12 @@ class Worker:
         self._options = options or {}
         self._jobs = find_jobs(jobs)
         self._concurrency = concurrency
-        self._poll = poll
-        self._grace = grace
-        self._heart = Heartbeats(store.sibling, store.clock)
+        self._poll_s = poll_s
+        self._grace_s = grace_s
+        self._heartbeats = Heartbeats(store.sibling, store.clock)
         self._threads = ThreadPoolExecutor(concurrency * len(self._jobs), thread_name_prefix="everlog-job")
         self._stopping = asyncio.Event()
-        self._running: dict[asyncio.Task[None], Why | None] = {}
+        self._running: dict[asyncio.Task[None], StopCause | None] = {}
 
     @property
     def running(self) -> int:
@@ -120,14 +120,14 @@ class Worker:
                 loop.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
             await self._end_jobs()
-            await asyncio.to_thread(self._heart.close)
+            await asyncio.to_thread(self._heartbeats.close)
             self._threads.shutdown()
 
     async def _end_jobs(self) -> None:
         """A while for what runs, then the rest is released: it waits again at once, uncounted."""
         if self._running:
-            log.info("%d jobs run still: they have %.0f s", len(self._running), self._grace)
-            await asyncio.wait(list(self._running), timeout=self._grace)
+            log.info("%d jobs run still: they have %.0f s", len(self._running), self._grace_s)
+            await asyncio.wait(list(self._running), timeout=self._grace_s)
         for task in self._running:
             self._cancel(task, "shutdown")
         if self._running:
@@ -137,18 +137,18 @@ class Worker:
         """Claim and start jobs of one queue. A pass ends when there is nothing, or after a minute."""
         room = WorkerSlots(self._concurrency)
         clock = self._store.clock
-        fast_only, pass_ends = False, clock.monotonic() + PASS_SECONDS
+        fast_only, pass_ends = False, clock.monotonic() + PASS_S
         while True:
             await room.wait()
             if clock.monotonic() >= pass_ends:
-                fast_only, pass_ends = False, clock.monotonic() + PASS_SECONDS
+                fast_only, pass_ends = False, clock.monotonic() + PASS_S
             try:
                 jobs = await queue.claim(
                     room.free, owner=self.name, lease=_seconds(function.lease_ms), fast_only=fast_only
                 )
             except EverlogError as error:
-                log.warning("%s: no claim: %s; next try in %.0f s", queue.name, error, RETRY_SECONDS)
-                await asyncio.sleep(RETRY_SECONDS)
+                log.warning("%s: no claim: %s; next try in %.0f s", queue.name, error, RETRY_S)
+                await asyncio.sleep(RETRY_S)
                 continue
             threshold = (await queue.declaration()).options.slow_threshold
             fast_only = fast_only or (threshold is not None and any(job.priority < threshold for job in jobs))
@@ -156,8 +156,8 @@ class Worker:
                 self._start(function, job, room)
             if not jobs:
                 fast_only = False
-                await self._store.wait(queue.name, self.name, self._poll)
-                pass_ends = clock.monotonic() + PASS_SECONDS
+                await self._store.wait(queue.name, self.name, self._poll_s)
+                pass_ends = clock.monotonic() + PASS_S
 
     def _start(self, function: JobFunction, job: Job, room: WorkerSlots) -> None:
         loop = asyncio.get_running_loop()
@@ -165,27 +165,27 @@ class Worker:
         self._running[task] = None
         room.take(job.handle)
 
-        def told(answer: BeatAnswer) -> None:
-            why: Why = answer.stop if answer.ack == "OK" and answer.stop is not None else "lost"
+        def stop_job(answer: BeatAnswer) -> None:
+            cause: StopCause = answer.stop if answer.ack == "OK" and answer.stop is not None else "lost"
             job.stopping = True  # plain functions look at it: a thread cannot be cancelled
-            loop.call_soon_threadsafe(self._cancel, task, why)
+            loop.call_soon_threadsafe(self._cancel, task, cause)
 
         def ended(_: asyncio.Task[None]) -> None:
-            self._heart.forget(job.queue.name, job.handle)
+            self._heartbeats.forget(job.queue.name, job.handle)
             del self._running[task]
             room.give(job.handle)
 
         task.add_done_callback(ended)
-        self._heart.watch(job.queue.name, job.handle, job.row.lease_ms, told)
+        self._heartbeats.watch(job.queue.name, job.handle, job.row.lease_ms, stop_job)
 
-    def _cancel(self, task: asyncio.Task[None], why: Why) -> None:
+    def _cancel(self, task: asyncio.Task[None], cause: StopCause) -> None:
         if task in self._running and self._running[task] is None:
-            self._running[task] = why
+            self._running[task] = cause
             task.cancel()
 
     async def _run_job(self, function: JobFunction, job: Job, room: WorkerSlots) -> None:
-        """Run the function once, and say how it went. Nothing that it raises ends the worker."""
-        say: Say
+        """Run the function once, and report how it went. Nothing that it raises ends the worker."""
+        report: EndReport
         try:
             if function.is_async:
                 await function(job)  # type: ignore[misc]
@@ -193,14 +193,14 @@ class Worker:
                 await self._in_thread(function, job)
             if function.schedule is not None:
                 await self._put_next(function, job.queue)
-            outcome, say = "done", lambda: job.queue.done(job)
+            outcome, report = "done", lambda: job.queue.done(job)
         except asyncio.CancelledError:
-            outcome, say = self._stopped(job)
+            outcome, report = self._stopped(job)
         except Exception as error:
-            outcome, say = self._failed(job, error)
+            outcome, report = self._failed(job, error)
         finally:
-            room.give(job.handle)  # before the end is said: that and the next claim then share a commit
-        await self._tell(job, outcome, say)
+            room.give(job.handle)  # before the end is reported: that and the next claim then share a commit
+        await self._report(job, outcome, report)
 
     async def _in_thread(self, function: JobFunction, job: Job) -> None:
         """A thread cannot be cancelled: it is told by `job.stopping`, and the job is its own until it ends."""
@@ -212,8 +212,8 @@ class Worker:
                 job.stopping = True
         future.result()
 
-    def _failed(self, job: Job, error: Exception) -> tuple[str, Say]:
-        if self._why() == "cancel":
+    def _failed(self, job: Job, error: Exception) -> tuple[str, EndReport]:
+        if self._stop_cause() == "cancel":
             return self._stopped(job)
         if isinstance(error, Retry):
             delay = None if error.delay_ms is None else error.delay_ms / 1000
@@ -223,37 +223,37 @@ class Worker:
         log.warning("%s: attempt %d of %r failed", job.queue.name, job.attempt, job.key, exc_info=error)
         return "failed", lambda: job.queue.fail(job, f"{type(error).__name__}: {error}")
 
-    def _stopped(self, job: Job) -> tuple[str, Say]:
-        """What to say about a job that was stopped. Of one that was lost, nothing would be heard."""
-        why = self._why()
-        if why == "lost":
+    def _stopped(self, job: Job) -> tuple[str, EndReport]:
+        """What to report about a job that was stopped. A report on one that was lost would be refused."""
+        cause = self._stop_cause()
+        if cause == "lost":
             return "lost", _nothing
-        if why == "cancel":
+        if cause == "cancel":
             return "cancelled", lambda: job.queue.fail(job, "cancelled", retry=False)
         return "released", lambda: job.queue.release(job)
 
-    def _why(self) -> Why | None:
+    def _stop_cause(self) -> StopCause | None:
         """Why the job of the running task was stopped, if it was."""
         task = asyncio.current_task()
         assert task is not None
         return self._running.get(task)
 
-    async def _tell(self, job: Job, outcome: str, say: Say) -> None:
-        """Say how it went; once more, if that may help. If nobody hears it, the lease ends and the job runs again."""
-        for attempt in range(1, SAY_ATTEMPTS + 1):
+    async def _report(self, job: Job, outcome: str, report: EndReport) -> None:
+        """Report how it went; again, if that may help. If that fails, the lease ends and the job runs again."""
+        for attempt in range(1, MAX_REPORTS + 1):
             try:
-                await say()
+                await report()
                 break
             except LeaseLost as error:
                 outcome = "lost"
                 log.warning("%s", error)
                 break
             except EverlogError as error:
-                log.warning("%s: the end of job %s was not heard: %s", job.queue.name, job.entry, error)
-                if not error.retriable or attempt == SAY_ATTEMPTS:
+                log.warning("%s: the end of job %s could not be reported: %s", job.queue.name, job.entry, error)
+                if not error.retriable or attempt == MAX_REPORTS:
                     outcome = "unsaid"
                     break
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(RETRY_S)
         self.counted[outcome] += 1
 
     async def _put_next(self, function: JobFunction, queue: Queue) -> None:
@@ -268,7 +268,7 @@ class Worker:
                 await self._store.tend(queue.name)
             except EverlogError as error:
                 log.warning("%s: upkeep failed: %s", queue.name, error)
-            await asyncio.sleep(TEND_SECONDS)
+            await asyncio.sleep(TEND_S)
 
 
 def _seconds(ms: int | None) -> float | None:
@@ -276,4 +276,4 @@ def _seconds(ms: int | None) -> float | None:
 
 
 async def _nothing() -> None:
-    """Nothing needs to be said."""
+    """Nothing needs to be reported."""

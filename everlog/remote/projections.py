@@ -38,11 +38,11 @@ class RemoteProjections(Projections):
         answer = await self._wire.send("GET", f"/projections/{segment(name)}/{segment(key)}")
         return _status(msgspec.json.decode(answer.content, type=InstanceBody))
 
-    async def pause(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
-        await self._command(name, key, "pause", {"wait": wait})
+    async def pause(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None:
+        await self._command(name, key, "pause", {"wait": wait_s})
 
-    async def resume(self, name: str, key: str | None = None, *, wait: float | None = None) -> None:
-        await self._command(name, key, "resume", {"wait": wait})
+    async def resume(self, name: str, key: str | None = None, *, wait_s: float | None = None) -> None:
+        await self._command(name, key, "resume", {"wait": wait_s})
 
     async def skip(self, name: str, key: str | None = None, *, offset: str | None = None) -> str:
         found = await self._command(name, key, "skip", {"offset": offset})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -12,12 +11,14 @@ from everlog.core.timeuuid import TimeUuid
 from everlog.core.values import Position
 from everlog.errors import EverlogError, Unreachable
 from everlog.remote.connection import Wire
+from everlog.runtime.retry import NO_JITTER, Backoff
 from everlog.tags.tag import BEGINNING, Tag, TaggedEvent
 from everlog.wire.events import TaggedBody, tagged_of
 
 PAGE = 500
-TRIES = 5
-FIRST_PAUSE_S = 0.1
+MAX_FAILURES = 5
+MIN_PAUSE_S = 0.1
+MAX_PAUSE_S = 10.0
 _decode_tagged = msgspec.json.Decoder(TaggedBody).decode
 
 
@@ -44,21 +45,22 @@ class RemoteTag(Tag):
         """A stream that is cut goes on behind the last frame; if nothing comes of that, the last error is raised."""
         params = _where(start, token)
         last: str | None = None
-        tries = 0
+        backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S, jitter=NO_JITTER)
         while True:
             try:
                 async with aclosing(self._wire.events(self._url, params, last=last)) as frames:
                     async for frame in frames:
-                        tries, last = 0 if frame.id != last else tries, frame.id
+                        if frame.id != last:
+                            backoff.reset()
+                            last = frame.id
                         if frame.event == "event":
                             yield [tagged_of(_decode_tagged(frame.data))]
             except EverlogError as error:
-                if tries == TRIES or not error.retriable:
+                if backoff.failures == MAX_FAILURES or not error.retriable:
                     raise
-            if tries == TRIES:
+            if backoff.failures == MAX_FAILURES:
                 raise Unreachable(f"the server ends every stream of {self._url} at once")
-            await asyncio.sleep(FIRST_PAUSE_S * 2**tries)
-            tries += 1
+            await backoff.sleep()
 
 
 def _where(start: TimeUuid, token: Position | None) -> dict[str, str | None]:

@@ -1,8 +1,9 @@
-"""Who takes which keys: instances share a projection's keys by leases. Pure: time is an argument.
+"""Leases by beat: who owns what, whether that owner lives, and fair shares of keys. Pure: time is an argument.
 
-An owner renews its lease by counting a beat up. Nobody compares clocks: a lease is stale for an observer who saw the
-same beat for the lease's whole length on its own clock. The owner gives up earlier, counting from before it asked
-for the renewal; so it never works on a key that another may have taken.
+An owner renews its lease by counting a beat up. No two clocks are compared: a lease is stale for an observer that saw
+the same beat for the lease's whole length on its own clock. The owner gives up earlier, counting from before it asked
+for the renewal; so it never works on a key that another may have taken. Projections, nodes of documents and owners of
+queues do it this way.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
+
+# Of the renewals within a lease, two may fail.
+BEATS_PER_LEASE = 3
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -24,10 +28,10 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class LeaseWatch:
-    """Remembers since when each lease and each instance has shown the same beat."""
+    """Remembers since when each owner has shown the same beat."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
         self._seen: dict[str, tuple[object, float]] = {}
 
     def look(self, name: str, beat: object, now: float) -> bool:
@@ -36,7 +40,7 @@ class LeaseWatch:
         if before is None or before[0] != beat:
             self._seen[name] = (beat, now)
             return True
-        return now - before[1] < self._seconds
+        return now - before[1] < self._lease_s
 
     def keep(self, names: Collection[str]) -> None:
         """Forget all others."""
@@ -53,8 +57,8 @@ class Shares(NamedTuple):
 def share(me: str, keys: Collection[str], owners: Mapping[str, str | None], alive: Collection[str]) -> Shares:
     """Fair shares: once all have done this, no living instance has more than one key more than another.
 
-    `owners`: who holds each key now, None where it is free or its lease is stale. The limits of all instances add up
-    to the number of keys, so an instance beyond its limit gives keys up only if somebody else has room for them.
+    `owners`: the holder of each key, None where it is free or its lease is stale. The limits of all instances add up
+    to the number of keys, so an instance beyond its limit gives keys up only if another one has room for them.
     """
     living = sorted({*alive, me})
     held: dict[str, list[str]] = {name: [] for name in living}
@@ -66,7 +70,7 @@ def share(me: str, keys: Collection[str], owners: Mapping[str, str | None], aliv
         else:
             free.append(key)
     least, more = divmod(len(keys), len(living))
-    # Who has most already may keep one key more than the others: no key moves without need.
+    # Instances that have most may keep one key more than the others: no key moves without need.
     order = sorted(living, key=lambda name: (-len(held[name]), name))
     limits = {name: least + (place < more) for place, name in enumerate(order)}
     room = limits[me] - len(held[me])

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from everlog.config import TagsConfig
 from everlog.errors import EverlogError
+from everlog.runtime.retry import pause_after
 
 log = logging.getLogger("everlog.tags")
 
@@ -30,12 +31,12 @@ class Patience:
 
     async def __call__(self, work: Callable[[], Awaitable[T]]) -> T:
         config = self._config
-        for attempt in range(config.retries):
+        for failures in range(1, config.retries + 1):
             try:
                 return await work()
             except EverlogError as error:
                 if not error.retriable:
                     raise
                 log.warning("a read by tag failed and is tried again: %s", error)
-                await self._sleep(min(config.min_retry_s * 2 ** min(attempt, 30), config.max_retry_s))
+                await self._sleep(pause_after(failures, config.min_retry_s, config.max_retry_s))
         return await work()

@@ -15,14 +15,14 @@ from copy import copy
 from typing import Any
 
 from everlog.journal.parts import Parts
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.memory import MemoryOffsets
 from everlog.projections.observers import Observer
 from everlog.projections.offsets import Offset
 from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
-from everlog.projections.provider import ReadOffset
+from everlog.projections.projection_id import ProjectionId
+from everlog.projections.provider_source import ReadOffset
 from everlog.projections.runner import Runner
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.strategies import AtLeastOnce
@@ -79,7 +79,7 @@ async def _each(envelopes: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[
 def testable(projection: Projection, **changes: Any) -> Projection:
     """The projection without restarts, and with whatever else a test wants different."""
     found = copy(projection)
-    found.restart = Restart(first=0.0, most=0.0, max_restarts=0)
+    found.restart = Restart(min_s=0.0, max_s=0.0, max_restarts=0)
     for name, value in changes.items():
         setattr(found, name, value)
     return found
@@ -99,7 +99,7 @@ async def run_projection(
     store: OffsetStore | None = None,
     parts: Parts | None = None,
 ) -> None:
-    """Run until the assertion passes, at most so long; always stop. A failure of the stream is raised.
+    """Run until the assertion passes, at most this long; always stop. A failure of the stream is raised.
 
     The assertion raises or returns False while it does not hold; it may be async.
     """
@@ -107,7 +107,7 @@ async def run_projection(
     watched = testable(projection, observers=(*projection.observers, _Failures(failures)))
     own = MemoryOffsets() if store is None else store
     try:
-        async with Runner([watched], store=own, parts=parts, poll=min(interval, 0.05)) as runner:
+        async with Runner([watched], store=own, parts=parts, poll_s=min(interval, 0.05)) as runner:
             await _until(runner, assertion, failures, seconds, interval)
     finally:
         if store is None:

@@ -12,10 +12,10 @@ import pytest
 
 from everlog.errors import HandlerFailed, InvalidProjection, OwnershipLost, StorageFailed
 from everlog.projections.copies import Copies, tables_of
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.port import KnownProjection, OffsetStore, Report, View, ViewChanged, ViewTransaction
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.rebuild import Rebuild, abort, switch
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
@@ -26,7 +26,7 @@ from everlog.testing.projections import ID, letter, own
 
 TEXTS = ["abc", "def", "ghi", "jkl", "mno", "pqr"]
 WORDS = ProjectionId("words", "all")
-QUICK = Restart(first=0.0, most=0.0, random_factor=0.0)
+QUICK = Restart(min_s=0.0, max_s=0.0, random_factor=0.0)
 
 
 class ViewStatements:
@@ -41,7 +41,7 @@ class ViewStatements:
 
 
 class Joining:
-    """A handler that joins texts in one row, and fails at an offset so many times after it has written."""
+    """A handler that joins texts in one row, and fails at an offset several times after it has written."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ def six(*, completes: bool = True, offset: Any = lambda one: one[0]) -> ListProv
 class ViewConformance(ViewStatements):
     """Subclass it with the statements and a fixture `store`: an OffsetStore.
 
-    `LOCKS`: an open transaction keeps all others out, so that nobody can take over meanwhile.
+    `LOCKS`: an open transaction keeps all others out, so that none can take over meanwhile.
     """
 
     LOCKS: ClassVar[bool] = False
@@ -113,7 +113,7 @@ class ViewConformance(ViewStatements):
             running.undo()
             running.save(OffsetProgress(1, positions={("orders", 0): 4}))
             running.bury([letter("2")])
-            assert await self.found(words) == {}, "nobody sees it before the end"
+            assert await self.found(words) == {}, "it is not seen before the end"
         assert await self.found(words) == {"a": "x"}
         assert await words.load(ID) == 1
         assert await words.positions("carts") == {"carts-0": {("orders", 0): 4}}
@@ -172,7 +172,7 @@ class ViewConformance(ViewStatements):
         return Projection("words", source=source or six(), handler=handler.__call__, **settings)
 
     async def run(self, store: OffsetStore, projection: Projection) -> None:
-        async with Runner([projection], store=store, lease=6.0, poll=0.02) as runner:
+        async with Runner([projection], store=store, lease_s=6.0, poll_s=0.02) as runner:
             async with asyncio.timeout(60):
                 await runner.ended()
 
@@ -237,7 +237,7 @@ class ViewConformance(ViewStatements):
 
         sleeping = asyncio.create_task(sleeper())
         await asleep.wait()
-        if self.LOCKS:  # its transaction keeps all others out: nobody can take over before it is gone
+        if self.LOCKS:  # its transaction keeps all others out: none can take over before it is gone
             awake.set()
             await sleeping
         else:
@@ -286,7 +286,7 @@ class ViewConformance(ViewStatements):
         projection = self.joining(handler, source=source or six(completes=False))
         rebuild = Rebuild(store, projection, lag=_no_lag)
         number = await rebuild.begin()
-        await rebuild.fill(number, lambda one: Runner([one], store=store, lease=6.0, poll=0.02))
+        await rebuild.fill(number, lambda one: Runner([one], store=store, lease_s=6.0, poll_s=0.02))
         return number
 
     async def filled(self, store: OffsetStore, text: str, number: int = 0) -> None:
@@ -298,11 +298,11 @@ class ViewConformance(ViewStatements):
         """The old copy is read until the switch; runners follow it, and the way back is open."""
         old, new = "|".join(TEXTS), "+".join(TEXTS)
         projection = self.joining(Joining(type(self)), source=six(completes=False))
-        async with Runner([projection], store=words, lease=3.0, poll=0.02) as runner:
+        async with Runner([projection], store=words, lease_s=3.0, poll_s=0.02) as runner:
             await self.filled(words, old)
             while await words.load(WORDS) != 6:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-            slowly = Joining(type(self), by="+", pause=0.1)  # whoever looks too early finds too little
+            slowly = Joining(type(self), by="+", pause=0.1)  # a reader that looks too early finds too little
             assert await self.rebuild(words, slowly) == 1
             assert await words.copies("words") == Copies(building=1, filled=True, last=1, tables={1: ("words",)})
             assert (await self.found(words), await self.found(words, 1)) == ({"joined": old}, {"joined": new})
@@ -336,13 +336,13 @@ class ViewConformance(ViewStatements):
                 while (await words.leases(name))["all"].owner != owner:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
-        settings: dict[str, Any] = {"store": words, "lease": 1.5, "poll": 0.02}
+        settings: dict[str, Any] = {"store": words, "lease_s": 1.5, "poll_s": 0.02}
         async with Runner([declare("")], **settings):
             await self.filled(words, "|".join(TEXTS))
             while await words.load(WORDS) != 6:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         async with Runner([declare("+")], **settings) as new:
-            await owned("words", new)  # nobody has built anything yet
+            await owned("words", new)  # nothing has been built yet
             rebuild = Rebuild(words, declare("+"), lag=_no_lag)
             number = await rebuild.begin()
             await owned("words", None)
@@ -384,7 +384,7 @@ class ViewConformance(ViewStatements):
 
     async def test_an_aborted_rebuild_ends(self, words: OffsetStore) -> None:
         handler = Joining(type(self))
-        filling = asyncio.create_task(self.rebuild(words, handler))  # nobody runs: it has nothing to catch up with
+        filling = asyncio.create_task(self.rebuild(words, handler))  # no instance runs: it has nothing to catch up with
         async with asyncio.timeout(60):
             while handler.calls < 6:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

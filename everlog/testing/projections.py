@@ -8,9 +8,9 @@ import uuid
 import pytest
 
 from everlog.errors import InvalidOffset, OffsetConflict, OwnershipLost, UnknownProjection
-from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Int32, Offset, Sequence, SerializedOffset
 from everlog.projections.port import Desired, OffsetStore, ProjectionDeadLetter, Report
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.save_window import OffsetProgress
 from everlog.runtime.lease import Lease
 
@@ -27,7 +27,7 @@ OFFSETS: list[Offset] = [
 
 
 async def own(store: OffsetStore, projection: ProjectionId = ID, owner: str = "me") -> Lease:
-    """Become the owner, whoever it is now."""
+    """Become the owner, after any other one."""
     seen = (await store.leases(projection.name)).get(projection.key)
     lease = await store.take(projection, owner, seen)
     assert lease is not None
@@ -89,7 +89,7 @@ class OffsetStoreConformance:
         assert (known.key, known.offset) == ("carts-0", {"t-0": 2, "t-1": 5, "t-2": 0})
 
     async def test_parts_of_a_map_may_move_to_another_key(self, store: OffsetStore) -> None:
-        """The source is divided anew: whoever reads an entry goes on where another key left it."""
+        """The source is divided anew: the reader of an entry goes on where another key left it."""
         await store.save(await own(store), OffsetProgress({"t-0": 1, "t-1": 5}))
         later = await own(store, OTHER)
         assert await store.load(OTHER) == {"t-0": 1, "t-1": 5}

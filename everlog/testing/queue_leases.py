@@ -82,7 +82,7 @@ class Leasing:
         assert await desk.done(new) == "OK"
 
     async def test_late_is_better_than_again(self, desk: VirtualQueue) -> None:
-        """Overdue, but nobody has looked: done and heartbeat still count."""
+        """Overdue, but no operation has looked: done and heartbeat still count."""
         await desk.enq("a")
         await desk.enq("b")
         first, second = await desk.claim(2)
@@ -141,7 +141,7 @@ class Leasing:
         await desk.fail(await desk.one(), delay=0)
         lease = await desk.one()
         assert await desk.release(lease) == "OK"
-        assert await desk.done(lease) == "LEASE_LOST", "who gave it back cannot end it"
+        assert await desk.done(lease) == "LEASE_LOST", "a worker that gave it back cannot end it"
         row = await desk.row()
         assert (row.status, row.timeouts, row.start_ms, row.owner) == ("W", 1, None, None)
         assert (await desk.one()).attempt == 2

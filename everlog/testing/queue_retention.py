@@ -22,7 +22,7 @@ class Keeping:
     async def test_what_has_expired_is_not_there(
         self, make_store: Callable[..., Any], clock: VirtualClock, queue_name: str
     ) -> None:
-        """At its last moment it is there; one ms later nobody sees it, even if nothing sweeps."""
+        """At its last moment it is there; one ms later it is not seen, even if nothing sweeps."""
         store = await make_store(clock, sweep=0)
         desk = VirtualQueue(store, clock, queue_name)
         await desk.declare()

@@ -30,8 +30,8 @@ from everlog.core.head import exists
 from everlog.errors import Conflict, InvalidInput, OutcomeUnknown, Unreachable
 from everlog.pipeline.phases import SlowKey
 from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
-from everlog.queues.new_job import NewJob
-from everlog.queues.port import MemoryStore
+from everlog.queues.job import NewJob
+from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.queue import Queue
 from everlog.server.audit import JOURNAL, TOPIC, Audit
 from everlog.server.security.guard import Security
@@ -434,7 +434,7 @@ async def test_the_pipeline_page_says_where_the_time_goes(http, log):
 
 @pytest.mark.parametrize("kind", ["files", "memory"])
 async def test_leases_are_listed_and_the_first_to_end_comes_first(log, kind):
-    store = log.queues if kind == "files" else MemoryStore()
+    store = log.queues if kind == "files" else MemoryQueueStore()
     queue = Queue("q", store)
     for number in range(4):
         await queue.put(f"k{number}", number)

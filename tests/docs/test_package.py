@@ -46,7 +46,8 @@ def installed(wheel, tmp_path_factory) -> Path:
     target = ["--no-deps", "--no-index", "--quiet", "--target", str(packages)]
     run(sys.executable, "-m", "pip", "install", *target, wheel, cwd=folder)
     ours = Path(sysconfig.get_path("purelib"))
-    for name in ("click", "msgspec", "rich", "pygments", "markdown_it", "mdurl"):
+    (mmh3,) = ours.glob("mmh3.*.so")
+    for name in ("click", "msgspec", "rich", "pygments", "markdown_it", "mdurl", mmh3.name):
         (packages / name).symlink_to(ours / name)
     return python
 

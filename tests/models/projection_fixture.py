@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
 from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.runner import Runner
 from everlog.testing.projection_kit import ListProvider, MemoryOffsets
 
 TEXTS = ["abc", "def", "ghi", "jkl", "mno", "pqr"]
 KEY = "all"
 ID = ProjectionId("words", KEY)
-QUICK = Restart(first=0.0, most=0.0, random_factor=0.0)
+QUICK = Restart(min_s=0.0, max_s=0.0, random_factor=0.0)
 NEVER = Restart(max_restarts=0)
 
 

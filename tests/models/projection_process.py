@@ -45,7 +45,7 @@ def declare(config: Config, split: int) -> list[everlog.Projection]:
 
         return insert if config.cassandra is None else add
 
-    strategies = {"exact": exactly_once(size=WINDOW), "least": at_least_once(save_every=WINDOW, within=60.0)}
+    strategies = {"exact": exactly_once(size=WINDOW), "least": at_least_once(save_every=WINDOW, within_s=60.0)}
     source = records("orders", split=split)
     return [
         Projection(name, source=source, handler=counting(name), strategy=strategy, tables=[name])

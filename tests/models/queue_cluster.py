@@ -8,7 +8,7 @@ from typing import Any
 
 from everlog.config import CassandraConfig
 from everlog.config.queue_options import QueueSettings
-from everlog.queues.cassandra.owner import Desk
+from everlog.queues.cassandra.owner import AdminStore
 from everlog.queues.cassandra.queue_store import CassandraQueueStore
 from everlog.queues.declaration import Declaration
 from everlog.queues.memory import MemoryTable
@@ -26,13 +26,13 @@ class Tables:
         self.lossy = lossy
         self.declarations: dict[str, Declaration] = {}
         self.worlds: dict[tuple[str, int], World] = {}
-        self.desks: dict[tuple[str, int], ModelDesk] = {}
+        self.admins: dict[tuple[str, int], ModelAdminStore] = {}
 
     def world(self, name: str, part: ShardPart) -> World:
         return self.worlds.setdefault((name, part.index), World(self.chance, lossy=self.lossy))
 
 
-class ModelDesk(Desk):
+class ModelAdminStore(AdminStore):
     """Dead letters and flags."""
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ class ModelQueueStore(CassandraQueueStore):
         await self.reach_others()
         return ModelBackend(self.tables.world(name, part))
 
-    async def desk(self, name: str, part: ShardPart, settings: QueueSettings) -> ModelDesk:
-        return self.tables.desks.setdefault((name, part.index), ModelDesk())
+    async def admin(self, name: str, part: ShardPart, settings: QueueSettings) -> ModelAdminStore:
+        return self.tables.admins.setdefault((name, part.index), ModelAdminStore())
 
     async def declare(self, wanted: Declaration) -> Declaration:
         before = self.tables.declarations.setdefault(wanted.name, wanted)

@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from everlog.queues.cassandra.protocol import Backend, Shard, Statics
+from everlog.queues.cassandra.shard_log import SegmentState, ShardBackend, ShardRow
 
 
 @types.coroutine
@@ -57,8 +57,8 @@ class World:
         self.chance = chance
         self.lossy = lossy
         self.ignore_fence = ignore_fence
-        self.shard = Shard(0, "", "", 0, 0, 0)
-        self.statics: dict[int, Statics] = {}
+        self.shard = ShardRow(0, "", "", 0, 0, 0)
+        self.statics: dict[int, SegmentState] = {}
         self.records: dict[int, list[bytes]] = {}
         self.blobs: dict[tuple[int, str], bytes] = {}
         self._pending: dict[object, Callable[[], bool]] = {}
@@ -84,18 +84,18 @@ class World:
         return None
 
 
-class ModelBackend(Backend):
+class ModelBackend(ShardBackend):
     """One process's way to the world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
-    async def read_shard(self) -> Shard:
+    async def read_shard(self) -> ShardRow:
         await switch()
         self.world.settle("shard")
         return self.world.shard
 
-    async def change_shard(self, expected: Shard, changed: Shard) -> bool | None:
+    async def change_shard(self, expected: ShardRow, changed: ShardRow) -> bool | None:
         await switch()
 
         def apply() -> bool:
@@ -108,19 +108,19 @@ class ModelBackend(Backend):
         await switch()
         return answer
 
-    async def read_statics(self, segment: int) -> Statics:
+    async def read_statics(self, segment: int) -> SegmentState:
         await switch()
         self.world.settle(segment)
-        return self.world.statics.get(segment, Statics(None, 0))
+        return self.world.statics.get(segment, SegmentState(None, 0))
 
-    async def raise_fence(self, segment: int, observed: Statics, epoch: int) -> bool | None:
+    async def raise_fence(self, segment: int, observed: SegmentState, epoch: int) -> bool | None:
         await switch()
 
         def apply() -> bool:
-            now = self.world.statics.get(segment, Statics(None, 0))
+            now = self.world.statics.get(segment, SegmentState(None, 0))
             if now.fence != observed.fence:
                 return False
-            self.world.statics[segment] = Statics(epoch, now.tail)
+            self.world.statics[segment] = SegmentState(epoch, now.tail)
             return True
 
         return self.world.write_if(segment, apply)
@@ -129,10 +129,10 @@ class ModelBackend(Backend):
         await switch()
 
         def apply() -> bool:
-            now = self.world.statics.get(segment, Statics(None, 0))
+            now = self.world.statics.get(segment, SegmentState(None, 0))
             if now.tail != tail or (now.fence != epoch and not self.world.ignore_fence):
                 return False
-            self.world.statics[segment] = Statics(now.fence, tail + len(records))
+            self.world.statics[segment] = SegmentState(now.fence, tail + len(records))
             self.world.records.setdefault(segment, []).extend(records)
             return True
 

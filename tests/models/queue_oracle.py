@@ -73,12 +73,12 @@ class Oracle:
 
     def put(self, packet: Any, now: int) -> str:
         inserted = packet.inserted_ms
-        if inserted > now + self.settings.clock_tolerance:
+        if inserted > now + self.settings.clock_tolerance_ms:
             inserted = now
             self.flags["clock_skew"] = self.flags.get("clock_skew", 0) + 1
         process = max(inserted, packet.process_ms or 0)
-        if self.settings.max_wait:
-            process = min(process, inserted + self.settings.max_wait)
+        if self.settings.max_wait_ms:
+            process = min(process, inserted + self.settings.max_wait_ms)
         image = {
             "priority": packet.priority,
             "process": process,
@@ -126,8 +126,8 @@ class Oracle:
     def merge(self, held: Entry, image: Entry) -> None:
         held["priority"] = min(held["priority"], image["priority"])
         held["process"] = max(held["process"], image["process"])
-        if self.settings.max_wait:
-            held["process"] = min(held["process"], held["inserted"] + self.settings.max_wait)
+        if self.settings.max_wait_ms:
+            held["process"] = min(held["process"], held["inserted"] + self.settings.max_wait_ms)
         both = held["expires"] and image["expires"]
         held["expires"] = max(held["expires"], image["expires"]) if both else 0
         if image["date"] >= held["date"]:
@@ -154,7 +154,7 @@ class Oracle:
         if self.paused:
             return []
         self.sweep(now)
-        lease = min(lease_ms or self.settings.processing_timeout, self.settings.max_processing_timeout)
+        lease = min(lease_ms or self.settings.processing_timeout_ms, self.settings.max_processing_timeout_ms)
         if self.settings.max_in_flight is not None:
             limit = min(limit, self.settings.max_in_flight - sum(row["status"] == "P" for row in self.rows))
         rate = self.settings.rate_limit
@@ -204,8 +204,10 @@ class Oracle:
             return
         if not self.merge_slot(row, now):
             pause = 0
-            if self.settings.retry_backoff:
-                pause = min(self.settings.retry_backoff * 2 ** (row["timeouts"] - 1), self.settings.max_retry_backoff)
+            if self.settings.retry_backoff_ms:
+                pause = min(
+                    self.settings.retry_backoff_ms * 2 ** (row["timeouts"] - 1), self.settings.max_retry_backoff_ms
+                )
             if how == "failed":
                 row["process"] = now + (pause if delay is None else delay)
             elif pause:

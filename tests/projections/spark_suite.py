@@ -12,7 +12,7 @@ import pytest
 import everlog
 from everlog import Event, Projection, on_spark, records, tag
 from everlog.errors import InvalidProjection
-from everlog.projections.ids import ProjectionId
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.spark.runner import SparkProjections
 from tests.conftest import Pipeline
 from tests.pipeline.backends import Backend

@@ -30,7 +30,7 @@ from everlog.projections.cassandra.marks import (
     read_mark,
     write_mark,
 )
-from everlog.projections.cassandra.views import MAX_STATEMENTS, CassandraTransaction, Tables
+from everlog.projections.cassandra.views import MAX_STATEMENTS, CassandraTransaction, ViewTables
 from everlog.projections.port import ProjectionDeadLetter, ViewChanged
 from everlog.projections.save_window import OffsetProgress
 from everlog.runtime.lease import Lease
@@ -110,7 +110,7 @@ class World:
 
     async def run(self, lease: Lease, *, sleep: tuple[int, asyncio.Event, asyncio.Event] | None = None) -> None:
         """What an owner does: window by window, again if others were in the way. The offset comes last."""
-        tables = Tables(self.node)
+        tables = ViewTables(self.node)
         while self.offset < len(self.events):
             if lease.epoch != self.epoch:
                 raise OwnershipLost("p-all", lease.epoch)
@@ -204,7 +204,7 @@ def test_projections_that_share_a_partition_overwrite_nothing(window, counts, pa
 
     async def run() -> None:
         node, waits = Node([]), list(pauses)
-        tables = Tables(node)
+        tables = ViewTables(node)
 
         async def add(name: str, count: int) -> None:
             done = 0
@@ -235,7 +235,7 @@ def test_a_stale_owner_is_refused_where_its_successor_has_written():
 
     async def run() -> None:
         node = Node([])
-        tables = Tables(node)
+        tables = ViewTables(node)
         for epoch, offset in ((2, 5), (1, 9)):
             running = CassandraTransaction(tables, Lease("p", "all", "me", epoch), Commands(), {})
             running.savepoint(offset)
@@ -255,7 +255,7 @@ def test_a_replayed_letter_counts_once():
 
     async def run() -> None:
         node = Node([])
-        tables, lease = Tables(node), Lease("p", "all", "me", 1)
+        tables, lease = ViewTables(node), Lease("p", "all", "me", 1)
 
         async def add(offset: int, dead: ProjectionDeadLetter | None = None) -> None:
             running = CassandraTransaction(tables, lease, Commands(), {})
@@ -281,7 +281,7 @@ def test_a_replayed_letter_counts_once():
 def test_an_error_that_a_handler_swallows_still_counts():
     async def run() -> None:
         node = Node([])
-        tables = Tables(node)
+        tables = ViewTables(node)
         running = CassandraTransaction(tables, Lease("p", "all", "me", 1), Commands(), {})
         running.savepoint(1)
         await running.view.fetch(GET, "a", "n")
@@ -302,7 +302,7 @@ def test_an_error_that_a_handler_swallows_still_counts():
 def test_what_may_change_the_same_row_is_a_write_of_its_own():
     async def run() -> None:
         node = Node([])
-        running = CassandraTransaction(Tables(node), Lease("p", "all", "me", 1), Commands(), {})
+        running = CassandraTransaction(ViewTables(node), Lease("p", "all", "me", 1), Commands(), {})
         batches: list[int] = []
 
         async def batch_if(statements) -> bool:
@@ -333,7 +333,7 @@ def test_what_may_change_the_same_row_is_a_write_of_its_own():
 def test_events_of_a_window_share_a_write_where_they_can():
     async def run() -> None:
         node = Node([])
-        running = CassandraTransaction(Tables(node), Lease("p", "all", "me", 1), Commands(), {})
+        running = CassandraTransaction(ViewTables(node), Lease("p", "all", "me", 1), Commands(), {})
         for offset in range(1, 251):
             running.savepoint(offset)
             await running.view.execute(PUT, str(offset), "a", f"w{offset}")
@@ -428,7 +428,7 @@ def test_what_a_view_does_not_take_is_named(text):
 
 
 def test_values_are_bound_not_written_into_statements():
-    tables = Tables(Node([]))
+    tables = ViewTables(Node([]))
     for number in range(MAX_STATEMENTS):
         tables.read(f"SELECT text FROM words WHERE grp = '{number}'", {})
     with pytest.raises(InvalidInput, match=r"write \?"):

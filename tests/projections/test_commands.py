@@ -71,7 +71,7 @@ async def test_a_paused_projection_does_nothing_until_it_is_resumed(store):
 async def test_pausing_saves_what_was_handled(store):
     """The window is flushed first: nothing is repeated after the pause."""
     joined = Joined()
-    async with Runner([live(joined, strategy=at_least_once(save_every=100, within=1000.0))], store=store) as runner:
+    async with Runner([live(joined, strategy=at_least_once(save_every=100, within_s=1000.0))], store=store) as runner:
         await until(lambda: len(joined.texts) == 6)
         await store.pause(ID, True)
         await until(lambda: report(runner).state == "paused")

@@ -104,7 +104,7 @@ async def test_readers_and_their_tokens_follow_a_switch(small_log):
     projections, seen = small_log.projections, set()
     handled: list[tuple[int, int | None]] = []
     slowly = declare(small_log.config, "new", pause=0.03)  # whoever looks too early finds too little
-    number = await projections.rebuild(slowly, told=lambda *progress: handled.append(progress))
+    number = await projections.rebuild(slowly, on_progress=lambda *progress: handled.append(progress))
     assert (number, handled[-1]) == (1, (RECORDS + 3, 0))
     await projections.switch("words")
     for _ in range(20):

@@ -10,7 +10,7 @@ import pytest
 
 from everlog.errors import InvalidProjection, StorageFailed, Unreachable
 from everlog.projections.copies import Copies, CopyRequest, Difference
-from everlog.projections.copy_requests import Errands, RequestProgress, ask, withdraw
+from everlog.projections.copy_requests import RequestProgress, RequestService, ask, withdraw
 from everlog.projections.projection import Projection
 from everlog.projections.record_source import records
 from everlog.runtime.clock import SystemClock
@@ -37,12 +37,12 @@ class Work:
         self.most = 0
         self.ended: list[str] = []
 
-    async def _do(self, kind: str, told) -> None:
+    async def _do(self, kind: str, on_progress) -> None:
         self.at_once[kind] += 1
         self.most = max(self.most, sum(self.at_once.values()))
         try:
             for second in range(int(self.seconds)):
-                told(second, 20)
+                on_progress(second, 20)
                 await asyncio.sleep(1)
             if self.error is not None:
                 raise self.error
@@ -50,21 +50,21 @@ class Work:
         finally:
             self.at_once[kind] -= 1
 
-    async def rebuild(self, projection: Projection, *, told, follow: bool) -> int:
+    async def rebuild(self, projection: Projection, *, on_progress, follow: bool) -> int:
         assert follow
-        await self._do("rebuild", told)
+        await self._do("rebuild", on_progress)
         return 1
 
-    async def verify(self, projection: Projection, *, told) -> Sequence[Difference]:
-        await self._do("verify", told)
+    async def verify(self, projection: Projection, *, on_progress) -> Sequence[Difference]:
+        await self._do("verify", on_progress)
         return FOUND
 
 
-def errands(store, work: Work, version: str = "") -> Errands:
-    return Errands([words(version)], work, store=store, clock=SystemClock(), lease=LEASE)
+def errands(store, work: Work, version: str = "") -> RequestService:
+    return RequestService([words(version)], work, store=store, clock=SystemClock(), lease_s=LEASE)
 
 
-async def kill(one: Errands) -> None:
+async def kill(one: RequestService) -> None:
     """As by kill -9: it says nothing any more."""
     for task in [*one._tasks, *one._doing.values()]:
         task.cancel()
@@ -212,7 +212,7 @@ async def test_whoever_dies_each_request_is_done_by_one_at_a_time(store, seed):
     """Runners come, go in good order, and are killed; in the end one stays, and all that was asked for is done."""
     rng = random.Random(seed)
     work = Work(rng.randrange(1, 25))
-    living: list[Errands] = []
+    living: list[RequestService] = []
     for _ in range(12):
         match rng.randrange(4):
             case 0 if living:

@@ -113,7 +113,7 @@ async def run_process(store, process: Process, handled: list[int], strategy, off
     projection = declare(
         handlers(process, handled, strategy), Six(), strategy=strategy, restart=Restart(max_restarts=0)
     )
-    runner = Runner([projection], store=Seen(store, process), lease=3.0)
+    runner = Runner([projection], store=Seen(store, process), lease_s=3.0)
     runner.start()
     while not process.dead and (await store.load(ID)) != 6:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
@@ -158,11 +158,11 @@ def check(strategy, handled: list[int], offsets: list[int], crashes: int) -> Non
 
 
 STRATEGIES = [
-    at_least_once(save_every=WINDOW, within=1000.0),
-    at_least_once(save_every=WINDOW, within=1000.0, parallelism=2),
+    at_least_once(save_every=WINDOW, within_s=1000.0),
+    at_least_once(save_every=WINDOW, within_s=1000.0, parallelism=2),
     grouped(size=WINDOW),
     at_most_once(),
-    flow(save_every=WINDOW, within=1000.0),
+    flow(save_every=WINDOW, within_s=1000.0),
     exactly_once(size=WINDOW),
 ]
 IDS = ["at least once", "parallel", "grouped", "at most once", "flow", "exactly once"]

@@ -62,7 +62,7 @@ def test_pauses_are_random_by_so_much():
 
 @pytest.mark.parametrize(
     "bad",
-    [{"first": 4.0, "most": 3.0}, {"first": -1.0}, {"random_factor": 2.0}, {"max_restarts": -1}],
+    [{"min_s": 4.0, "max_s": 3.0}, {"min_s": -1.0}, {"random_factor": 2.0}, {"max_restarts": -1}],
 )
 def test_bad_restarts(bad):
     with pytest.raises(InvalidProjection):

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from everlog.errors import HandlerFailed, InvalidProjection, OwnershipLost, StorageFailed
-from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Int32
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.sqlite.offset_store import FILE, SqliteOffsetStore
 from everlog.testing.projection_views import ViewConformance

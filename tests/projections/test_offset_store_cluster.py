@@ -10,10 +10,10 @@ import pytest
 from everlog.cassandra.session import Session, connect
 from everlog.errors import HandlerFailed, OwnershipLost
 from everlog.projections.cassandra.offset_store import CassandraOffsetStore
-from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Int32
 from everlog.projections.port import View
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.runner import Runner
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.strategies import at_least_once, exactly_once
@@ -126,7 +126,7 @@ async def test_a_projection_runs_on_cassandra(store):
     joined = Joined(fail_at=4)
     strategy = at_least_once(save_every=1)
     projection = declare(joined, Six(completes=False), strategy=strategy, restart=QUICK)
-    async with Runner([projection], store=store, lease=6.0):
+    async with Runner([projection], store=store, lease_s=6.0):
         await until(lambda: len(joined.texts) == 6)
         while await store.load(WORDS) != 6:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -185,7 +185,7 @@ class TestCassandraViews(ViewConformance):
             source = ListProvider(list(range(1, 31)), lambda one: one, completes=True)
             return Projection(key, source=source, handler=add, strategy=exactly_once(size=3), restart=QUICK)
 
-        async with Runner([declare("a"), declare("b"), declare("c")], store=words, lease=6.0) as runner:
+        async with Runner([declare("a"), declare("b"), declare("c")], store=words, lease_s=6.0) as runner:
             await runner.ended()
         assert await self.found(words) == {"sum": "90"}
         marks = await words.view().fetch("SELECT everlog_mark FROM words WHERE grp = ? LIMIT 1", "g")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.errors import OwnershipLost, Unreachable
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.port import Report
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
 from everlog.projections.save_window import OffsetProgress
@@ -61,7 +61,7 @@ class Cut(MemoryOffsets):
 @virtually
 async def test_instances_share_the_keys(store):
     projection = keyed(nothing, ["a", "b", "c", "d", "e"])
-    first, second = (Runner([projection], store=store, lease=LEASE) for _ in range(2))
+    first, second = (Runner([projection], store=store, lease_s=LEASE) for _ in range(2))
     first.start()
     await first.owns("words", 5)
     second.start()
@@ -82,7 +82,7 @@ async def test_a_dead_instance_is_replaced_within_a_lease(store):
     for key in "abc":
         await store.take(ProjectionId("words", key), "dead", None)
     await store.join("words", "dead")
-    runner = Runner([keyed(nothing, "abc")], store=store, lease=LEASE)
+    runner = Runner([keyed(nothing, "abc")], store=store, lease_s=LEASE)
     before = asyncio.get_running_loop().time()
     runner.start()
     await asyncio.sleep(LEASE * 0.9)
@@ -104,11 +104,11 @@ async def test_an_owner_that_is_cut_off_stops_before_another_begins(store):
             await asyncio.sleep(0.5)
 
         endless = (Envelope(number, "x") for number in range(1, 10**9))
-        strategy = at_least_once(save_every=10**6, within=10**6)
+        strategy = at_least_once(save_every=10**6, within_s=10**6)
         return declare(handler, Six(endless), strategy=strategy, recovery=Recovery.skip())
 
-    first = Runner([projection("first")], store=cut, lease=LEASE)
-    second = Runner([projection("second")], store=store, lease=LEASE)
+    first = Runner([projection("first")], store=cut, lease_s=LEASE)
+    second = Runner([projection("second")], store=store, lease_s=LEASE)
     first.start()
     await until(lambda: len(handled) > 3)
     second.start()
@@ -140,9 +140,9 @@ async def test_an_owner_that_was_cut_off_goes_on_if_nobody_took_over(store, stra
         await view.execute("INSERT INTO counted VALUES (?)", envelope.offset)
 
     numbers = [Envelope(number, "x") for number in range(1, 201)]
-    restart = Restart(first=1.0, most=1.0)
+    restart = Restart(min_s=1.0, max_s=1.0)
     projection = declare(count, Six(numbers), strategy=strategy, recovery=Recovery.skip(), restart=restart)
-    async with Runner([projection], store=cut, lease=LEASE) as runner:
+    async with Runner([projection], store=cut, lease_s=LEASE) as runner:
         await until(lambda: (report := runner.status()["words"].get("all")) and report.handled > 5)
         cut.cut = True
         await asyncio.sleep(3 * LEASE)
@@ -168,7 +168,7 @@ async def test_a_stop_keeps_the_lease_of_an_open_call(store):
 
         return declare(slow, strategy=at_least_once(save_every=1))
 
-    first, second = (Runner([projection(name)], store=store, lease=LEASE) for name in ("first", "second"))
+    first, second = (Runner([projection(name)], store=store, lease_s=LEASE) for name in ("first", "second"))
     first.start()
     await until(lambda: calls)
     second.start()
@@ -191,7 +191,7 @@ async def test_a_key_is_not_taken_again_while_its_last_call_is_open(store):
         await asyncio.sleep(10 * LEASE)
         running -= 1
 
-    runner = Runner([declare(slow)], store=store, lease=LEASE)
+    runner = Runner([declare(slow)], store=store, lease_s=LEASE)
     runner.start()
     await until(lambda: running)
     other = await store.take(ID, "other", (await store.leases("words"))["all"])
@@ -216,7 +216,7 @@ async def test_a_slow_handler_does_not_keep_its_own_lease_from_being_renewed(sto
 
     numbers = [Envelope(number, "x") for number in range(1, 101)]
     projection = declare(slow, Six(numbers), strategy=exactly_once(size=100), observers=[diary])
-    async with Runner([projection], store=store, lease=LEASE) as runner:
+    async with Runner([projection], store=store, lease_s=LEASE) as runner:
         await runner.ended()
     assert await store.load(ID) == 100
     assert diary.count("failed") == 0
@@ -235,7 +235,7 @@ async def test_a_stale_owner_that_resumes_changes_nothing(store):
         if envelope.offset == 4 and not frozen.is_set():
             frozen.set()
 
-    stale = Runner([declare(freezes, strategy=exactly_once(size=1))], store=store, lease=LEASE)
+    stale = Runner([declare(freezes, strategy=exactly_once(size=1))], store=store, lease_s=LEASE)
     stale.start()
     await frozen.wait()
     lease = (await store.leases("words"))["all"]
@@ -264,7 +264,7 @@ async def test_a_worker_whose_key_was_taken_ends(store, strategy):
         await view.execute("INSERT INTO counted VALUES (?)", envelope.offset)
 
     endless = (Envelope(number, "x") for number in range(1, 10**9))
-    runner = Runner([declare(count, Six(endless), strategy=strategy)], store=store, lease=3000.0)
+    runner = Runner([declare(count, Six(endless), strategy=strategy)], store=store, lease_s=3000.0)
     runner.start()
     await until(lambda: (report := runner.status()["words"].get("all")) and report.handled > 5)
     current = await store.take(ID, "other", (await store.leases("words"))["all"])
@@ -389,7 +389,7 @@ async def test_what_has_no_journal_runs_alone(store):
 
     source = Six(extract_journal=lambda one: None if one.offset == 3 else one.text)
     projection = declare(handler, source, strategy=at_least_once(save_every=1, parallelism=6))
-    async with Runner([projection], store=store, timeout=None) as runner:
+    async with Runner([projection], store=store, timeout_s=None) as runner:
         await runner.ended()
     assert order.index(3) == 2
     assert store.last_offset == 6
@@ -406,7 +406,7 @@ async def test_nothing_begins_anew_while_its_runner_stops(store):
             await going.wait()
 
     sources = {text: Six([Envelope(1, text)], completes=False) for text in ("slow", "quick")}
-    runner = Runner([declare(handler, sources)], store=store, lease=LEASE)
+    runner = Runner([declare(handler, sources)], store=store, lease_s=LEASE)
     runner.start()
     await until(lambda: len(calls) == 2)
     stopping = asyncio.create_task(runner.stop())

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.port import View, ViewChanged
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.rebuild import Rebuild
 from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
@@ -60,14 +60,16 @@ def test_a_copy_is_not_filled_before_all_its_keys_have_begun(waits):
     async def run() -> None:
         store = Late(waits=waits)
         await store.view().execute(CREATE)
-        async with Runner([two_keys()], store=store, lease=6.0):
+        async with Runner([two_keys()], store=store, lease_s=6.0):
             await until(lambda: both_done(store, "words"))
         rebuild = Rebuild(store, two_keys(), lag=no_lag)
         number = await rebuild.begin()
         looks: list[int] = []
         filling = asyncio.create_task(
             rebuild.fill(
-                number, lambda one: Runner([one], store=store, lease=6.0), told=lambda handled, _: looks.append(handled)
+                number,
+                lambda one: Runner([one], store=store, lease_s=6.0),
+                on_progress=lambda handled, _: looks.append(handled),
             )
         )
         await until(lambda: filling.done() or looks.count(len(TEXTS)) >= 20)

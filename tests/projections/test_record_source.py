@@ -13,12 +13,12 @@ from everlog import Event
 from everlog.config import ProjectionsConfig
 from everlog.errors import InvalidProjection, LogTruncated, StillBehind, UnknownProjection
 from everlog.log.sqlite.log import SqliteReader
-from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.port import Desired, KnownProjection, Report
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.projections import _passed
-from everlog.projections.record_source import Records, records
+from everlog.projections.record_source import RecordSource, records
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.source import Delivery, Feed, Source
 from everlog.projections.strategies import at_least_once, exactly_once
@@ -28,7 +28,7 @@ from everlog.sqlite.connection import transaction
 from tests.support import small_config
 from tests.waiting import until
 
-QUICK = Restart(first=0.01, most=0.01)
+QUICK = Restart(min_s=0.01, max_s=0.01)
 
 
 def collect(seen: list, **settings) -> Projection:
@@ -203,7 +203,7 @@ async def test_a_wait_is_woken_before_the_offset_is_saved(small_log):
     """The window of an hour is still open: what is handled counts."""
     seen: list = []
     projection = collect(seen)
-    projection.strategy = at_least_once(save_every=10**6, within=3600.0)
+    projection.strategy = at_least_once(save_every=10**6, within_s=3600.0)
     async with small_log.projections.run(projection):
         token = await small_log.journal("orders").append("o-1", Event("x"))
         await small_log.projections.wait("seen", token)
@@ -243,7 +243,7 @@ async def test_a_wait_does_not_trust_what_was_before_a_clear(small_log):
     async with projections.run(collect(seen)):
         token = await small_log.journal("orders").append("o-1", Event("x"))
         await projections.wait("seen", token)
-        await projections.pause("seen", wait=10)
+        await projections.pause("seen", wait_s=10)
         store = await projections.store()
         await store.set_offset(ProjectionId("seen", "journal-orders"), None)  # as another process would
         with pytest.raises(StillBehind):
@@ -263,12 +263,12 @@ async def test_commands_through_the_log(small_log):
         await projections.pause("seen")
     async with projections.run(collect(seen)):
         await until(lambda: len(seen) == len(expected))
-        await projections.pause("seen", wait=10)
+        await projections.pause("seen", wait_s=10)
         assert (await projections.get("seen")).state == "paused"
         seen.clear()
         await projections.clear("seen")
         assert await projections.offset("seen") is None
-        await projections.resume("seen", wait=10)
+        await projections.resume("seen", wait_s=10)
         await until(lambda: len(seen) == len(expected))
         with pytest.raises(everlog.InvalidInput):
             await projections.skip("seen")
@@ -289,7 +289,7 @@ async def test_a_key_must_be_named_if_there_are_many(small_log):
 
 
 def test_bad_topics():
-    for make in (lambda: Records(""), lambda: Records(7), lambda: records("orders", split=0)):
+    for make in (lambda: RecordSource(""), lambda: RecordSource(7), lambda: records("orders", split=0)):
         with pytest.raises(InvalidProjection):
             make()
     with pytest.raises(InvalidProjection):
@@ -433,8 +433,8 @@ async def test_a_pause_does_not_wait_for_the_dead(tmp_path):
         store = await log.projections.store()
         lease = await store.take(ProjectionId("seen", "journal-orders"), "dead", None)
         async with asyncio.timeout(20):
-            await log.projections.pause("seen", wait=10)
+            await log.projections.pause("seen", wait_s=10)
         assert (await store.leases("seen"))["journal-orders"] == lease
         await store.renew(lease, Report())
         with pytest.raises(StillBehind):
-            await log.projections.resume("seen", wait=0.1)
+            await log.projections.resume("seen", wait_s=0.1)

@@ -111,7 +111,7 @@ async def test_a_window_ends_in_time_although_a_handler_takes_long(store):
         if envelope.offset == 4:
             await release.wait()
 
-    async with Runner([declare(slow)], store=store, timeout=None):
+    async with Runner([declare(slow)], store=store, timeout_s=None):
         await until(lambda: store.all_offsets)
         assert store.all_offsets == [3]
         release.set()
@@ -222,7 +222,7 @@ async def test_fail_without_restarts(store):
 @virtually
 async def test_max_restarts_is_obeyed(store, most):
     diary = Diary()
-    restart = Restart(first=1.0, most=1.0, max_restarts=most)
+    restart = Restart(min_s=1.0, max_s=1.0, max_restarts=most)
     await run_to_end(declare(Joined(fail_at=1, times=99), restart=restart, observers=[diary]), store)
     assert diary.count("started") == most + 1
 
@@ -257,7 +257,7 @@ async def test_a_skipped_group_is_dropped_as_a_whole(store):
 async def test_a_group_ends_by_time_and_no_group_is_empty(store):
     joined = Joined()
     source = Six(ENVELOPES[:2], completes=False)
-    async with Runner([declare(joined.group, source, strategy=grouped(size=20, within=0.5))], store=store):
+    async with Runner([declare(joined.group, source, strategy=grouped(size=20, within_s=0.5))], store=store):
         await until(lambda: joined.texts)
         assert joined.texts == ["abc+def"]
         await asyncio.sleep(5)
@@ -337,7 +337,7 @@ async def test_the_lifecycle_of_a_restart(store):
 
     diary = Diary()
     before = asyncio.get_running_loop().time()
-    restart = Restart(first=1.0, most=1.0, random_factor=0.0)
+    restart = Restart(min_s=1.0, max_s=1.0, random_factor=0.0)
     await run_to_end(declare(Watched, restart=restart, observers=[diary]), store)
     heard = [one for one in diary.heard if not one.startswith(("before", "after"))]
     assert heard == ["started", "error 4", "failed", "stopped", "started", "stopped"]
@@ -350,7 +350,7 @@ async def test_the_lifecycle_of_a_restart(store):
 async def test_a_stop_ends_endless_retries(store):
     """A stop during retries is obeyed within one retry delay; what was handled is saved."""
     diary = Diary()
-    recovery, strategy = Recovery.retry_and_fail(10**9, 1.0), at_least_once(within=10**6)
+    recovery, strategy = Recovery.retry_and_fail(10**9, 1.0), at_least_once(within_s=10**6)
     projection = declare(Joined(fail_at=4, times=10**9), recovery=recovery, strategy=strategy, observers=[diary])
     runner = Runner([projection], store=store)
     runner.start()
@@ -366,7 +366,7 @@ async def test_a_stop_ends_endless_retries(store):
 @virtually
 async def test_a_stop_during_a_backoff_does_not_wait_for_it(store):
     diary = Diary()
-    projection = declare(Joined(fail_at=1, times=99), restart=Restart(first=1000.0, most=1000.0), observers=[diary])
+    projection = declare(Joined(fail_at=1, times=99), restart=Restart(min_s=1000.0, max_s=1000.0), observers=[diary])
     runner = Runner([projection], store=store)
     runner.start()
     await until(lambda: diary.count("stopped"))
@@ -589,7 +589,7 @@ async def test_a_handler_that_hangs_is_a_failure(store, kind):
 
     diary = Diary()
     handler = {"function": function, "actor": Actor}[kind]
-    projection = declare(handler, timeout=5.0, recovery=Recovery.retry_and_fail(1, 1.0), observers=[diary])
+    projection = declare(handler, timeout_s=5.0, recovery=Recovery.retry_and_fail(1, 1.0), observers=[diary])
     await run_to_end(projection, store)
     assert diary.count("error 4") == 1
     assert await store.load(ID) == 6
@@ -606,7 +606,7 @@ async def test_a_silent_source_is_no_call_that_hangs(store):
                 await asyncio.sleep(20.0)
 
     joined, diary = Joined(), Diary()
-    await run_to_end(declare(joined, Silent(), timeout=5.0, observers=[diary]), store)
+    await run_to_end(declare(joined, Silent(), timeout_s=5.0, observers=[diary]), store)
     assert (joined.result, diary.count("started"), diary.count("error")) == (ALL, 1, 0)
 
 
@@ -621,7 +621,7 @@ async def test_the_time_of_each_call_counts_by_itself(store, parallelism):
 
     source = Six(extract_journal=lambda one: one.text)
     strategy = at_least_once(parallelism=parallelism)
-    await run_to_end(declare(slow, source, strategy=strategy, timeout=5.0, observers=[diary]), store)
+    await run_to_end(declare(slow, source, strategy=strategy, timeout_s=5.0, observers=[diary]), store)
     assert diary.count("error") == 0
     assert await store.load(ID) == 6
 
@@ -639,7 +639,7 @@ async def test_a_handler_whose_own_task_was_cancelled_is_a_failure(store):
 
     diary = Diary()
     for timeout in (None, 100.0):
-        await run_to_end(declare(handler, restart=QUICK, observers=[diary]), store, timeout=timeout)
+        await run_to_end(declare(handler, restart=QUICK, observers=[diary]), store, timeout_s=timeout)
     assert diary.count("error 1") == 1
     assert await store.load(ID) == 6
 
@@ -676,7 +676,7 @@ async def test_a_plain_function_runs_in_a_thread(recovery):
     store = memory()
     diary = Diary()
     strategy = at_least_once(save_every=1)
-    projection = declare(plain, strategy=strategy, timeout=0.05, restart=QUICK, recovery=recovery, observers=[diary])
+    projection = declare(plain, strategy=strategy, timeout_s=0.05, restart=QUICK, recovery=recovery, observers=[diary])
     async with Runner([projection], store=store):
         await until(lambda: diary.count("failed") > 3, seconds=20)
         assert calls == [1, 2], "its call is still open"
@@ -764,7 +764,7 @@ def test_declarations_that_cannot_work_are_refused(bad):
 def test_numbers_of_strategies_are_checked():
     for make in (
         lambda: at_least_once(save_every=0),
-        lambda: at_least_once(within=0),
+        lambda: at_least_once(within_s=0),
         lambda: at_least_once(parallelism=0),
         lambda: grouped(size=0),
         lambda: flow(save_every=-1),

@@ -22,7 +22,7 @@ from everlog import Event, Projection, on_spark, tag
 from everlog.config import PipelineConfig, ProjectionsConfig, TagsConfig
 from everlog.core.timeuuid import TimeUuid
 from everlog.errors import InvalidProjection
-from everlog.projections.ids import ProjectionId
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.sqlite.offset_store import SqliteOffsetStore
 from everlog.testing.replication import replicate
 from tests.support import small_config
@@ -139,7 +139,7 @@ class Stream:
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     monkeypatch.setattr(stream, "PATIENCE_SECONDS", 0.05)
-    monkeypatch.setattr(on_spark_module, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(on_spark_module, "CHECK_S", 0.01)
     return msgspec.structs.replace(
         small_config(tmp_path / "data"),
         tags=TagsConfig(poll_interval_s=0.005),
@@ -240,12 +240,12 @@ async def test_commands_are_followed(config):
             await log.projections.wait("sales", token)
             await log.projections.clear("sales")
             await until_found(log, {shop: 2 * n for shop, n in expected.items()})
-            await log.projections.pause("sales", wait=20)
+            await log.projections.pause("sales", wait_s=20)
             assert (await log.projections.get("sales")).state == "paused"
             more, _ = await sell(log, 3)
             await asyncio.sleep(0.2)  # a batch takes a tenth of it
             assert await found(log) == {shop: 2 * n for shop, n in expected.items()}
-            await log.projections.resume("sales", wait=20)
+            await log.projections.resume("sales", wait_s=20)
             await until_found(log, {shop: 2 * n + more[shop] for shop, n in expected.items()})
 
 

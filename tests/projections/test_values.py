@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.errors import InvalidOffset, InvalidProjection
-from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import (
     Encoded,
     Int32,
@@ -24,8 +23,9 @@ from everlog.projections.offsets import (
     same,
     show,
 )
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.recovery import Recovery
-from everlog.projections.save_window import Prefix, SaveWindow
+from everlog.projections.save_window import DonePrefix, SaveWindow
 
 UUID = uuid.UUID("49225740-2019-11ea-a752-ffae2393b6e4")
 
@@ -230,7 +230,7 @@ def test_a_window_never_covers_what_was_not_added(steps, count):
 def test_the_contiguous_prefix_is_released_whatever_the_order():
     """Exhaustive for five items: an item comes out once, in order, when it and all before it are done."""
     for order in itertools.permutations(range(5)):
-        prefix, out, done = Prefix(), [], set()
+        prefix, out, done = DonePrefix(), [], set()
         numbers = [prefix.begin(f"item {number}") for number in range(5)]
         for number in order:
             done.add(number)

@@ -39,8 +39,8 @@ async def main(config: str, name: str, host: str) -> None:
     store = CassandraQueueStore(
         settings,
         name=name,
-        beat_seconds=0.2,
-        takeover_seconds=1.0,
+        beat_s=0.2,
+        takeover_s=1.0,
         segment_records=40,
         host=None if host == "-" else host,
     )

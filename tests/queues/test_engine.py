@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from everlog.config.queue_options import QueueSettings, Rate
 from everlog.queues.engine import Engine
 from everlog.queues.keys import encode_key, hash_key
-from everlog.queues.memory import MemoryTable
+from everlog.queues.memory import MemoryQueueStore, MemoryTable
 from everlog.queues.operations import (
     AskDue,
     AskHead,
@@ -30,7 +30,6 @@ from everlog.queues.operations import (
     Release,
     Sweep,
 )
-from everlog.queues.port import MemoryStore
 from everlog.queues.rows import Packet
 from everlog.testing.queue_desk import VirtualClock
 from tests.models.queue_oracle import Oracle
@@ -107,7 +106,7 @@ class Pair:
 @pytest.mark.parametrize("on_busy", ["successor", "restart", "parallel"])
 def test_every_history_of_four_events(on_busy):
     """A put, and then all 14,641 ways in which four events can follow it."""
-    chosen = QueueSettings(processing_timeout=LEASE, max_timeouts=2, on_busy=on_busy)
+    chosen = QueueSettings(processing_timeout_ms=LEASE, max_timeouts=2, on_busy=on_busy)
     for history in itertools.product(EVENTS, repeat=4 if on_busy == "successor" else 3):
         pair = Pair(chosen)
         try:
@@ -120,7 +119,7 @@ def test_every_history_of_four_events(on_busy):
 @pytest.mark.parametrize("opening", [("claim", "put"), ("claim", "put", "cancel"), ("claim", "put expiring", "wait")])
 def test_every_history_behind_a_busy_key(opening):
     """The same where a successor waits already."""
-    chosen = QueueSettings(processing_timeout=LEASE, max_timeouts=2)
+    chosen = QueueSettings(processing_timeout_ms=LEASE, max_timeouts=2)
     for history in itertools.product(EVENTS, repeat=3):
         pair = Pair(chosen)
         for event in ("put", *opening, *history):
@@ -134,7 +133,7 @@ def test_any_history(name, chance):
 
     async def run() -> None:
         clock = VirtualClock()
-        await Simulation(MemoryStore(clock), clock, VARIANTS[name], chance).run(40)
+        await Simulation(MemoryQueueStore(clock), clock, VARIANTS[name], chance).run(40)
 
     asyncio.run(run())
 
@@ -176,7 +175,7 @@ def test_starts_outside_the_window_are_forgotten():
 
 def test_a_claim_and_its_head_agree():
     """The head is the place of what a claim takes first, also where that is overdue, slow or paused."""
-    engine = Engine(MemoryTable(), QueueSettings(processing_timeout=LEASE, slow_threshold=200))
+    engine = Engine(MemoryTable(), QueueSettings(processing_timeout_ms=LEASE, slow_threshold=200))
     assert engine.apply(AskHead(), NOW) is None
     put(engine, "slow", NOW, 200)
     put(engine, "b", NOW, 7)
@@ -198,7 +197,7 @@ def test_a_claim_and_its_head_agree():
 
 def test_a_backlog_raises_a_flag():
     """A job that is due for longer than `backlog` is worth a flag, with claims or without, once in a minute."""
-    engine = Engine(MemoryTable(), QueueSettings(backlog=10_000))
+    engine = Engine(MemoryTable(), QueueSettings(backlog_ms=10_000))
     put(engine, "a", NOW)
     put(engine, "b", NOW + 10_000)
     assert engine.apply(ListFlags(), NOW + 10_000) == []
@@ -214,7 +213,7 @@ def test_a_backlog_raises_a_flag():
 
 
 def test_a_backlog_is_seen_among_puts_that_come_together():
-    engine = Engine(MemoryTable(), QueueSettings(backlog=10_000, merge=False))
+    engine = Engine(MemoryTable(), QueueSettings(backlog_ms=10_000, merge=False))
     put(engine, "a", NOW)
     keys = [encode_key(name) for name in "bcd"]
     engine.apply_all([Put(Packet(key, hash_key(key), b"n", 128, NOW)) for key in keys], NOW + 10_001)

@@ -11,14 +11,14 @@ import pytest
 from everlog.config.queue_options import QueueSettings, Rate
 from everlog.errors import Deposed, EverlogError, IntegrityViolated
 from everlog.queues.cassandra.blobs import INLINE_BYTES, Blobs
-from everlog.queues.cassandra.owner import BATCH_BYTES, BATCH_ROWS, Owner
-from everlog.queues.cassandra.protocol import ShardLog
+from everlog.queues.cassandra.owner import BATCH_BYTES, BATCH_ROWS, ShardOwner
+from everlog.queues.cassandra.shard_log import ShardLog
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import Claim, Done, Fail, Handle, Heartbeat, Pause, Put
 from everlog.queues.rows import Packet
 from tests.models.queue_log import ModelBackend, Scheduler, World, switch
 
-SETTINGS = QueueSettings(processing_timeout=100_000, max_timeouts=255, max_buckets=2)
+SETTINGS = QueueSettings(processing_timeout_ms=100_000, max_timeouts=255, max_buckets=2)
 STEPS = 1500
 LARGE = INLINE_BYTES + 1
 
@@ -40,7 +40,9 @@ def packet(name: str, now: int, size: int = 1) -> Packet:
     return Packet(key, hash_key(key), b"x" * size, 128, now)
 
 
-async def own(name: str, world: World, scheduler: Scheduler, ledger: Ledger, kind: type[ShardLog], owner: type[Owner]):
+async def own(
+    name: str, world: World, scheduler: Scheduler, ledger: Ledger, kind: type[ShardLog], owner: type[ShardOwner]
+):
     """A process that takes the shard whenever it can, works on it, and begins again when it is deposed."""
     number = 0
     while True:
@@ -69,7 +71,7 @@ async def own(name: str, world: World, scheduler: Scheduler, ledger: Ledger, kin
             continue
 
 
-def check(name: str, mine: Owner, ledger: Ledger) -> None:
+def check(name: str, mine: ShardOwner, ledger: Ledger) -> None:
     """A new owner has all that was acknowledged, and nothing that was done."""
     keys = {row.key for row in mine.table.rows.values()}
     if back := keys & ledger.done:
@@ -78,7 +80,7 @@ def check(name: str, mine: Owner, ledger: Ledger) -> None:
         ledger.found.append(f"{name}: {lost} were put and are gone")
 
 
-async def work(name: str, mine: Owner, scheduler: Scheduler, ledger: Ledger) -> None:
+async def work(name: str, mine: ShardOwner, scheduler: Scheduler, ledger: Ledger) -> None:
     now = scheduler.steps
     new = packet(name, now, scheduler.chance.choice([1, 1, LARGE]))
     (created,) = await mine.execute([Put(new)], now)
@@ -101,7 +103,7 @@ async def work(name: str, mine: Owner, scheduler: Scheduler, ledger: Ledger) -> 
     await mine.tidy()
 
 
-def run(seed: int, *, kind=ShardLog, owner=Owner, **world_options) -> Ledger:
+def run(seed: int, *, kind=ShardLog, owner=ShardOwner, **world_options) -> Ledger:
     scheduler = Scheduler(seed)
     world = World(scheduler.chance, **world_options)
     ledger = Ledger()
@@ -145,7 +147,7 @@ class Unconfirmed(ShardLog):
         return
 
 
-class NoCarry(Owner):
+class NoCarry(ShardOwner):
     async def _carry(self, living):
         return
 
@@ -418,16 +420,16 @@ class Drive:
         settings=SETTINGS,
         forced_by=None,
         backend: ModelBackend | None = None,
-    ) -> Owner:
+    ) -> ShardOwner:
         backend = backend or ModelBackend(world)
         log = ShardLog(backend, owner=name)
         assert self.run(log.take_over(self.run(backend.read_shard())))
-        mine = Owner(log, settings, segment_records=records)
+        mine = ShardOwner(log, settings, segment_records=records)
         self.run(mine.load(now, forced_by=forced_by))
         return mine
 
-    def do(self, mine: Owner, operations, now: int = 0):
+    def do(self, mine: ShardOwner, operations, now: int = 0):
         return self.run(mine.execute(operations, now))
 
-    def tidy(self, mine: Owner) -> None:
+    def tidy(self, mine: ShardOwner) -> None:
         self.run(mine.tidy())

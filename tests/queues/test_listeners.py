@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.queues.listeners import Listeners, listener_name
-from everlog.queues.port import MemoryStore
+from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 
 
 @pytest.fixture(params=["memory", "files"])
 async def queue(request, tmp_path):
-    store = MemoryStore() if request.param == "memory" else SqliteQueueStore(tmp_path, synchronous="NORMAL")
+    store = MemoryQueueStore() if request.param == "memory" else SqliteQueueStore(tmp_path, synchronous="NORMAL")
     queue = Queue("jobs", store)
     await queue.declare()
     yield queue

@@ -83,7 +83,7 @@ async def check(config, said: list[list]) -> int:
 
     claimed = [(line[2], line[3]) for line in said if line[0] == "claimed"]
     assert len(claimed) == len(set(claimed)), "a handle was given twice"
-    store = CassandraQueueStore(config, name="judge", takeover_seconds=1.0)
+    store = CassandraQueueStore(config, name="judge", takeover_s=1.0)
     queue = Queue("jobs", store)
     async with asyncio.timeout(60):
         while True:

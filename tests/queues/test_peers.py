@@ -83,9 +83,7 @@ class Peer(ModelQueueStore):
 
 
 def peers(tables: Tables, chance: random.Random, names: str) -> list[Peer]:
-    found = [
-        Peer(tables, name, host=HOST, beat_seconds=0.05, takeover_seconds=0.4, segment_records=30) for name in names
-    ]
+    found = [Peer(tables, name, host=HOST, beat_s=0.05, takeover_s=0.4, segment_records=30) for name in names]
     for peer in found:
         peer.chance = chance
     return found
@@ -206,7 +204,7 @@ async def test_what_administrators_do_is_noted():
     await queue.pause()  # changes nothing
     await queue.cancel("k")
     await queue.cancel("k")
-    noted = tables.desks["jobs", 0].audited
+    noted = tables.admins["jobs", 0].audited
     assert [type(operation).__name__ for operation in noted] == ["Pause", "Cancel"]
     assert noted[0] == Pause(True)
     await store.close()
@@ -217,7 +215,7 @@ async def stores():
     """Three processes; the first owns what it declares."""
     tables = Tables()
     names = ("one", "two", "three")
-    found = [ModelQueueStore(tables, name, host=HOST, beat_seconds=0.2, takeover_seconds=6.0) for name in names]
+    found = [ModelQueueStore(tables, name, host=HOST, beat_s=0.2, takeover_s=6.0) for name in names]
     yield found
     for store in found:
         await store.close()
@@ -225,7 +223,7 @@ async def stores():
 
 async def test_waiting_elsewhere_is_woken(stores, monkeypatch):
     """By a datagram when something is due, by a timer when something will be, not by the fall-back poll."""
-    monkeypatch.setattr("everlog.queues.port.POLL_SECONDS", 100.0)
+    monkeypatch.setattr("everlog.queues.port.POLL_S", 100.0)
     one, two, three = (Queue("jobs", store) for store in stores)
     await one.declare()
     await one.put("first")
@@ -233,7 +231,7 @@ async def test_waiting_elsewhere_is_woken(stores, monkeypatch):
     for put, kwargs in ((one.put, {}), (three.put, {}), (one.put, {"delay": "300ms"}), (two.put, {"delay": "200ms"})):
         waiting = asyncio.create_task(two.wait(100, listener="w"))
         async with asyncio.timeout(60):
-            while "w" not in two.store.bell("jobs").listeners._idle:  # noqa: ASYNC110
+            while "w" not in two.store.waker("jobs").listeners._idle:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)  # it has asked the owner
         await put("k", **kwargs)

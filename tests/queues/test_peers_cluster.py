@@ -30,7 +30,7 @@ def keyspace(cluster_config):
 async def stores(keyspace):
     """Three processes' stores, as far as the network is concerned; the first owns what it declares."""
     found = [
-        CassandraQueueStore(keyspace, name=name, host=HOST, beat_seconds=0.2, takeover_seconds=15, segment_records=100)
+        CassandraQueueStore(keyspace, name=name, host=HOST, beat_s=0.2, takeover_s=15, segment_records=100)
         for name in ("one", "two", "three")
     ]
     yield found
@@ -80,9 +80,9 @@ def test_other_machines_need_a_token(keyspace):
 
 
 async def test_a_wrong_token_reaches_nobody(keyspace):
-    one = CassandraQueueStore(keyspace, name="one", host=HOST, token="right" * 5, takeover_seconds=2.0)
-    two = CassandraQueueStore(keyspace, name="two", host=HOST, token="wrong" * 5, takeover_seconds=2.0)
-    one.beat_seconds = 0.1
+    one = CassandraQueueStore(keyspace, name="one", host=HOST, token="right" * 5, takeover_s=2.0)
+    two = CassandraQueueStore(keyspace, name="two", host=HOST, token="wrong" * 5, takeover_s=2.0)
+    one.beat_s = 0.1
     await Queue("jobs", one).put("k")
     with pytest.raises(OwnedElsewhere, match="401"):
         await Queue("jobs", two).put("k")
@@ -131,8 +131,8 @@ class TestPassedOn(QueueCases):
         opened = []
 
         async def make(clock, *, sweep=200):
-            owner = CassandraQueueStore(keyspace, clock=clock, sweep=sweep, beat_seconds=0.5, host=HOST, name="owner")
-            store = Follower(keyspace, clock=clock, sweep=sweep, beat_seconds=0.5, host=HOST, name="follower")
+            owner = CassandraQueueStore(keyspace, clock=clock, sweep=sweep, beat_s=0.5, host=HOST, name="owner")
+            store = Follower(keyspace, clock=clock, sweep=sweep, beat_s=0.5, host=HOST, name="follower")
             store.owner = owner
             opened.append(owner)
             return store

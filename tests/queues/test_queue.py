@@ -25,8 +25,8 @@ from everlog.errors import (
 )
 from everlog.queues.columns import Column
 from everlog.queues.declaration import ColumnSchema
-from everlog.queues.new_job import NewJob
-from everlog.queues.port import MemoryStore
+from everlog.queues.job import NewJob
+from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.testing.queue_desk import T, VirtualClock
@@ -39,7 +39,7 @@ def clock():
 
 @pytest.fixture
 def store(clock):
-    return MemoryStore(clock)
+    return MemoryQueueStore(clock)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def queue(store):
     return queue
 
 
-class Untouched(MemoryStore):
+class Untouched(MemoryQueueStore):
     """A store that nobody may write to."""
 
     async def execute(self, name, operation):

@@ -11,8 +11,8 @@ from everlog.config.queue_options import QueueOptions, make_options
 from everlog.queues import engine, rules
 from everlog.queues.declaration import Declaration
 from everlog.queues.keys import encode_key, hash_key
+from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import AskStats, Claim, Done, Fail, Handle, ListFlags, Peek, Put, Release
-from everlog.queues.port import MemoryStore
 from everlog.queues.rows import Packet
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.testing.queue_desk import VirtualClock
@@ -40,7 +40,7 @@ SEEDS_IN_A_SOAK = 1000
 
 async def simulate(options: QueueOptions, seed: int, steps: int) -> None:
     clock = VirtualClock()
-    store = MemoryStore(clock)
+    store = MemoryQueueStore(clock)
     await Simulation(store, clock, options, random.Random(seed)).run(steps)
 
 
@@ -136,7 +136,7 @@ async def test_what_comes_together_is_done_as_if_one_by_one(name, bucket, tmp_pa
     source, clock = random.Random(f"{name} {bucket}"), VirtualClock()
     options = make_options(**FAST, backlog="1s") if name == "backlog" else VARIANTS[name]
     declaration = Declaration("jobs", msgspec.structs.replace(options, bucket=bucket))
-    alone = MemoryStore(clock)
+    alone = MemoryQueueStore(clock)
     together = SqliteQueueStore(tmp_path, synchronous="OFF", clock=clock)
     files = together._open_files(patient=True)  # one thread's, as entry ids come from its block
     try:

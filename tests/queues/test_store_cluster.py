@@ -11,7 +11,7 @@ import pytest
 from acsylla import Consistency
 
 from everlog.cassandra.session import rows_of
-from everlog.config.queue_options import MAX_PAYLOAD
+from everlog.config.queue_options import MAX_PAYLOAD_BYTES
 from everlog.errors import Deposed, OwnedElsewhere, PayloadTooLarge
 from everlog.queues.cassandra.backend import CassandraBackend
 from everlog.queues.cassandra.blobs import INLINE_BYTES
@@ -34,7 +34,7 @@ class TestCassandraStore(QueueCases):
     @pytest.fixture
     def make_store(self, shared_config):
         async def make(clock, *, sweep=200):
-            return CassandraQueueStore(shared_config().cassandra, clock=clock, sweep=sweep, beat_seconds=0.5)
+            return CassandraQueueStore(shared_config().cassandra, clock=clock, sweep=sweep, beat_s=0.5)
 
         return make
 
@@ -49,7 +49,7 @@ async def two(keyspace):
     """Two processes' stores on one keyspace, with clocks of their own."""
     clocks = [VirtualClock(), VirtualClock()]
     stores = [
-        CassandraQueueStore(keyspace, clock=clock, name=name, beat_seconds=0.2, takeover_seconds=8, segment_records=50)
+        CassandraQueueStore(keyspace, clock=clock, name=name, beat_s=0.2, takeover_s=8, segment_records=50)
         for clock, name in zip(clocks, ("one", "two"), strict=True)
     ]
     yield [VirtualQueue(store, clock) for store, clock in zip(stores, clocks, strict=True)]
@@ -245,7 +245,7 @@ async def test_large_data_and_the_audit(two, keyspace):
     """16 MiB, more than a row holds, go beside the log in chunks and survive a change of owners; more is refused."""
     one, other = two
     await one.declare()
-    large = bytes(range(256)) * (MAX_PAYLOAD // 256)
+    large = bytes(range(256)) * (MAX_PAYLOAD_BYTES // 256)
     first, second = Queue("jobs", one.store), Queue("jobs", other.store)
     await first.put("large", large)
     await first.put("small", b"y")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everlog.queues.port import MemoryStore
+from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from tests.models.queue_cases import QueueCases
 
@@ -13,7 +13,7 @@ class TestMemoryStore(QueueCases):
     @pytest.fixture
     def make_store(self):
         async def make(clock, *, sweep=500):
-            return MemoryStore(clock, sweep=sweep)
+            return MemoryQueueStore(clock, sweep=sweep)
 
         return make
 

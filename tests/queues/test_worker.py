@@ -12,12 +12,12 @@ import pytest
 
 import everlog
 from everlog.errors import InvalidInput
-from everlog.queues.cron import Schedule, parse_every
 from everlog.queues.heartbeat import Heartbeats
-from everlog.queues.job import find_jobs
+from everlog.queues.job_function import find_jobs
+from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import BeatAnswer, Handle
-from everlog.queues.port import MemoryStore
 from everlog.queues.queue import Queue
+from everlog.queues.schedule import Schedule, parse_every
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.queues.worker import Worker
 from tests.waiting import until
@@ -25,7 +25,7 @@ from tests.waiting import until
 
 @pytest.fixture(params=["memory", "files"])
 async def store(request, tmp_path):
-    store = MemoryStore() if request.param == "memory" else SqliteQueueStore(tmp_path, synchronous="NORMAL")
+    store = MemoryQueueStore() if request.param == "memory" else SqliteQueueStore(tmp_path, synchronous="NORMAL")
     yield store
     await store.close()
 
@@ -241,7 +241,7 @@ async def test_what_cannot_finish_is_released(store):
     queue = Queue("jobs", store)
     await queue.put("short")
     await queue.put("long")
-    async with working(store, work, grace=1.0) as worker:
+    async with working(store, work, grace_s=1.0) as worker:
         await until(lambda: worker.running == 2)
     assert ended == ["short"]
     (info,) = await queue.peek()
@@ -261,7 +261,7 @@ async def test_a_plain_function_keeps_its_job_until_it_ends(store):
 
     queue = Queue("jobs", store)
     await queue.put("k")
-    async with working(store, work, grace=0.05) as worker:
+    async with working(store, work, grace_s=0.05) as worker:
         await until(lambda: worker.running == 1)
     assert seen == ["k"]
     assert worker.counted == {"done": 1}
@@ -277,7 +277,7 @@ async def test_a_delayed_job_starts_when_it_is_due(store):
         started.append(time.time() - job.due.timestamp())
 
     queue = Queue("jobs", store)
-    async with working(store, work, poll=3600):
+    async with working(store, work, poll_s=3600):
         for delay in (0.05, 0.1, 0.2):
             await queue.put(f"k{delay}", delay=delay)
         await until_empty(queue)
@@ -369,7 +369,7 @@ def test_a_heart_beats_three_times_per_lease_and_tells_once():
     told: list[BeatAnswer] = []
     ended = threading.Event()
 
-    class Scripted(MemoryStore):
+    class Scripted(MemoryQueueStore):
         async def execute(self, name, operation):
             beats.append(operation.handle)
             return BeatAnswer("OK", 0) if len(beats) < 3 else BeatAnswer("LEASE_LOST")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everlog.errors import InvalidDeclaration
-from everlog.queues.port import MemoryStore
+from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.xml import parse_declarations, read_declarations
 
@@ -31,10 +31,10 @@ async def test_a_declaration_makes_a_queue(tmp_path):
     file.write_text(GOOD)
     (declaration,) = read_declarations(file)
     settings = declaration.options.settings
-    assert (settings.bucket, settings.max_wait, settings.max_timeouts) == ("hour", 60_000, 3)
+    assert (settings.bucket, settings.max_wait_ms, settings.max_timeouts) == ("hour", 60_000, 3)
     assert (settings.merge, settings.on_busy, settings.secure) == (True, "restart", True)
     assert declaration.description == "Pages to index."
-    store = MemoryStore()
+    store = MemoryQueueStore()
     await store.declare(declaration)
     queue = Queue("pages", store)
     await queue.put(("a", 7), {"big": 2**100})

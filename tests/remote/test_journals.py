@@ -203,9 +203,9 @@ async def test_projections_status_and_tokens(tmp_path) -> None:
                 (status,) = await remote.projections.list()
                 assert (status.name, status.paused, status.handled >= 1) == ("seen", False, True)
                 assert status.lag is not None
-                await remote.projections.pause("seen", wait=10)
+                await remote.projections.pause("seen", wait_s=10)
                 assert (await local.projections.get("seen")).paused
-                await remote.projections.resume("seen", wait=10)
+                await remote.projections.resume("seen", wait_s=10)
                 assert (await remote.status()).topics == sorted(await remote.topics())
                 operations = [one.payload async for one in local.journal("everlog.operations").read("console")]
                 assert [one.get("action", one.get("outcome")) for one in operations] == [

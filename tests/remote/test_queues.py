@@ -31,8 +31,8 @@ from everlog.errors import (
 from everlog.queues.columns import Column
 from everlog.queues.declaration import ColumnSchema
 from everlog.queues.keys import encode_key, hash_key
+from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import Claim, Peek, Put
-from everlog.queues.port import MemoryStore
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Packet
 from everlog.remote.queues import RemoteQueueStore
@@ -57,7 +57,7 @@ class Served(RemoteQueueStore):
     def __init__(self, app: Litestar, clock: Clock, sweep: int) -> None:
         transport = httpx.ASGITransport(app=app)
         super().__init__(httpx.AsyncClient(transport=transport, base_url="http://queues"), clock, owns_client=True)
-        self.inner = MemoryStore(clock, sweep=sweep)
+        self.inner = MemoryQueueStore(clock, sweep=sweep)
         app.state.log = SimpleNamespace(
             queues=self.inner,
             queue=lambda name: Queue(name, self.inner),

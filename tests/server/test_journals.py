@@ -17,7 +17,7 @@ from everlog.client import connect
 from everlog.config import ServerConfig, TagsConfig
 from everlog.console.server import make_app
 from everlog.core.bounded_map import MAX_KEPT
-from everlog.projections.metrics import Metrics
+from everlog.projections.observers import ProjectionMetrics
 from everlog.projections.record_source import records
 from everlog.server import journal_requests
 from everlog.testing.journal_support import BROKEN, produce
@@ -414,7 +414,7 @@ async def test_status_metrics_and_health(log, http):
 
 
 async def test_metrics_of_projections_in_the_same_process(tmp_path):
-    counted = Metrics()
+    counted = ProjectionMetrics()
     async with connect(small_config(tmp_path / "data")) as log:
         app = make_app(log, metrics=[counted.text])
         transport = httpx.ASGITransport(app)

@@ -145,7 +145,7 @@ async def test_a_claim_waits_for_work(http):
 
 
 async def listeners(log, count):
-    while log.queues.bell("jobs").listeners.idle != count:  # noqa: ASYNC110  # it is the server that knows
+    while log.queues.waker("jobs").listeners.idle != count:  # noqa: ASYNC110  # it is the server that knows
         await asyncio.sleep(0.01)
 
 

@@ -11,9 +11,8 @@ from everlog.console.sampler import series
 from everlog.console.wait_reasons import WaitReason, explain_job, explain_queue
 from everlog.errors import StorageFailed
 from everlog.queues.declaration import Declaration, plain_options
-from everlog.queues.jobs import DeadJob, JobInfo
+from everlog.queues.job import DeadJob, JobInfo, make_key, parse_key
 from everlog.queues.keys import hash_key
-from everlog.queues.new_job import make_key, parse_key
 from everlog.queues.operations import AskDue, DueAnswer, Get, ListDead
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue

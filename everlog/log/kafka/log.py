@@ -20,6 +20,7 @@ from everlog.log.kafka.tail import Fetchers, Tail, TailSource
 from everlog.log.kafka.topics import Topics
 from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader
 from everlog.runtime.clock import Clock
+from everlog.runtime.retry import NO_JITTER, Backoff
 from everlog.runtime.trace import Trace
 
 FORGET_S = 10.0
@@ -95,10 +96,9 @@ class KafkaLog(Log):
         if end >= reach:
             return end
         # A leader that was elected a moment ago may be behind what a reader has seen already.
-        deadline, pause = self._loop.time() + self._timeout, MIN_RETRY_S
+        deadline, backoff = self._loop.time() + self._timeout, Backoff(MIN_RETRY_S, MAX_RETRY_S, jitter=NO_JITTER)
         while end < reach and self._loop.time() < deadline:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_RETRY_S)
+            await backoff.sleep()
             end = await tail.end()
         return end
 

@@ -20,6 +20,7 @@ from everlog.errors import StorageFailed
 from everlog.log.kafka.client import ClientSettings, join, make_client
 from everlog.log.kafka.errors import LogPartition, explain, is_missing, is_silence, kafka_error
 from everlog.log.port import Bounds
+from everlog.runtime.retry import NO_JITTER, Backoff
 from everlog.runtime.trace import Trace
 
 logger = logging.getLogger("everlog.log.kafka")
@@ -134,7 +135,7 @@ class EndOffsets:
 
     async def _find(self, question: Question) -> Bounds:
         place = question[0]
-        started, pause = self._loop.time(), MIN_RETRY_S
+        started, backoff = self._loop.time(), Backoff(MIN_RETRY_S, MAX_RETRY_S, jitter=NO_JITTER)
         while True:
             answer = await self._lane(place).ask(question)
             if isinstance(answer, Bounds):
@@ -146,10 +147,10 @@ class EndOffsets:
                 left += self._timeout
             elif is_missing(answer):
                 left += min(NEW_TOPIC_S, self._timeout)
+            pause = backoff.next()
             if left <= pause:
                 raise explain(answer, f"the end of {place}", self._servers)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_RETRY_S)
 
     def _lane(self, place: LogPartition) -> Lane:
         if place not in self._silent:

@@ -17,6 +17,7 @@ from everlog.log.port import Ack, Bounds, Log, LogTopic, RecordReader, Trimmed
 from everlog.log.sqlite.appender import SQL, Appender
 from everlog.log.sqlite.trimmer import NO_LIMITS, RetentionLimits, Trimmer
 from everlog.runtime.clock import Clock, SystemClock
+from everlog.runtime.retry import NO_JITTER, Backoff
 from everlog.runtime.trace import Trace
 from everlog.sqlite.connection import Connection, connect, transaction, translated
 from everlog.sqlite.group_commit import GroupCommitter
@@ -170,7 +171,7 @@ class SqliteReader(RecordReader):
         return self._connection
 
     async def read(self, topic: LogTopic, starts: Mapping[int, int]) -> AsyncIterator[Sequence[Record]]:
-        places, pause = dict(starts), MIN_POLL_S
+        places, backoff = dict(starts), Backoff(MIN_POLL_S, MAX_POLL_S, jitter=NO_JITTER)
         stamp: object = None
         while True:
             before, found = self._stamp(), False
@@ -182,11 +183,10 @@ class SqliteReader(RecordReader):
                         places[partition] = page[-1].offset + 1
                         yield page
             if found:
-                pause = MIN_POLL_S
+                backoff.reset()
                 continue
             stamp = before
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_POLL_S)
+            await backoff.sleep()
 
     def _stamp(self) -> object:
         """Changes whenever another connection commits to the file."""

@@ -1,6 +1,6 @@
 """What a handler's CQL statement does: to which table, and where its partition key is among the bound values.
 
-Only as much of the language is read as that takes. What cannot be told is refused by those who need it.
+Only as much of the language is read as that takes. A caller that needs what cannot be told refuses the statement.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from everlog.projections.port import ProjectionDeadLetter
 from everlog.runtime.clock import Clock
 
 
-class Letters:
+class DeadLetterTable:
     """The table `projection_dead_letter`. `nr` keeps the order in which they were first buried."""
 
     def __init__(self, session: Session, cql: Mapping[str, str], clock: Clock) -> None:

@@ -17,7 +17,7 @@ from everlog.errors import InvalidOffset
 from everlog.projections.offsets import Offset, Single, decode, encode
 
 COLUMN = "everlog_mark"
-# So many replayed dead letters are remembered per partition; a replay that is cut off is taken up at once.
+# At most this many replayed dead letters are remembered per partition; a replay that is cut off is taken up at once.
 MAX_LETTERS = 64
 
 

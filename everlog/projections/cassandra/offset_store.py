@@ -15,13 +15,12 @@ from everlog.cassandra.session import CassandraRow, Session, connect
 from everlog.cassandra.values import timestamp
 from everlog.config import CassandraConfig
 from everlog.errors import Busy, InvalidOffset, OffsetConflict, OwnershipLost, UnknownProjection
-from everlog.projections.cassandra.letters import Letters
+from everlog.projections.cassandra.letters import DeadLetterTable
 from everlog.projections.cassandra.marks import Commands
 from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, OffsetTable, places_of
 from everlog.projections.cassandra.tables import PROJECTION_TABLES, copy_tables, drop_tables
-from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, Tables
-from everlog.projections.copies import Copies, Difference
-from everlog.projections.ids import PARTITIONS, ProjectionId
+from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, ViewTables
+from everlog.projections.copies import Copies, Difference, copy_name
 from everlog.projections.offsets import Offset, decode, entries, is_mergeable, same, show
 from everlog.projections.port import (
     ANYTHING,
@@ -30,10 +29,12 @@ from everlog.projections.port import (
     KnownProjection,
     OffsetStore,
     ProjectionDeadLetter,
+    Recount,
     Report,
     View,
     ViewTransaction,
 )
+from everlog.projections.projection_id import PARTITIONS, ProjectionId
 from everlog.projections.save_window import LogPlace, OffsetProgress
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.failpoints import failpoint
@@ -41,9 +42,7 @@ from everlog.runtime.lease import Lease
 from everlog.runtime.trace import Trace
 
 if TYPE_CHECKING:
-    from everlog.journal.parts import Parts
-    from everlog.projections.projection import Projection
-    from everlog.projections.verify import Counted
+    pass
 
 _encode = msgspec.json.Encoder().encode
 _report = msgspec.json.Decoder(Report).decode
@@ -55,16 +54,16 @@ class CassandraOffsetStore(OffsetStore):
 
     has_views = True
     stores_whole = False
-    verifies_standing = True
-    look_seconds = 0.5
+    recount_pauses = True  # unlike a file, tables cannot be copied as they are at one moment
+    look_s = 0.5
 
     def __init__(self, session: Session, *, clock: Clock | None = None) -> None:
-        self.session = self._session = session
+        self._session = session
         self._clock = clock or SystemClock()
         self._cql = PROJECTION_TABLES.statements(session.config.keyspace)
         self._offsets = OffsetTable(session, self._cql, self._clock)
-        self._letters = Letters(session, self._cql, self._clock)
-        self._tables = Tables(session)
+        self._letters = DeadLetterTable(session, self._cql, self._clock)
+        self._tables = ViewTables(session)
         self._commanded: dict[Lease, Commands] = {}
         self._beats = itertools.count()
         self._me = self._clock.new_id()
@@ -387,12 +386,29 @@ class CassandraOffsetStore(OffsetStore):
     async def drop_tables(self, tables: Sequence[str]) -> None:
         await drop_tables(self._session, tables)
 
-    async def verify(
-        self, projection: Projection, tables: Sequence[str], *, parts: Parts | None, told: Counted | None
-    ) -> list[Difference]:
-        from everlog.projections.cassandra.verify import verify_tables
+    @asynccontextmanager
+    async def recount(self, name: str, tables: Sequence[str]) -> AsyncIterator[Recount]:
+        while True:
+            seen = await self.drop_garbage(name)
+            number = seen.last + 1
+            # Garbage from the start: whatever happens, the next command drops it.
+            numbers, names = (*seen.garbage, number), {**seen.tables, number: tuple(tables)}
+            after = msgspec.structs.replace(seen, last=number, garbage=numbers, tables=names)
+            if await self.change_copies(name, seen, after):
+                break
+        old, new = after.names(after.current), after.names(number)
 
-        return await verify_tables(projection, self, tables, parts=parts, told=told)
+        async def compare() -> list[Difference]:
+            return [
+                await self._tables.compare(table, old.get(table.lower(), table), new[table.lower()]) for table in tables
+            ]
+
+        try:
+            await self.copy_tables({old.get(table, table): copied for table, copied in new.items()})
+            ends = {one.key: one.offset for one in await self.known(copy_name(name, after.current))}
+            yield Recount(self, number, ends, compare)
+        finally:
+            await self.drop_garbage(name)
 
     async def erase(self, name: str) -> None:
         keys = {one.key for one in await self.known(name)}

@@ -15,8 +15,8 @@ import msgspec
 from everlog.cassandra.session import Session
 from everlog.cassandra.values import timestamp
 from everlog.errors import Busy, OwnershipLost
-from everlog.projections.ids import PARTITIONS, partition_of_key
 from everlog.projections.offsets import Encoded
+from everlog.projections.projection_id import PARTITIONS, partition_of_key
 from everlog.projections.save_window import LogPlace
 from everlog.runtime.clock import Clock
 
@@ -64,7 +64,7 @@ class OffsetTable:
         return OffsetRow(*rows[0]) if rows else OffsetRow(entry)
 
     async def fence(self, name: str, entry: str, key: str, epoch: int) -> None:
-        """Whoever wrote this row under a lower epoch writes it no more."""
+        """An owner that wrote this row under a lower epoch writes it no more."""
         await self._change(name, entry, epoch, lambda row: msgspec.structs.replace(row, key=key, epoch=epoch))
 
     async def write(
@@ -118,7 +118,7 @@ class OffsetTable:
         await self._session.write(self._cql["clear_mirror"], *values)
 
     async def _change(self, name: str, entry: str, epoch: int, change: Callable[[OffsetRow], OffsetRow]) -> OffsetRow:
-        """Read, decide, write if nobody was faster. Raises OwnershipLost if the row has a higher epoch."""
+        """Read, decide, write if no other writer was faster. Raises OwnershipLost if the row has a higher epoch."""
         written: OffsetRow | None = None
         for _ in range(MAX_TRIES):
             row = await self.one(name, entry)

@@ -12,7 +12,7 @@ batch, on the condition that the mark is as it was before the handler read anyth
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from everlog.projections.cassandra.marks import (
     read_mark,
     write_mark,
 )
+from everlog.projections.copies import Difference
 from everlog.projections.offsets import Offset
 from everlog.projections.port import ProjectionDeadLetter, View, ViewChanged, ViewTransaction
 from everlog.projections.save_window import OffsetProgress
@@ -39,6 +40,7 @@ MAX_STATEMENTS = 500
 MAX_ROWS = 100
 MAX_MARKS = 10_000
 MAX_TRIES = 20
+PAGE = 1000
 _COLUMNS = "SELECT column_name, kind, position FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
 
 
@@ -71,7 +73,7 @@ class ViewWrite(NamedTuple):
 ViewRows = dict[tuple[Any, ...], ViewWrite]
 
 
-class Tables:
+class ViewTables:
     """The keyspace's tables as views use them, and the marks of partitions that were written last."""
 
     def __init__(self, session: Session) -> None:
@@ -122,6 +124,21 @@ class Tables:
     def _named(self, partition: ViewPartition) -> str:
         return f'{quoted(self.keyspace)}."{partition.table.name}"'
 
+    async def compare(self, table: str, view: str, recount: str) -> Difference:
+        """How a table of a view differs from its recount."""
+        rows, again = await self._count_rows(view), await self._count_rows(recount)
+        return Difference(table, rows.total(), (again - rows).total(), (rows - again).total())
+
+    async def _count_rows(self, table: str) -> Counter[int]:
+        """How often there is which row; a row is kept as a number, so that a large view fits."""
+        keyspace = self.keyspace.lower()
+        found = await self.session.fetch(_COLUMNS, keyspace, table)
+        text = ", ".join(f'"{name}"' for name in sorted(row[0] for row in found) if name != COLUMN)
+        counts: Counter[int] = Counter()
+        async for page in self.session.pages(f'SELECT {text} FROM "{keyspace}"."{table}"', page=PAGE):
+            counts.update(hash(repr(row)) for row in page)
+        return counts
+
     async def write(self, partition: ViewPartition, before: str | None, rows: Sequence[ViewWrite], after: str) -> None:
         """Rows and mark, if the mark is as it was before the rows were read; else ViewChanged."""
         cql = f"UPDATE {self._named(partition)} SET {COLUMN} = ? WHERE {_key(partition)} IF {COLUMN} = ?"
@@ -132,7 +149,7 @@ class Tables:
                 self._remember(partition, after)
                 failpoint("view.partition")
                 return
-            # Refused, or nobody knows. If it had happened, the events are found covered when they are handled again.
+            # Refused, or unknown. If it had happened, the events are found covered when they are handled again.
             if await self.mark(partition) != before:
                 raise ViewChanged(f"{partition.table.name} {partition.values!r}")
         raise Busy(f"{partition.table.name}: a partition could not be written in {MAX_TRIES} attempts: try again")
@@ -145,7 +162,7 @@ def _key(partition: ViewPartition) -> str:
 class CassandraView(View):
     """Each statement on its own."""
 
-    def __init__(self, tables: Tables, copies: Mapping[str, str]) -> None:
+    def __init__(self, tables: ViewTables, copies: Mapping[str, str]) -> None:
         self._tables = tables
         self._copies = copies
 
@@ -167,7 +184,7 @@ class CassandraView(View):
 class CassandraOpenView(View):
     """What a handler of exactly-once gets: writes are kept until it has come back, reads see what was before it."""
 
-    def __init__(self, transaction: CassandraTransaction, tables: Tables, copies: Mapping[str, str]) -> None:
+    def __init__(self, transaction: CassandraTransaction, tables: ViewTables, copies: Mapping[str, str]) -> None:
         self._transaction: CassandraTransaction | None = transaction
         self._tables = tables
         self._copies = copies
@@ -236,7 +253,7 @@ class CassandraTransaction(ViewTransaction):
 
     view: CassandraOpenView
 
-    def __init__(self, tables: Tables, lease: Lease, commands: Commands, copies: Mapping[str, str]) -> None:
+    def __init__(self, tables: ViewTables, lease: Lease, commands: Commands, copies: Mapping[str, str]) -> None:
         self.view = CassandraOpenView(self, tables, copies)
         self.progress: OffsetProgress | None = None
         self.letters: list[ProjectionDeadLetter] = []

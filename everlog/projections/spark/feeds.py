@@ -20,7 +20,7 @@ from everlog.errors import InvalidOffset, InvalidProjection, LogTruncated, Topic
 from everlog.log.factory import make_stream, open_log
 from everlog.log.stream import StreamDecoder
 from everlog.projections.offsets import Offset
-from everlog.projections.record_source import Records
+from everlog.projections.record_source import RecordSource
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.source import Source
 from everlog.projections.tag_source import TagSource
@@ -63,7 +63,7 @@ class SparkFeed(ABC):
         """By key: what is done once a batch is that ends at this offset of the stream."""
 
 
-class TagFeed(SparkFeed):
+class SparkTagFeed(SparkFeed):
     """Events by tag, or by slices."""
 
     tracks_all = True
@@ -110,10 +110,10 @@ class TagFeed(SparkFeed):
         }
 
 
-class RecordFeed(SparkFeed):
+class SparkRecordFeed(SparkFeed):
     """The records of a topic, by the pipeline's own source."""
 
-    def __init__(self, config: Config, source: Records) -> None:
+    def __init__(self, config: Config, source: RecordSource) -> None:
         if source.split != 1:
             raise InvalidProjection("on Spark, a topic's records are one key: its partitions are read in parallel")
         self._topic = source.topic
@@ -188,9 +188,9 @@ def _text(data: bytes | None) -> str | None:
 
 
 def feed_of(config: Config, source: Source, max_events: int) -> SparkFeed:
-    """The source as Spark reads it. A source of one's own has nothing that tasks could read."""
+    """The source as Spark reads it. A user's own source has nothing that tasks could read."""
     if isinstance(source, TagSource):
-        return TagFeed(config, source, max_events)
-    if isinstance(source, Records):
-        return RecordFeed(config, source)
+        return SparkTagFeed(config, source, max_events)
+    if isinstance(source, RecordSource):
+        return SparkRecordFeed(config, source)
     raise InvalidProjection("on Spark, a source is a tag, slices, or the records of a topic")

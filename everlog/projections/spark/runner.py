@@ -23,15 +23,15 @@ from everlog.config import Config
 from everlog.errors import EverlogError, InvalidProjection, OwnershipLost
 from everlog.pipeline.replicator import explain, written_offset
 from everlog.projections.factory import open_offset_store
-from everlog.projections.ids import ProjectionId
 from everlog.projections.offsets import Offset, show
 from everlog.projections.port import Desired, OffsetStore, Report, View, ViewChanged, ViewTransaction
 from everlog.projections.projection import Projection
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.spark.feeds import SparkFeed, feed_of
 from everlog.projections.strategies import OnSpark
 from everlog.runtime.clock import Clock, SystemClock
-from everlog.runtime.lease import Lease, LeaseWatch
+from everlog.runtime.lease import BEATS_PER_LEASE, Lease, LeaseWatch
 from everlog.runtime.portal import Portal
 from everlog.runtime.retry import Backoff
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("everlog.projections")
 
-CHECK_SECONDS = 0.2
+CHECK_S = 0.2
 
 
 class SparkView:
@@ -197,7 +197,7 @@ class SparkProjection:
                 self._restarts += 1
                 if self._handled > handled:
                     pause.reset()
-            self._stopping.wait(pause.next() if self._said else self._config.projections.lease_s / 3)
+            self._stopping.wait(pause.next() if self._said else self._config.projections.lease_s / BEATS_PER_LEASE)
         self._state = "stopped"
         self._release()
 
@@ -246,12 +246,12 @@ class SparkProjection:
         self._state = "paused" if paused else "running"
         if not paused:
             self._begin()
-        beat = -math.inf  # so that others see at once who runs what
+        beat = -math.inf  # so that others see at once what runs where
         try:
-            while not self._stopping.wait(CHECK_SECONDS):
+            while not self._stopping.wait(CHECK_S):
                 if self._query is not None and not self._query.isActive:
                     raise self._error or RuntimeError(explain(self._query.exception()))
-                if self._clock.monotonic() - beat >= self._config.projections.lease_s / 3:
+                if self._clock.monotonic() - beat >= self._config.projections.lease_s / BEATS_PER_LEASE:
                     beat = self._clock.monotonic()
                     if not self._renew():
                         return
@@ -286,7 +286,7 @@ class SparkProjection:
         return end if end is not None and begun == self._at else None
 
     def _plan(self, end: str) -> None:
-        """Say how far the batch goes before any of it is stored: whoever repeats it must take the same events."""
+        """Say how far the batch goes before any of it is stored: an owner that repeats it must take the same events."""
         if self._store.stores_whole or not self._projection.shape.takes_view:
             return
         self._batch = json.dumps([self._at, end])

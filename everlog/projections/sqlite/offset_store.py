@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import msgspec
 
 from everlog.errors import OffsetConflict, UnknownProjection
-from everlog.projections.copies import Copies, Difference
-from everlog.projections.ids import ProjectionId
+from everlog.projections.copies import Copies, Difference, copy_name
 from everlog.projections.offsets import Offset, same, show
 from everlog.projections.port import (
     ANYTHING,
@@ -26,24 +26,28 @@ from everlog.projections.port import (
     KnownProjection,
     OffsetStore,
     ProjectionDeadLetter,
+    Recount,
     Report,
     View,
     ViewTransaction,
 )
+from everlog.projections.projection_id import ProjectionId
 from everlog.projections.save_window import LogPlace, OffsetProgress
+from everlog.projections.sqlite.recount import compare_files, copy_file, make_tables
 from everlog.projections.sqlite.rows import SQL, bury, check_owner, offset_from, save_progress, wanted, write_offset
-from everlog.projections.sqlite.view_copies import copy_table, quoted, read_copies, write_copies
-from everlog.projections.sqlite.views import SqliteTransaction, SqliteView
+from everlog.projections.sqlite.views import (
+    SqliteTransaction,
+    SqliteView,
+    copy_table,
+    quoted,
+    read_copies,
+    write_copies,
+)
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.lease import Lease
 from everlog.runtime.trace import Trace
 from everlog.sqlite.connection import Connection, connect, transaction, translated
 from everlog.sqlite.migrations import migrate
-
-if TYPE_CHECKING:
-    from everlog.journal.parts import Parts
-    from everlog.projections.projection import Projection
-    from everlog.projections.verify import Counted
 
 FILE = "projections.db"
 MEMORY = Path(":memory:")
@@ -74,7 +78,7 @@ class SqliteOffsetStore(OffsetStore):
             self._reader.close()
             raise
         self._writer: Connection | None = None
-        # In memory there is one connection, and nobody to wait for: no thread either.
+        # In memory there is one connection, and no other process to wait for: no thread either.
         self._thread = None if path == MEMORY else ThreadPoolExecutor(1, thread_name_prefix="everlog-projections")
         self._writing = asyncio.Lock()
         self._closed = False
@@ -322,12 +326,26 @@ class SqliteOffsetStore(OffsetStore):
 
         await self._write(work)
 
-    async def verify(
-        self, projection: Projection, tables: Sequence[str], *, parts: Parts | None, told: Counted | None
-    ) -> list[Difference]:
-        from everlog.projections.sqlite.verify import verify_file
+    @asynccontextmanager
+    async def recount(self, name: str, tables: Sequence[str]) -> AsyncIterator[Recount]:
+        with TemporaryDirectory(prefix="everlog-verify-") as folder:
+            before, again = Path(folder) / "before.db", Path(folder) / "again.db"
+            await asyncio.to_thread(copy_file, self.path, before)
+            copied, fresh = SqliteOffsetStore(before), SqliteOffsetStore(again, synchronous="OFF")
+            try:
+                names = await make_tables(copied, fresh, name, tables)
+                current = copy_name(name, (await copied.copies(name)).current)
+                ends = {one.key: one.offset for one in await copied.known(current)}
 
-        return await verify_file(projection, self.path, tables, open_store=SqliteOffsetStore, parts=parts, told=told)
+                async def compare() -> list[Difference]:
+                    await copied.close()
+                    await fresh.close()
+                    return await asyncio.to_thread(compare_files, before, again, names)
+
+                yield Recount(fresh, 0, ends, compare)
+            finally:
+                await copied.close()
+                await fresh.close()
 
     async def erase(self, name: str) -> None:
         def work(connection: sqlite3.Connection) -> None:

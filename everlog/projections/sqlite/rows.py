@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from everlog.errors import InvalidOffset, OwnershipLost
-from everlog.projections.ids import ProjectionId, partition_of_key
 from everlog.projections.offsets import Offset, Single, decode, entries, is_mergeable
 from everlog.projections.port import Desired, ProjectionDeadLetter
+from everlog.projections.projection_id import ProjectionId, partition_of_key
 from everlog.projections.save_window import OffsetProgress
 from everlog.runtime.lease import Lease
 from everlog.runtime.statements import load_statements
@@ -39,7 +39,7 @@ def wanted(row: Sequence[Any]) -> Desired:
 
 
 def check_owner(connection: sqlite3.Connection, lease: Lease) -> None:
-    """The transaction holds the write lock: who owns the key now owns it until the commit."""
+    """The transaction holds the write lock: the owner of the key stays its owner until the commit."""
     row = connection.execute(SQL["lease"], (lease.name, lease.key)).fetchone()
     if row is None or row[0] != lease.owner or row[1] != lease.epoch:
         raise OwnershipLost(f"{lease.name}-{lease.key}", lease.epoch)

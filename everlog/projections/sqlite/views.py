@@ -1,4 +1,4 @@
-"""Tables of views in the same file: alone, or in one transaction with the offset."""
+"""Tables of views in the same file: alone, or in one transaction with the offset; and copies of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from everlog.errors import HandlerFailed
-from everlog.projections.copies import rename
+import msgspec
+
+from everlog.errors import HandlerFailed, InvalidProjection
+from everlog.projections.copies import Copies, rename
 from everlog.projections.offsets import Offset
 from everlog.projections.port import ProjectionDeadLetter, View, ViewTransaction
 from everlog.projections.save_window import OffsetProgress
@@ -19,6 +21,7 @@ from everlog.sqlite.connection import explain, is_fatal
 
 T = TypeVar("T")
 _SAVEPOINT = "everlog_envelope"
+_SUFFIX = re.compile(r"__[0-9]+\Z")
 _CONTROL = re.compile(
     r"(\s|--[^\n]*\n|/\*.*?\*/)*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE)\b", re.IGNORECASE | re.DOTALL
 )
@@ -121,3 +124,40 @@ class SqliteTransaction(ViewTransaction):
 
     def forget(self, letter: ProjectionDeadLetter) -> None:
         self._connection.execute(SQL["forget_letter"], (letter.name, letter.key, letter.offset))
+
+
+def quoted(name: str) -> str:
+    """A name as it stands in statements."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def read_copies(connection: sqlite3.Connection, name: str) -> Copies:
+    """Which copies there are; this and what follows runs inside a transaction."""
+    row = connection.execute(SQL["copies"], (name,)).fetchone()
+    return Copies() if row is None else msgspec.json.decode(row[0], type=Copies)
+
+
+def write_copies(connection: sqlite3.Connection, name: str, before: Copies, after: Copies) -> bool:
+    if read_copies(connection, name) != before:
+        return False
+    connection.execute(SQL["put_copies"], (name, msgspec.json.encode(after).decode()))
+    return True
+
+
+def copy_table(connection: sqlite3.Connection, table: str, new: str, copies: Mapping[str, str]) -> None:
+    """An empty table like this one, with its indexes and triggers, unless it is there."""
+    rows = connection.execute(SQL["defined"], (table,)).fetchall()
+    if not any(kind == "table" for kind, _, _ in rows):
+        raise InvalidProjection(f"there is no table {table!r} in the store")
+    columns = connection.execute(f"SELECT * FROM {quoted(table)} LIMIT 0").description
+    if any(column[0].lower() in {_SUFFIX.sub("", one.lower()) for one in copies} for column in columns):
+        raise InvalidProjection(f"a column of {table} has the name of a table of this view: rename it")
+    if connection.execute(SQL["defined"], (new,)).fetchall():
+        return
+    suffix = _SUFFIX.search(new)
+    assert suffix is not None
+    others = [name for kind, name, _ in rows if kind != "table"]
+    names = {table.lower(): one for table, one in copies.items()}
+    names |= {name.lower(): _SUFFIX.sub("", name) + suffix[0] for name in others}
+    for _, _, text in rows:
+        connection.execute(rename(text, names))

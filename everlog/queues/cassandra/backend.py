@@ -14,8 +14,8 @@ from everlog.cassandra.session import Session
 from everlog.config.queue_options import QueueSettings
 from everlog.errors import Unreachable
 from everlog.queues.cassandra.blobs import INLINE_BYTES
-from everlog.queues.cassandra.owner import Desk
-from everlog.queues.cassandra.protocol import Backend, Shard, Statics
+from everlog.queues.cassandra.owner import AdminStore
+from everlog.queues.cassandra.shard_log import SegmentState, ShardBackend, ShardRow
 from everlog.queues.memory import MemoryTable
 from everlog.queues.operations import Operation
 from everlog.queues.rows import DeadLetter, Flag
@@ -28,8 +28,8 @@ QUEUE_TABLES = TableSet("queues", "everlog.queues.cassandra")
 MAX_LETTERS = 10_000
 CHUNK = 256 * 1024
 CHUNKS = 16
-# So much longer than a letter its chunks are kept: a letter that is there has its data.
-CHUNK_SECONDS = 3600
+# The chunks of a letter are kept longer than the letter: one that is there has its data.
+EXTRA_CHUNK_TTL_S = 3600
 AUDIT_DAYS = 7
 _DAY_MS = 86_400_000
 _flag = msgspec.msgpack.Decoder(Flag).decode
@@ -44,7 +44,7 @@ class StoredLetter(DeadLetter, frozen=True):
 _letter = msgspec.msgpack.Decoder(StoredLetter).decode
 
 
-class CassandraBackend(Backend):
+class CassandraBackend(ShardBackend):
     """One shard of a queue."""
 
     def __init__(self, session: Session, journal: str, shard: int = 0) -> None:
@@ -52,23 +52,23 @@ class CassandraBackend(Backend):
         self._cql = QUEUE_TABLES.statements(session.config.keyspace)
         self._key = (journal, shard)
 
-    async def read_shard(self) -> Shard:
+    async def read_shard(self) -> ShardRow:
         for _ in range(10):
             rows = await self._session.fetch(self._cql["shard"], *self._key, serial=True)
             if rows:
-                return Shard(*rows[0])
+                return ShardRow(*rows[0])
             await self._session.write_if(self._cql["insert_shard"], *self._key)
         raise Unreachable(f"the shard of the queue {self._key[0]} cannot be made: try again")
 
-    async def change_shard(self, expected: Shard, changed: Shard) -> bool | None:
+    async def change_shard(self, expected: ShardRow, changed: ShardRow) -> bool | None:
         values = (*changed, *self._key, expected.epoch, expected.beat)
         return await self._session.write_if(self._cql["update_shard"], *values)
 
-    async def read_statics(self, segment: int) -> Statics:
+    async def read_statics(self, segment: int) -> SegmentState:
         rows = await self._session.fetch(self._cql["statics"], *self._key, segment, serial=True)
-        return Statics(rows[0][0], rows[0][1] or 0) if rows else Statics(None, 0)
+        return SegmentState(rows[0][0], rows[0][1] or 0) if rows else SegmentState(None, 0)
 
-    async def raise_fence(self, segment: int, observed: Statics, epoch: int) -> bool | None:
+    async def raise_fence(self, segment: int, observed: SegmentState, epoch: int) -> bool | None:
         if observed.fence is None:
             return await self._session.write_if(self._cql["first_fence"], epoch, *self._key, segment)
         return await self._session.write_if(self._cql["raise_fence"], epoch, *self._key, segment, observed.fence)
@@ -101,7 +101,7 @@ class CassandraBackend(Backend):
         await self._session.write(self._cql["drop_blobs"], *self._key, segment)
 
 
-class CassandraDesk(Desk):
+class CassandraAdminStore(AdminStore):
     """Dead letters and flags of a shard. Letters are found by their entries, flags by a suffix of their reason."""
 
     def __init__(
@@ -110,7 +110,7 @@ class CassandraDesk(Desk):
         self._session = session
         self._cql = QUEUE_TABLES.statements(session.config.keyspace)
         self._journal = journal
-        self._ttl_ms = settings.dead_letter_ttl
+        self._ttl_ms = settings.dead_letter_ttl_ms
         self._clock = clock
         self._part = part or ShardPart()
         self._suffix = f"/{self._part.index}" if self._part.index else ""
@@ -130,7 +130,7 @@ class CassandraDesk(Desk):
                 table.put_flag(_flag(flag))
 
     async def _with_data(self, stored: StoredLetter) -> DeadLetter | None:
-        """The letter with what is beside it; None if that is lost, which must not keep anybody from taking over."""
+        """The letter with what is beside it; None if that is lost, which must not prevent a takeover."""
         data = stored.image.data
         if stored.chunks:
             place = (self._journal, stored.dead_ms, stored.entry)
@@ -149,7 +149,7 @@ class CassandraDesk(Desk):
         if len(image.data) > INLINE_BYTES:
             place = (self._journal, letter.dead_ms, letter.entry)
             for chunk in _chunks(image.data):
-                values = (*place, chunks, chunk, ttl + CHUNK_SECONDS)
+                values = (*place, chunks, chunk, ttl + EXTRA_CHUNK_TTL_S)
                 await self._session.write(self._cql["insert_letter_chunk"], *values)
                 chunks += 1
             image = replace(image, data=b"")

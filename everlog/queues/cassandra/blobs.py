@@ -1,6 +1,6 @@
 """Large data of jobs, beside the log: written in chunks before the record that names them, gone with their segment.
 
-A chunk is a plain write, which no fence keeps out. So every blob has a name of its own owner's epoch, which nobody else
+A chunk is a plain write, which no fence keeps out. So every blob has a name of its owner's epoch, which no other owner
 uses; and it is in the segment of its record, so that what is carried takes its data along.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from everlog.queues.cassandra.protocol import ShardLog
+from everlog.queues.cassandra.shard_log import ShardLog
 from everlog.queues.rows import JobRow
 
 INLINE_BYTES = 64 * 1024

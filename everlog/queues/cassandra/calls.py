@@ -28,9 +28,9 @@ except ImportError as error:
 logger = logging.getLogger("everlog.queues")
 
 PATH = "/queue-calls"
-MAX_BODY = 64 * 1024 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_CONNECTIONS = 100
-STOP_SECONDS = 2
+STOP_S = 2
 MISDIRECTED = 421
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -69,7 +69,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Server(uvicorn.Server):
-    """Leaves the signals to whoever runs it."""
+    """Leaves the signals to the program that runs it."""
 
     def install_signal_handlers(self) -> None: ...
 
@@ -96,7 +96,7 @@ class CallServer:
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=STOP_SECONDS,
+            timeout_graceful_shutdown=STOP_S,
         )
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server._serve(sockets=[self._bound]), name="everlog-queue-calls")
@@ -143,10 +143,10 @@ class CallServer:
 class Caller:
     """Sends calls to other processes."""
 
-    def __init__(self, token: str | None, timeout: float) -> None:
+    def __init__(self, token: str | None, timeout_s: float) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         limits = httpx.Limits(max_connections=MAX_CONNECTIONS)
-        self._http = httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, trust_env=False)
+        self._http = httpx.AsyncClient(headers=headers, timeout=timeout_s, limits=limits, trust_env=False)
 
     async def send(self, address: str, call: Call) -> Reply:
         try:
@@ -171,8 +171,8 @@ class Caller:
 class Nudges(asyncio.DatagramProtocol):
     """Datagrams with the name of a queue: look now."""
 
-    def __init__(self, heard: Callable[[str], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_nudge: Callable[[str], None]) -> None:
+        self._on_nudge = on_nudge
         self._transport: asyncio.DatagramTransport | None = None
         self.address = ""
 
@@ -185,10 +185,10 @@ class Nudges(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
         with suppress(UnicodeDecodeError):
-            self._heard(data[:200].decode())
+            self._on_nudge(data[:200].decode())
 
     def error_received(self, error: Exception) -> None:
-        """Nobody is there: it polls, or is gone."""
+        """No process is there: it polls, or is gone."""
 
     def send(self, address: str, queue: str) -> None:
         host, _, port = address.partition(" ")
@@ -235,7 +235,7 @@ async def _read(receive: Any) -> bytes | None:
             return None
         chunks.append(message.get("body", b""))
         size += len(chunks[-1])
-        if size > MAX_BODY:
+        if size > MAX_BODY_BYTES:
             return None
         if not message.get("more_body"):
             return b"".join(chunks)

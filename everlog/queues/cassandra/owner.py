@@ -1,8 +1,8 @@
-"""The owner of a queue shard: the queue is in its memory, and every change is in the log before anybody hears of it.
+"""The owner of a queue shard: the queue is in its memory, and every change is in the log before its caller hears of it.
 
 Records are images: a row as it is after a change, or that it is gone; the last one wins. A claim is a short record of
 its own, because most rows are claimed once and their data do not change. Large data are beside the log, see `blobs`.
-Heartbeats write nothing: whoever takes over gives every lease its whole time again.
+Heartbeats write nothing: the next owner gives every lease its whole time again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from everlog.config.queue_options import QueueSettings
 from everlog.errors import EverlogError
 from everlog.queues.cassandra.blobs import INLINE_BYTES, Blobs
-from everlog.queues.cassandra.protocol import ShardLog
+from everlog.queues.cassandra.shard_log import ShardLog
 from everlog.queues.engine import Engine
 from everlog.queues.memory import MemoryTable
 from everlog.queues.operations import (
@@ -39,11 +39,11 @@ logger = logging.getLogger("everlog.queues")
 SEGMENT_RECORDS = 200_000
 SEGMENT_BYTES = 64 * 1024 * 1024
 CARRY = 100
-# An append is one mutation, of at most 16 MiB and 65,535 statements. A group of operations whose changes are more than
-# so many rows is several appends; data behind so many bytes of a batch go beside the log, however small they are.
+# An append is one mutation, of at most 16 MiB and 65,535 statements. A group of operations that change
+# more rows is several appends; data behind the first bytes of a batch go beside the log, however small they are.
 BATCH_ROWS = 1000
 BATCH_BYTES = 4 * 1024 * 1024
-# So many takeovers by force within so long are worth a flag.
+# This many takeovers by force within this time are worth a flag.
 MAX_TAKEOVERS = 3
 FLAP_MS = 600_000
 WHOLE = ShardPart()
@@ -85,8 +85,8 @@ class ShardTable(MemoryTable):
         return self._last_entry
 
 
-class Desk(Protocol):
-    """Where dead letters and flags are kept, beside the log: nothing depends on their order."""
+class AdminStore(Protocol):
+    """Where dead letters, flags and the audit are kept, beside the log: nothing depends on their order."""
 
     async def load(self, table: MemoryTable) -> None:
         """Put what is kept into a table."""
@@ -101,7 +101,7 @@ class Desk(Protocol):
         """Note what an administrator did."""
 
 
-class Owner:
+class ShardOwner:
     """Applies operations to the shard, and writes what they changed. One group at a time."""
 
     def __init__(
@@ -109,7 +109,7 @@ class Owner:
         log: ShardLog,
         settings: QueueSettings,
         *,
-        desk: Desk | None = None,
+        admin: AdminStore | None = None,
         segment_records: int = SEGMENT_RECORDS,
         segment_bytes: int = SEGMENT_BYTES,
         sweep: int = 500,
@@ -121,15 +121,15 @@ class Owner:
         self._segment_records = segment_records
         self._segment_bytes = segment_bytes
         self._bytes = 0
-        self._desk = desk
+        self._admin = admin
         self._takeovers: list[int] = []
         self._blobs = Blobs(log)
 
     async def load(self, now: int, *, forced_by: str | None = None) -> None:
         """Read the log; then every lease begins anew, for its worker may still be at work.
 
-        Which jobs were started within the window of a rate limit is not known: it counts as full. `forced_by`: who
-        took the shard from an owner that had not let go of it; if that happens often, a flag says so.
+        Which jobs were started within the window of a rate limit is not known: it counts as full. `forced_by`: the
+        process that took the shard from an owner that had not let go of it; if that happens often, a flag says so.
         """
         table = self.table
         async for segment, records in self.log.replay():
@@ -142,8 +142,8 @@ class Owner:
         for row in list(table.rows.values()):
             if row.status == PROCESSING:
                 table.save(replace(row, start_ms=now), row)
-        if self._desk is not None:
-            await self._desk.load(table)
+        if self._admin is not None:
+            await self._admin.load(table)
         table.forget_changes()
         rate = self.engine.settings.rate_limit
         if rate is not None:
@@ -157,8 +157,8 @@ class Owner:
         self._takeovers = [*recent[1 - MAX_TAKEOVERS :], now]
         if len(self._takeovers) == MAX_TAKEOVERS:
             self.engine.apply(RaiseFlag("owner_flap", by), now)
-            if self._desk is not None:
-                await self._desk.save(self.table)
+            if self._admin is not None:
+                await self._admin.save(self.table)
             self.table.forget_changes()
 
     def _replay(self, segment: int, record: bytes) -> None:
@@ -196,35 +196,35 @@ class Owner:
         return _pack((_META, self.table.last_entry, self.table.paused(), self._takeovers))
 
     async def execute(self, operations: Sequence[Operation], now: int) -> list[QueueAnswer]:
-        """The answers, once all that they rest on is in the log. An error leaves nobody's call acknowledged."""
+        """The answers, once all that they rest on is in the log. After an error no call is acknowledged."""
         answers: list[QueueAnswer] = []
         for operation in operations:
             answers.append(self._apply(operation, now))
             if len(self.table.changed) >= BATCH_ROWS:
                 await self._store_changes()
         await self._store_changes()
-        if self._desk is not None:
+        if self._admin is not None:
             for operation, answer in zip(operations, answers, strict=True):
                 if answer and isinstance(operation, AUDITED):
-                    await self._audit(self._desk, operation, now)
+                    await self._audit(self._admin, operation, now)
         return answers
 
     async def _store_changes(self) -> None:
         """What whole operations changed, so that none of them is in the log by half."""
         table = self.table
-        if self._desk is not None and (table.buried or table.flagged):
-            await self._desk.save(table)  # first: a letter may be there too early, never too late
+        if self._admin is not None and (table.buried or table.flagged):
+            await self._admin.save(table)  # first: a letter may be there too early, never too late
         records = self._records()
         if records:
             await self._write(records)
-        if self._desk is not None and table.unburied:
-            await self._desk.drop(table)
+        if self._admin is not None and table.unburied:
+            await self._admin.drop(table)
         table.forget_changes()
 
-    async def _audit(self, desk: Desk, operation: Operation, now: int) -> None:
+    async def _audit(self, admin: AdminStore, operation: Operation, now: int) -> None:
         try:
-            await desk.audit(operation, now)
-        except EverlogError as error:  # it was done, and whoever asked for it must hear that
+            await admin.audit(operation, now)
+        except EverlogError as error:  # it was done, and its caller must hear that
             logger.warning("%s was done and is not in the audit: %s", operation, error)
 
     def _apply(self, operation: Operation, now: int) -> QueueAnswer:
@@ -282,11 +282,11 @@ class Owner:
         await self.log.rotate()
         self._bytes = 0
         await self._write([self._meta()])
-        most = self.engine.settings.max_buckets
+        max_segments = self.engine.settings.max_buckets
         while self.log.low < self.log.high:
             oldest = self.log.low
             living = [entry for entry, segment in self.table.segments.items() if segment == oldest]
-            if living and self.log.high - oldest <= most:
+            if living and self.log.high - oldest <= max_segments:
                 return
             await self._carry(living)
             await self.log.drop_oldest()

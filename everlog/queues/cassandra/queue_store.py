@@ -1,8 +1,8 @@
 """Queues on Cassandra: each shard belongs to one process at a time, all others reach it there.
 
-Whoever uses a shard that nobody owns becomes its owner, and listens for the others. One takes over when the owner's
-beat has stood still for a while of its own clock, or at once when the owner has let go. No wall clock is compared. A
-process without an address (`host=None`) cannot be reached and reaches nobody: the others get `OwnedElsewhere`.
+A process that uses a shard without an owner becomes its owner, and listens for the others. Another one takes over when
+the owner's beat has stood still for a while of its own clock, or at once when the owner has let go. No wall clock is
+compared. A process without an address (`host=None`) cannot be reached and reaches no other: those get `OwnedElsewhere`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from everlog.cassandra.session import Session, connect
 from everlog.config import CassandraConfig
 from everlog.config.queue_options import QueueSettings
 from everlog.errors import Busy, DeclarationRefused, InvalidConfig, MissingExtra, QueueNotFound
-from everlog.queues.cassandra.backend import QUEUE_TABLES, Audited, CassandraBackend, CassandraDesk, read_audit
-from everlog.queues.cassandra.owner import Desk
-from everlog.queues.cassandra.protocol import Backend
+from everlog.queues.cassandra.backend import QUEUE_TABLES, Audited, CassandraAdminStore, CassandraBackend, read_audit
+from everlog.queues.cassandra.owner import AdminStore
 from everlog.queues.cassandra.shard import SWEEP, ShardService
+from everlog.queues.cassandra.shard_log import ShardBackend
 from everlog.queues.declaration import Declaration, decode_declaration, encode_declaration
 from everlog.queues.operations import READS, AskHead, AskStats, Claim, JobLease, JobPlace, Operation, QueueAnswer, Stats
 from everlog.queues.port import QueueStore
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("everlog.queues")
 
-BEAT_SECONDS = 2.0
-TAKEOVER_SECONDS = 8.0
-REFRESH_SECONDS = 5.0
+BEAT_S = 2.0
+TAKEOVER_S = 8.0
+REFRESH_S = 5.0
 
 T = TypeVar("T")
 
@@ -53,8 +53,8 @@ class CassandraQueueStore(QueueStore):
         clock: Clock | None = None,
         trace: Trace | None = None,
         name: str | None = None,
-        beat_seconds: float = BEAT_SECONDS,
-        takeover_seconds: float = TAKEOVER_SECONDS,
+        beat_s: float = BEAT_S,
+        takeover_s: float = TAKEOVER_S,
         segment_records: int = 200_000,
         sweep: int = SWEEP,
         host: str | None = None,
@@ -62,8 +62,8 @@ class CassandraQueueStore(QueueStore):
     ) -> None:
         super().__init__(clock)
         self.name = name or f"owner-{self.clock.new_id()}"
-        self.beat_seconds = beat_seconds
-        self.takeover_seconds = takeover_seconds
+        self.beat_s = beat_s
+        self.takeover_s = takeover_s
         self.segment_records = segment_records
         self.sweep = sweep
         self._config = config
@@ -88,7 +88,7 @@ class CassandraQueueStore(QueueStore):
 
     @property
     def nudged_at(self) -> str:
-        """Where this process hears that it should look."""
+        """The address at which this process is told to look."""
         return "" if self._nudges is None else self._nudges.address
 
     async def session(self) -> Session:
@@ -106,13 +106,13 @@ class CassandraQueueStore(QueueStore):
                 self._session = session
         return self._session
 
-    async def backend(self, name: str, part: ShardPart) -> Backend:
+    async def backend(self, name: str, part: ShardPart) -> ShardBackend:
         """The log of a shard."""
         return CassandraBackend(await self.session(), name, part.index)
 
-    async def desk(self, name: str, part: ShardPart, settings: QueueSettings) -> Desk:
+    async def admin(self, name: str, part: ShardPart, settings: QueueSettings) -> AdminStore:
         """What a shard has beside its log."""
-        return CassandraDesk(await self.session(), name, settings, self.clock, part)
+        return CassandraAdminStore(await self.session(), name, settings, self.clock, part)
 
     async def reach_others(self) -> None:
         """Be ready to call other processes, and to hear of work from them."""
@@ -125,8 +125,8 @@ class CassandraQueueStore(QueueStore):
             logger.warning("queues are used by this process alone, others cannot reach it: %s", error)
             return
         self._server = CallServer(host, self._token, self._serve_call)
-        self._caller = Caller(self._token, self.takeover_seconds / 2)
-        self._nudges = Nudges(self.ring)
+        self._caller = Caller(self._token, self.takeover_s / 2)
+        self._nudges = Nudges(self.wake)
         try:
             await self._nudges.open(host)
         except OSError as error:
@@ -173,7 +173,7 @@ class CassandraQueueStore(QueueStore):
             text = encode_declaration(evolved).decode()
             if evolved == before or await session.write_if(self._cql["update_queue"], text, wanted.name, found[0][0]):
                 self._remember(evolved)
-                self.ring(wanted.name)
+                self.wake(wanted.name)
                 return self._known[wanted.name][1]
         raise Busy(f"the declaration of {wanted.name} is being changed by others: try again")
 
@@ -187,7 +187,7 @@ class CassandraQueueStore(QueueStore):
 
     async def declared(self, name: str) -> Declaration | None:
         known = self._known.get(name)
-        if known is not None and self.clock.monotonic() - known[0] < REFRESH_SECONDS:
+        if known is not None and self.clock.monotonic() - known[0] < REFRESH_S:
             return known[1]
         session = await self.session()
         found = await session.fetch(self._cql["queue"], name, serial=known is None)
@@ -217,7 +217,7 @@ class CassandraQueueStore(QueueStore):
         else:
             answer = combine(operation, await self._of_all(name, operation, shards))
         if not isinstance(operation, READS):
-            self.ring(name, operation)
+            self.wake(name, operation)
         return answer
 
     async def _of_all(self, name: str, operation: Operation, shards: int) -> list[QueueAnswer]:
@@ -246,7 +246,7 @@ class CassandraQueueStore(QueueStore):
 
     def sibling(self) -> QueueStore:
         """The queue is in this process: other threads ask the loop that has it."""
-        return _Door(self)
+        return _ThreadStore(self)
 
     def counted(self, name: str) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -275,7 +275,7 @@ class CassandraQueueStore(QueueStore):
             await session.close()
 
 
-class _Door(QueueStore):
+class _ThreadStore(QueueStore):
     """The same queues for another thread."""
 
     def __init__(self, inner: CassandraQueueStore) -> None:
@@ -300,7 +300,7 @@ class _Door(QueueStore):
         return await self._call(self._inner.execute(name, operation))
 
     def sibling(self) -> QueueStore:
-        return _Door(self._inner)
+        return _ThreadStore(self._inner)
 
     def counted(self, name: str) -> Counter[str]:
         return self._inner.counted(name)

@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from everlog.errors import AnswerLost, Busy, Deposed, EverlogError, OwnedElsewhere, StorageFailed
-from everlog.queues.cassandra.owner import Owner
-from everlog.queues.cassandra.protocol import Shard, ShardLog
+from everlog.queues.cassandra.owner import ShardOwner
+from everlog.queues.cassandra.shard_log import ShardLog, ShardRow
 from everlog.queues.listeners import Listeners
 from everlog.queues.operations import READS, AskDue, Claim, DueAnswer, Heartbeat, Operation, Put, QueueAnswer
 from everlog.queues.shards import ShardPart
 from everlog.queues.wire import WireOutcome, decode_outcomes, encode_outcomes
+from everlog.runtime.lease import LeaseWatch
 
 if TYPE_CHECKING:
     from everlog.queues.cassandra.calls import Call, Reply
@@ -32,7 +33,7 @@ MAX_GROUP_BYTES = 4 * 1024 * 1024
 MAX_WAITING = 20_000
 MAX_SENDERS = 1000
 SWEEP = 200
-RETRY_SECONDS = 0.1
+RETRY_S = 0.1
 
 
 class _Request(NamedTuple):
@@ -42,12 +43,6 @@ class _Request(NamedTuple):
     future: asyncio.Future[QueueAnswer]
     passed_on: bool
     until: float
-
-
-class _Seen(NamedTuple):
-    epoch: int
-    beat: int
-    since: float
 
 
 class _Last(NamedTuple):
@@ -66,9 +61,9 @@ class ShardService:
         self._part = part
         self._requests: list[_Request] = []
         self._some = asyncio.Event()
-        self._owner: Owner | None = None
-        self._route: Shard | None = None
-        self._seen: _Seen | None = None
+        self._owner: ShardOwner | None = None
+        self._route: ShardRow | None = None
+        self._watch = LeaseWatch(store.takeover_s)
         self._number = 0
         self._senders: OrderedDict[str, _Last] = OrderedDict()
         self._remote = Listeners()
@@ -80,12 +75,12 @@ class ShardService:
     async def execute(self, operation: Operation, *, passed_on: bool = False) -> QueueAnswer:
         if self._closing or self._task.done():
             if passed_on:  # the next owner takes it
-                raise OwnedElsewhere(self._name, "nobody")
+                raise OwnedElsewhere(self._name, "no process")
             raise StorageFailed(f"the queue {self._name} is closed")
         if len(self._requests) >= MAX_WAITING:
             raise Busy(f"{MAX_WAITING:,} operations wait for the queue {self._name}: try again")
         future: asyncio.Future[QueueAnswer] = asyncio.get_running_loop().create_future()
-        until = self._store.clock.monotonic() + 2 * self._store.takeover_seconds
+        until = self._store.clock.monotonic() + 2 * self._store.takeover_s
         self._requests.append(_Request(operation, future, passed_on, until))
         self._some.set()
         return await future
@@ -131,16 +126,16 @@ class ShardService:
 
     async def _run(self) -> None:
         clock = self._store.clock
-        next_beat = clock.monotonic() + self._store.beat_seconds
+        next_beat = clock.monotonic() + self._store.beat_s
         while not self._closing or self._requests:
             try:
-                async with asyncio.timeout(self._store.beat_seconds):
+                async with asyncio.timeout(self._store.beat_s):
                     await self._some.wait()
             except TimeoutError:
                 pass
             await self._serve()
             if self._owner is not None and clock.monotonic() >= next_beat:
-                next_beat = clock.monotonic() + self._store.beat_seconds
+                next_beat = clock.monotonic() + self._store.beat_s
                 await self._upkeep(self._owner.log.beat)
         if self._owner is not None:
             await self._upkeep(self._owner.log.resign)
@@ -160,7 +155,7 @@ class ShardService:
                 self._fail(group, error)
             else:
                 await self._pass_on(group, self._route)
-        except Deposed as error:  # somebody else was quicker
+        except Deposed as error:  # another process was quicker
             if self._store.calls:
                 await self._again(group, error)
             else:
@@ -168,7 +163,7 @@ class ShardService:
         except Exception as error:
             self._fail(group, error)
 
-    async def _serve_here(self, owner: Owner, group: Sequence[_Request]) -> None:
+    async def _serve_here(self, owner: ShardOwner, group: Sequence[_Request]) -> None:
         """Applied, written, answered; only then tidied up."""
         try:
             declaration = await self._store.known(self._name)
@@ -186,7 +181,7 @@ class ShardService:
         self._nudge(owner, group)
         await self._upkeep(owner.tidy)
 
-    def _announce(self, owner: Owner) -> None:
+    def _announce(self, owner: ShardOwner) -> None:
         raised, owner.engine.raised = owner.engine.raised, []
         self._store.announce(self._name, raised)
 
@@ -218,7 +213,7 @@ class ShardService:
             logger.warning("%s: %s", self._name, error, exc_info=not isinstance(error, EverlogError))
             self._owner = None
 
-    def _nudge(self, owner: Owner, group: Sequence[_Request]) -> None:
+    def _nudge(self, owner: ShardOwner, group: Sequence[_Request]) -> None:
         """Tell processes that wait of work: as many as there is, or all if it is due earlier than they know."""
         if not self._remote.idle or all(isinstance(request.operation, READS) for request in group):
             return
@@ -232,26 +227,26 @@ class ShardService:
         for address in names:
             self._store.nudge(address, self._name)
 
-    async def _own(self) -> Owner:
+    async def _own(self) -> ShardOwner:
         """The shard, ours; taken over if its owner let go of it or has not moved for long enough."""
         if self._owner is not None:
             return self._owner
         store = self._store
         backend = await store.backend(self._name, self._part)
         row = await backend.read_shard()
-        self._notice(row)
+        alive = self._is_alive(row)
         forced = bool(row.owner) and row.owner != store.name
-        if forced and not self._stands_still():
+        if forced and alive:
             self._route = row if row.address and store.calls else None
             raise OwnedElsewhere(self._name, row.owner)
         log = ShardLog(backend, owner=store.name, address=await store.listen())
         if not await log.take_over(row):
-            raise Deposed(f"somebody else took over the queue {self._name}: try again")
+            raise Deposed(f"another process took over the queue {self._name}: try again")
         settings = (await store.known(self._name)).options.settings
-        owner = Owner(
+        owner = ShardOwner(
             log,
             settings,
-            desk=await store.desk(self._name, self._part, settings),
+            admin=await store.admin(self._name, self._part, settings),
             sweep=min(store.sweep, SWEEP),
             segment_records=store.segment_records,
             part=self._part,
@@ -262,16 +257,11 @@ class ShardService:
         self._announce(owner)
         return owner
 
-    def _notice(self, row: Shard) -> None:
-        """Since when the owner shows no sign of life, by a clock of ours."""
-        if self._seen is None or (self._seen.epoch, self._seen.beat) != (row.epoch, row.beat):
-            self._seen = _Seen(row.epoch, row.beat, self._store.clock.monotonic())
+    def _is_alive(self, row: ShardRow) -> bool:
+        """Whether the owner has shown a sign of life, by a clock of ours."""
+        return self._watch.look(self._name, (row.epoch, row.beat), self._store.clock.monotonic())
 
-    def _stands_still(self) -> bool:
-        assert self._seen is not None
-        return self._store.clock.monotonic() - self._seen.since >= self._store.takeover_seconds
-
-    async def _pass_on(self, group: Sequence[_Request], row: Shard) -> None:
+    async def _pass_on(self, group: Sequence[_Request], row: ShardRow) -> None:
         """Ask the owner."""
         from everlog.queues.cassandra.calls import Call, NoAnswer, NotSent
 
@@ -294,7 +284,7 @@ class ShardService:
         else:
             await self._deliver(requests, outcomes)
 
-    async def _ask(self, row: Shard, call: Call) -> list[WireOutcome]:
+    async def _ask(self, row: ShardRow, call: Call) -> list[WireOutcome]:
         """The outcomes; moments are turned into those of our clock."""
         reply = await self._store.send(row.address, call)
         ahead = self._store.clock.now_ms() - reply.now_ms
@@ -317,7 +307,7 @@ class ShardService:
             self._route = None
             await self._again(refused, OwnedElsewhere(self._name, "another process"))
 
-    async def _ask_again(self, requests: Sequence[_Request], row: Shard, call: Call, why: Exception) -> None:
+    async def _ask_again(self, requests: Sequence[_Request], row: ShardRow, call: Call, why: Exception) -> None:
         """The same call once more, as long as the same owner lives: it does each call once."""
         from everlog.queues.cassandra.calls import NoAnswer, NotSent
 
@@ -325,8 +315,7 @@ class ShardService:
         while self._store.clock.monotonic() < requests[0].until and not self._closing:
             try:
                 now = await backend.read_shard()
-                self._notice(now)
-                if now.epoch != row.epoch or self._stands_still():
+                if now.epoch != row.epoch or not self._is_alive(now):
                     break
                 outcomes = await self._ask(row, call)
             except NoAnswer as error:
@@ -355,4 +344,4 @@ class ShardService:
         self._requests[:0] = kept
         if self._requests:
             self._some.set()
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(RETRY_S)

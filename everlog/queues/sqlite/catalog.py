@@ -56,7 +56,7 @@ class BucketFile(NamedTuple):
         return self.kind == kind and self.period_ms >= period_ms and self.version >= version
 
 
-class Main:
+class MainFile:
     """A connection to the main file, and its contents as of the last look. Looking costs microseconds."""
 
     def __init__(self, folder: Path, *, synchronous: str, patient: bool, trace: Trace | None) -> None:
@@ -96,7 +96,7 @@ class Main:
         self._version = None
 
     def open_bucket(self, known: KnownQueue, now: int) -> None:
-        """Make the bucket that new jobs go to at this moment, if it is not there: whoever needs it first does."""
+        """Make the bucket that new jobs go to at this moment, unless it is there."""
         options = known.declaration.options
         # Queues that share files have versions of their own: their rows say which, the files do not.
         version = 1 if options.placement == "shared" else known.declaration.version
@@ -133,7 +133,7 @@ class Main:
         return file
 
     def reserve(self) -> range:
-        """Entry ids that nobody else gets. The caller holds the write lock, or needs none."""
+        """Entry ids that no other process gets. The caller holds the write lock, or needs none."""
         own = not self.connection.in_transaction
         if own:
             self.connection.execute("BEGIN IMMEDIATE")

@@ -5,7 +5,7 @@ Commits go the other way: the main file first, then from the newest bucket to th
 atomic, not all of them together; so what a crash between two leaves behind must be harmless:
 
 * a dead letter or a start that is counted, of a job that is still there: the job ends again, and is counted once more;
-* a job that is in two buckets: the newer one lists it in `moved`, and whoever locks both deletes the older copy first.
+* a job that is in two buckets: the newer one lists it in `moved`, and the next writer deletes the older copy first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 from everlog.errors import StorageFailed
-from everlog.queues.sqlite.catalog import BLOCK, BucketFile, KnownQueue, Main
+from everlog.queues.sqlite.catalog import BLOCK, BucketFile, KnownQueue, MainFile
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.statements import load_statements
 from everlog.runtime.trace import Trace
@@ -69,7 +69,7 @@ class BucketFiles:
         self._synchronous = synchronous
         self._patient = patient
         self._trace = trace
-        self.main = Main(folder, synchronous=synchronous, patient=patient, trace=trace)
+        self.main = MainFile(folder, synchronous=synchronous, patient=patient, trace=trace)
         self._opened: dict[str, OpenBucket] = {}
         self._entries: Iterator[int] = iter(())
         self._left = 0
@@ -104,7 +104,7 @@ class BucketFiles:
                 migrate(connection, path, BUCKET_PACKAGE)
             if not self._patient:
                 connection.execute("PRAGMA busy_timeout = 0")  # only now: others may be making the same tables
-            if not bucket.foreign:  # some builds of SQLite have it on: that costs time which nobody asked for
+            if not bucket.foreign:  # some builds of SQLite have it on: that costs time for nothing
                 secure = "ON" if known.declaration.options.secure else "OFF"
                 connection.execute(f"PRAGMA secure_delete = {secure}")
         except BaseException:

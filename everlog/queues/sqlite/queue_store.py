@@ -18,7 +18,7 @@ from everlog.errors import DeclarationRefused, EverlogError, NotTransactional, Q
 from everlog.queues.declaration import Declaration, encode_declaration
 from everlog.queues.engine import SWEEP, Engine
 from everlog.queues.operations import READS, Operation, Put, PutAnswer, QueueAnswer, RaiseFlag
-from everlog.queues.port import LOOK_SECONDS, PUT_AT_ONCE, QueueStore
+from everlog.queues.port import LOOK_S, PUT_AT_ONCE, QueueStore
 from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
 from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
@@ -43,7 +43,7 @@ Item = tuple[str, Sequence[Operation]]
 class SqliteQueueStore(QueueStore):
     """The queues of a data folder, in its folder `queues`."""
 
-    look_seconds = LOOK_SECONDS
+    look_s = LOOK_S
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SqliteQueueStore(QueueStore):
         await asyncio.to_thread(self._declare, wanted)
         found = await self.declared(wanted.name)
         assert found is not None
-        self.ring(wanted.name)
+        self.wake(wanted.name)
         return found
 
     def _declare(self, wanted: Declaration) -> None:
@@ -125,7 +125,7 @@ class SqliteQueueStore(QueueStore):
             with translated(self._reader.main.path):
                 return self._read(name, operation)
         (answer,) = await self._committer.execute((name, (operation,)))
-        self.ring(name, operation)
+        self.wake(name, operation)
         return answer
 
     async def put_all(self, name: str, packets: Sequence[Packet]) -> list[PutAnswer]:
@@ -133,7 +133,7 @@ class SqliteQueueStore(QueueStore):
         for first in range(0, len(packets), PUT_AT_ONCE):
             puts = tuple(map(Put, packets[first : first + PUT_AT_ONCE]))
             answers += await self._committer.execute((name, puts))
-            self.ring(name)
+            self.wake(name)
         return answers
 
     def _read(self, name: str, operation: Operation) -> QueueAnswer:
@@ -161,7 +161,7 @@ class SqliteQueueStore(QueueStore):
         """A group in one transaction: all of it is durable, or nothing is."""
         self._known(files, name)
         with files.transaction(name, self.clock.now_ms()) as (known, buckets):
-            now = self.clock.now_ms()  # under the locks: who comes later must not be earlier
+            now = self.clock.now_ms()  # under the locks: a later operation must not have an earlier time
             engine = self._engine(SqliteTable(files, known, buckets), known)
             answers = engine.apply_all(operations, now)
             for operation in operations:
@@ -174,7 +174,6 @@ class SqliteQueueStore(QueueStore):
         self._counted.setdefault(name, Counter()).update(engine.counted)
 
     def put_in(self, connection: sqlite3.Connection, name: str, packet: Callable[[Declaration], Packet]) -> PutAnswer:
-        """Put a job inside a transaction of the caller's: it is there if and only if that transaction commits."""
         files = self._reader
         known = self._known(files, name)
         file = known.declaration.options.file
@@ -214,7 +213,7 @@ class SqliteQueueStore(QueueStore):
             files.close()
 
     def _tend_files(self, files: BucketFiles, name: str) -> None:
-        """A bucket whose jobs cannot be carried on is kept, and somebody is told."""
+        """A bucket whose jobs cannot be carried on is kept, and a flag says so."""
         try:
             tend(files, self._known(files, name), self.clock.now_ms())
         except (EverlogError, sqlite3.Error) as error:

@@ -21,7 +21,7 @@ _letter = msgspec.msgpack.Decoder(DeadLetter).decode
 _flag = msgspec.msgpack.Decoder(Flag).decode
 _json = msgspec.json.Encoder().encode
 MAX_ENTRY = 2**63 - 1
-# So many keys are looked up with one statement, which is always the same one.
+# As many keys are looked up with one statement, which is always the same one.
 LOOK_AT_ONCE = 100
 ITEM["find_all"] = ITEM["find_all"].replace("{hashes}", ", ".join("?" * LOOK_AT_ONCE))
 

@@ -233,7 +233,7 @@ async def pause_projection(request: AnyRequest, name: NamePart, key: KeyPart) ->
     """Handle nothing until it is resumed; also after a restart."""
     body: CommandBody = await json_of(request, CommandBody, empty=True)
     note(request, reason=body.reason)
-    await _projections(request).pause(decode(name), decode(key), wait=body.wait)
+    await _projections(request).pause(decode(name), decode(key), wait_s=body.wait)
     return _done(name, key, "paused")
 
 
@@ -242,7 +242,7 @@ async def resume_projection(request: AnyRequest, name: NamePart, key: KeyPart) -
     """Go on after a pause, or after it gave up."""
     body: CommandBody = await json_of(request, CommandBody, empty=True)
     note(request, reason=body.reason)
-    await _projections(request).resume(decode(name), decode(key), wait=body.wait)
+    await _projections(request).resume(decode(name), decode(key), wait_s=body.wait)
     return _done(name, key, "resumed")
 
 

@@ -9,13 +9,12 @@ from litestar import MediaType, Response, Router, delete, get, post, put
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from everlog.api import Everlog
-from everlog.config.queue_options import MAX_PAYLOAD, check_name
+from everlog.config.queue_options import MAX_PAYLOAD_BYTES, check_name
 from everlog.errors import AccessDenied, EverlogError
 from everlog.queues.checks import check_operation
 from everlog.queues.declaration import ColumnSchema, Declaration, convert_schemas
-from everlog.queues.jobs import Job
+from everlog.queues.job import Job, parse_key
 from everlog.queues.listeners import listener_name
-from everlog.queues.new_job import parse_key
 from everlog.queues.operations import Handle, Operation, Pause
 from everlog.queues.queue import Queue
 from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_operations, encode_outcomes
@@ -58,7 +57,7 @@ from everlog.server.schemas.queues import (
 )
 from everlog.server.security.guard import begin_operation, principal_of
 
-MAX_BODY_BYTES = 2 * MAX_PAYLOAD
+MAX_BODY_BYTES = 2 * MAX_PAYLOAD_BYTES
 OPERATORS = (Pause,)  # what an operator does needs the scope admin, on every route
 BODY_TIMEOUT_S = 30.0
 Name = Annotated[str, PathParameter(description="The queue")]

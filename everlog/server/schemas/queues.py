@@ -16,7 +16,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import InvalidInput, InvalidKey
 from everlog.queues.declaration import Declaration
-from everlog.queues.jobs import DeadJob, Job, JobInfo
+from everlog.queues.job import DeadJob, Job, JobInfo
 from everlog.queues.keys import JobKey
 from everlog.queues.operations import JobPlace, Result
 from everlog.queues.priority import DEFAULT_PRIORITY

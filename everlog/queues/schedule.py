@@ -1,4 +1,9 @@
-"""Times that repeat: every so often, or as a line of cron says. UTC."""
+"""Times that repeat: at a fixed interval, or as a line of cron says. UTC.
+
+The line is parsed here rather than by `croniter` (6.2): that takes a range of one value such as `3-3` for every value,
+and it accepts a range that ends before it starts, six and seven fields, and `R` for a random minute, so that two
+workers would not mean the same moments. Here such a line is an error that names the field.
+"""
 
 from __future__ import annotations
 
@@ -60,23 +65,23 @@ class Schedule:
 
 
 def parse_every(every: Duration | timedelta) -> Schedule:
-    """Every so often, counted from 1970, so that all workers mean the same moments."""
+    """At a fixed interval, counted from 1970, so that all workers mean the same moments."""
     step = milliseconds(every)
     if step < 1:
         raise InvalidInput("every: at least a millisecond")
     return Schedule(f"every {every}", lambda now: (now // step + 1) * step)
 
 
-def _values(part: str, name: str, least: int, most: int) -> set[int]:
+def _values(part: str, name: str, low: int, high: int) -> set[int]:
     found: set[int] = set()
     for item in part.split(","):
         span, _, step = item.partition("/")
-        first, _, last = (f"{least}-{most}" if span == "*" else span).partition("-")
+        first, _, last = (f"{low}-{high}" if span == "*" else span).partition("-")
         try:
-            start, stop, stride = int(first), int(last or (most if step else first)), int(step or 1)
+            start, stop, stride = int(first), int(last or (high if step else first)), int(step or 1)
         except ValueError as error:
             raise InvalidInput(f"cron: {item!r} is no {name}") from error
-        if not (least <= start <= stop <= most) or stride < 1:
-            raise InvalidInput(f"cron: {item!r} is no {name} from {least} to {most}")
+        if not (low <= start <= stop <= high) or stride < 1:
+            raise InvalidInput(f"cron: {item!r} is no {name} from {low} to {high}")
         found |= set(range(start, stop + 1, stride))
     return found

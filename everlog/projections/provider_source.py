@@ -27,8 +27,8 @@ import msgspec
 from everlog.core.values import Position
 from everlog.errors import InvalidOffset, InvalidProjection
 from everlog.journal.parts import Parts
-from everlog.projections.ids import check_part
 from everlog.projections.offsets import Offset
+from everlog.projections.projection_id import check_part
 from everlog.projections.source import Delivery, Feed, Lag, Source
 
 log = logging.getLogger("everlog.projections")
@@ -46,7 +46,7 @@ class SourceProvider(Protocol):
         """The envelope's offset."""
 
 
-class Provided(Source):
+class ProviderSource(Source):
     """One provider, or one per key.
 
     >>> Provided({"a": object()})
@@ -67,10 +67,10 @@ class Provided(Source):
         self.providers = found
 
     def open(self, parts: Parts | None) -> Feed:
-        return ProvidedFeed(self.providers)
+        return ProviderFeed(self.providers)
 
 
-class ProvidedFeed(Feed):
+class ProviderFeed(Feed):
     """Envelopes of users' providers, one at a time."""
 
     def __init__(self, providers: Mapping[str, Any]) -> None:
@@ -144,4 +144,4 @@ class ProvidedFeed(Feed):
 
 def as_source(found: Any) -> Source:
     """A source, a provider, or a provider per key."""
-    return found if isinstance(found, Source) else Provided(found)
+    return found if isinstance(found, Source) else ProviderSource(found)

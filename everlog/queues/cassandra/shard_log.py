@@ -1,10 +1,10 @@
-"""The fenced log of one queue shard: one owner appends, anybody may take it over, nobody else's write gets in.
+"""The fenced log of one queue shard: one owner appends, any process may take it over, no other write gets in.
 
-Nothing here knows Cassandra: `Backend` is what the protocol needs of a store with conditional writes. A conditional
+Nothing here knows Cassandra: `ShardBackend` is what it needs of a store with conditional writes. A conditional
 write answers True or False, or None when its outcome is unknown; then it is read again, serially, which settles it.
 
-* Ownership is an epoch. Whoever raises it owns the shard; who owned it before finds out at its next write. Every change
-  of the shard's row moves its beat and is conditional on the beat before: whoever changes it has seen all of it.
+* Ownership is an epoch. The process that raises it owns the shard; the owner before finds out at its next write. Every
+  change of the shard's row moves its beat and is conditional on the beat before: the writer has seen all of it.
 * Every segment has a fence: the epoch that may append. A new owner first raises the epoch, then the fence of the newest
   segment: from then on no other opens a segment or appends. A batch of the old owner is either in before, and is
   replayed, or does not get in. Then it looks whether the epoch is still its own: an owner that slept may have fenced
@@ -25,7 +25,7 @@ PAGE = 500
 MAX_TRIES = 50
 
 
-class Shard(NamedTuple):
+class ShardRow(NamedTuple):
     """The row of a shard. `beat` moves while its owner lives."""
 
     epoch: int
@@ -36,24 +36,24 @@ class Shard(NamedTuple):
     high: int
 
 
-class Statics(NamedTuple):
+class SegmentState(NamedTuple):
     """Who may append to a segment, and how many records it has."""
 
     fence: int | None
     tail: int
 
 
-class Backend(Protocol):
+class ShardBackend(Protocol):
     """One shard in a store. All reads are serial unless they say otherwise."""
 
-    async def read_shard(self) -> Shard: ...
+    async def read_shard(self) -> ShardRow: ...
 
-    async def change_shard(self, expected: Shard, changed: Shard) -> bool | None:
+    async def change_shard(self, expected: ShardRow, changed: ShardRow) -> bool | None:
         """Replace the row if its epoch and beat are still the expected ones; so the rest is, too."""
 
-    async def read_statics(self, segment: int) -> Statics: ...
+    async def read_statics(self, segment: int) -> SegmentState: ...
 
-    async def raise_fence(self, segment: int, observed: Statics, epoch: int) -> bool | None:
+    async def raise_fence(self, segment: int, observed: SegmentState, epoch: int) -> bool | None:
         """Set the fence if it is still the observed one."""
 
     async def append(self, segment: int, epoch: int, tail: int, records: Sequence[bytes]) -> bool | None:
@@ -68,17 +68,17 @@ class Backend(Protocol):
     async def read_blob(self, segment: int, item: str) -> bytes | None: ...
 
     async def drop_segment(self, segment: int) -> None:
-        """A plain delete, of records and blobs: nobody reads this segment any more, whether it works or not."""
+        """A plain delete, of records and blobs: this segment is not read any more, whether it works or not."""
 
 
 class ShardLog:
     """The log as its owner uses it. One call at a time."""
 
-    def __init__(self, backend: Backend, *, owner: str, address: str = "") -> None:
+    def __init__(self, backend: ShardBackend, *, owner: str, address: str = "") -> None:
         self._backend = backend
         self._owner = owner
         self._address = address
-        self.shard: Shard | None = None
+        self.shard: ShardRow | None = None
         self._tail = 0
 
     @property
@@ -98,7 +98,7 @@ class ShardLog:
         """How many records the newest segment has."""
         return self._tail
 
-    def _mine(self) -> Shard:
+    def _mine(self) -> ShardRow:
         if self.shard is None:
             raise Deposed(f"{self._owner} does not own this queue any more: try again")
         return self.shard
@@ -107,9 +107,9 @@ class ShardLog:
         """Forget the ownership."""
         self.shard = None
 
-    async def take_over(self, seen: Shard) -> bool:
-        """Become the owner, if nobody else did since the row was `seen`; then nobody before us can append."""
-        wanted = Shard(seen.epoch + 1, self._owner, self._address, seen.beat + 1, seen.low, seen.high)
+    async def take_over(self, seen: ShardRow) -> bool:
+        """Become the owner, if no other process did since the row was `seen`; then no owner before us can append."""
+        wanted = ShardRow(seen.epoch + 1, self._owner, self._address, seen.beat + 1, seen.low, seen.high)
         if not await self._change(seen, wanted):
             return False
         # What we saw is what we replaced, the newest segment included: every change of the row moves its beat.
@@ -117,7 +117,7 @@ class ShardLog:
         self._tail = (await self._fence(wanted.high)).tail
         return True
 
-    async def _change(self, expected: Shard, wanted: Shard) -> bool:
+    async def _change(self, expected: ShardRow, wanted: ShardRow) -> bool:
         """A conditional change of the row; an unknown outcome is read again."""
         for _ in range(MAX_TRIES):
             applied = await self._backend.change_shard(expected, wanted)
@@ -130,14 +130,14 @@ class ShardLog:
                 return False
         raise Unreachable("the outcome of a change of ownership stays unknown: try again")
 
-    async def _fence(self, segment: int) -> Statics:
+    async def _fence(self, segment: int) -> SegmentState:
         """Make a segment ours, against owners before us; one after us deposes us."""
         epoch = self._mine().epoch
         for _ in range(MAX_TRIES):
             observed = await self._backend.read_statics(segment)
             if observed.fence == epoch:
                 # If we slept before this, owners after us may have dropped the segment, and its fence with it: what
-                # we fenced then is a segment that nobody reads. Our epoch still counts, so it is not that one.
+                # we fenced then is a segment that is not read. Our epoch still counts, so it is not that one.
                 await self.confirm()
                 return observed
             if observed.fence is not None and observed.fence > epoch:
@@ -170,7 +170,7 @@ class ShardLog:
                 after = page[-1][0]
 
     async def confirm(self) -> None:
-        """Raises `Deposed` if somebody else owns the shard by now."""
+        """Raises `Deposed` if another process owns the shard by now."""
         if (await self._backend.read_shard()).epoch != self._mine().epoch:
             self._lose()
 
@@ -187,7 +187,7 @@ class ShardLog:
                 self._lose()
             if now.tail == self._tail + len(records):
                 break
-            assert now.tail == self._tail, "nobody else appends under our fence"
+            assert now.tail == self._tail, "no other process appends under our fence"
         else:
             self.depose()
             raise Unreachable("the outcome of an append to a queue stays unknown: it is read again at the next use")
