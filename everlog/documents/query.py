@@ -142,9 +142,7 @@ class QueryRunner:
         waiting = list(plan.ranges)
         while waiting and not self._full(accepted):
             self._check(allowed)
-            limit = (
-                first + len(self._reads) * (allowed - first) // self._limits.max_requests if allowed > first else first
-            )
+            limit = first + len(self._reads) * max(0, allowed - first) // self._limits.max_requests
             batch = await self._fetch(plan.index, waiting[0], plan.reverse, limit, self._limits.max_bytes - self._bytes)
             self._reads.append(QueryRead(limit, len(batch.entries)))
             await self._take(batch, accepted)
