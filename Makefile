@@ -36,6 +36,8 @@ faults: setup ## run the fault matrices whole
 
 soak: setup ## run the tests that take hours
 	@$(WITH_SERVERS) $(BIN)/python -m pytest -m soak $(ARGS)
+	@HYPOTHESIS_PROFILE=thorough EVERLOG_EXAMPLES=2000 $(BIN)/python -m pytest --timeout=7200 \
+		-m "not (spark or cluster or browser or docs or faults or soak)" $(ARGS)
 
 check: setup-bench ## lint, check the format, check the types
 	@$(BIN)/ruff check
