@@ -47,7 +47,8 @@ def main(folder: str) -> None:
         heavy = SparkProjections(everlog.load_config(folder), [app], session=pipeline.session)
         heavy.start()
         try:
-            rows = log.projections.fetch("sales", "SELECT * FROM sales ORDER BY shop", after=token)
+            log.projections.wait("sales", token, seconds=180)  # the first batch of a new session takes long
+            rows = log.projections.fetch("sales", "SELECT * FROM sales ORDER BY shop")
         finally:
             heavy.stop()
             pipeline.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import date
@@ -41,6 +42,11 @@ class ManualClock:
 
     def advance(self, seconds: float) -> None:
         self._now_ms += round(seconds * 1000)
+
+
+def examples(count: int) -> int:
+    """How many examples a slow property gets: few each time, as every run adds others, and many in `make soak`."""
+    return max(count, int(os.environ.get("EVERLOG_EXAMPLES", "0")))
 
 
 def small_config(folder: Path, *, partitions: int = 2, **journal: Any) -> Config:

@@ -91,7 +91,7 @@ async def test_three_processes_one_killed(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(600)
 async def test_many_kills(tmp_path: Path) -> None:
-    run(tmp_path, seconds=60, kills=15)
+    run(tmp_path, seconds=30, kills=15)
     assert await check(tmp_path) > 500
 
 

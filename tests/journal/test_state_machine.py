@@ -7,7 +7,6 @@ back; and once everything is replicated the tables alone hold exactly the model'
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import sqlite3
 import tempfile
@@ -23,7 +22,7 @@ import everlog
 from everlog import Conflict, Event, InvalidInput, JournalNotFound
 from everlog.core.values import MAX_SEQ_NR
 from everlog.testing.replication import replicate
-from tests.support import ManualClock, small_config
+from tests.support import ManualClock, examples, small_config
 
 IDS = ("a", "b", "c")  # two of them share a partition
 SLOTS = 3
@@ -300,5 +299,5 @@ class Journals(RuleBasedStateMachine):
 
 
 TestJournals = Journals.TestCase
-TestJournals.settings = settings(max_examples=int(os.environ.get("EVERLOG_EXAMPLES", "60")), stateful_step_count=30)
+TestJournals.settings = settings(max_examples=examples(40), stateful_step_count=30)
 TestJournals = pytest.mark.case("kafka-journal", 26, 30, 35, 40, 42, 43)(TestJournals)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from everlog.errors import SeqNrMissing, Unreachable
 from everlog.pekko.port import ReadEvents
 from tests.pekko.support import World, everything
+from tests.support import examples
 
 
 def events(first: int, last: int) -> list[str]:
@@ -166,7 +167,7 @@ async def test_each_id_comes_once():
     assert await world.until(stream, 60_000) == []
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(50))
 @given(
     st.lists(st.tuples(st.integers(1, 20), st.integers(0, 4000)), min_size=1, max_size=12),
     st.integers(1, 7),
@@ -195,7 +196,7 @@ def test_any_writes_are_read_once_and_in_order(writes, page_size, first, length)
     asyncio.run(run())
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(st.lists(st.integers(0, 9000), min_size=2, max_size=12), st.integers(1, 4))
 def test_rows_that_appear_out_of_order_are_read_in_order(lates, page_size):
     """Each row becomes visible within the time-out after the others, in any order."""

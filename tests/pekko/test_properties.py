@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from everlog.pekko.events import ResumePoint
 from tests.pekko.support import TAG, World, label
+from tests.support import examples
 
 DELAY = 5000
 
@@ -74,7 +75,7 @@ holds = st.sampled_from(["tag", "journal"])
 refreshes = st.sampled_from([0.3, 1.0, 3.0])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(50))
 @given(histories(DELAY - 1), page_sizes, holds, refreshes)
 def test_within_the_delay_all_come_once_and_in_the_order_of_time(rows, page_size, hold, refresh):
     """And nothing comes before its delay is over."""
@@ -88,7 +89,7 @@ def test_within_the_delay_all_come_once_and_in_the_order_of_time(rows, page_size
     asyncio.run(run())
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(20))
 @given(histories(DELAY - 1), page_sizes, holds, st.integers(0, 8000), st.sampled_from([0.0, 1.0]))
 def test_within_the_delay_a_restart_from_each_offset_sees_the_rest(rows, page_size, hold, pause, new_pid):
     """Restarted right after the delivery or some time later, when other rows are still to appear."""
@@ -119,7 +120,7 @@ LATER = {
 }
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(60))
 @given(histories(20_000), page_sizes, holds, refreshes)
 def test_beyond_the_delay_all_come_once_and_each_journal_in_order(rows, page_size, hold, refresh):
     """Gaps are searched, and what was passed is found by looking back; others are never skipped."""
@@ -134,7 +135,7 @@ def test_beyond_the_delay_all_come_once_and_each_journal_in_order(rows, page_siz
     asyncio.run(run())
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(histories(20_000), page_sizes, refreshes)
 def test_a_gap_holds_back_no_other_journal(rows, page_size, refresh):
     """With `hold="journal"`, a journal without late events is delivered as if it were alone."""
@@ -153,7 +154,7 @@ def test_a_gap_holds_back_no_other_journal(rows, page_size, refresh):
     asyncio.run(run())
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(50))
 @given(histories(20_000), page_sizes, holds, refreshes, st.integers(0, 13))
 def test_a_restart_from_a_resume_repeats_nothing_and_loses_only_what_came_too_late(rows, page_size, hold, refresh, nth):
     """Whatever was visible within the delay is delivered before the restart or after it, and nothing both times."""

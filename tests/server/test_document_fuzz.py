@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from everlog.config import DocumentsConfig
 from tests.http_support import server_in_thread
-from tests.support import small_config
+from tests.support import examples, small_config
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def template_of(route: str, path: str) -> str:
     return "/hyper-storage/transactions" if route == "transactions" and not path else f"/hyper-storage/{route}/{{path}}"
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(methods, routes, paths, parameters, bodies, headers)
 def test_every_answer_is_documented(server, method, route, path, query, body, sent):
     if not hasattr(server, "documented"):
@@ -96,7 +96,7 @@ def _compound(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 expressions = st.recursive(atoms, _compound, max_leaves=12)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts | expressions.map(lambda text: text[:6000]))
 def test_any_filter_is_answered(server, text):
     """A result or a 400, whatever the filter says, and soon: server and client together take less than a second."""

@@ -7,7 +7,6 @@ from any of its offsets sees the rest. Where deletes propagate: what was not del
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -25,7 +24,7 @@ from everlog.config import TopicConfig
 from everlog.pipeline import apply as applying
 from everlog.testing.replication import replicate
 from everlog.testing.tag_support import configured
-from tests.support import ManualClock, small_config
+from tests.support import ManualClock, examples, small_config
 
 IDS = ("a", "b", "c", "d")
 TAGS = ("t", "u")
@@ -204,7 +203,7 @@ class PropagatingViews(Views):
 
 
 TestViews = Views.TestCase
-TestViews.settings = settings(max_examples=int(os.environ.get("EVERLOG_EXAMPLES", "60")), stateful_step_count=30)
+TestViews.settings = settings(max_examples=examples(40), stateful_step_count=30)
 TestViews = pytest.mark.case("tags-and-projections", 18, 30, 45, 46)(TestViews)
 TestPropagatingViews = PropagatingViews.TestCase
 TestPropagatingViews.settings = TestViews.settings
