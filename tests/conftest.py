@@ -17,7 +17,7 @@ from everlog.client import connect
 from everlog.cluster.jars import find_jars
 from everlog.config import Config, SparkConfig
 from everlog.errors import ClusterFailed
-from tests.fixtures.cluster import cluster, cluster_config, shared_config, shared_keyspace  # noqa: F401
+from tests.fixtures.cluster import cluster, cluster_config, shared_config, shared_keyspace, topics  # noqa: F401
 from tests.support import ManualClock, small_config
 
 Pipeline = Callable[..., AbstractContextManager[Any]]
