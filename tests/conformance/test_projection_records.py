@@ -13,11 +13,11 @@ from everlog import Event
 from everlog.config import ProjectionsConfig
 from everlog.errors import InvalidProjection, LogTruncated, StillBehind, UnknownProjection
 from everlog.log.sqlite.log import SqliteReader
-from everlog.projections.projections import _passed
 from everlog.projections.ids import ProjectionId
 from everlog.projections.lifecycle import Restart
 from everlog.projections.port import Desired, KnownProjection, Report
 from everlog.projections.projection import Projection
+from everlog.projections.projections import _passed
 from everlog.projections.record_source import Records, records
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.source import Delivery, Feed, Source
