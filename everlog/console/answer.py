@@ -90,9 +90,15 @@ async def build(page: ConsolePage, console: Console, given: dict[str, str]) -> t
         async with asyncio.timeout(patience):
             return 200, await page.build(context)
     except EverlogError as error:
-        return status_of(error), {"error": {"what": str(error), "remedy": remedy_for(error)}}
+        return page_status(error), {"error": {"what": str(error), "remedy": remedy_for(error)}}
     except TimeoutError:
         return 503, {"error": {"what": f"no answer in {patience:g} s", "remedy": WAIT}}
+
+
+def page_status(error: EverlogError) -> int:
+    """The status of a page that cannot be shown: as everywhere, but a page always comes back with log and store."""
+    status = status_of(error)
+    return 503 if status == 500 and isinstance(error, StorageFailed) else status
 
 
 def remedy_for(error: EverlogError) -> str:

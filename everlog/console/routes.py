@@ -12,7 +12,16 @@ from litestar.params import PathParameter
 from litestar.response import Redirect
 
 from everlog.console.actions import check_fields
-from everlog.console.answer import THEME_COOKIE, THEMES, answer_page, remedy_for, view, visitor_of, wants_json
+from everlog.console.answer import (
+    THEME_COOKIE,
+    THEMES,
+    answer_page,
+    page_status,
+    remedy_for,
+    view,
+    visitor_of,
+    wants_json,
+)
 from everlog.console.console import Console, ConsolePage
 from everlog.console.pages.documents import DOCUMENTS
 from everlog.console.pages.flow import FLOW
@@ -27,7 +36,6 @@ from everlog.console.renderer import HEADERS, STATIC, encode, render, static_fil
 from everlog.errors import EverlogError
 from everlog.server.requests import AnyRequest, local_path, parameters
 from everlog.server.security.guard import form_of
-from everlog.wire.errors import status_of
 
 PAGES = [FLOW, JOURNAL, TAGS, PROJECTIONS, QUEUES, DOCUMENTS, PIPELINE, OPERATIONS, SEARCH]
 
@@ -98,7 +106,7 @@ async def act(request: AnyRequest) -> Response[Any]:
 async def _failed(request: AnyRequest, console: Console, back: str, error: EverlogError) -> Response[Any]:
     """An action that did not work out: a page that says why."""
     model = {"error": {"what": str(error), "remedy": remedy_for(error), "back": back}}
-    status = status_of(error)
+    status = page_status(error)
     if wants_json(request):
         return Response(encode(model), status_code=status, media_type="application/json", headers=HEADERS)
     values = await view(OPERATIONS, request, console, {}, model)
