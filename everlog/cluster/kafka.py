@@ -78,7 +78,7 @@ class Broker(Server):
         ]
         admin = admin_client(self._state, self.address, self._cluster_folder)
         try:
-            for answer in admin.create_acls(rules, request_timeout_s=30).values():
+            for answer in admin.create_acls(rules, request_timeout=30).values():
                 answer.result()
         except KafkaException as error:
             raise ClusterFailed(f"{self.name} did not take the application's rights: {error}: try again") from error

@@ -130,7 +130,7 @@ class Topics:
         """Those of the topics that exist, in their order."""
         started = time.perf_counter()
         topics = TopicCollection(list(names))
-        answers = await self._ask(lambda wait: self._admin.describe_topics(topics, request_timeout_s=wait))
+        answers = await self._ask(lambda wait: self._admin.describe_topics(topics, request_timeout=wait))
         found: list[TopicDescription] = []
         for name in names:
             answer = answers[name]
@@ -217,7 +217,7 @@ class Topics:
             config=topic_settings(self._config),
         )
         started = time.perf_counter()
-        answer = (await self._ask(lambda wait: self._admin.create_topics([topic], request_timeout_s=wait)))[name]
+        answer = (await self._ask(lambda wait: self._admin.create_topics([topic], request_timeout=wait)))[name]
         if isinstance(answer, KafkaException):
             why = kafka_error(answer)
             # A broker that has just started takes part a moment later.
@@ -265,7 +265,7 @@ class Topics:
         """The topic's settings; None if we may not see them."""
         started = time.perf_counter()
         resource = ConfigResource(ResourceType.TOPIC, name)
-        answers = await self._ask(lambda wait: self._admin.describe_configs([resource], request_timeout_s=wait))
+        answers = await self._ask(lambda wait: self._admin.describe_configs([resource], request_timeout=wait))
         (found,) = answers.values()
         if isinstance(found, KafkaException):
             if is_denied(kafka_error(found)):
