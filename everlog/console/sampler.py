@@ -71,7 +71,7 @@ def sample_of(found: Observation) -> MetricSample:
 def rate(samples: Sequence[MetricSample], total: str, seconds: float = RATE_WINDOW_S) -> float | None:
     """How much a total grew per second in the last seconds; None while that is unknown.
 
-    >>> rate([Sample(0, records=0), Sample(10_000, records=50)], "records")
+    >>> rate([MetricSample(0, records=0), MetricSample(10_000, records=50)], "records")
     5.0
     """
     if len(samples) < 2:
@@ -87,7 +87,7 @@ def rate(samples: Sequence[MetricSample], total: str, seconds: float = RATE_WIND
 def series(samples: Sequence[MetricSample], name: str, points: int = POINTS) -> list[float]:
     """The hour as a few numbers, oldest first: rates of a total, the highest of a level. Gaps are left out.
 
-    >>> series([Sample(0, lag=1), Sample(5000, lag=3), Sample(10_000, lag=2)], "lag", points=2)
+    >>> series([MetricSample(0, lag=1), MetricSample(5000, lag=3), MetricSample(10_000, lag=2)], "lag", points=2)
     [3.0, 2.0]
     """
     if name in TOTALS:

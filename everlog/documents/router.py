@@ -16,13 +16,9 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
-from everlog.documents.nodes import SHARING, Node, NodeState
-from everlog.errors import MissingExtra
+import mmh3
 
-try:
-    import mmh3
-except ImportError as error:
-    raise MissingExtra("server") from error
+from everlog.documents.nodes import SHARING, Node, NodeState
 
 VIRTUAL_NODES = 128
 

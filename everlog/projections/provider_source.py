@@ -49,7 +49,7 @@ class SourceProvider(Protocol):
 class ProviderSource(Source):
     """One provider, or one per key.
 
-    >>> Provided({"a": object()})
+    >>> ProviderSource({"a": object()})
     Traceback (most recent call last):
     everlog.errors.InvalidProjection: a source provider needs source(read_offset) and extract_offset(envelope)
     """
