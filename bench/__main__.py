@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -16,39 +17,32 @@ from rich.console import Console
 
 from bench import machine
 from bench.against import against
-from bench.appends import concurrent, single
-from bench.documents import documents
-from bench.pipeline import latency, pipeline
-from bench.replay import replay
 from bench.report import RESULTS, Line, Report
 from bench.settings import Settings, quick
-from bench.tags import tags
+
+Measurement = Callable[[Settings], list[Line]]
 
 
-def projections(settings: Settings) -> list[Line]:
-    """Imported late: without PostgreSQL's library only this cannot be measured."""
-    from bench.projections import projections as measure
+def late(name: str, module: str | None = None) -> Measurement:
+    """A measurement that is imported when it runs: what it compares with need not be there for the others."""
 
-    return measure(settings)
+    def measure(settings: Settings) -> list[Line]:
+        found: Measurement = getattr(import_module(f"bench.{module or name}"), name)
+        return found(settings)
 
-
-def queues(settings: Settings) -> list[Line]:
-    """Imported late, as `projections`."""
-    from bench.queues import queues as measure
-
-    return measure(settings)
+    return measure
 
 
-MEASUREMENTS: dict[str, Callable[[Settings], list[Line]]] = {
-    "single": single,
-    "concurrent": concurrent,
-    "replay": replay,
-    "pipeline": pipeline,
-    "latency": latency,
-    "tags": tags,
-    "projections": projections,
-    "queues": queues,
-    "documents": documents,
+MEASUREMENTS: dict[str, Measurement] = {
+    "single": late("single", "appends"),
+    "concurrent": late("concurrent", "appends"),
+    "replay": late("replay"),
+    "pipeline": late("pipeline"),
+    "latency": late("latency", "pipeline"),
+    "tags": late("tags"),
+    "projections": late("projections"),
+    "queues": late("queues"),
+    "documents": late("documents"),
 }
 TITLE = "Everlog, and what a user would take instead"
 
