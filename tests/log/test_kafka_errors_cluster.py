@@ -207,7 +207,7 @@ async def test_an_append_that_nobody_waits_for_is_stored_if_it_was_sent(config, 
         early, late = (asyncio.create_task(log.append(topic, new_record(value=value))) for value in (b"1", b"2"))
         await asyncio.sleep(0)
         early.cancel()
-        while log._producing._gathered:  # noqa: ASYNC110
+        while log._producer._gathered:  # noqa: ASYNC110
             await asyncio.sleep(0)
         late.cancel()
         ack = await log.append(topic, new_record())
@@ -220,12 +220,12 @@ async def test_a_producer_that_gave_up_is_replaced(config, name):
     async with opened(config) as log:
         topic = await log.create_topic(name)
         await log.append(topic, new_record())
-        old = log._producing._line
+        old = log._producer._sender
         pending = [asyncio.create_task(log.append(topic, new_record())) for _ in range(20)]
         await asyncio.sleep(0)
         old.notice(KafkaError(KafkaError._FATAL, "out of order", fatal=True))
         acks = await asyncio.gather(*(log.append(topic, new_record()) for _ in range(20)))
-        assert log._producing._line is not old
+        assert log._producer._sender is not old
         before = await asyncio.gather(*pending)
         assert sorted(ack.offset for ack in [*before, *acks]) == list(range(1, 41))
     assert threads() == []

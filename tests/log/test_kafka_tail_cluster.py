@@ -53,7 +53,7 @@ async def offsets(log: KafkaLog, topic, key: bytes, after: int, before: int, lim
 async def until_nobody_reads(log: KafkaLog, topic) -> None:
     """Reading stops by itself a moment after the last one who waited."""
     tail = log._tail(topic, 0)
-    await until(lambda: tail._following is None or tail._following.stopped)
+    await until(lambda: tail._follower is None or tail._follower.stopped)
 
 
 # What is consumed, and when.
