@@ -13,6 +13,7 @@ import pytest
 from everlog.api import Everlog
 from everlog.client import connect
 from everlog.config import Config, DocumentsConfig
+from everlog.documents import completer
 from everlog.documents.api import Documents
 from everlog.documents.factory import document_journal, make_documents
 from everlog.documents.history import DocumentEvent
@@ -341,8 +342,12 @@ def config(tmp_path) -> Config:
 
 
 @pytest.mark.case("hyperstorage", 68)
-async def test_the_checkpoint_stops_before_what_cannot_be_completed(config: Config, clock: ManualClock) -> None:
+async def test_the_checkpoint_stops_before_what_cannot_be_completed(
+    config: Config, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """That of its partition; all others go on, and it does too once the event is out."""
+    for name in ("MIN_RETRY_S", "MAX_RETRY_S"):  # recovery is to do it, not the one who wrote
+        monkeypatch.setattr(completer, name, 3600.0)
     short = DocumentsConfig(fail_timeout_s=10.0, hot_recovery_s=30.0, stale_recovery_s=60.0)
     async with connect(msgspec.structs.replace(config, documents=short), clock=clock) as log:
         publisher = Faulty(document_journal(log.parts))
