@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -56,8 +56,7 @@ class Journal(ABC):
     topic: str
     snapshots: Snapshots
 
-    @abstractmethod
-    async def append(
+    def append(
         self,
         journal_id: str,
         events: Sequence[Event] | Event,
@@ -69,13 +68,26 @@ class Journal(ABC):
         headers: Mapping[str, str] | None = None,
         verdict: bool = True,
         append_id: str | None = None,
-    ) -> Token:
+    ) -> Coroutine[Any, Any, Token]:
         """Append events as one unit and return their place in the log.
 
         With `expected` (0: absent) the append wins only if the journal is at that seqNr, else it raises Conflict.
         Events may carry their own seqNrs. With neither, they go wherever the journal ends. `verdict=False` returns
         as soon as the log has the record. After OutcomeUnknown, repeat the call with its `append_id`.
         """
+        draft = Draft(
+            events=[events] if isinstance(events, Event) else list(events),
+            expected=expected,
+            expire_after=expire_after,
+            metadata=metadata,
+            header_metadata=header_metadata,
+            headers=headers,
+        )
+        return self._append(journal_id, draft, verdict, append_id)
+
+    @abstractmethod
+    async def _append(self, journal_id: str, draft: Draft, verdict: bool, append_id: str | None) -> Token:
+        """Append a draft. What `append` hands on, without a coroutine in between."""
 
     async def read(
         self,
@@ -186,27 +198,7 @@ class LocalJournal(Journal):
         self._retired = False
         self._looked = 0.0
 
-    async def append(
-        self,
-        journal_id: str,
-        events: Sequence[Event] | Event,
-        *,
-        expected: int | None = None,
-        expire_after: timedelta | None = None,
-        metadata: Any = None,
-        header_metadata: Any = None,
-        headers: Mapping[str, str] | None = None,
-        verdict: bool = True,
-        append_id: str | None = None,
-    ) -> Token:
-        draft = Draft(
-            events=[events] if isinstance(events, Event) else list(events),
-            expected=expected,
-            expire_after=expire_after,
-            metadata=metadata,
-            header_metadata=header_metadata,
-            headers=headers,
-        )
+    async def _append(self, journal_id: str, draft: Draft, verdict: bool, append_id: str | None) -> Token:
         ref = None if self._retired else self._at_hand(journal_id)
         if ref is None:
             ref = await self._ref_to_write(journal_id)

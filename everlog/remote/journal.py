@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing
-from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from everlog.core.duration import ExpireAfter
-from everlog.core.events import Event, EventRecord, encode_payload
+from everlog.core.events import EventRecord, encode_payload
 from everlog.core.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
 from everlog.errors import Conflict, JournalNotFound, OutcomeUnknown, Unreachable
 from everlog.journal.journal import After, Journal, Token, check_topic
@@ -45,35 +44,15 @@ class RemoteJournal(Journal):
         check_id(journal_id)
         return f"/journals/{segment(self.topic)}/{segment(journal_id)}{rest}"
 
-    async def append(
-        self,
-        journal_id: str,
-        events: Sequence[Event] | Event,
-        *,
-        expected: int | None = None,
-        expire_after: timedelta | None = None,
-        metadata: Any = None,
-        header_metadata: Any = None,
-        headers: Mapping[str, str] | None = None,
-        verdict: bool = True,
-        append_id: str | None = None,
-    ) -> Token:
-        draft = Draft(
-            events=[events] if isinstance(events, Event) else list(events),
-            expected=expected,
-            expire_after=expire_after,
-            metadata=metadata,
-            header_metadata=header_metadata,
-            headers=headers,
-        )
+    async def _append(self, journal_id: str, draft: Draft, verdict: bool, append_id: str | None) -> Token:
         check_draft(draft)
         body = _append_body(draft)
         if draft.anywhere and append_id is None:
             return await self._append_anywhere(journal_id, body, verdict)
         if append_id is None:
-            first = draft.events[0].seq_nr or (expected or 0) + 1
+            first = draft.events[0].seq_nr or (draft.expected or 0) + 1
             append_id = f"{first}.{self._clock.new_id()}"
-        return await self._post(journal_id, body, expected, verdict, append_id)
+        return await self._post(journal_id, body, draft.expected, verdict, append_id)
 
     async def _append_anywhere(self, journal_id: str, body: dict[str, Any], verdict: bool) -> Token:
         """Append where the journal ends. The seqNr that it had is the expectation, so a repetition is stored once."""
