@@ -55,7 +55,7 @@ class Journals(RuleBasedStateMachine):
         self.connect()
 
     def connect(self) -> None:
-        config = small_config(self.folder, snapshots=SLOTS)
+        config = small_config(self.folder, max_snapshots=SLOTS)
         self.log = everlog.connect(config, clock=self.clock)
         self.run(self.log.__aenter__())
         self.orders = self.log.journal("orders")
