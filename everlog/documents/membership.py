@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 
 from everlog.documents.nodes import SHARING, Node, NodeState, NodeTable
-from everlog.documents.router import Routing
+from everlog.documents.router import Router
 from everlog.documents.workers import Workers
 from everlog.errors import Busy, EverlogError
 from everlog.runtime.clock import Clock
@@ -61,7 +61,7 @@ class Membership:
         self._stopping = False
         self._beaten: float | None = None
         self._saved: Node | None = None
-        self.routing = Routing(Node(clock.new_id(), address, NodeState.ACTIVATING))
+        self.routing = Router(Node(clock.new_id(), address, NodeState.ACTIVATING))
 
     @property
     def me(self) -> Node:
@@ -153,7 +153,7 @@ class Membership:
             self._start_over_if_late()
             if self._saved is None:
                 await self._save()  # before the first look: of two that come together, one sees the other
-            self._replace(Routing(self.me, await self._alive()))
+            self._replace(Router(self.me, await self._alive()))
             if self.me.state is NodeState.ACTIVATING and not self.routing.unconfirmed:
                 await self._save(NodeState.ACTIVE)
             await self._save_if_due()
@@ -170,7 +170,7 @@ class Membership:
     def _begin_again(self) -> None:
         fresh = Node(self._clock.new_id(), self.me.address, NodeState.ACTIVATING)
         self._saved = self._beaten = None
-        self._replace(Routing(fresh, self.routing.others.values()))
+        self._replace(Router(fresh, self.routing.others.values()))
 
     async def _alive(self) -> list[Node]:
         """The other nodes, without those that are dead; the rows of those that were silent for a lease are removed."""
@@ -192,7 +192,7 @@ class Membership:
         self._gone = {name: beat for name, beat in self._gone.items() if name in rows}
         return alive
 
-    def _replace(self, routing: Routing) -> None:
+    def _replace(self, routing: Router) -> None:
         before, self.routing = self.routing, routing
         if before.view != routing.view or before.me != routing.me or before.unconfirmed != routing.unconfirmed:
             self._notify()
@@ -224,7 +224,7 @@ class Membership:
         )
         await self._table.save(mine)
         self._beaten, self._saved = began, mine
-        self._replace(Routing(mine, self.routing.others.values()))
+        self._replace(Router(mine, self.routing.others.values()))
 
     async def _become(self, state: NodeState) -> None:
         async with self._lock:

@@ -52,7 +52,7 @@ def _ring(nodes: frozenset[str]) -> HashRing:
     return HashRing(nodes)
 
 
-class Routing:
+class Router:
     """How one node routes: the members that it knows of, itself among them."""
 
     def __init__(self, me: Node, others: Collection[Node] = ()) -> None:

@@ -40,7 +40,7 @@ class ViewStatements:
     REMOVE: ClassVar[str]
 
 
-class Joining:
+class JoiningHandler:
     """A handler that joins texts in one row, and fails at an offset several times after it has written."""
 
     def __init__(
@@ -167,7 +167,7 @@ class ViewConformance(ViewStatements):
 
     # The fixture of most projection tests, into a view
 
-    def joining(self, handler: Joining, *, source: ListProvider | None = None, **settings: Any) -> Projection:
+    def joining(self, handler: JoiningHandler, *, source: ListProvider | None = None, **settings: Any) -> Projection:
         settings = {"strategy": exactly_once(), "restart": QUICK, "tables": ["words"], **settings}
         return Projection("words", source=source or six(), handler=handler.__call__, **settings)
 
@@ -180,7 +180,7 @@ class ViewConformance(ViewStatements):
     @pytest.mark.parametrize("size", [1, 2, 100])
     async def test_a_failure_at_the_fourth_is_made_up_for(self, words: OffsetStore, size: int) -> None:
         """Rows that a failed call wrote are not there; each text is there once, whatever the window."""
-        handler = Joining(type(self), fail_at=4)
+        handler = JoiningHandler(type(self), fail_at=4)
         await self.run(words, self.joining(handler, strategy=exactly_once(size=size)))
         assert await self.found(words) == {"joined": "|".join(TEXTS)}
         assert await words.load(WORDS) == 6
@@ -189,7 +189,7 @@ class ViewConformance(ViewStatements):
     @pytest.mark.case("tags-and-projections", 55)
     async def test_what_is_skipped_leaves_no_rows(self, words: OffsetStore) -> None:
         """A poison event: a dead letter, a fix, a replay; then the view has it too."""
-        handler = Joining(type(self), fail_at=4, times=4)
+        handler = JoiningHandler(type(self), fail_at=4, times=4)
         projection = self.joining(handler, recovery=Recovery.retry_and_skip(3, 0.001))
         await self.run(words, projection)
         assert await self.found(words) == {"joined": "abc|def|ghi|mno|pqr"}
@@ -204,14 +204,14 @@ class ViewConformance(ViewStatements):
     @pytest.mark.case("tags-and-projections", 59)
     async def test_an_offset_that_is_set_back_counts_again(self, words: OffsetStore) -> None:
         """A command is obeyed, whatever the view holds."""
-        await self.run(words, self.joining(Joining(type(self))))
+        await self.run(words, self.joining(JoiningHandler(type(self))))
         await words.set_offset(WORDS, 3)
-        await self.run(words, self.joining(Joining(type(self))))
+        await self.run(words, self.joining(JoiningHandler(type(self))))
         assert await self.found(words) == {"joined": "|".join([*TEXTS, *TEXTS[3:]])}
         assert await words.load(WORDS) == 6
 
     async def test_offsets_without_an_order(self, words: OffsetStore) -> None:
-        handler = Joining(type(self), fail_at=4)
+        handler = JoiningHandler(type(self), fail_at=4)
         source = six(offset=lambda one: str(one[0]))
         await self.run(words, self.joining(handler, source=source))
         assert await self.found(words) == {"joined": "|".join(TEXTS)}
@@ -222,7 +222,7 @@ class ViewConformance(ViewStatements):
     async def test_a_stale_owner_that_resumes_changes_nothing(self, words: OffsetStore) -> None:
         """It sleeps in the middle of its handler; another one does the rest. Then it goes on, and is refused."""
         asleep, awake = asyncio.Event(), asyncio.Event()
-        joining = Joining(type(self))
+        joining = JoiningHandler(type(self))
         stale = await own(words, WORDS, owner="sleeper")
 
         async def sleeper() -> None:
@@ -241,12 +241,12 @@ class ViewConformance(ViewStatements):
             awake.set()
             await sleeping
         else:
-            await self.run(words, self.joining(Joining(type(self))))
+            await self.run(words, self.joining(JoiningHandler(type(self))))
             awake.set()
             with pytest.raises((OwnershipLost, ViewChanged)):
                 await sleeping
         await words.release(stale, Report())
-        await self.run(words, self.joining(Joining(type(self))))
+        await self.run(words, self.joining(JoiningHandler(type(self))))
         assert await self.found(words) == {"joined": "|".join(TEXTS)}
         assert await words.load(WORDS) == 6
 
@@ -254,10 +254,10 @@ class ViewConformance(ViewStatements):
 
     async def test_a_copy_has_tables_and_offsets_of_its_own(self, words: OffsetStore) -> None:
         assert await words.copies("words") == Copies()
-        await self.run(words, self.joining(Joining(type(self))))
+        await self.run(words, self.joining(JoiningHandler(type(self))))
         await words.copy_tables({"words": "words__1"})
         await words.copy_tables({"words": "words__1"})
-        second = self.joining(Joining(type(self))).as_copy(1, ["words"])
+        second = self.joining(JoiningHandler(type(self))).as_copy(1, ["words"])
         assert await self.found(words, 1) == {}
         await self.run(words, second)
         assert await self.found(words, 1) == await self.found(words) == {"joined": "|".join(TEXTS)}
@@ -282,7 +282,7 @@ class ViewConformance(ViewStatements):
 
     # Rebuild, switch, abort
 
-    async def rebuild(self, store: OffsetStore, handler: Joining, *, source: ListProvider | None = None) -> int:
+    async def rebuild(self, store: OffsetStore, handler: JoiningHandler, *, source: ListProvider | None = None) -> int:
         projection = self.joining(handler, source=source or six(completes=False))
         rebuild = Rebuild(store, projection, lag=_no_lag)
         number = await rebuild.begin()
@@ -297,12 +297,12 @@ class ViewConformance(ViewStatements):
     async def test_a_rebuild_beside_the_running_one(self, words: OffsetStore) -> None:
         """The old copy is read until the switch; runners follow it, and the way back is open."""
         old, new = "|".join(TEXTS), "+".join(TEXTS)
-        projection = self.joining(Joining(type(self)), source=six(completes=False))
+        projection = self.joining(JoiningHandler(type(self)), source=six(completes=False))
         async with Runner([projection], store=words, lease_s=3.0, poll_s=0.02) as runner:
             await self.filled(words, old)
             while await words.load(WORDS) != 6:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-            slowly = Joining(type(self), by="+", pause=0.1)  # a reader that looks too early finds too little
+            slowly = JoiningHandler(type(self), by="+", pause=0.1)  # a reader that looks too early finds too little
             assert await self.rebuild(words, slowly) == 1
             assert await words.copies("words") == Copies(building=1, filled=True, last=1, tables={1: ("words",)})
             assert (await self.found(words), await self.found(words, 1)) == ({"joined": old}, {"joined": new})
@@ -316,7 +316,7 @@ class ViewConformance(ViewStatements):
         for current in (0, 1):
             seen = await switch(words, "words", back=True)
             assert (seen.current, seen.previous) == (current, 1 - current)
-        assert await self.rebuild(words, Joining(type(self), by="-")) == 2
+        assert await self.rebuild(words, JoiningHandler(type(self), by="-")) == 2
         seen = await switch(words, "words")
         assert seen == Copies(current=2, previous=1, last=2, tables={1: ("words",), 2: ("words",)})
         assert await self.found(words, 2) == {"joined": "-".join(TEXTS)}
@@ -327,7 +327,7 @@ class ViewConformance(ViewStatements):
         """Both run all the time: the old one until the switch, the new one after it, and back."""
 
         def declare(version: str) -> Projection:
-            source, handler = six(completes=False), Joining(type(self), by=version or "|")
+            source, handler = six(completes=False), JoiningHandler(type(self), by=version or "|")
             return self.joining(handler, source=source, version=version)
 
         async def owned(name: str, runner: Runner | None) -> None:
@@ -368,22 +368,24 @@ class ViewConformance(ViewStatements):
                 await switch(words, "words", back=back)
         with pytest.raises(InvalidProjection):
             await abort(words, "words")
-        number = await Rebuild(words, self.joining(Joining(type(self))), lag=_no_lag).begin()
+        number = await Rebuild(words, self.joining(JoiningHandler(type(self))), lag=_no_lag).begin()
         with pytest.raises(InvalidProjection, match="not filled"):
             await switch(words, "words")
-        assert await Rebuild(words, self.joining(Joining(type(self))), lag=_no_lag).begin() == number, "it goes on"
+        assert await Rebuild(words, self.joining(JoiningHandler(type(self))), lag=_no_lag).begin() == number, (
+            "it goes on"
+        )
         assert await abort(words, "words") == Copies(last=1)
         with pytest.raises(InvalidProjection, match="tables"):
-            Rebuild(words, self.joining(Joining(type(self)), tables=[]), lag=_no_lag)
+            Rebuild(words, self.joining(JoiningHandler(type(self)), tables=[]), lag=_no_lag)
 
     async def test_a_rebuild_that_fails_says_why(self, words: OffsetStore) -> None:
-        await self.run(words, self.joining(Joining(type(self))))
+        await self.run(words, self.joining(JoiningHandler(type(self))))
         with pytest.raises(StorageFailed, match="cannot take jkl"):
-            await self.rebuild(words, Joining(type(self), fail_at=4, times=100))
+            await self.rebuild(words, JoiningHandler(type(self), fail_at=4, times=100))
         await abort(words, "words")
 
     async def test_an_aborted_rebuild_ends(self, words: OffsetStore) -> None:
-        handler = Joining(type(self))
+        handler = JoiningHandler(type(self))
         filling = asyncio.create_task(self.rebuild(words, handler))  # no instance runs: it has nothing to catch up with
         async with asyncio.timeout(60):
             while handler.calls < 6:  # noqa: ASYNC110

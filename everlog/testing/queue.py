@@ -9,12 +9,12 @@ import pytest
 
 from everlog.queues.port import QueueStore
 from everlog.testing.queue_desk import VirtualClock, VirtualQueue
-from everlog.testing.queue_leases import Leasing
-from everlog.testing.queue_merges import Merging
-from everlog.testing.queue_retention import Keeping
+from everlog.testing.queue_leases import QueueLeaseSuite
+from everlog.testing.queue_merges import QueueMergeSuite
+from everlog.testing.queue_retention import QueueRetentionSuite
 
 
-class QueueConformance(Merging, Leasing, Keeping):
+class QueueConformance(QueueMergeSuite, QueueLeaseSuite, QueueRetentionSuite):
     """Subclass it and provide the fixture `make_store`: a function from a clock to an open, empty store.
 
     It takes `sweep`, how many rows a claim turns over first, and passes it to the engine. A store that other tests have

@@ -7,7 +7,7 @@ from everlog.queues.operations import AckFlag, Forget, Revive
 from everlog.testing.queue_desk import HOUR, T, VirtualQueue, handle, keys, number
 
 
-class Leasing:
+class QueueLeaseSuite:
     """Tests that take the fixture `desk`: see `QueueConformance`."""
 
     async def test_the_order_of_claims(self, desk: VirtualQueue) -> None:

@@ -9,7 +9,7 @@ from everlog.queues.queue import Queue
 from everlog.testing.queue_desk import HOUR, T, VirtualQueue, handle, keys, number
 
 
-class Merging:
+class QueueMergeSuite:
     """Tests that take the fixture `desk`: see `QueueConformance`."""
 
     async def test_a_new_key_makes_a_row(self, desk: VirtualQueue) -> None:

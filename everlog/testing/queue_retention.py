@@ -16,7 +16,7 @@ from everlog.queues.port import QueueStore
 from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, handle, keys, number
 
 
-class Keeping:
+class QueueRetentionSuite:
     """Tests that take the fixture `desk`: see `QueueConformance`."""
 
     async def test_what_has_expired_is_not_there(

@@ -17,8 +17,8 @@ from everlog.tags.tag import TaggedEvent
 from everlog.testing.replication import replicate
 from everlog.testing.tag_support import (
     PATIENCE,
-    Advancing,
-    Counting,
+    AdvancingClock,
+    CountingTables,
     TagSuite,
     check_order,
     configured,
@@ -29,7 +29,7 @@ from everlog.testing.tag_support import (
 )
 
 
-class TagReading(TagSuite):
+class TagReadSuite(TagSuite):
     """Reads, their input, and what is told about tags."""
 
     # Reading
@@ -69,7 +69,7 @@ class TagReading(TagSuite):
             for after in (event.offset, str(event.offset), event.place):
                 assert await everything(tag, after=after) == found[at + 1 :]
 
-    async def test_buckets_with_nothing_between(self, everlog: Everlog, time: Advancing) -> None:
+    async def test_buckets_with_nothing_between(self, everlog: Everlog, time: AdvancingClock) -> None:
         """Rows in five buckets, far apart: all of them, in order, and only buckets that exist are asked for."""
         given = []
         for number in range(5):
@@ -77,11 +77,11 @@ class TagReading(TagSuite):
             await replicate(everlog)
             time.advance(3600 * 24 * 7 * number + 3600)
             given.append(number)
-        counted = Counting(everlog.parts.store.tags)
+        counted = CountingTables(everlog.parts.store.tags)
         assert await payloads(tag_through(everlog, counted)) == given
         assert counted.calls == {"buckets": 1, "rows": 5, "watermark": 1}
 
-    async def test_a_time_to_begin_at(self, everlog: Everlog, time: Advancing) -> None:
+    async def test_a_time_to_begin_at(self, everlog: Everlog, time: AdvancingClock) -> None:
         for number in range(4):
             await everlog.journal("orders").append("o", [Event(number, tags={"t"})])
             await replicate(everlog)
@@ -95,7 +95,7 @@ class TagReading(TagSuite):
         """Four rows, pages of three: all arrive. Who asks for two gets two, and no second page was read."""
         await self.fill(everlog, 8, journals=1)
         await replicate(everlog)
-        counted = Counting(everlog.parts.store.tags)
+        counted = CountingTables(everlog.parts.store.tags)
         tag = tag_through(configured(everlog, page_size=3), counted)
         async with aclosing(tag.current()) as reading:  # type: ignore[type-var]
             assert [event.payload for event in await take(reading, 2)] == [0, 1]
@@ -130,7 +130,7 @@ class TagReading(TagSuite):
 
     async def test_readers_share_one_poll(self, everlog: Everlog) -> None:
         """However many wait, the watermark is asked for by one."""
-        counted = Counting(everlog.parts.store.tags)
+        counted = CountingTables(everlog.parts.store.tags)
         other = configured(everlog, poll_interval_s=0.05)
         tag = tag_through(other, counted)
         readers = [asyncio.create_task(take(tag.live(), 1)) for _ in range(20)]
@@ -157,11 +157,13 @@ class TagReading(TagSuite):
         """The stream goes on: nothing is lost, nothing comes twice, no reader has to begin again."""
         given = await self.fill(everlog, 12, journals=1)
         await replicate(everlog)
-        counted = Counting(everlog.parts.store.tags, fails_at={2, 3, 5})
+        counted = CountingTables(everlog.parts.store.tags, fails_at={2, 3, 5})
         tag = tag_through(configured(everlog, page_size=3, min_retry_s=0.001), counted)
         assert await payloads(tag) == given
         assert counted.failed == 3
-        patient = tag_through(configured(everlog, retries=1, min_retry_s=0.001), Counting(counted.inner, {1, 2, 3, 4}))
+        patient = tag_through(
+            configured(everlog, retries=1, min_retry_s=0.001), CountingTables(counted.inner, {1, 2, 3, 4})
+        )
         with pytest.raises(Unreachable):
             await everything(patient)
 
@@ -200,7 +202,7 @@ class TagReading(TagSuite):
 
     # Bad input
 
-    async def test_bad_input_is_refused(self, everlog: Everlog, time: Advancing) -> None:
+    async def test_bad_input_is_refused(self, everlog: Everlog, time: AdvancingClock) -> None:
         """With named errors, before anything is asked of the store."""
         for name in ("", "x" * 1025, "a\0b"):
             with pytest.raises(InvalidTag):

@@ -24,7 +24,7 @@ from everlog.testing.replication import replicate
 PATIENCE = 30.0
 
 
-class Advancing(Protocol):
+class AdvancingClock(Protocol):
     """A clock that is moved by hand."""
 
     def now_ms(self) -> int: ...
@@ -75,7 +75,7 @@ class TagSuite:
         raise NotImplementedError("give an open log with a clock that is moved by hand")
 
     @pytest.fixture
-    def time(self, everlog: Everlog) -> Advancing:
+    def time(self, everlog: Everlog) -> AdvancingClock:
         return everlog.parts.clock  # type: ignore[return-value]
 
     async def fill(self, log: Everlog, count: int, *, tags: Sequence[str] = ("t",), journals: int = 3) -> list[Any]:
@@ -107,7 +107,7 @@ async def replicate_without_views(log: Everlog) -> None:
         store.tags = tables
 
 
-class Counting:
+class CountingTables:
     """Tables that count what is asked of them; the reads with these numbers fail for a passing reason."""
 
     def __init__(self, inner: TagTables | None, fails_at: set[int] | None = None) -> None:

@@ -14,7 +14,7 @@ from everlog.tags.upkeep import Verified
 from everlog.testing.replication import replicate
 from everlog.testing.tag_support import (
     PATIENCE,
-    Advancing,
+    AdvancingClock,
     TagSuite,
     check_order,
     configured,
@@ -31,7 +31,7 @@ class TagUpkeep(TagSuite):
 
     # Upkeep
 
-    async def test_drop_and_rebuild(self, everlog: Everlog, time: Advancing) -> None:
+    async def test_drop_and_rebuild(self, everlog: Everlog, time: AdvancingClock) -> None:
         """A journal leaves a view, others stay; a rebuild brings all back, at their places, with numbers from 1."""
         await self.fill(everlog, 12)
         await replicate(everlog, batch=2)
@@ -50,7 +50,7 @@ class TagUpkeep(TagSuite):
         assert await rebuild_all(everlog) == 0, "repeating it changes nothing"
         assert [(info.tag, info.events) for info in await everlog.tags()] == [("t", 15), ("u", 3)]
 
-    async def test_a_view_that_is_lost(self, everlog: Everlog, time: Advancing) -> None:
+    async def test_a_view_that_is_lost(self, everlog: Everlog, time: AdvancingClock) -> None:
         """All rows, buckets and progress gone: rebuilt from the journals, and the next event goes on counting."""
         await self.fill(everlog, 8, journals=2)
         await replicate(everlog)

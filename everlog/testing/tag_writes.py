@@ -16,7 +16,7 @@ from everlog.core.tag_names import slice_of
 from everlog.core.timeuuid import TimeUuid
 from everlog.testing.replication import replicate
 from everlog.testing.tag_support import (
-    Advancing,
+    AdvancingClock,
     TagSuite,
     check_order,
     configured,
@@ -27,7 +27,7 @@ from everlog.testing.tag_support import (
 )
 
 
-class TagWriting(TagSuite):
+class TagWriteSuite(TagSuite):
     """What is written, where, and what deletes do to it."""
 
     # What is written
@@ -156,7 +156,7 @@ class TagWriting(TagSuite):
 
     # Layout
 
-    async def test_the_size_of_buckets_may_change(self, everlog: Everlog, time: Advancing) -> None:
+    async def test_the_size_of_buckets_may_change(self, everlog: Everlog, time: AdvancingClock) -> None:
         """From hours to days and minutes, in the middle of one: one order, nothing lost, nothing twice."""
         given = []
         for number, size in enumerate(["hour", "day", "hour", "minute", "day", "minute"] * 2):

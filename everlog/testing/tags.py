@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from everlog.testing.tag_reads import TagReading
+from everlog.testing.tag_reads import TagReadSuite
 from everlog.testing.tag_upkeep import TagUpkeep
-from everlog.testing.tag_writes import TagWriting
+from everlog.testing.tag_writes import TagWriteSuite
 
 
-class TagConformance(TagWriting, TagReading, TagUpkeep):
+class TagConformance(TagWriteSuite, TagReadSuite, TagUpkeep):
     """Subclass it with a fixture `everlog`: an open log of your own, with a clock that can be `advance`d."""

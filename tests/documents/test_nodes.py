@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from everlog.documents.membership import Membership
 from everlog.documents.nodes import Node, NodeState, NodeTable
-from everlog.documents.router import HashRing, Routing
+from everlog.documents.router import HashRing, Router
 from everlog.documents.workers import Workers
 from everlog.errors import Busy
 from tests.support import ManualClock
@@ -40,7 +40,7 @@ def test_of_nodes_that_know_the_same_at_most_one_works_on_a_key() -> None:
     """All states of three nodes: a key is at one node at most, and what is sent on arrives there at once."""
     for states in itertools.product(NodeState, repeat=3):
         nodes = [Node(name, "", state) for name, state in zip("abc", states, strict=True)]
-        routings = {node.id: Routing(node, [other for other in nodes if other != node]) for node in nodes}
+        routings = {node.id: Router(node, [other for other in nodes if other != node]) for node in nodes}
         for key in KEYS:
             places = {name: routing.place(key) for name, routing in routings.items()}
             sharing = [node for node in nodes if node.state in (NodeState.ACTIVATING, NodeState.ACTIVE)]
@@ -163,7 +163,7 @@ async def test_a_joiner_waits_for_tasks_of_keys_that_move(clock: ManualClock) ->
     await old.look()
     assert old.me.state is NodeState.ACTIVE  # alone: at once
     new, group = make(table, clock)
-    key = next(key for key in KEYS if Routing(new.me, [old.me]).place(key) == "wait")
+    key = next(key for key in KEYS if Router(new.me, [old.me]).place(key) == "wait")
     async with old.admit(tasks, key, 0) as place:
         assert place is None
         for node in (new, old, new, old):

@@ -32,7 +32,7 @@ from everlog.projections.record_source import records
 from everlog.testing import JournalConformance
 from everlog.testing.journal_support import OUTCOMES, keys
 from everlog.testing.replication import replicate
-from everlog.testing.tag_reads import TagReading
+from everlog.testing.tag_reads import TagReadSuite
 from tests.http_support import new_token, through_server
 from tests.support import small_config
 
@@ -87,7 +87,7 @@ class TestJournalOverHttp(JournalConformance):
         await super().test_a_purge_ends_a_halt(everlog, condition)
 
 
-class TestTagsOverHttp(TagReading):
+class TestTagsOverHttp(TagReadSuite):
     @pytest.fixture
     async def everlog(self, everlog_: Any) -> Any:
         return everlog_

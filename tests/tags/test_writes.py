@@ -17,7 +17,7 @@ from everlog.journal.topic_registry import pin_topic
 from everlog.pipeline.planner import OrderPlanner
 from everlog.tags import view_reader
 from everlog.testing.replication import replicate
-from everlog.testing.tag_support import Counting, configured, everything, payloads, tag_through
+from everlog.testing.tag_support import CountingTables, configured, everything, payloads, tag_through
 from tests.support import ManualClock, small_config
 
 
@@ -80,7 +80,7 @@ async def test_a_thousand_days(tmp_path) -> None:
             await replicate(daily)
             clock.advance(86_400 * 3)
         clock.advance(86_400 * 5_000)
-        counting = Counting(log.parts.store.tags)
+        counting = CountingTables(log.parts.store.tags)
         assert await payloads(tag_through(log, counting)) == list(range(2000))
         assert counting.calls == {"watermark": 1, "buckets": 1, "rows": 1000}
 
