@@ -342,7 +342,7 @@ async def retire(log: Everlog, settings: CliSettings, /, topic: str, force: bool
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
 @with_log()
 async def expire(log: Everlog, settings: CliSettings, /, day: datetime | None, topics: tuple[str, ...]) -> None:
-    """Purge the journals whose day has come.
+    """Purge the journals that have expired.
 
     A journal expires when its last append said so (--expire-after). 'everlog up' does this by itself every hour.
     """
