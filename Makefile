@@ -32,7 +32,7 @@ unit: setup ## run the quick tests: pure ones, and conformance of the embedded b
 	@$(BIN)/python -m pytest -m "not (spark or cluster or browser or docs or faults or soak)" $(ARGS)
 
 faults: setup ## run the fault matrices whole
-	@$(WITH_SERVERS) $(WITH_BROWSER) $(BIN)/python scripts/lanes.py --beside spark "faults and not soak" $(ARGS)
+	@$(WITH_SERVERS) $(WITH_BROWSER) $(BIN)/python scripts/lanes.py --beside "spark and not browser" "faults and not soak" $(ARGS)
 
 soak: setup ## run the tests that take hours
 	@$(WITH_SERVERS) $(BIN)/python -m pytest -m soak $(ARGS)
