@@ -331,7 +331,6 @@ class LocalDocuments(Documents):
                 yield item
 
     async def create_index(self, path: str, new: IndexNew) -> Index:
-        """Define an index of a collection, which need not exist yet; it is built in the background."""
         uri = parse_collection(path)
         checked = check_index(new)
         parts = await self.open()
@@ -344,26 +343,22 @@ class LocalDocuments(Documents):
         return index
 
     async def index(self, path: str, index_id: str) -> Index:
-        """One index; DocumentNotFound if there is none, or it is being deleted."""
         for index in await self.indexes(path):
             if index.index_id == index_id:
                 return index
         raise DocumentNotFound("index-not-found", f"{path} has no index {index_id!r}")
 
     async def indexes(self, path: str) -> Sequence[Index]:
-        """The indexes of a collection."""
         found = await (await self.open()).store.indexes(parse_collection(path))
         return [index for index in found if index.status is not IndexStatus.DELETING]
 
     async def delete_index(self, path: str, index_id: str) -> None:
-        """Queries stop using it at once; its entries go in the background."""
         index = await self.index(path, index_id)
         if not await (await self.open()).store.mark_index(parse_collection(path), index, IndexStatus.DELETING):
             raise DocumentNotFound("index-not-found", f"{path} has no index {index_id!r}")
         (await self.open()).completer.kick_indexes(self._config.index_step)
 
     async def put_view(self, path: str, template: str, condition: str | None = None) -> DocumentView:
-        """Make a read-only collection of everything that matches a template; what is there already follows soon."""
         uri = parse_collection(path)
         compile_template(template)
         view = DocumentView(uri, template, None if parse_filter(condition or "") is None else condition)
@@ -390,7 +385,6 @@ class LocalDocuments(Documents):
         return next((known for known in found if known.shows_as(view)), None)
 
     async def view(self, path: str) -> DocumentView:
-        """One view."""
         uri = parse_collection(path)
         for view in await (await self.open()).store.views():
             if view.uri == uri:
@@ -398,7 +392,6 @@ class LocalDocuments(Documents):
         raise DocumentNotFound("not_found", f"there is no view {uri}")
 
     async def delete_view(self, path: str) -> None:
-        """Remove a view and what it shows."""
         uri = parse_collection(path)
         parts = await self.open()
         known = await parts.store.delete_view(uri)
@@ -410,7 +403,6 @@ class LocalDocuments(Documents):
             raise DocumentNotFound("not_found", f"there is no view {uri}")
 
     async def put_template_index(self, index_id: str, template: str, new: IndexNew) -> TemplateIndex:
-        """Every collection that matches gets this index with its next write."""
         compile_template(template)
         checked = check_index(msgspec.structs.replace(new, index_id=index_id))
         made = TemplateIndex(index_id, template, msgspec.json.encode(checked).decode())
@@ -421,21 +413,18 @@ class LocalDocuments(Documents):
         return made
 
     async def template_index(self, index_id: str) -> TemplateIndex:
-        """One template index."""
         for found in await (await self.open()).store.template_indexes():
             if found.index_id == index_id:
                 return found
         raise DocumentNotFound("index-not-found", f"there is no template index {index_id!r}")
 
     async def delete_template_index(self, index_id: str) -> None:
-        """Collections keep the indexes that they have got."""
         parts = await self.open()
         if not await parts.store.delete_template_index(index_id):
             raise DocumentNotFound("index-not-found", f"there is no template index {index_id!r}")
         parts.followers.forget()
 
     async def build_indexes(self) -> int:
-        """Build and drop what waits for it, now; how many indexes."""
         return await (await self.open()).completer.build_indexes(self._config.index_step)
 
 
