@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,11 +12,10 @@ from importlib import import_module
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from bench import machine
-from bench.against import against
-from bench.report import RESULTS, Line, Report
+from bench.against import against, check_turns
+from bench.report import RESULTS, Line, Report, measure_all
 from bench.settings import Settings, quick
 
 Measurement = Callable[[Settings], list[Line]]
@@ -54,7 +52,9 @@ TITLE = "Everlog, and what a user would take instead"
 @click.option("--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Only this; may be repeated.")
 @click.option("--events", type=click.IntRange(min=1_000), help="Events for the pipeline.  [default: 500,000]")
 @click.option("--big/--no-big", default=None, help="Go on to ten times as many events.  [default: unless --quick]")
-@click.option("--rounds", type=click.IntRange(min=1), help="Rounds that count.  [default: 5; --quick: 2]")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), help="Rounds that count.  [default: 5; --quick: 2; --against: 3 per turn]"
+)
 @click.option("--seed", default=1, show_default=True, help="For payloads, keys and pauses.")
 @click.option(
     "--folder",
@@ -64,6 +64,9 @@ TITLE = "Everlog, and what a user would take instead"
     help="Both sides write in here, so it should be on the disk that you want to know about.",
 )
 @click.option("--against", "commit", metavar="COMMIT", help="Compare with this commit: by turns, in one run.")
+@click.option(
+    "--turns", type=click.IntRange(min=1), help="With --against: turns of each side.  [default: 5; --quick: 2]"
+)
 def main(
     *,
     is_quick: bool,
@@ -74,14 +77,17 @@ def main(
     seed: int,
     folder: Path,
     commit: str | None,
+    turns: int | None,
 ) -> None:
     """Measure Everlog beside what a user would take instead, in one run, on one disk, with the same durability."""
+    check_turns(commit, turns)
     names = [name for name in MEASUREMENTS if not only or name in only]
     if commit is not None:
         words = ["--seed", str(seed), *(["--quick"] if is_quick else [])]
         words += [] if events is None else ["--events", str(events)]
         words += [] if big is None else ["--big" if big else "--no-big"]
-        turns = rounds or (quick(folder, seed) if is_quick else Settings(folder)).rounds
+        words += [] if rounds is None else ["--rounds", str(rounds)]
+        turns = turns or (quick(folder, seed) if is_quick else Settings(folder)).rounds
         sys.exit(1 if against(commit, "bench", names, words, turns, folder).failed else 0)
     folder.mkdir(parents=True, exist_ok=True)
     RESULTS.mkdir(exist_ok=True)
@@ -103,24 +109,15 @@ def main(
 def run(settings: Settings, names: Sequence[str]) -> Report:
     """Measure, and save what is known after each; a measurement that fails does not end the others."""
     now = datetime.now(UTC)
-    notices = Console(stderr=True)
-    path = RESULTS / f"{now:%Y%m%d-%H%M%S}.json"
     found = machine.describe() | {"commits_per_second": [machine.commits_per_second(settings.folder)]}
     report = Report(now.isoformat(timespec="seconds"), settings.as_json(), found, TITLE, machine.about)
-    for name in names:
-        notices.print(f"measuring: {name}", highlight=False)
-        try:
-            report.lines += MEASUREMENTS[name](settings)
-        except Exception as error:
-            traceback.print_exc()
-            report.failed[name] = f"{type(error).__name__}: {error}"
-        report.save(path)
-    found["commits_per_second"].append(machine.commits_per_second(settings.folder))
-    report.save(path)
-    # Into a file or a pipe, the table is as wide as it needs to be.
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    report.show(console)
-    console.print(f"written to {path}", highlight=False)
+
+    def finish() -> None:
+        found["commits_per_second"].append(machine.commits_per_second(settings.folder))
+
+    measure_all(
+        report, RESULTS / f"{now:%Y%m%d-%H%M%S}.json", names, lambda name: (MEASUREMENTS[name](settings), []), finish
+    )
     return report
 
 

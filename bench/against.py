@@ -1,8 +1,9 @@
 """The same measurement on another commit, by turns in one run: `python -m bench --against COMMIT`.
 
-The other commit gets a checkout and an environment of its own, made by its own `scripts/setup.sh`. Each side runs its
-own `bench` package in a process of its own, a few rounds at a time: old, new, old, new, … So a slow minute of the
-machine hits both, and module names may differ between the two. Figures are compared by measurement and name.
+The other commit gets a checkout and an environment of its own: its locked requirements, installed by the set-up script
+of this checkout, because an older one may trip over what was released since. Each side runs its own `bench` package in
+a separate process, a few rounds at a time: old, new, new, old, old, new, … So a slow minute of the machine hits both,
+and module names may differ between the two. Figures are compared by measurement and name.
 
 All that is asked of a side: `python -m bench --only NAME --rounds N --seed N --folder FOLDER` measures, and leaves a
 JSON file in `bench-results/` of its working folder, as `bench.report` writes it.
@@ -36,9 +37,11 @@ from bench.report import BEST, RESULTS, figure
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = Path("~/.cache/everlog-bench").expanduser()
 LOCKS = ("requirements-build.lock", "requirements.lock", "requirements-bench.lock")
+SET_UP = ("scripts/setup.sh", "scripts/apt.sh")
 # What an environment consists of; everything else in its folder belongs to a commit.
 ENVIRONMENT = (".venv", ".setup.lock")
-# The figure of a turn is the median of these. A round of a quick measurement takes less time than its process to start.
+# The figure of a turn is the median of these, unless the caller's words name another number. A round of a quick
+# measurement takes less time than its process to start.
 ROUNDS_PER_TURN = 3
 PERCENTILES = ("p50", "p99")
 SHOWN_LINES = 20
@@ -53,6 +56,12 @@ Values = Mapping[Key, tuple[float, str]]
 
 class CannotMeasure(Exception):
     """A side could not be set up, or its measurement failed."""
+
+
+def check_turns(commit: str | None, turns: int | None) -> None:
+    """Turns are those of two sides."""
+    if turns is not None and commit is None:
+        raise click.UsageError("--turns goes with --against")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +126,7 @@ def other_checkout(commit: str, root: Path = ROOT, cache: Path = CACHE) -> Itera
         _fill(folder, full, root)
         made = subprocess.run(["scripts/setup.sh", "bench"], cwd=folder, check=False)
         if made.returncode:
-            raise CannotMeasure(f"{commit}: its scripts/setup.sh failed in {folder}")
+            raise CannotMeasure(f"{commit}: scripts/setup.sh failed in {folder}")
         short = git(root, "rev-parse", "--short", full)
         yield Checkout(commit, short, folder, folder / ".venv" / "bin" / "python")
 
@@ -128,6 +137,8 @@ def _fill(folder: Path, commit: str, root: Path) -> None:
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
     archive = subprocess.run(["git", "-C", root, "archive", commit], stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+    for name in SET_UP:
+        shutil.copy2(root / name, folder / name)
 
 
 def git(root: Path, *words: str) -> str:
@@ -281,12 +292,11 @@ def _turns(
     notices = Console(stderr=True)
     found = []
     for turn in range(1, turns + 1):
-        pair = []
-        for side in sides:
-            notices.print(f"measuring: {name}, turn {turn} of {turns}: {side.commit}", highlight=False)
-            pair.append(
-                values(side.measure(program, ["--only", name, "--rounds", str(ROUNDS_PER_TURN), *words], folder))
-            )
+        pair: list[Values] = [{}, {}]
+        for at in (0, 1) if turn % 2 else (1, 0):  # whichever is first finds the machine in another state
+            notices.print(f"measuring: {name}, turn {turn} of {turns}: {sides[at].commit}", highlight=False)
+            lines = sides[at].measure(program, ["--only", name, "--rounds", str(ROUNDS_PER_TURN), *words], folder)
+            pair[at] = values(lines)
         found.append((pair[0], pair[1]))
     return found
 

@@ -18,7 +18,7 @@ from everlog.documents.sqlite.document_store import FILE, SQL, SqliteDocuments
 from everlog.sqlite.connection import connect, transaction
 
 
-class Straight:
+class SqliteDocumentRows:
     """A file of documents, written and read with `sqlite3` alone."""
 
     def __init__(self, folder: Path, documents: int, payloads: Sequence[Payload]) -> None:

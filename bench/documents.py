@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from bench.document_limit import Straight
+from bench.document_limit import SqliteDocumentRows
 from bench.document_pages import sorted_pages
 from bench.document_requests import KINDS, InPython, Kind, OverHttp, Requester
 from bench.embedded import Embedded
@@ -25,8 +25,8 @@ from everlog.documents.sqlite.document_store import FILE
 
 UNIT = "requests/s"
 WRITES: tuple[Kind, ...] = ("PUT", "PATCH")
-OUT_SECONDS = 120.0
-LOOK_SECONDS = 0.005
+OUT_S = 120.0
+LOOK_S = 0.005
 INCOMPLETE = "SELECT count(*) FROM outbox WHERE completed_at IS NULL"
 
 
@@ -39,11 +39,11 @@ def documents(settings: Settings) -> list[Line]:
     with (
         serving(load_config(served), settings.folder) as url,
         Embedded(here) as side,
-        _straight(Straight(settings.folder / "documents-straight", count, payloads), side) as straight,
+        _straight(SqliteDocumentRows(settings.folder / "documents-straight", count, payloads), side) as straight,
     ):
         own = [
-            Side("Everlog over HTTP", OverHttp(url, count, payloads), side, served),
-            Side("Everlog from Python", InPython(side.log.documents, count, payloads), side, here),
+            DocumentAccess("Everlog over HTTP", OverHttp(url, count, payloads), side, served),
+            DocumentAccess("Everlog from Python", InPython(side.log.documents, count, payloads), side, here),
         ]
         for one in own:
             side.run(one.open(settings.document_clients))
@@ -54,13 +54,13 @@ def documents(settings: Settings) -> list[Line]:
 
 
 @contextmanager
-def _straight(straight: Straight, side: Embedded) -> Iterator[Straight]:
+def _straight(straight: SqliteDocumentRows, side: Embedded) -> Iterator[SqliteDocumentRows]:
     side.run(straight.open())
     with closing(straight):
         yield straight
 
 
-class Side:
+class DocumentAccess:
     """A way to documents, and how long the events of its writes take to get out."""
 
     def __init__(self, name: str, requester: Requester, side: Embedded, folder: Path) -> None:
@@ -88,15 +88,15 @@ class Side:
 
     async def _wait_until_out(self) -> None:
         """Nothing of a round is left to the next one."""
-        deadline = time.monotonic() + OUT_SECONDS
+        deadline = time.monotonic() + OUT_S
         with closing(sqlite3.connect(self._file, isolation_level=None)) as connection:
             while connection.execute(INCOMPLETE).fetchone()[0]:
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"{self.name}: events are not out after {OUT_SECONDS:.0f} s")
-                await asyncio.sleep(LOOK_SECONDS)
+                    raise RuntimeError(f"{self.name}: events are not out after {OUT_S:.0f} s")
+                await asyncio.sleep(LOOK_S)
 
 
-def _measure(settings: Settings, kind: Kind, own: list[Side], straight: Straight) -> list[Line]:
+def _measure(settings: Settings, kind: Kind, own: list[DocumentAccess], straight: SqliteDocumentRows) -> list[Line]:
     few, many, clients = settings.document_single_requests, settings.document_requests, settings.document_clients
     contenders: list[Contender] = []
     for side in own:
@@ -123,7 +123,7 @@ def _compare(alone: Line, together: Line, limits: list[Line]) -> None:
         relate(own, [limit])
 
 
-def _until_out(kind: Kind, own: list[Side], clients: int) -> list[Line]:
+def _until_out(kind: Kind, own: list[DocumentAccess], clients: int) -> list[Line]:
     """The same writes, up to the moment at which the last of their events was in the log."""
     if kind not in WRITES:
         return []

@@ -20,7 +20,7 @@ T = TypeVar("T")
 PER_CALL = 1_000
 
 
-class Side(Protocol):
+class QueueHost(Protocol):
     """An open log, and its event loop."""
 
     @property
@@ -32,7 +32,7 @@ class Side(Protocol):
 class OwnQueue:
     """Everlog's side: one queue, put into and drained by tasks of one event loop."""
 
-    def __init__(self, side: Side, name: str = "bench") -> None:
+    def __init__(self, side: QueueHost, name: str = "bench") -> None:
         self._side = side
         self._name = name
         self._keys = itertools.count()

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from everlog.pipeline.replicator import Replicator
 
 UNIT = "events/s"
-POLL_SECONDS = 0.01
-LATENCY_POLL_SECONDS = 0.001
-STALLED_SECONDS = 120.0
+POLL_S = 0.01
+LATENCY_POLL_S = 0.001
+STALLED_S = 120.0
 MIN_BATCHES = 5
 
 
@@ -167,12 +167,12 @@ def replicate_all(config: Config, session: SparkSession, events: int) -> list[Pr
         started = changed = time.perf_counter()
         found = [Progress(0.0, _replicated(store))]
         while found[-1].records < events:
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_S)
             now, records = time.perf_counter(), _replicated(store)
             if records > found[-1].records:
                 found.append(Progress(now - started, records))
                 changed = now
-            elif now - changed > STALLED_SECONDS:
+            elif now - changed > STALLED_S:
                 raise RuntimeError(f"the pipeline stands still at {records:,}: {replicator.status.last_error}")
         check_clean(replicator)
     return found[1:]
@@ -241,11 +241,11 @@ async def _trickle(config: Config, settings: Settings) -> list[float]:
 async def _visible(log: everlog.Everlog, name: str, token: Token) -> None:
     """Wait until pointer2 covers the append and the head has it."""
     store, topic = log.parts.store, log.journal(TOPIC).log_name
-    deadline = time.perf_counter() + STALLED_SECONDS
+    deadline = time.perf_counter() + STALLED_S
     while time.perf_counter() < deadline:
         if await store.pointer(topic, token.partition) >= token.offset:
             head = await store.head(topic, name)
             if head is not None and head.seq_nr >= token.range.last:
                 return
-        await asyncio.sleep(LATENCY_POLL_SECONDS)
-    raise RuntimeError(f"{token} was not in the store after {STALLED_SECONDS:.0f} s")
+        await asyncio.sleep(LATENCY_POLL_S)
+    raise RuntimeError(f"{token} was not in the store after {STALLED_S:.0f} s")

@@ -24,7 +24,7 @@ ADD = """
 INSERT INTO totals VALUES (%s, %s)
 ON CONFLICT (product) DO UPDATE SET quantity = totals.quantity + excluded.quantity
 """
-WAIT_SECONDS = 300.0
+WAIT_S = 300.0
 EVENTS_PER_ORDER = 50
 
 
@@ -51,7 +51,7 @@ class Totals(PostgresTrackingRecorder):
             cursor.execute("TRUNCATE totals")
 
 
-class Watched(Projection[Totals]):
+class TimedProjection(Projection[Totals]):
     """What both projections share: they note when they began and when the last event came."""
 
     wanted = 0
@@ -72,7 +72,7 @@ class Watched(Projection[Totals]):
         raise NotImplementedError
 
 
-class InTable(Watched):
+class TableProjection(TimedProjection):
     """Each event: its row and the tracking in one transaction."""
 
     name = "intable"
@@ -84,7 +84,7 @@ class InTable(Watched):
             self.view.insert_tracking(tracking)
 
 
-class InMemory(Watched):
+class MemoryProjection(TimedProjection):
     """Counted in memory, tracking stored after every hundred events: what `at_least_once` does."""
 
     name = "inmemory"
@@ -132,33 +132,33 @@ class ProjectionPeer:
         finally:
             app.close()
 
-    def run(self, kind: type[Watched]) -> Round:
+    def run(self, kind: type[TimedProjection]) -> Round:
         """All events from the beginning: a projection of a new name has no tracking."""
         with self._runner(kind) as runner:
             projection = runner.projection
-            assert isinstance(projection, Watched)
-            if not projection.done.wait(WAIT_SECONDS):
-                raise RuntimeError(f"eventsourcing handled {projection.laps.seen:,} events in {WAIT_SECONDS:.0f} s")
+            assert isinstance(projection, TimedProjection)
+            if not projection.done.wait(WAIT_S):
+                raise RuntimeError(f"eventsourcing handled {projection.laps.seen:,} events in {WAIT_S:.0f} s")
             total = projection.total or projection.view.total()
             projection.view.clear()
         if total != self.total:
             raise RuntimeError(f"eventsourcing: the total is {total}, not {self.total}")
         return projection.laps.round
 
-    def _runner(self, kind: type[Watched]) -> ProjectionRunner[Orders, Totals]:
+    def _runner(self, kind: type[TimedProjection]) -> ProjectionRunner[Orders, Totals]:
         named = type(kind.__name__, (kind,), {"name": f"{kind.name}{next(self._rounds)}", "wanted": self.events})
         return ProjectionRunner(application_class=Orders, projection_class=named, view_class=Totals, env=self._env)
 
     def waits(self, payloads: Sequence[Payload], samples: int) -> list[float]:
         """Save one event after another: from the acknowledgement until `runner.wait` comes back."""
         found = []
-        with self._runner(InTable) as runner:
-            runner.wait(runner.app.recorder.max_notification_id(), timeout=WAIT_SECONDS)
+        with self._runner(TableProjection) as runner:
+            runner.wait(runner.app.recorder.max_notification_id(), timeout=WAIT_S)
             order = Order()
             for number in range(samples):
                 order.add_item(payloads[number % len(payloads)])
                 recordings = runner.app.save(order)
                 saved = time.perf_counter()
-                runner.wait(recordings[-1].notification.id, timeout=WAIT_SECONDS)
+                runner.wait(recordings[-1].notification.id, timeout=WAIT_S)
                 found.append(time.perf_counter() - saved)
         return found

@@ -18,7 +18,7 @@ import everlog
 from bench.embedded import TOPIC, Embedded
 from bench.filler import HOW, Filler
 from bench.payloads import Payload, make_payloads
-from bench.projection_peer import InMemory, InTable, ProjectionPeer
+from bench.projection_peer import MemoryProjection, ProjectionPeer, TableProjection
 from bench.report import Line, Target, line_of, milliseconds, relate
 from bench.rounds import Contender, Laps, Round, alternate
 from bench.servers import postgres
@@ -88,13 +88,13 @@ def projections(settings: Settings) -> list[Line]:
     with postgres(settings.folder) as server, Embedded(settings.folder / NAME) as side:
         peer = ProjectionPeer(server)
         peer.fill(payloads, settings.projection_peer_events)
-        runs = Runs(side, settings, payloads)
+        runs = ProjectionRuns(side, settings, payloads)
         side.run(runs.fill())
         contenders = runs.contenders()
         bare, in_tables = runs.bare_contenders()
         others = [
-            Contender("eventsourcing: in memory, tracking every 100 events", partial(peer.run, InMemory)),
-            Contender("eventsourcing: row and tracking in one transaction", partial(peer.run, InTable)),
+            Contender("eventsourcing: in memory, tracking every 100 events", partial(peer.run, MemoryProjection)),
+            Contender("eventsourcing: row and tracking in one transaction", partial(peer.run, TableProjection)),
         ]
         alternate([*contenders.values(), bare, in_tables, *others], settings.rounds)
         own = {name: line_of(NAME, one, UNIT, filled=HOW) for name, one in contenders.items()}
@@ -115,7 +115,7 @@ def _compare(own: dict[str, Line], bare: Line, in_tables: Line, memory: Line, ta
     return [*own.values(), bare, in_tables, memory, table]
 
 
-class Runs:
+class ProjectionRuns:
     """Rounds of Everlog: a projection of a new name each time, so that it begins at the beginning."""
 
     def __init__(self, side: Embedded, settings: Settings, payloads: list[Payload]) -> None:

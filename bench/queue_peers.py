@@ -33,8 +33,8 @@ T = TypeVar("T")
 Connection = psycopg.AsyncConnection[Any]
 
 CONNECTIONS = 12
-DRAIN_SECONDS = 300.0
-LOOK_SECONDS = 0.002
+DRAIN_S = 300.0
+LOOK_S = 0.002
 
 
 class AsyncPeer:
@@ -246,7 +246,7 @@ class Dramatiq:
 
     def _watch(self, jobs: int, process: subprocess.Popen[bytes]) -> Round:
         first = None
-        deadline = time.monotonic() + DRAIN_SECONDS
+        deadline = time.monotonic() + DRAIN_S
         while True:
             left, now = self._left(), time.perf_counter()
             if first is None and left < jobs:
@@ -256,7 +256,7 @@ class Dramatiq:
                 return Round(first[0], now - first[1])
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"Dramatiq's worker left {left:,} of {jobs:,} jobs")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(LOOK_S)
 
     def _left(self) -> int:
         return int(self._client.hlen(f"dramatiq:{dramatiq_jobs.QUEUE}.msgs"))

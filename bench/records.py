@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bench.payloads import Payload
-from everlog.core.actions import ActionRange, Append, Expected, encode_action
+from everlog.core.actions import ActionRange, Append, Expected, encode_action, wrap_header_data
 from everlog.core.codec import EventData, encode_value
 from everlog.core.events import PayloadType, encode_payload
 from everlog.core.head import Topic
@@ -95,7 +95,7 @@ class Records:
             origin=ORIGIN,
             version=__version__,
             payload_type=payload_type,
-            metadata={},
+            metadata=wrap_header_data(None),
             expected=Expected(journal.seq_nr, journal.life),
             id=f"{first}.filled-{partition}-{offset:x}",
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -173,3 +175,33 @@ def _cells(line: Line, *, first: bool) -> list[str]:
         "" if target is None else str(target),
         "" if target is None else ("[green]yes[/]" if target.met else "[red]no[/]"),
     ]
+
+
+def measure_all(
+    report: Report,
+    path: Path,
+    names: Sequence[str],
+    measure: Callable[[str], tuple[list[Line], list[str]]],
+    finish: Callable[[], None] = lambda: None,
+) -> None:
+    """Measure, and save what is known after each; a measurement that fails does not end the others. Then show it all.
+
+    `measure` gives the lines of a measurement, and notes; `finish` is called after the last one.
+    """
+    notices = Console(stderr=True)
+    for name in names:
+        notices.print(f"measuring: {name}", highlight=False)
+        try:
+            lines, notes = measure(name)
+            report.lines += lines
+            report.notes += notes
+        except Exception as error:
+            traceback.print_exc()
+            report.failed[name] = f"{type(error).__name__}: {error}"
+        report.save(path)
+    finish()
+    report.save(path)
+    # Into a file or a pipe, the table is as wide as it needs to be.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    report.show(console)
+    console.print(f"written to {path}", highlight=False)

@@ -18,7 +18,7 @@ import msgspec
 
 from everlog.config import Config
 
-STOP_SECONDS = 30.0
+STOP_S = 30.0
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -38,7 +38,7 @@ def serving(config: Config, folder: Path) -> Iterator[str]:
         finally:
             process.terminate()
             try:
-                process.wait(STOP_SECONDS)
+                process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 

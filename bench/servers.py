@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-START_SECONDS = 60.0
-STOP_SECONDS = 30.0
-LOOK_SECONDS = 0.05
+START_S = 60.0
+STOP_S = 30.0
+LOOK_S = 0.05
 # PostgreSQL refuses to run as root: the first of these that exists runs it then.
 USERS = ("postgres", "nobody")
 DATABASE_USER = "bench"
@@ -180,7 +180,7 @@ def _running(
     finally:
         process.send_signal(stop)
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -210,10 +210,10 @@ def _wait_for_postgres(sockets: Path, process: subprocess.Popen[bytes]) -> str:
 
 
 def _wait(process: subprocess.Popen[bytes], ready: Any, name: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + START_S
     while not ready():
         if process.poll() is not None:
             raise RuntimeError(f"{name} ended while it started")
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{name} does not answer after {START_SECONDS:.0f} s")
-        time.sleep(LOOK_SECONDS)
+            raise RuntimeError(f"{name} does not answer after {START_S:.0f} s")
+        time.sleep(LOOK_S)

@@ -5,16 +5,19 @@ from everlog.api import Everlog
 from everlog.client import connect
 from everlog.config import Config, load_config
 from everlog.config.queue_options import QueueOptions
+from everlog.core.event_types import event, upcast
 from everlog.core.events import Event, EventRecord, Json
 from everlog.core.timeuuid import TimeUuid
-from everlog.core.values import Position, SeqNr, SeqRange
+from everlog.core.values import Position, SeqNr, SeqRange, Version
 from everlog.errors import (
     AnswerLost,
     Conflict,
     DocumentConflict,
     DocumentNotFound,
+    EventMismatch,
     EverlogError,
     InvalidDocument,
+    InvalidEventType,
     InvalidInput,
     JournalHalted,
     JournalNotFound,
@@ -26,16 +29,23 @@ from everlog.errors import (
     Overtaken,
     PreconditionFailed,
     QueueNotFound,
+    StateLost,
     StillBehind,
     TopicRetired,
+    UnknownEventType,
     UnknownProjection,
+    UnreadableJson,
     WriteUnfinished,
 )
+from everlog.journal.aggregate import Aggregate
 from everlog.journal.expiry import ExpireReport
 from everlog.journal.journal import Journal, Token
 from everlog.journal.quarantine import WaitingItem
 from everlog.journal.snapshots import Criteria, Recovered
+from everlog.journal.typed_journal import TypedJournal
+from everlog.pekko.source import pekko_tag
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
+from everlog.projections.event_source import AcceptedEvent, events
 from everlog.projections.handlers import ActorHandler, Handler, Mailbox, StatefulHandler
 from everlog.projections.lifecycle import Restart
 from everlog.projections.observers import Observer
@@ -47,7 +57,7 @@ from everlog.projections.runner import Runner
 from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, flow, grouped, on_spark
 from everlog.projections.tag_source import slices, tag
 from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt
-from everlog.queues.job_function import GiveUp, JobFunction, Retry, job
+from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, Retry, job
 from everlog.queues.operations import Stats as QueueStats
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
@@ -58,7 +68,9 @@ from everlog.tags.tag import Tag, TaggedEvent, TagInfo
 from everlog.version import __version__
 
 __all__ = [
+    "AcceptedEvent",
     "ActorHandler",
+    "Aggregate",
     "AnswerLost",
     "Clock",
     "Config",
@@ -68,13 +80,16 @@ __all__ = [
     "DocumentConflict",
     "DocumentNotFound",
     "Event",
+    "EventMismatch",
     "EventRecord",
     "Everlog",
     "EverlogError",
     "ExpireReport",
+    "GiveBack",
     "GiveUp",
     "Handler",
     "InvalidDocument",
+    "InvalidEventType",
     "InvalidInput",
     "Job",
     "JobFunction",
@@ -112,6 +127,7 @@ __all__ = [
     "SeqNr",
     "SeqRange",
     "Snapshot",
+    "StateLost",
     "StatefulHandler",
     "Status",
     "StillBehind",
@@ -122,7 +138,11 @@ __all__ = [
     "TimeUuid",
     "Token",
     "TopicRetired",
+    "TypedJournal",
+    "UnknownEventType",
     "UnknownProjection",
+    "UnreadableJson",
+    "Version",
     "WaitingItem",
     "Worker",
     "WriteUnfinished",
@@ -130,15 +150,19 @@ __all__ = [
     "at_least_once",
     "at_most_once",
     "connect",
+    "event",
+    "events",
     "exactly_once",
     "flow",
     "grouped",
     "job",
     "load_config",
     "on_spark",
+    "pekko_tag",
     "projection",
     "records",
     "slices",
     "sync",
     "tag",
+    "upcast",
 ]

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from datetime import date
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, overload
 
 from everlog.config import Config
+from everlog.core.event_types import EventClasses, EventTypes
 from everlog.core.events import EventRecord
 from everlog.core.tag_names import SLICES
 from everlog.core.values import MAX_SEQ_NR, Position
+from everlog.errors import InvalidInput
 from everlog.errors.storage import needs_storage
+from everlog.journal.aggregate import A, definition_of
+from everlog.journal.aggregate_update import MAX_RETRIES, AggregateUpdate, check_decision
+from everlog.journal.aggregate_update import load as load_aggregate
 from everlog.journal.expiry import ExpireReport
 from everlog.journal.journal import Journal
-from everlog.journal.parts import Parts
+from everlog.journal.parts import JournalParts
 from everlog.journal.quarantine import Quarantine
 from everlog.journal.topic_registry import Retired
+from everlog.journal.typed_journal import TypedJournal
 from everlog.pekko.reader import PekkoReader
 from everlog.pipeline.status import Status
 from everlog.projections.api import Projections
@@ -25,7 +32,10 @@ from everlog.queues.job_function import JobFunction
 from everlog.queues.port import QueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
+from everlog.runtime.keyed_lock import KeyedLock
+from everlog.runtime.pages import each
 from everlog.tags.tag import Tag, TagInfo
+from everlog.tags.typed_tag import TypedTag
 
 if TYPE_CHECKING:
     from everlog.documents.api import Documents
@@ -35,6 +45,7 @@ class Everlog(ABC):
     """An open event log. Made by `everlog.connect`; used as `async with`."""
 
     config: Config
+    _turns: KeyedLock | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -48,9 +59,64 @@ class Everlog(ABC):
     async def close(self) -> None:
         """Finish open writes, and close files and connections."""
 
+    @overload
+    def journal(self, topic: str) -> Journal: ...
+
+    @overload
+    def journal(self, topic: str, types: EventClasses) -> TypedJournal: ...
+
+    def journal(self, topic: str, types: EventClasses | None = None) -> Journal:
+        """The journals of a topic; the topic is created by the first append.
+
+        `types`: the classes of its events, as `OrderPlaced | OrderPaid`; without them payloads are plain JSON.
+        """
+        found = self._journal(topic)
+        return found if types is None else TypedJournal(found, EventTypes.of(types))
+
     @abstractmethod
-    def journal(self, topic: str) -> Journal:
-        """The journals of a topic; the topic is created by the first append."""
+    def _journal(self, topic: str) -> Journal:
+        """The journals of a topic, without classes."""
+
+    async def load(self, kind: type[A], journal_id: str) -> A:
+        """An aggregate as of now: `await log.load(Order, "o-1")`; a fresh one, at version 0, if nothing is stored."""
+        return await load_aggregate(self._journal_of(kind), kind, journal_id)
+
+    async def update(
+        self, kind: type[A], journal_id: str, function: Callable[[A], object], *, retries: int = MAX_RETRIES
+    ) -> A:
+        """Load an aggregate, let the function decide, store what it emits, and return the aggregate.
+
+        If another writer was faster, all of it is repeated with the state as it is then, up to `retries` times,
+        before Conflict is raised. So the function, plain or asynchronous, may be called more than once; an error that
+        it raises ends the update, and nothing is stored. If it emits nothing, nothing is written.
+        """
+        running = self._begin_update(kind, journal_id, function, retries)
+        try:
+            while True:
+                aggregate = await running.begin()
+                decision = function(aggregate)
+                check_decision(decision)
+                if inspect.isawaitable(decision):
+                    await decision
+                if await running.commit(aggregate):
+                    return aggregate
+        finally:
+            await running.end()
+
+    def _begin_update(
+        self, kind: type[A], journal_id: str, function: Callable[[A], object], retries: int
+    ) -> AggregateUpdate[A]:
+        """An update, step by step; the caller calls the function."""
+        if not callable(function):
+            raise InvalidInput(f"an update needs a function that takes the aggregate, not {function!r}")
+        if self._turns is None:
+            self._turns = KeyedLock()
+        return AggregateUpdate(self._journal_of(kind), kind, journal_id, retries, self._turns)
+
+    def _journal_of(self, kind: type[A]) -> Journal:
+        found = definition_of(kind)
+        journal = self._journal(found.topic)
+        return journal if found.types is None else TypedJournal(journal, found.types)
 
     @abstractmethod
     async def topics(self) -> list[str]:
@@ -65,15 +131,15 @@ class Everlog(ABC):
         *,
         live: bool = False,
         gap_free: bool = False,
+        types: EventClasses | None = None,
     ) -> AsyncIterator[EventRecord]:
         """A journal's events, both ends included; `live`: also those that come later.
 
-        `gap_free`: raise MissingEvent where a seqNr is left out.
+        `gap_free`: raise MissingEvent where a seqNr is left out. `types`: the classes of the events.
         """
-        pages = self.pages_by_persistence_id(topic, journal_id, from_seq, to_seq, live=live, gap_free=gap_free)
-        return _each(pages)
+        options = {"live": live, "gap_free": gap_free}
+        return each(self.pages_by_persistence_id(topic, journal_id, from_seq, to_seq, **options, types=types))
 
-    @abstractmethod
     def pages_by_persistence_id(
         self,
         topic: str,
@@ -83,20 +149,40 @@ class Everlog(ABC):
         *,
         live: bool = False,
         gap_free: bool = False,
+        types: EventClasses | None = None,
     ) -> AsyncIterator[list[EventRecord]]:
         """Like `events_by_persistence_id`, a list of events at a time."""
+        known = None if types is None else EventTypes.of(types)
+        pages = self._pages_by_persistence_id(topic, journal_id, from_seq, to_seq, live=live, gap_free=gap_free)
+        return pages if known is None else _typed(pages, known)
+
+    @abstractmethod
+    def _pages_by_persistence_id(
+        self, topic: str, journal_id: str, from_seq: int, to_seq: int, *, live: bool, gap_free: bool
+    ) -> AsyncIterator[list[EventRecord]]:
+        """A journal's events, without classes."""
 
     @abstractmethod
     def persistence_ids(self, topic: str, *, live: bool = False) -> AsyncIterator[str]:
         """The ids of all journals of a topic, each once; `live`: also those that come later."""
 
-    @abstractmethod
-    def tag(self, name: str) -> Tag:
-        """The events that carry a tag, over all journals: `log.tag("eu").live()`."""
+    def tag(self, name: str, types: EventClasses | None = None) -> Tag:
+        """The events that carry a tag, over all journals: `log.tag("eu").live()`; `types`: their classes."""
+        found = self._tag(name)
+        return found if types is None else TypedTag(found, EventTypes.of(types))
 
     @abstractmethod
-    def slices(self, first: int = 0, last: int = SLICES - 1) -> Tag:
+    def _tag(self, name: str) -> Tag:
+        """The events of a tag, without classes."""
+
+    def slices(self, first: int = 0, last: int = SLICES - 1, types: EventClasses | None = None) -> Tag:
         """The events of all journals whose slice is in this range, of topics with `slices = true`."""
+        found = self._slices(first, last)
+        return found if types is None else TypedTag(found, EventTypes.of(types))
+
+    @abstractmethod
+    def _slices(self, first: int, last: int) -> Tag:
+        """The events of slices, without classes."""
 
     @abstractmethod
     async def tags(self, *, token: Position | str | None = None) -> list[TagInfo]:
@@ -143,7 +229,7 @@ class Everlog(ABC):
     # What needs the log and the store themselves: a server does not hand these out.
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> JournalParts:
         """The log, the store, and what reads and writes them."""
         raise needs_storage()
 
@@ -164,7 +250,7 @@ class Everlog(ABC):
         raise needs_storage()
 
     async def expire(self, *, day: date | None = None, topics: Collection[str] | None = None) -> ExpireReport:
-        """Purge the journals that have expired on this day (today, UTC) or earlier."""
+        """Purge the journals that have expired by now; with `day`, those that expire before that day (UTC) is over."""
         raise needs_storage()
 
     async def trim(self) -> dict[tuple[str, int], int]:
@@ -172,7 +258,6 @@ class Everlog(ABC):
         raise needs_storage()
 
 
-async def _each(pages: AsyncIterator[list[EventRecord]]) -> AsyncIterator[EventRecord]:
+async def _typed(pages: AsyncIterator[list[EventRecord]], types: EventTypes) -> AsyncIterator[list[EventRecord]]:
     async for page in pages:
-        for event in page:
-            yield event
+        yield [types.typed(event) for event in page]

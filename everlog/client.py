@@ -12,25 +12,27 @@ import msgspec
 
 from everlog.api import Everlog
 from everlog.config import Config, load_config
-from everlog.core.bounded_map import keep
+from everlog.core.arguments import check_expire, check_flag, check_text
+from everlog.core.bounded_map import BoundedMap
 from everlog.core.events import EventRecord
-from everlog.core.tag_names import SLICES
-from everlog.core.values import MAX_SEQ_NR, Position
+from everlog.core.values import Position, check_position, shown
 from everlog.documents.node_status import read_nodes
-from everlog.errors import InvalidConfig, InvalidPosition
+from everlog.errors import ForkedProcess, InvalidConfig, InvalidPosition
 from everlog.journal.expiry import ExpireReport, expire
-from everlog.journal.journal import LocalJournal
+from everlog.journal.journal import LocalJournal, check_topic
 from everlog.journal.live_events import check_range, current_events, live_events, live_ids
-from everlog.journal.parts import Parts, open_parts
+from everlog.journal.parts import JournalParts, open_parts
 from everlog.journal.quarantine import Quarantine
 from everlog.journal.retention import trim
 from everlog.journal.topic_registry import Retired, retire, retired_topics
 from everlog.pekko.reader import PekkoReader, open_reader
+from everlog.pekko.source import described_source
 from everlog.pipeline.status import Status, read_status
 from everlog.projections.projections import LocalProjections
 from everlog.queues.factory import open_queues
 from everlog.queues.port import QueueStore
 from everlog.runtime.clock import Clock, SystemClock
+from everlog.runtime.process import PROCESS
 from everlog.runtime.trace import Trace
 from everlog.tags.tag import Tag, TagInfo, Tags
 
@@ -45,8 +47,9 @@ class LocalEverlog(Everlog):
         self.config = config
         self._clock = clock or SystemClock()
         self._trace = trace
-        self._parts: Parts | None = None
-        self._journals: dict[str, LocalJournal] = {}
+        self._parts: JournalParts | None = None
+        self._pid = PROCESS.pid
+        self._journals: BoundedMap[str, LocalJournal] = BoundedMap()
         self._tags: Tags | None = None
         self._pekko: PekkoReader | None = None
         self._open = AsyncExitStack()
@@ -57,25 +60,28 @@ class LocalEverlog(Everlog):
     async def __aenter__(self) -> Self:
         if self._parts is None:
             self._parts = await open_parts(self.config, clock=self._clock, trace=self._trace)
+            self._pid = PROCESS.pid
         return self
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> JournalParts:
         if self._parts is None:
             raise RuntimeError("not open: use 'async with everlog.connect(…) as log'")
+        if self._pid != PROCESS.pid:
+            raise ForkedProcess("this log", self._pid)
         return self._parts
 
-    def journal(self, topic: str) -> LocalJournal:
-        journal = self._journals.get(topic)
+    def _journal(self, topic: str) -> LocalJournal:
+        journal = self._journals.get(topic) if isinstance(topic, str) else None
         if journal is None:
             journal = LocalJournal(topic, self.parts)
-            keep(self._journals, topic, journal)
+            self._journals.put(topic, journal)
         return journal
 
-    def tag(self, name: str) -> Tag:
+    def _tag(self, name: str) -> Tag:
         return self._all_tags.tag(name)
 
-    def slices(self, first: int = 0, last: int = SLICES - 1) -> Tag:
+    def _slices(self, first: int, last: int) -> Tag:
         return self._all_tags.slices(first, last)
 
     async def tags(self, *, token: Position | str | None = None) -> list[TagInfo]:
@@ -95,25 +101,21 @@ class LocalEverlog(Everlog):
             self._tags = Tags(self.parts)
         return self._tags
 
-    def pages_by_persistence_id(
-        self,
-        topic: str,
-        journal_id: str,
-        from_seq: int = 0,
-        to_seq: int = MAX_SEQ_NR,
-        *,
-        live: bool = False,
-        gap_free: bool = False,
+    def _pages_by_persistence_id(
+        self, topic: str, journal_id: str, from_seq: int, to_seq: int, *, live: bool, gap_free: bool
     ) -> AsyncIterator[list[EventRecord]]:
         check_range(journal_id, from_seq, to_seq)
-        journal = self.journal(topic)
+        check_flag("live", live)
+        check_flag("gap_free", gap_free)
+        journal = self._journal(topic)
         if not live:
             return current_events(journal, journal_id, from_seq, to_seq, gap_free=gap_free)
-        interval = self.config.tags.poll_interval_s
-        return live_events(journal, journal_id, from_seq, to_seq, gap_free=gap_free, interval=interval)
+        interval_s = self.config.tags.poll_interval_s
+        return live_events(journal, journal_id, from_seq, to_seq, gap_free=gap_free, interval_s=interval_s)
 
     def persistence_ids(self, topic: str, *, live: bool = False) -> AsyncIterator[str]:
-        journal = self.journal(topic)
+        check_flag("live", live)
+        journal = self._journal(topic)
         return live_ids(journal, self.config.tags.poll_interval_s) if live else journal.keys()
 
     async def topics(self) -> list[str]:
@@ -122,6 +124,8 @@ class LocalEverlog(Everlog):
         return [journal.short(name) for name in sorted(names) if journal.includes(name)]
 
     async def retire(self, topic: str, *, force: bool = False) -> Retired:
+        check_topic(topic)
+        check_flag("force", force)
         return await retire(self.parts, topic, force=force)
 
     @property
@@ -146,12 +150,12 @@ class LocalEverlog(Everlog):
     @property
     def projections(self) -> LocalProjections:
         if self._projections is None:
-            self._projections = LocalProjections(self.parts, trace=self._trace)
+            self._projections = LocalProjections(self.parts, trace=self._trace, described=[described_source])
         return self._projections
 
     async def status(self, *, after: Position | str | None = None) -> Status:
         if after is not None:
-            await self._check_reached(Position.parse(after) if isinstance(after, str) else after)
+            await self._check_reached(check_position(after))
         found = await read_status(self.parts)
         nodes = await read_nodes(self.parts)
         return msgspec.structs.replace(found, nodes=[msgspec.to_builtins(node) for node in nodes])
@@ -169,12 +173,15 @@ class LocalEverlog(Everlog):
             raise InvalidPosition(f"{position} is beyond the end of the log: is it from another log?")
 
     async def expire(self, *, day: date | None = None, topics: Collection[str] | None = None) -> ExpireReport:
+        check_expire(day, topics)
         return await expire(self.parts, day=day, topics=topics)
 
     async def trim(self) -> dict[tuple[str, int], int]:
         return await trim(self.parts)
 
     async def close(self) -> None:
+        if self._pid != PROCESS.pid:
+            return  # a fork has nothing of its own to close
         if self._documents is not None:
             documents, self._documents = self._documents, None
             await documents.close()
@@ -206,6 +213,10 @@ def connect(
 
     >>> log = connect("everlog-data")
     """
+    if not isinstance(target, str | os.PathLike | Config):
+        raise InvalidConfig(f"connect takes a folder, a file or an address, not {shown(target)}")
+    if token is not None:
+        check_text("token", token)
     if isinstance(target, str) and target.startswith(("http://", "https://")):
         from everlog.remote.everlog import RemoteEverlog
 

@@ -11,20 +11,24 @@ by any number of threads; their appends then share commits.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from everlog import api, client
 from everlog.config import Config
+from everlog.core.event_types import EventClasses
 from everlog.core.events import EventRecord
 from everlog.core.tag_names import SLICES
-from everlog.core.values import Position
+from everlog.core.values import Position, Version
 from everlog.journal import journal as asynchronous
 from everlog.journal import quarantine, snapshots
+from everlog.journal.aggregate import A
+from everlog.journal.aggregate_update import MAX_RETRIES, check_decision
 from everlog.pekko import reader
 from everlog.projections import api as projections
 from everlog.projections.projection import Projection
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
 class SyncRecovered:
     """As `everlog.Recovered`, with plain events."""
 
-    seq_nr: int
+    seq_nr: Version
     snapshot: Snapshot | None
     events: Iterator[EventRecord]
 
@@ -78,11 +82,14 @@ class SyncJournal(Twin[asynchronous.Journal]):
     read = flattening(asynchronous.Journal.read_pages)
     read_pages = iterating(asynchronous.Journal.read_pages)
     pointer = blocking(asynchronous.Journal.pointer)
+    expiry = blocking(asynchronous.Journal.expiry)
     head = blocking(asynchronous.Journal.head)
     delete = blocking(asynchronous.Journal.delete)
     purge = blocking(asynchronous.Journal.purge)
     mark = blocking(asynchronous.Journal.mark)
     keys = iterating(asynchronous.Journal.keys)
+    pinned = blocking(asynchronous.Journal.pinned)
+    pinned_pages = iterating(asynchronous.Journal.pinned_pages)
 
     @property
     def topic(self) -> str:
@@ -98,6 +105,14 @@ class SyncJournal(Twin[asynchronous.Journal]):
         return SyncRecovered(found.seq_nr, found.snapshot, items_of(self._portal, found.events, FETCH))
 
 
+class SyncTypedJournal(SyncJournal):
+    """The journals of one topic, with the classes of their events."""
+
+    def append(self, journal_id: str, events: Any, **options: Any) -> asynchronous.Token:
+        """Append one instance or several, each alone or in an `Event` that adds tags."""
+        return self._portal.call(self._inner.append(journal_id, events, **options))
+
+
 class SyncTag(Twin[tag.Tag]):
     """The events of a tag, over all journals."""
 
@@ -107,6 +122,7 @@ class SyncTag(Twin[tag.Tag]):
     live_pages = iterating(tag.Tag.live_pages, 1)
     verify = blocking(tag.Tag.verify)
     drop = blocking(tag.Tag.drop)
+    status = blocking(tag.Tag.status)
 
 
 class SyncPekkoTag(Twin[reader.PekkoTag]):
@@ -239,6 +255,7 @@ class SyncEverlog(Twin[api.Everlog]):
     events_by_persistence_id = flattening(api.Everlog.pages_by_persistence_id)
     pages_by_persistence_id = iterating(api.Everlog.pages_by_persistence_id, 1)
     persistence_ids = iterating(api.Everlog.persistence_ids, 1)
+    load = blocking(api.Everlog.load)
     topics = blocking(api.Everlog.topics)
     status = blocking(api.Everlog.status)
     expire = blocking(api.Everlog.expire)
@@ -271,25 +288,50 @@ class SyncEverlog(Twin[api.Everlog]):
         self.close()
 
     def close(self) -> None:
-        """Finish open writes, let go of the files, end the thread."""
+        """Finish open writes, let go of the files, end the thread. In a fork there is nothing to finish."""
         portal, self._opened = self._opened, None
-        if portal is not None:
+        if portal is not None and not portal.forked:
             try:
                 portal.call(self._inner.close())
             finally:
                 portal.close()
 
-    def journal(self, topic: str) -> SyncJournal:
-        """The journals of a topic; the topic is created by the first append."""
-        return SyncJournal(self._inner.journal(topic), self._portal)
+    @overload
+    def journal(self, topic: str) -> SyncJournal: ...
 
-    def tag(self, name: str) -> SyncTag:
-        """The events that carry a tag, over all journals."""
-        return SyncTag(self._inner.tag(name), self._portal)
+    @overload
+    def journal(self, topic: str, types: EventClasses) -> SyncTypedJournal: ...
 
-    def slices(self, first: int = 0, last: int = SLICES - 1) -> SyncTag:
+    def journal(self, topic: str, types: EventClasses | None = None) -> SyncJournal:
+        """The journals of a topic; the topic is created by the first append. `types`: the classes of its events."""
+        if types is None:
+            return SyncJournal(self._inner.journal(topic), self._portal)
+        return SyncTypedJournal(self._inner.journal(topic, types), self._portal)
+
+    def update(
+        self, kind: type[A], journal_id: str, function: Callable[[A], object], *, retries: int = MAX_RETRIES
+    ) -> A:
+        """As `Everlog.update`. The function runs in the caller's thread."""
+        running = self._inner._begin_update(kind, journal_id, function, retries)
+        try:
+            while True:
+                aggregate = self._portal.call(running.begin())
+                decision = function(aggregate)
+                check_decision(decision)
+                if inspect.isawaitable(decision):
+                    self._portal.call(_awaited(decision))
+                if self._portal.call(running.commit(aggregate)):
+                    return aggregate
+        finally:
+            self._portal.call(running.end())
+
+    def tag(self, name: str, types: EventClasses | None = None) -> SyncTag:
+        """The events that carry a tag, over all journals; `types`: their classes."""
+        return SyncTag(self._inner.tag(name, types), self._portal)
+
+    def slices(self, first: int = 0, last: int = SLICES - 1, types: EventClasses | None = None) -> SyncTag:
         """The events of all journals whose slice is in this range, of topics with `slices = true`."""
-        return SyncTag(self._inner.slices(first, last), self._portal)
+        return SyncTag(self._inner.slices(first, last, types), self._portal)
 
     def pekko(self) -> SyncPekkoReader:
         """Views by tag, journals and ids that Akka or Pekko Persistence Cassandra writes, where `[pekko]` says."""
@@ -323,6 +365,10 @@ class SyncEverlog(Twin[api.Everlog]):
     def projections(self) -> SyncProjections:
         """Views that handlers make of events."""
         return SyncProjections(self._inner.projections, self._portal)
+
+
+async def _awaited(decision: Awaitable[object]) -> None:
+    await decision
 
 
 async def _queue(inner: api.Everlog, name: str) -> queues.Queue:

@@ -43,7 +43,7 @@ async def load(accounts: Journal, account_id: str) -> Account:
 
 
 async def pay(accounts: Journal, account_id: str, account: Account, amount: int) -> None:
-    """Book an amount, if the account allows it and nobody else booked since we looked."""
+    """Book an amount, if the account allows it and no other writer booked since we looked."""
     if account.balance + amount < 0:
         print(f"refused: {amount} with a balance of {account.balance}")
         return

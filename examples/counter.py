@@ -27,7 +27,7 @@ async def raise_counter(counters: Journal, name: str) -> int:
         try:
             await counters.append(name, Event({"value": value + 1}), expected=seq_nr)
         except Conflict:
-            continue  # somebody was faster: what we read is old
+            continue  # another writer was faster: what we read is old
         return tries
     raise RuntimeError("never got through")
 

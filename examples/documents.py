@@ -21,7 +21,7 @@ async def main() -> None:
             page = await docs.list("todo~", filter="!done", sort="priority")
             print("open:", [item["what"] for item in page.elements])
 
-            # Only if nobody changed it since: the entity tag says so.
+            # Only if no other writer changed it since: the entity tag says so.
             call = await docs.get("todo~/call")
             await docs.patch("todo~/call", {"priority": 3}, if_match=call.etag)
             try:

@@ -7,12 +7,11 @@ python examples/projection_cassandra.py everlog.toml
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from typing import Any
 
 import everlog
-from everlog import Event, exactly_once, projection, records
+from everlog import AcceptedEvent, Event, events, exactly_once, projection
 
 # `everlog_mark` is where rows and offset meet: one for each region, because Cassandra changes a partition as a whole.
 TABLE = """
@@ -28,14 +27,13 @@ READ = "SELECT cents FROM owed WHERE region = ? AND customer = ?"
 WRITE = "UPDATE owed SET cents = ? WHERE region = ? AND customer = ?"
 
 
-@projection("owed", source=records("invoices"), strategy=exactly_once(), tables=["owed"])
-async def owed(record: Any, view: Any) -> None:
-    """Cassandra cannot add, so the handler reads first; nobody else changes the region between the two."""
-    for event in record.events:
-        invoice = json.loads(event.data)
-        rows = await view.fetch(READ, invoice["region"], record.key)
-        cents = (rows[0][0] or 0) if rows else 0
-        await view.execute(WRITE, cents + invoice["cents"], invoice["region"], record.key)
+@projection("owed", source=events("invoices"), strategy=exactly_once(), tables=["owed"])
+async def owed(event: AcceptedEvent, view: Any) -> None:
+    """Cassandra cannot add, so the handler reads first; no other process changes the region between the two."""
+    invoice = event.payload
+    rows = await view.fetch(READ, invoice["region"], event.id)
+    cents = (rows[0][0] or 0) if rows else 0
+    await view.execute(WRITE, cents + invoice["cents"], invoice["region"], event.id)
 
 
 async def main(config: str) -> None:

@@ -11,17 +11,16 @@ import tempfile
 from typing import Any
 
 import everlog
-from everlog import Event, exactly_once, projection, records
+from everlog import AcceptedEvent, Event, events, exactly_once, projection
 
 TABLE = "CREATE TABLE IF NOT EXISTS owed (customer TEXT PRIMARY KEY, cents INTEGER NOT NULL)"
 ADD = "INSERT INTO owed VALUES (?1, ?2) ON CONFLICT (customer) DO UPDATE SET cents = cents + ?2"
 
 
-@projection("owed", source=records("invoices"), strategy=exactly_once())
-async def owed(record: Any, view: Any) -> None:
+@projection("owed", source=events("invoices"), strategy=exactly_once())
+async def owed(event: AcceptedEvent, view: Any) -> None:
     """Rows and offset are stored together: a crash at any point counts no invoice twice."""
-    for event in record.events:
-        await view.execute(ADD, record.key, int(event.data))
+    await view.execute(ADD, event.id, event.payload["cents"])
 
 
 async def main(folder: str) -> None:
@@ -30,13 +29,13 @@ async def main(folder: str) -> None:
         await view.execute(TABLE)
         async with log.projections.run(owed):
             for number in range(1, 11):
-                await invoices.append("alice", Event(str(number * 100)))
-                token = await invoices.append("bob", Event("250"))
+                await invoices.append("alice", Event({"cents": number * 100}))
+                token = await invoices.append("bob", Event({"cents": 250}))
             (row,) = await view.fetch("SELECT cents FROM owed WHERE customer = ?", "bob", after=token)
             print(f"bob owes {row[0]} cents")
 
-        # Nobody runs it now. What comes meanwhile waits, and the lag says so.
-        token = await invoices.append("alice", Event("-5500"))
+        # No process runs it now. What comes meanwhile waits, and the lag says so.
+        token = await invoices.append("alice", Event({"cents": -5500}))
         status = await log.projections.get("owed")
         print(f"{status.lag.events if status.lag else '?'} record waits")
         async with log.projections.run(owed):

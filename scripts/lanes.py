@@ -16,7 +16,7 @@ from pathlib import Path
 
 NO_TESTS = 5  # pytest's own
 INTERRUPTED = 130
-LOOK_SECONDS = 0.2
+LOOK_S = 0.2
 # A person looks at one run, or has chosen the tests already.
 ALONE = ("-m", "-s", "--pdb", "--capture=no", "--collect-only", "--co")
 
@@ -71,7 +71,7 @@ def follow(output: Path, process: subprocess.Popen[bytes]) -> None:
             sys.stdout.flush()
             if ended:
                 return
-            time.sleep(LOOK_SECONDS)
+            time.sleep(LOOK_S)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -70,18 +70,18 @@ def imports(root: Path = ROOT) -> tuple[Import, ...]:
 
 def third_party(file: Path) -> set[str]:
     """The top-level names that a module imports from outside the package."""
-    names = (name for statement, _ in _import_statements(file) for name in _names(statement, "", ()))
+    names = (name for statement, _ in import_statements(file) for name in _names(statement, "", ()))
     return {name.split(".")[0] for name in names} - {PACKAGE}
 
 
 def _imported(module: str, file: Path, known: Mapping[str, Path]) -> Iterator[tuple[str, bool]]:
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    for statement, typing in _import_statements(file):
+    for statement, typing in import_statements(file):
         for name in _names(statement, package, known):
             yield name, typing
 
 
-def _import_statements(file: Path) -> Iterator[tuple[ast.AST, bool]]:
+def import_statements(file: Path) -> Iterator[tuple[ast.AST, bool]]:
     """Every import of a module, calls of `import_module` included, and whether it is only for types."""
     text = file.read_text()
     tree = ast.parse(text)
@@ -93,10 +93,15 @@ def _import_statements(file: Path) -> Iterator[tuple[ast.AST, bool]]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             yield node, typing
         for name in ("body", "orelse", "handlers", "finalbody", "cases"):
-            inner = name == "body" and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            inner = name == "body" and isinstance(node, ast.If) and _is_for_types(node.test)
             found = getattr(node, name, ())
             # An expression may have a body, too; no import stands in one.
             todo += [(one, typing or inner) for one in (found if isinstance(found, list) else ())]
+
+
+def _is_for_types(test: ast.expr) -> bool:
+    """Whether a condition is TYPE_CHECKING, and nothing more."""
+    return ast.unparse(test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 
 
 def _names(node: ast.AST, package: str, known: Iterable[str]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
-TIMEOUT_SECONDS = 300
+TIMEOUT_S = 300
 
 FOLD = "everlog/core/fold.py"
 READING = "everlog/journal/reader.py"
@@ -112,6 +112,20 @@ MUTANTS = (
         "a writer's verdict gives the head that the fold gives",
     ),
     Mutant(
+        "judge-halted",
+        FOLD,
+        "        head.halted_at is None\n        and head",
+        "        head",
+        "nothing is added to a halted journal, also not by its writer's verdict",
+    ),
+    Mutant(
+        "judge-taken-over",
+        FOLD,
+        "        and head.record_id is not None  # a purged one has none\n",
+        "",
+        "a taken-over journal may get its life by an append, also in its writer's verdict",
+    ),
+    Mutant(
         "verdict-between",
         WRITING,
         "if previous is None or previous > known.upto:",
@@ -149,29 +163,22 @@ MUTANTS = (
     Mutant(
         "fork",
         FOLD,
-        "        if first <= seq_nr:\n",
-        "        if first < seq_nr:\n",
+        "    if first <= seq_nr:\n",
+        "    if first < seq_nr:\n",
         "an append that does not start above the seqNr loses",
     ),
     Mutant(
         "expected-seq-nr",
         FOLD,
-        "if expected.seq_nr != seq_nr or expected.record_id != record_id:",
-        "if expected.seq_nr < seq_nr or expected.record_id != record_id:",
+        "        if expected.seq_nr != seq_nr:\n",
+        "        if expected.seq_nr < seq_nr:\n",
         "an expectation holds exactly",
-    ),
-    Mutant(
-        "expected-life",
-        FOLD,
-        "if expected.seq_nr != seq_nr or expected.record_id != record_id:",
-        "if expected.seq_nr != seq_nr:",
-        "an expectation holds for its own life only",
     ),
     Mutant(
         "expected-of-a-purged-journal",
         FOLD,
-        "record_id = None if head is None or head.purged else head.record_id",
-        "record_id = None if head is None else head.record_id or expected.record_id",
+        "        if expected.record_id != life_of(head):\n",
+        "        if expected.record_id != life_of(head) and head is not None and not head.purged:\n",
         "a purged journal has no life to expect",
     ),
     Mutant(
@@ -254,9 +261,58 @@ MUTANTS = (
     Mutant(
         "life",
         FOLD,
-        "            record_id=self.topic.life(record.partition, record.offset),\n            origin=action.origin,\n",
-        "            record_id=self.topic.life(record.partition, 0),\n            origin=action.origin,\n",
+        "        return action.life or self.topic.life(record.partition, record.offset)\n",
+        "        return action.life or self.topic.life(record.partition, 0)\n",
         "every life has its own record_id",
+    ),
+    Mutant(
+        "life-by-place",
+        FOLD,
+        "        return action.life or self.topic.life(record.partition, record.offset)\n",
+        "        return self.topic.life(record.partition, record.offset)\n",
+        "a life keeps its name in a mirrored log",
+    ),
+    Mutant(
+        "life-expected",
+        FOLD,
+        '        if expected.record_id != life_of(head):\n            return "life"\n',
+        "",
+        "an expectation holds in its own life only",
+    ),
+    Mutant(
+        "life-reused",
+        WRITING,
+        "life=self._clock.new_id() if expected is None or expected.record_id is None else None,",
+        'life="5a0e7c1c-6a52-4d0f-9d0b-3f4f1f7d2c11" if expected is None or expected.record_id is None else None,',
+        "a life's name is fresh: the id of an append may come again after a purge",
+    ),
+    Mutant(
+        "recovery-pinned",
+        READING,
+        "        return head.record_id == self.life and head.delete_to < first\n",
+        "        return head.record_id == self.life\n",
+        "what was deleted before its events are read overtakes a recovery",
+    ),
+    Mutant(
+        "recovery-one-life",
+        READING,
+        "        return head.record_id == self.life and head.delete_to < first\n",
+        "        return head.delete_to < first\n",
+        "a recovery does not mix lives",
+    ),
+    Mutant(
+        "append-id-reused",
+        WRITING,
+        "        if not _says(draft, first, found):\n            raise AppendIdReused(str(ref), append_id)\n",
+        "",
+        "other events under the same key are no success",
+    ),
+    Mutant(
+        "outcome-deleted",
+        WRITING,
+        "        if repeated is not None and _is_gone(known.head, draft.expected, first_of(repeated)):\n",
+        "        if False:\n",
+        "a repeated append whose place is deleted is not stored again",
     ),
     Mutant(
         "late-record-id",
@@ -268,16 +324,23 @@ MUTANTS = (
     Mutant(
         "expiry-date",
         FOLD,
-        "head.expire_on <= action.expire_on",
-        "head.expire_on == action.expire_on",
+        "head.expire_on <= purge.expire_on",
+        "head.expire_on == purge.expire_on",
         "a missed day of expiry is caught up",
     ),
     Mutant(
         "expiry-extended",
         FOLD,
-        "if action.expire_on is None or (head.expire_on is not None and head.expire_on <= action.expire_on):",
-        "if action.expire_on is None or head.expire_on is not None:",
+        "if not action.only_expired or has_expired(head, action):",
+        "if not action.only_expired or head.expire_on is not None:",
         "an append that extends the life wins over the purge for expiry",
+    ),
+    Mutant(
+        "expiry-early",
+        FOLD,
+        "return head.expire_at <= purge.expire_at",
+        "return head.expire_at // 86_400_000 <= purge.expire_at // 86_400_000",
+        "a journal expires at its time, not with the day of it",
     ),
     Mutant(
         "expiry-removed",
@@ -303,7 +366,7 @@ MUTANTS = (
     Mutant(
         "resume-skip",
         FOLD,
-        "if found.record.offset in action.skip:",
+        "if action.skip and digest(found.record) in action.skip:",
         "if entry.error is not None and action.skip:",
         "a resume skips what it names and nothing else",
     ),
@@ -317,8 +380,8 @@ MUTANTS = (
     Mutant(
         "reduce-purge",
         FOLD,
-        "            if action.expire_on is None:\n                steps.append",
-        "            if action.expire_on is not None:\n                steps.append",
+        "            if not action.only_expired:\n                steps.append",
+        "            if action.only_expired:\n                steps.append",
         "only an unconditional purge makes older appends needless",
     ),
     Mutant(
@@ -457,8 +520,8 @@ MUTANTS = (
     Mutant(
         "store-head-forward",
         STATEMENTS,
-        "tag_seq = excluded.tag_seq\nWHERE offset < excluded.offset",
-        "tag_seq = excluded.tag_seq",
+        "expire_at = excluded.expire_at\nWHERE offset < excluded.offset",
+        "expire_at = excluded.expire_at",
         "a head is never replaced by an older one",
     ),
     Mutant(
@@ -492,8 +555,8 @@ MUTANTS = (
     Mutant(
         "plan-by-offset",
         PLAN,
-        "tick = piece.tick + position - piece.first",
-        "tick = piece.tick",
+        "tick = share.tick + position - share.first",
+        "tick = share.tick",
         "every offset has a tick of its own",
     ),
     Mutant(
@@ -683,7 +746,7 @@ MUTANTS = (
         PROCESSING,
         "if changes > MAX_CHANGES:",
         "if changes > 100 * MAX_CHANGES:",
-        "whoever cannot get on says so",
+        "a reader that cannot get on says so",
     ),
     Mutant(
         "view-changed-replay",
@@ -737,7 +800,7 @@ MUTANTS = (
     Mutant(
         "copy-life",
         FOLD,
-        "            record_id=self.topic.life(head.partition, head.offset),\n        )",
+        "            record_id=life,\n        )",
         "            record_id=None,\n        )",
         "a copy without events has a life, and so keeps its snapshots",
     ),
@@ -751,9 +814,23 @@ MUTANTS = (
     Mutant(
         "copy-reduced",
         FOLD,
-        " and action.copied is None:",
-        ":",
+        " and action.copied is None and",
+        " and",
         "the beginning of a copy removes no rows of its batch",
+    ),
+    Mutant(
+        "life-reduced",
+        FOLD,
+        " and action.only_life is None:",
+        ":",
+        "a delete that may not count removes no rows of its batch",
+    ),
+    Mutant(
+        "delete-life",
+        FOLD,
+        "if action.only_life is not None and action.only_life != life_of(head):",
+        "if False:",
+        "a delete counts in the life that it names",
     ),
     Mutant(
         "retired-watermark",
@@ -806,7 +883,7 @@ def run_tests(folder: Path, names: tuple[str, ...]) -> tuple[str, str]:
     }
     try:
         done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
         return "killed", "(it never ended)"

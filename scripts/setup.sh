@@ -7,6 +7,8 @@ cd "$(dirname "$0")/.."
 
 python=.venv/bin/python
 install="$python -m pip --disable-pip-version-check --quiet install"
+# A lock names everything, so nothing is resolved: pip would look at newer releases of what has extras, and refuse them.
+locked="$install --require-hashes --no-deps"
 
 # `is_current NAME FILE…`: are these files the ones that step NAME was last done with? `done_with` notes that they are.
 is_current() {
@@ -46,6 +48,9 @@ make_environment() {
     pwd >.venv/folder
 }
 
+# The environment behind a link belongs to another folder, and making one here would empty it.
+[ ! -L .venv ] || fail ".venv is a link: remove it, and an environment is made in this folder."
+
 # One set-up at a time, where the system can tell.
 if command -v flock >/dev/null; then
     exec 9>.setup.lock
@@ -59,8 +64,8 @@ fi
 
 if ! is_current locks requirements-build.lock requirements.lock; then
     echo "setup: installing locked dependencies (the first time: about 500 MB, a few minutes)" >&2
-    $install --require-hashes --only-binary :all: -r requirements-build.lock
-    $install --require-hashes --no-build-isolation --use-pep517 -r requirements.lock
+    $locked --only-binary :all: -r requirements-build.lock
+    $locked --no-build-isolation --use-pep517 -r requirements.lock
     done_with locks requirements-build.lock requirements.lock
 fi
 
@@ -70,6 +75,6 @@ if ! is_current package pyproject.toml everlog/version.py; then
 fi
 
 if [ "${1:-}" = bench ] && ! is_current bench requirements-bench.lock; then
-    $install --require-hashes -r requirements-bench.lock
+    $locked -r requirements-bench.lock
     done_with bench requirements-bench.lock
 fi

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import json
 import os
+import sys
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from everlog.api import Everlog
 from everlog.config import Config, JournalConfig, LogConfig, StoreConfig
-from everlog.core.actions import ActionRange, Append, Delete, Expected, Mark, Purge, Resume, encode_action
+from everlog.core.actions import (
+    ActionRange,
+    Append,
+    Delete,
+    Expected,
+    Mark,
+    Purge,
+    Resume,
+    encode_action,
+    wrap_header_data,
+)
 from everlog.core.change import Change
 from everlog.core.codec import EventData, PayloadMetadata, encode_value
 from everlog.core.duration import ExpireAfter
 from everlog.core.entry import Entry, decode
 from everlog.core.head import Topic
-from everlog.core.record import NewRecord, Record
+from everlog.core.record import NewRecord, Record, digest
 
 START_MS = 1_700_000_000_000  # 14 November 2023, 22:13:20 UTC
 KEY = b"k"
+T = TypeVar("T")
 
 
 class ManualClock:
@@ -60,6 +74,16 @@ def small_config(folder: Path, *, partitions: int = 2, **journal: Any) -> Config
     )
 
 
+def at_depth(room: int, function: Callable[[], T]) -> T:
+    """The answer of a function that is called with so much room left on the stack, give or take."""
+    used = len(inspect.stack(0))
+
+    def descend(levels: int) -> T:
+        return function() if levels <= 0 else descend(levels - 1)
+
+    return descend(sys.getrecursionlimit() - used - room)
+
+
 def pinned_topic(
     name: str = "journal-test", *, partitions: int = 1, segment_size: int = 3, base: int = START_MS * 1000
 ) -> Topic:
@@ -93,32 +117,36 @@ def append_record(
     last = first if last is None else last
     found = events_of(range(first, last + 1), payload) if events is None else tuple(events)
     after = None if expire_after is None else ExpireAfter.parse(expire_after)
-    payload_type, value = encode_value(found, PayloadMetadata(after, metadata))
+    payload_type, value = encode_value(
+        found, PayloadMetadata(after, None if metadata is None else json.dumps(metadata))
+    )
     action = Append(
         range=ActionRange(first, last),
         origin=origin,
         payload_type=payload_type,
-        metadata={},
+        metadata=wrap_header_data(None),
         expected=None if expected is None else Expected(expected, record_id),
         id=append_id,
     )
     return _record(offset, encode_action(action), value, key=key, partition=partition, timestamp=timestamp)
 
 
-def delete_record(offset: int, to: int, *, if_exists: bool = False, **place: Any) -> Record:
-    return _record(offset, encode_action(Delete(to=to, if_exists=if_exists)), None, **place)
+def delete_record(
+    offset: int, to: int, *, if_exists: bool = False, only_life: str | None = None, **place: Any
+) -> Record:
+    return _record(offset, encode_action(Delete(to=to, if_exists=if_exists, only_life=only_life)), None, **place)
 
 
-def purge_record(offset: int, *, expire_on: date | None = None, **place: Any) -> Record:
-    return _record(offset, encode_action(Purge(expire_on=expire_on)), None, **place)
+def purge_record(offset: int, *, expire_on: date | None = None, expire_at: int | None = None, **place: Any) -> Record:
+    return _record(offset, encode_action(Purge(expire_on=expire_on, expire_at=expire_at)), None, **place)
 
 
 def mark_record(offset: int, mark_id: str = "mark", **place: Any) -> Record:
     return _record(offset, encode_action(Mark(id=mark_id)), None, **place)
 
 
-def resume_record(offset: int, skip: Sequence[int] = (), **place: Any) -> Record:
-    return _record(offset, encode_action(Resume(skip=tuple(skip))), None, **place)
+def resume_record(offset: int, skip: Sequence[Record] = (), **place: Any) -> Record:
+    return _record(offset, encode_action(Resume(skip=tuple(map(digest, skip)))), None, **place)
 
 
 def broken_record(offset: int, **place: Any) -> Record:

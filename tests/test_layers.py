@@ -24,6 +24,7 @@ from scripts.map import (
     doors,
     draw,
     drawn_doors,
+    import_statements,
     imports,
     modules,
     placed,
@@ -74,6 +75,21 @@ def test_rooms_form_no_cycle():
 def test_modules_form_no_cycle():
     """Also within a room. An object and the part that it hands out may name each other in their types."""
     assert cycles((one.importer, one.imported) for one in IMPORTS if not one.typing) == []
+
+
+def test_no_import_hides_in_a_call():
+    """`import_module` is read like an import; `__import__` would not be seen."""
+    assert [module for module, file in modules().items() if "__import__" in file.read_text()] == []
+
+
+def test_only_the_branch_for_types_is_for_types(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text(
+        "if TYPE_CHECKING:\n    import a\nelse:\n    import b\n"
+        "if not TYPE_CHECKING:\n    import c\nif typing.TYPE_CHECKING:\n    import d\n"
+    )
+    found = {node.names[0].name: typing for node, typing in import_statements(file)}
+    assert found == {"a": True, "b": False, "c": False, "d": True}
 
 
 def test_the_core_rests_on_the_errors_alone():

@@ -6,7 +6,6 @@ import logging
 import shutil
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from bench import machine
-from bench.against import Comparisons, against
+from bench.against import Comparisons, against, check_turns
 from bench.cluster.appends import appends
 from bench.cluster.documents import documents
 from bench.cluster.latency import latency
@@ -27,7 +25,7 @@ from bench.cluster.reads import reads
 from bench.cluster.servers import Servers, servers
 from bench.cluster.settings import Settings, quick
 from bench.cluster.tags import tags
-from bench.report import RESULTS, Line, Report
+from bench.report import RESULTS, Line, Report, measure_all
 
 MEASUREMENTS: dict[str, Callable[[Settings, Servers], tuple[list[Line], list[str]]]] = {
     "pipeline": pipeline,
@@ -47,7 +45,9 @@ TITLE = "Everlog on Kafka, Spark and Cassandra, and what the clients alone can d
 )
 @click.option("--only", multiple=True, type=click.Choice(list(MEASUREMENTS)), help="Only this; may be repeated.")
 @click.option("--events", type=click.IntRange(min=1_000), help="Events for the pipeline.  [default: 300,000]")
-@click.option("--rounds", type=click.IntRange(min=1), help="Rounds that count.  [default: 3; --quick: 1]")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), help="Rounds that count.  [default: 3; --quick: 1; --against: 3 per turn]"
+)
 @click.option("--seed", default=1, show_default=True, help="For payloads and the order of the journals.")
 @click.option(
     "--config",
@@ -63,6 +63,9 @@ TITLE = "Everlog on Kafka, Spark and Cassandra, and what the clients alone can d
     help="The servers write in here, so it should be on the disk that you want to know about.",
 )
 @click.option("--against", "commit", metavar="COMMIT", help="Compare with this commit: by turns, on the same servers.")
+@click.option(
+    "--turns", type=click.IntRange(min=1), help="With --against: turns of each side.  [default: 3; --quick: 1]"
+)
 def main(
     *,
     is_quick: bool,
@@ -74,12 +77,15 @@ def main(
     keep: bool,
     folder: Path,
     commit: str | None,
+    turns: int | None,
 ) -> None:
     """Measure Everlog on a cluster, beside what the clients of Kafka and Cassandra can do alone."""
+    check_turns(commit, turns)
     folder.mkdir(parents=True, exist_ok=True)
     RESULTS.mkdir(exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="cluster-", dir=folder)).resolve()
     settings = quick(scratch, seed, keep) if is_quick else Settings(folder=scratch, seed=seed, keep=keep)
+    turns = turns or settings.rounds
     settings = replace(settings, events=events or settings.events, rounds=rounds or settings.rounds)
     names = [name for name in MEASUREMENTS if not only or name in only]
     report: Report | Comparisons
@@ -90,7 +96,8 @@ def main(
             else:
                 words = ["--seed", str(seed), "--config", str(found.file), *(["--quick"] if is_quick else [])]
                 words += [*(["--keep"] if keep else []), *([] if events is None else ["--events", str(events)])]
-                report = against(commit, "bench.cluster", names, words, settings.rounds, scratch)
+                words += [] if rounds is None else ["--rounds", str(rounds)]
+                report = against(commit, "bench.cluster", names, words, turns, scratch)
     finally:
         if not keep:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -100,24 +107,10 @@ def main(
 def run(settings: Settings, found: Servers, names: Sequence[str]) -> Report:
     """Measure, and save what is known after each; a measurement that fails does not end the others."""
     now = datetime.now(UTC)
-    notices = Console(stderr=True)
-    path = RESULTS / f"cluster-{now:%Y%m%d-%H%M%S}.json"
     known = machine.describe() | {"servers": found.describe(), "given": found.given}
     report = Report(now.isoformat(timespec="seconds"), settings.as_json(), known, TITLE, about, ratio_name="share")
-    for name in names:
-        notices.print(f"measuring: {name}", highlight=False)
-        try:
-            lines, notes = MEASUREMENTS[name](settings, found)
-            report.lines += lines
-            report.notes += notes
-        except Exception as error:
-            traceback.print_exc()
-            report.failed[name] = f"{type(error).__name__}: {error}"
-        report.save(path)
-    # Into a file or a pipe, the table is as wide as it needs to be.
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    report.show(console)
-    console.print(f"written to {path}", highlight=False)
+    path = RESULTS / f"cluster-{now:%Y%m%d-%H%M%S}.json"
+    measure_all(report, path, names, lambda name: MEASUREMENTS[name](settings, found))
     return report
 
 

@@ -30,7 +30,7 @@ from everlog.core.record import Record
 from everlog.log.kafka.client import producer_settings
 
 UNIT = "appends/s"
-FLUSH_SECONDS = 60.0
+FLUSH_S = 60.0
 
 Send = Callable[[int, int], Coroutine[Any, Any, object]]
 
@@ -143,7 +143,7 @@ class _Bare:
     ) -> None:
         self._stopped.set()
         self._poller.join()
-        self._producer.flush(FLUSH_SECONDS)
+        self._producer.flush(FLUSH_S)
 
     async def _prepare(self) -> None:
         """The topic as Everlog makes it, and a record per writer and number."""
@@ -211,7 +211,7 @@ class _Bare:
                     break
                 except BufferError:
                     time.sleep(0.001)
-        self._producer.flush(FLUSH_SECONDS)
+        self._producer.flush(FLUSH_S)
         seconds = time.perf_counter() - started
         if failed or done < count:
             raise RuntimeError(f"{done:,} of {count:,} records were acknowledged, {failed[:3]}")

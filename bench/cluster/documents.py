@@ -27,8 +27,8 @@ from everlog.documents.model import DocumentChange
 
 UNIT = "requests/s"
 WRITES: tuple[Kind, ...] = ("PUT", "PATCH")
-OUT_SECONDS = 120.0
-LOOK_SECONDS = 0.02
+OUT_S = 120.0
+LOOK_S = 0.02
 
 
 def documents(settings: Settings, servers: Servers) -> tuple[list[Line], list[str]]:
@@ -48,9 +48,9 @@ def documents(settings: Settings, servers: Servers) -> tuple[list[Line], list[st
         sides = {
             "Everlog over HTTP": (OverHttp(url, count, payloads), beside),
             "Everlog from Python": (InPython(side.log.documents, count, payloads), side),
-            "the driver": (Straight(straight.cassandra, count, payloads), side),
+            "the driver": (DriverRequester(straight.cassandra, count, payloads), side),
         }
-        ways = [Way(name, requester, side, watched) for name, (requester, watched) in sides.items()]
+        ways = [DocumentContender(name, requester, side, watched) for name, (requester, watched) in sides.items()]
         for way in ways:
             way.open(clients)
         lines = [line for kind in KINDS for line in _measure(settings, kind, ways)]
@@ -59,7 +59,7 @@ def documents(settings: Settings, servers: Servers) -> tuple[list[Line], list[st
     return lines, []
 
 
-def _measure(settings: Settings, kind: Kind, ways: list[Way]) -> list[Line]:
+def _measure(settings: Settings, kind: Kind, ways: list[DocumentContender]) -> list[Line]:
     few, many, clients = settings.document_single_requests, settings.document_requests, settings.document_clients
     contenders = []
     for way in ways:
@@ -77,7 +77,7 @@ def _measure(settings: Settings, kind: Kind, ways: list[Way]) -> list[Line]:
     return lines
 
 
-class Way:
+class DocumentContender:
     """A way to documents. A round of writes ends when its events are out, but that is not in its time."""
 
     def __init__(self, name: str, requester: Requester, side: Connected, watched: Connected) -> None:
@@ -104,17 +104,17 @@ class Way:
         return found
 
     async def _wait_until_out(self) -> None:
-        if isinstance(self._requester, Straight):
+        if isinstance(self._requester, DriverRequester):
             return
-        own, deadline = self._watched.log.documents, time.monotonic() + OUT_SECONDS
+        own, deadline = self._watched.log.documents, time.monotonic() + OUT_S
         for path in [*(document(number) for number in range(self._requester.documents)), COLLECTION]:
             while await own.pending(path, limit=1):
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"{self.name}: events are not out after {OUT_SECONDS:.0f} s")
-                await asyncio.sleep(LOOK_SECONDS)
+                    raise RuntimeError(f"{self.name}: events are not out after {OUT_S:.0f} s")
+                await asyncio.sleep(LOOK_S)
 
 
-class Straight(Requester):
+class DriverRequester(Requester):
     """The limit: the store's own conditional batch and reads with the driver; no outbox, no events, no decisions."""
 
     def __init__(self, cassandra: CassandraConfig, documents: int, payloads: Sequence[Payload]) -> None:

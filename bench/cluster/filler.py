@@ -16,7 +16,7 @@ from everlog.journal.reader import Ref
 from everlog.log.kafka.client import producer_settings
 
 HOW = "in bulk, journals in turns, produced without waiting for each"
-FLUSH_SECONDS = 60.0
+FLUSH_S = 60.0
 POLL_EVERY = 1_000
 
 
@@ -71,6 +71,6 @@ class Filler:
                     producer.poll(0.05)
             if number % POLL_EVERY == 0:
                 producer.poll(0)
-        left = producer.flush(FLUSH_SECONDS)
+        left = producer.flush(FLUSH_S)
         if left or problems:
             raise RuntimeError(f"the log was not filled: {left} records are left, {problems[:3]}")

@@ -11,12 +11,12 @@ from bench.cluster.processor import Usage
 from bench.cluster.servers import TOPIC, Servers
 from bench.cluster.settings import Settings
 from bench.payloads import make_payloads
-from bench.pipeline import STALLED_SECONDS, check_clean, running, spark_session
+from bench.pipeline import STALLED_S, check_clean, running, spark_session
 from bench.report import Line, Target, milliseconds
 from everlog.config import Config
 from everlog.store.port import Store
 
-POLL_SECONDS = 0.01
+POLL_S = 0.01
 
 
 class Sent(NamedTuple):
@@ -123,7 +123,7 @@ class _Trickle:
         """An append is in the tables when pointer2 covers it."""
         changed = time.perf_counter()
         while self._left:
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(POLL_S)
             pointers = await store.pointers(topic)
             now, before = time.perf_counter(), self._left
             for partition, waiting in self._waiting.items():
@@ -134,5 +134,5 @@ class _Trickle:
                 self._left -= len(covered)
             if self._left < before:
                 changed = now
-            elif now - changed > STALLED_SECONDS:
-                raise RuntimeError(f"nothing was stored for {STALLED_SECONDS:.0f} s, {self._left} appends are left")
+            elif now - changed > STALLED_S:
+                raise RuntimeError(f"nothing was stored for {STALLED_S:.0f} s, {self._left} appends are left")

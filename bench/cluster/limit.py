@@ -34,8 +34,8 @@ from everlog.log.port import LogTopic
 from everlog.store.cassandra.rows import NO_METADATA
 from everlog.store.cassandra.store import CassandraStore
 
-START_SECONDS = 120.0
-RUN_SECONDS = 600.0
+START_S = 120.0
+RUN_S = 600.0
 ATTEMPTS = 10
 
 # The columns that events with a JSON payload have; the store leaves out the others, too.
@@ -114,11 +114,11 @@ class Limit:
                 far.close()
                 running.append((process, near))
             for _, near in running:
-                _receive(near, START_SECONDS)
+                _receive(near, START_S)
             with self.servers.processor.watch() as usage:
                 for _, near in running:
                     near.send("go")
-                spans = [_receive(near, RUN_SECONDS) for _, near in running]
+                spans = [_receive(near, RUN_S) for _, near in running]
             self.used.append(usage)
             return spans
         finally:

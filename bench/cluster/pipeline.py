@@ -14,7 +14,7 @@ from bench.cluster.processor import Usage, total
 from bench.cluster.servers import Servers
 from bench.cluster.settings import Settings
 from bench.payloads import make_payloads
-from bench.pipeline import STALLED_SECONDS, Progress, check_clean, rate_of, running, spark_session
+from bench.pipeline import STALLED_S, Progress, check_clean, rate_of, running, spark_session
 from bench.report import Line, Target, line_of
 from bench.rounds import Contender, Round, alternate
 from everlog.cassandra.session import connect
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from everlog.pipeline.replicator import Replicator
 
-POLL_SECONDS = 0.02
+POLL_S = 0.02
 # What is promised, by events per append.
 SHARES = {10: 0.5, 1: 0.4}
 
 
 @dataclass(slots=True)
-class Runs:
+class PipelineRuns:
     """Rounds of the pipeline with appends of one size."""
 
     settings: Settings
@@ -88,15 +88,15 @@ def pipeline(settings: Settings, servers: Servers) -> tuple[list[Line], list[str
         Limit(settings, servers, settings.single_rows, 1),
     ]
     with spark_session(servers.config) as session:
-        runs = [Runs(settings, servers, session, size) for size in settings.events_per_append]
-        everyone: list[Limit | Runs] = [*limits, *runs]
+        runs = [PipelineRuns(settings, servers, session, size) for size in settings.events_per_append]
+        everyone: list[Limit | PipelineRuns] = [*limits, *runs]
         contenders = [Contender(one.name, one.round) for one in everyone]
         alternate(contenders, settings.rounds)
     yardstick, lines = contenders[0], []
     for contender, done in zip(contenders, everyone, strict=True):
         # The first round was the warm-up.
         used = total(done.used[1:]).as_json()
-        if isinstance(done, Runs):
+        if isinstance(done, PipelineRuns):
             line = line_of("pipeline", contender, "events/s", **used, filled=HOW, batches=done.batches)
             line.ratio = contender.rate / yardstick.rate
             name = f"pipeline, {done.name.removeprefix('Everlog, ')}: share of the limit"
@@ -112,12 +112,12 @@ async def _until(store: Store, topic: str, replicator: Replicator, last: Progres
     """Wait until more than the last time is published."""
     began = time.perf_counter()
     while True:
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(POLL_S)
         seen = sum(offset + 1 for offset in (await store.pointers(topic)).values())
         now = time.perf_counter()
         if seen > last.records:
             return Progress(now - started, seen)
-        if now - began > STALLED_SECONDS:
+        if now - began > STALLED_S:
             raise RuntimeError(f"the pipeline stands still at {seen:,}: {replicator.status.last_error}")
 
 

@@ -88,7 +88,7 @@ async def open_connection(config: CassandraConfig) -> DriverConnection:
         request_timeout=config.request_timeout_s,
         consistency=config.consistency,
         serial_consistency="SERIAL",
-        # Which keyspace is replicated how is all that routing needs; the tables of a large cluster may be thousands.
+        # Routing needs only each keyspace's replication; a large cluster may have thousands of tables.
         use_schema=False,
         # Back within seconds after an outage: callers retry in between.
         exponential_reconnect_base_delay_ms=200,

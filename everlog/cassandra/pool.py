@@ -34,7 +34,7 @@ def pool_key(config: CassandraConfig) -> PoolKey:
         replication_factor=_ANY.replication_factor,
         create_schema=_ANY.create_schema,
         reconnect_on_init=_ANY.reconnect_on_init,
-        retries=_ANY.retries,
+        max_retries=_ANY.max_retries,
     )
     return asyncio.get_running_loop(), shared
 

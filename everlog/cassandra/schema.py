@@ -11,7 +11,7 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Set
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -33,6 +33,8 @@ MIN_GC_GRACE_S = 864_000
 
 _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 _TABLES = "SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?"
+_COLUMNS = "SELECT table_name, column_name FROM system_schema.columns WHERE keyspace_name = ? AND table_name IN ?"
+_COLUMN = re.compile(r"^\s*(\w+)\s+([^,\n]+?),?$", re.MULTILINE)
 _KEYSPACE = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?"
 
 
@@ -73,7 +75,8 @@ class TableSet(msgspec.Struct, frozen=True):
 
     `tables.cql` makes them as they are today, `migrations` holds the steps that bring older ones there: each may run
     again, and its number counts only when it is done. Rows of `guarded` tables carry times from the log: a late write
-    must still meet the tombstone that is newer than it.
+    must still meet the tombstone that is newer than it. `shared` are tables that another program may have made: they
+    get the columns that they lack.
 
     >>> TableSet("documents", "everlog.documents.cassandra").steps[0].key
     'everlog-schema-version-documents'
@@ -84,6 +87,7 @@ class TableSet(msgspec.Struct, frozen=True):
     migrations: str | None = None
     series: tuple[StepSeries, ...] = ()
     guarded: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
     new_tables: tuple[NewTable, ...] = ()
 
     @property
@@ -102,10 +106,12 @@ class TableSet(msgspec.Struct, frozen=True):
 
 
 class FoundSchema(NamedTuple):
-    """What a keyspace holds: tables with their gc_grace_seconds, and the settings of a set of tables."""
+    """What a keyspace holds: tables with their gc_grace_seconds, and of a set of tables the settings, and the columns
+    (table, column) of those that are shared."""
 
     tables: Mapping[str, int]
     settings: Mapping[str, str]
+    columns: Set[tuple[str, str]] = frozenset()
 
     def version(self, key: str) -> int | None:
         value = self.settings.get(key, "")
@@ -176,7 +182,11 @@ class Schema:
         settings: dict[str, str] = {}
         if "setting" in tables:
             settings = dict(await self._session.fetch(self._cql["some_settings"], self._set.settings))
-        return FoundSchema(tables, settings)
+        columns: set[tuple[str, str]] = set()
+        if self._set.shared:
+            found = await self._session.fetch(_COLUMNS, self._keyspace, list(self._set.shared))
+            columns = {(table, column) for table, column in found}
+        return FoundSchema(tables, settings, columns)
 
     def _missing(self, found: FoundSchema) -> str:
         """What is not as it must be; empty if nothing. Raises if a newer version was here."""
@@ -190,11 +200,24 @@ class Schema:
         absent = [name for name in (*self._common, *self._own) if name not in found.tables]
         if absent:
             return f"it has no table {', '.join(absent)}" if found.tables else "it does not exist, or has no tables"
+        lacking = [f"{table}.{column}" for table, column, _ in self._lacking(found)]
+        if lacking:
+            return f"it has no column {', '.join(lacking)}"
         for series in self._series:
             if series.done(found) < series.last:
                 return f"{series.key} is {found.version(series.key)}, {series.last} is needed"
         short = self._short_grace(found)
         return f"gc_grace_seconds of {', '.join(short)} is below {MIN_GC_GRACE_S}" if short else ""
+
+    def _lacking(self, found: FoundSchema) -> list[tuple[str, str, str]]:
+        """The columns that shared tables lack: table, column, type."""
+        return [
+            (table, column, kind)
+            for table in self._set.shared
+            if table in found.tables
+            for column, kind in columns_of(self._own[table]).items()
+            if (table, column) not in found.columns
+        ]
 
     def _short_grace(self, found: FoundSchema) -> list[str]:
         return [name for name in self._set.guarded if found.tables.get(name, MIN_GC_GRACE_S) < MIN_GC_GRACE_S]
@@ -232,6 +255,8 @@ class Schema:
         for name, text in (self._common | self._own).items():
             if name not in found.tables:
                 await lock.change(text)
+        for table, column, kind in self._lacking(found):
+            await lock.change(f"ALTER TABLE {quoted(self._keyspace)}.{table} ADD {column} {kind}")
         for new in self._set.new_tables:
             if new.table not in found.tables:
                 await self._complete(lock, new)
@@ -264,6 +289,15 @@ class Schema:
 
     async def _set_value(self, key: str, value: str) -> None:
         await self._session.write(self._cql["put_setting"], key, value, timestamp(int(time.time() * 1000)))
+
+
+def columns_of(creation: str) -> dict[str, str]:
+    """The columns that a CREATE TABLE of ours names, one to a line, with their types.
+
+    >>> columns_of("CREATE TABLE t (\\n  a text,\\n  b int,\\n  PRIMARY KEY (a)\\n)")
+    {'a': 'text', 'b': 'int'}
+    """
+    return dict(_COLUMN.findall(creation[creation.index("(") + 1 : creation.index("PRIMARY KEY")]))
 
 
 @asynccontextmanager

@@ -132,10 +132,10 @@ class Session:
     async def _again(self, request: CassandraRequest, cql: str, error: Exception) -> Any:
         """What did not work the first time: once more, if that can help."""
         pause = Backoff(MIN_RETRY_S, MAX_RETRY_S)
-        for attempt in range(1, self.config.retries + 1):
+        for attempt in range(1, self.config.max_retries + 1):
             if not isinstance(error, TRANSIENT):
                 break
-            log.info("attempt %d of %d: %s", attempt, self.config.retries + 1, error)
+            log.info("attempt %d of %d: %s", attempt, self.config.max_retries + 1, error)
             await asyncio.sleep(pause.next())
             try:
                 return await self._once(request, cql)
@@ -204,7 +204,7 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Run nothing any more. The connections end with the last session of the pool, once its requests have."""
+        """Run nothing from now on. The connections end with the last session of the pool, once its requests have."""
         if self._raw is not _CLOSED:
             self._raw = _CLOSED
             await self._pool.release()

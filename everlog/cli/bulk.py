@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from everlog.cli.exit_codes import LineFailed
 from everlog.cli.payload import parse_expiry
 from everlog.core.events import Event, Json
-from everlog.core.values import check_id
+from everlog.core.values import Version, check_id
 from everlog.errors import EverlogError, InvalidInput
 from everlog.journal.journal import Journal, Token
 
@@ -42,7 +42,9 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     payload_type: Literal["text", "json", "binary"] | None = None
     tags: list[str] = []
     seq_nr: int | None = None
-    expected: int | None = None
+    type: str | None = None
+    type_version: int | None = None
+    expected: int | str | None = None
     expire_after: str | None = None
     metadata: Any = None
     header_metadata: Any = None
@@ -55,7 +57,8 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     append_id: Any = None
 
     def event(self) -> Event:
-        return Event(self._payload(), tags=self.tags, seq_nr=self.seq_nr)
+        kind = {"type": self.type, "type_version": self.type_version}
+        return Event(self._payload(), tags=self.tags, seq_nr=self.seq_nr, **kind)  # type: ignore[arg-type]
 
     def _payload(self) -> Any:
         kind, payload = self.payload_type, self.payload
@@ -111,7 +114,7 @@ def understand(number: int, text: bytes) -> BulkDraft:
         line = _decode(text)
         check_id(line.id)
         options = {
-            "expected": line.expected,
+            "expected": Version.parse(line.expected) if isinstance(line.expected, str) else line.expected,
             "expire_after": parse_expiry(line.expire_after),
             "metadata": line.metadata,
             "header_metadata": line.header_metadata,

@@ -14,14 +14,24 @@ from everlog.api import Everlog
 from everlog.cli.bulk import Summary, append_lines
 from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exit_codes import CONFLICT, FAILED, HALTED, RETRY, exit_code
-from everlog.cli.output import TableRows, encode, event_document, moment, payload_text, plain, progress_bar, show
+from everlog.cli.output import (
+    TableRows,
+    encode,
+    event_document,
+    moment,
+    payload_text,
+    plain,
+    progress_bar,
+    show,
+    type_text,
+)
 from everlog.cli.payload import PayloadOptions, parse_expiry, parse_headers, parse_json, payload_options
 from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.core.events import Event, EventRecord
 from everlog.core.head import exists
-from everlog.core.values import MAX_SEQ_NR
+from everlog.core.values import MAX_SEQ_NR, Version
 from everlog.errors import CopyRefused, JournalNotFound
-from everlog.journal.journal import Journal
+from everlog.journal.journal import Journal, JournalExpiry
 
 if TYPE_CHECKING:
     from everlog.journal.spark.copy_job import CopyReport
@@ -64,12 +74,15 @@ async def missing(log: Everlog, topic: str, journal_id: str) -> JournalNotFound:
 @click.argument("journal_id", metavar="[ID]", required=False)
 @payload_options
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the event; may be repeated.")
-@click.option("--expected", type=int, metavar="N", help="Append only if the journal is at seqNr N (0: absent).")
+@click.option("--expected", metavar="N", help="Append only if the journal is at seqNr N (0: absent), or at N@LIFE.")
 @click.option("--seq-nr", type=int, metavar="N", help="The event's own seqNr; gaps are allowed.")
+@click.option("--type", metavar="NAME", help="What kind of event it is: 'order-placed'.")
+@click.option("--type-version", type=int, metavar="N", help="The version of its type.  [1]")
 @click.option("--expire-after", metavar="DURATION", help="Purge the journal this long after the append: '1 day'.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
-@click.option("--metadata", metavar="JSON", help="Stored beside the event.")
+@click.option("--metadata", metavar="JSON", help="Stored with the event.")
 @click.option("--append-id", metavar="ID", help="Repeat an append whose outcome is unknown, without doubling it.")
+@click.option("--idempotency-key", metavar="KEY", help="With --expected: repeated with this key, it is stored once.")
 @click.option("--lines", metavar="FILE", help="Append many: JSON lines from a file, or '-' for standard input.")
 @click.option("--keep-going", is_flag=True, help="With --lines: go on after a bad line, report all at the end.")
 def append(
@@ -78,8 +91,8 @@ def append(
     """Append an event, or with --lines many.
 
     Prints the token of the append, for --after. A line of --lines is a JSON object: id, payload, payload_type (text,
-    json, or binary for base64), tags, seq_nr, expected, expire_after, headers, metadata; only the id is needed. The
-    order of lines with the same id is kept. 'everlog journal read --json' prints such lines.
+    json, or binary for base64), tags, type, type_version, seq_nr, expected, expire_after, headers, metadata; only the
+    id is needed. The order of lines with the same id is kept. 'everlog journal read --json' prints such lines.
     """
     if lines is not None:
         if journal_id is not None or payload.given or any(value not in (None, ()) for value in options.values()):
@@ -91,14 +104,17 @@ def append(
     if keep_going:
         raise click.UsageError("--keep-going goes with --lines")
     # All that can be wrong with the call is found before a folder is made for it.
-    event = Event(payload.value(), tags=options.pop("tags"), seq_nr=options.pop("seq_nr"))
+    own = {name: options.pop(name) for name in ("tags", "seq_nr", "type", "type_version")}
+    event = Event(payload.value(), **own)
+    options["expected"] = None if options["expected"] is None else Version.parse(options["expected"])
     options["expire_after"] = parse_expiry(options["expire_after"])
     options["metadata"] = parse_json("--metadata", options["metadata"])
     options["headers"] = parse_headers(options["headers"])
 
     async def work(log: Everlog, settings: CliSettings) -> None:
         token = await log.journal(topic).append(journal_id, event, **options)
-        document = {"topic": topic, "id": journal_id, "seq_nr": token.range.last, "token": str(token)}
+        place = {"seq_nr": token.range.last, "life": token.life}
+        document = {"topic": topic, "id": journal_id, **place, "token": str(token)}
         show(settings.as_json, document, f"{plain(journal_id)} is at seqNr {token.range.last}, token {token}")
 
     run_with_log(work, create=True)
@@ -159,7 +175,7 @@ async def read(log: Everlog, settings: CliSettings, /, topic: str, journal_id: s
 
     They are printed as they are read; binary payloads as base64.
     """
-    table, found = TableRows("seqNr", "time (UTC)", "tags", "payload"), False
+    table, found = TableRows("seqNr", "time (UTC)", "tags", "type", "payload"), False
     async for page in log.journal(topic).read_pages(journal_id, **options):
         found = True
         if settings.as_json:
@@ -184,6 +200,7 @@ def _row(event: EventRecord) -> list[str]:
         str(event.seq_nr),
         moment(event.timestamp),
         plain(",".join(sorted(event.tags))) or "-",
+        type_text(event),
         payload_text(event.payload_type, event.data),
     ]
 
@@ -194,11 +211,28 @@ def _row(event: EventRecord) -> list[str]:
 @after_option
 @with_log()
 async def pointer(log: Everlog, settings: CliSettings, /, topic: str, journal_id: str, after: str | None) -> None:
-    """Print a journal's highest seqNr."""
-    seq_nr = await log.journal(topic).pointer(journal_id, after=after)
-    if seq_nr is None:
+    """Print a journal's highest seqNr.
+
+    With --json, also when it expires, and the life that it is in: 'append --expected SEQ_NR@LIFE' then fails after a
+    purge, too.
+    """
+    found: Journal = log.journal(topic)
+    version = await found.pointer(journal_id, after=after)
+    if version is None:
         raise await missing(log, topic, journal_id)
-    show(settings.as_json, {"topic": topic, "id": journal_id, "seq_nr": seq_nr}, str(seq_nr))
+    document: dict[str, Any] = {"topic": topic, "id": journal_id, "seq_nr": int(version), "life": version.life}
+    if settings.as_json:
+        document |= _expiry(await found.expiry(journal_id, after=after))
+    show(settings.as_json, document, str(version))
+
+
+def _expiry(found: JournalExpiry | None) -> dict[str, str | None]:
+    """When a journal expires; one that was taken over may know the day only."""
+    day, time = found or JournalExpiry()
+    return {
+        "expire_on": None if day is None else day.isoformat(),
+        "expire_at": None if time is None else moment(time).replace(" ", "T") + "+00:00",
+    }
 
 
 @journal.command(cls=CliCommand, examples=["everlog journal delete orders order-1 --to 3"])
@@ -337,14 +371,15 @@ async def retire(log: Everlog, settings: CliSettings, /, topic: str, force: bool
 
 @click.command(cls=CliCommand, examples=["everlog expire", "everlog expire --day 2030-01-31 --topic carts"])
 @click.option(
-    "--day", type=click.DateTime(["%Y-%m-%d"]), metavar="YYYY-MM-DD", help="As if it were this day.  [today, UTC]"
+    "--day", type=click.DateTime(["%Y-%m-%d"]), metavar="YYYY-MM-DD", help="As if this day (UTC) were over.  [now]"
 )
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
 @with_log()
 async def expire(log: Everlog, settings: CliSettings, /, day: datetime | None, topics: tuple[str, ...]) -> None:
     """Purge the journals that have expired.
 
-    A journal expires when its last append said so (--expire-after). 'everlog up' does this by itself every hour.
+    A journal expires when its last append said so (--expire-after), and is never purged before that. 'everlog up' does
+    this by itself every hour.
     """
     wanted = None if day is None else day.replace(tzinfo=UTC).date()
     report = await log.expire(day=wanted, topics=list(topics) or None)

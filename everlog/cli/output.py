@@ -15,6 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from everlog.core.codec import split_metadata
 from everlog.core.events import EventRecord
 from everlog.core.values import Position
 from everlog.store.port import Snapshot
@@ -40,9 +41,17 @@ def plain(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def payload_document(kind: str | None, payload: Any) -> Any:
-    """A payload inside JSON: bytes as base64, all else as it is."""
-    return base64.b64encode(payload).decode() if kind == "binary" else payload
+def payload_document(kind: str | None, data: str | bytes | None) -> Any:
+    """A stored payload inside JSON: bytes as base64, JSON to the letter, however deep it is."""
+    if kind == "binary":
+        return base64.b64encode(data or b"").decode()  # type: ignore[arg-type]
+    return raw_json(data or "null") if kind == "json" else data
+
+
+def raw_json(text: str | bytes | None) -> msgspec.Raw | None:
+    """Stored JSON inside JSON, on one line: a line feed is only ever between its values."""
+    data = text.encode() if isinstance(text, str) else text
+    return None if data is None else msgspec.Raw(data.replace(b"\n", b" "))
 
 
 def payload_text(kind: str | None, data: str | bytes | None) -> str:
@@ -54,30 +63,35 @@ def payload_text(kind: str | None, data: str | bytes | None) -> str:
     return plain(data or "")
 
 
+def type_text(event: EventRecord) -> str:
+    """The type of an event as people read it: `order-placed`, or `order-placed/2` from its second version on."""
+    kind = event.event_type
+    if kind is None:
+        return "-"
+    return plain(kind.name if kind.version == 1 else f"{kind.name}/{kind.version}")
+
+
 def event_document(topic: str, journal_id: str, event: EventRecord) -> dict[str, Any]:
     """An event as a JSON line; `journal append --lines` takes it back."""
-    metadata = event.metadata
+    header, metadata = split_metadata(event.metadata_json)
     return {
         "topic": topic,
         "id": journal_id,
         "seq_nr": event.seq_nr,
+        "type": event.type,
+        "type_version": event.type_version,
         "payload_type": event.payload_type,
-        "payload": payload_document(event.payload_type, event.payload),
+        "payload": payload_document(event.payload_type, event.data),
         "tags": sorted(event.tags),
         "time": event.time.isoformat(timespec="milliseconds"),
         "position": str(Position(topic, event.partition, event.offset)),
-        "metadata": _data(metadata["payload"]),
-        "header_metadata": _data(metadata["header"]),
+        "metadata": raw_json(metadata.data),
+        "header_metadata": raw_json(header),
         "headers": dict(event.headers),
         "origin": event.origin,
         "version": event.version,
         "append_id": event.append_id,
     }
-
-
-def _data(metadata: Any) -> Any:
-    """What the user gave; what stands beside it, such as the expiry, is ours."""
-    return metadata.get("data") if isinstance(metadata, dict) else metadata
 
 
 def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
@@ -86,8 +100,8 @@ def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
         "seq_nr": snapshot.seq_nr,
         "time": datetime.fromtimestamp(snapshot.timestamp / 1000, UTC).isoformat(timespec="milliseconds"),
         "payload_type": snapshot.payload_type,
-        "payload": payload_document(snapshot.payload_type, snapshot.payload),
-        "metadata": snapshot.metadata,
+        "payload": payload_document(snapshot.payload_type, snapshot.data),
+        "metadata": raw_json(snapshot.metadata_json or None),
     }
 
 

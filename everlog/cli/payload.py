@@ -15,6 +15,7 @@ import msgspec
 
 from everlog.core.duration import ExpireAfter
 from everlog.core.events import Json
+from everlog.core.json_text import MAX_DEPTH
 from everlog.errors import MalformedRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -110,7 +111,9 @@ def parse_json(what: str, text: str | None) -> Any:
         return None
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except RecursionError as error:
+        raise click.UsageError(f"{what} has more than {MAX_DEPTH} levels") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise click.UsageError(f"{what} is not valid JSON: {error}") from error
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,13 +18,18 @@ from everlog.cli.exit_codes import FAILED
 from everlog.cli.output import TableRows, encode, moment, plain, progress_bar, show
 from everlog.cli.settings import CliSettings, with_log
 from everlog.cli.status import stop_signals
+from everlog.cli.tags import warnings_behind
 from everlog.errors import InvalidOffset, InvalidProjection
 from everlog.projections.api import ProjectionStatus
 from everlog.projections.copies import Copies, CopyRequest, Difference
-from everlog.projections.offsets import Offset, parse
+from everlog.projections.dead_letters import ShownDeadLetter
+from everlog.projections.offsets import Offset, Single, parse, parse_place
 from everlog.projections.offsets import show as show_offset
-from everlog.projections.port import ANYTHING, Anything, ProjectionDeadLetter
+from everlog.projections.port import ANY_OFFSET, AnyOffset
 from everlog.projections.projection import Projection
+from everlog.projections.source import EnvelopeFacts
+from everlog.projections.tag_source import TagSource
+from everlog.wire.projections import letter_body
 
 TYPES = {"text": "STR", "int": "INT", "long": "LNG", "sequence": "SEQ", "uuid": "TBU"}
 
@@ -94,13 +101,15 @@ async def run(log: Everlog, settings: CliSettings, /, app: str | None) -> None:
         async with log.projections.run(*found):
             names = ", ".join(one.name for one in found)
             show(settings.as_json, {"running": [one.name for one in found]}, f"running {names}; Ctrl-C ends it")
-            await stop.wait()
+            tagged = any(isinstance(one.source, TagSource) for one in found)
+            async with warnings_behind(log.slices()) if tagged else nullcontext():
+                await stop.wait()
 
 
 def _document(status: ProjectionStatus) -> dict[str, Any]:
     fields = {name: getattr(status, name) for name in ProjectionStatus.__struct_fields__}
-    lag = None if status.lag is None else {"events": status.lag.events, "seconds": status.lag.seconds}
-    return {**fields, "offset": show_offset(status.offset), "lag": lag}
+    lags = {name: None if fields[name] is None else fields[name]._asdict() for name in ("lag", "pipeline_lag")}
+    return {**fields, "offset": show_offset(status.offset), **lags}
 
 
 def _offset_text(offset: Offset | None) -> str:
@@ -124,11 +133,13 @@ async def list_(log: Everlog, settings: CliSettings, /, name: str | None) -> Non
     rows = []
     for status in found:
         lag = ("?", "?") if status.lag is None else (str(status.lag.events), f"{status.lag.seconds:.1f}")
-        state = "paused" if status.paused else status.state
+        state = "paused" if status.paused and status.state != "silent" else status.state
         rows.append([status.name, status.key, state, *lag, str(status.dead_letters), _offset_text(status.offset)])
     table.add(rows)
     if not found:
         click.echo("no projection ever ran here")
+    for text in dict.fromkeys(f"{status.name}: {status.remedy}" for status in found if status.remedy):
+        click.echo(plain(text), err=True)
 
 
 @projections.command("show", cls=CliCommand)
@@ -147,17 +158,15 @@ def _plain(value: Any) -> str:
 
 
 def read_offset(text: str, kind: str) -> Offset:
-    """An offset from the command line; a map as part=number, with commas between."""
+    """An offset from the command line; a map as part=number or part=UUID, with commas between."""
     if kind != "map":
         return parse(text, TYPES[kind])
-    found: dict[str, int] = {}
+    found: dict[str, Single] = {}
     for item in text.split(","):
-        entry, equals, number = item.rpartition("=")
+        entry, equals, place = item.rpartition("=")
         if not equals or not entry:
             raise InvalidOffset(f"a map of offsets looks like journal-orders-0=17,journal-orders-1=4, not {text!r}")
-        place = parse(number, "LNG")
-        assert isinstance(place, int)
-        found[entry] = place
+        found[entry] = parse_place(place)
     return found
 
 
@@ -172,7 +181,7 @@ async def set(  # noqa: A001
     log: Everlog, settings: CliSettings, /, name: str, offset: str, key: str | None, kind: str, expected: str | None
 ) -> None:
     """Go on after an offset."""
-    before: Offset | Anything | None = ANYTHING
+    before: Offset | AnyOffset | None = ANY_OFFSET
     if expected is not None:
         before = None if expected == "none" else read_offset(expected, kind)
     await log.projections.set(name, key, read_offset(offset, kind), expected=before)
@@ -227,16 +236,30 @@ async def skip(log: Everlog, settings: CliSettings, /, name: str, key: str | Non
 @key_option
 @with_log()
 async def dead_letters(log: Everlog, settings: CliSettings, /, name: str, key: str | None) -> None:
-    """List the envelopes that were given up, with the cause."""
+    """List the envelopes that were given up, with the event and the cause."""
     found = await log.projections.dead_letters(name, key)
     if settings.as_json:
         for letter in found:
-            click.echo(encode({field: getattr(letter, field) for field in ProjectionDeadLetter.__struct_fields__}))
+            click.echo(encode(letter_body(letter)))
         return
-    table = TableRows("key", "offset", "time (UTC)", "attempts", "cause")
-    table.add([[one.key, one.offset, moment(one.created_ms), str(one.attempts), plain(one.cause)] for one in found])
+    table = TableRows("key", "offset", "time (UTC)", "attempts", "topic", "id", "seqNr", "payload", "cause")
+    table.add([_letter_row(one) for one in found])
     if not found:
         click.echo("no dead letters")
+
+
+def _letter_row(letter: ShownDeadLetter) -> list[str]:
+    event = letter.event or EnvelopeFacts()
+    payload = event.payload if isinstance(event.payload, str) else encode(event.payload)
+    return [
+        letter.key,
+        letter.offset,
+        moment(letter.created_ms),
+        str(letter.attempts),
+        *(_plain(fact) for fact in (event.topic, event.id, event.seq_nr)),
+        "-" if event.payload is None else plain(payload),
+        plain(letter.cause),
+    ]
 
 
 @projections.command(cls=CliCommand)
@@ -301,7 +324,7 @@ async def rebuild(
     follow: bool,
     request: bool,
 ) -> None:
-    """Fill a second copy of a view from the beginning, beside the running one.
+    """Fill a second copy of a view from the beginning, next to the running one.
 
     Readers see the old copy until 'switch'. A rebuild that was cut off goes on where it was.
     """
@@ -355,12 +378,15 @@ def difference_line(one: Difference) -> str:
 
 
 def _copies_lines(name: str, found: Copies) -> Iterator[str]:
-    parts = [f"copy {found.current} is read"]
+    version = found.versions.get(found.current)
+    parts = [f"copy {found.current}{f' (version {plain(version)})' if version else ''} is read"]
     if found.building is not None:
         parts.append(f"copy {found.building} is {'filled' if found.filled else 'being filled'}")
     if found.previous is not None:
         parts.append(f"copy {found.previous} is kept to go back to")
     yield f"{plain(name)}: {', '.join(parts)}"
+    if (remedy := found.remedy(name, round(time.time() * 1000))) is not None:
+        yield plain(remedy)
     for kind, request in (("rebuild", found.rebuild), ("verification", found.verify)):
         if request is not None:
             yield f"{kind}: {_request_line(request)}"
@@ -370,6 +396,11 @@ def _copies_lines(name: str, found: Copies) -> Iterator[str]:
 def _request_line(request: CopyRequest) -> str:
     if request.state == "waiting":
         return f"asked for at {moment(request.asked_ms)}; it begins when a process with the projection runs"
+    if request.silent_s is not None:
+        return (
+            f"its process stopped reporting {request.silent_s:,.0f} s ago without shutting down: start it again with "
+            "'everlog projections run', it goes on where it was"
+        )
     if request.state == "running":
         return f"running, {request.handled:,} of {'?' if request.total is None else f'{request.total:,}'} events"
     ended = moment(request.ended_ms or 0)

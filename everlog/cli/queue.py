@@ -173,7 +173,7 @@ async def stats(log: Everlog, settings: CliSettings, /, name: str | None) -> Non
 @limit_option
 @with_log()
 async def dead(log: Everlog, settings: CliSettings, /, name: str, limit: int) -> None:
-    """List dead letters, the newest first: jobs that will not run again by themselves."""
+    """List dead letters, those that died last first: jobs that will not run again by themselves."""
     letters = await log.queue(name).dead(limit)
     if settings.as_json:
         for letter in letters:
@@ -200,11 +200,11 @@ async def revive(log: Everlog, settings: CliSettings, /, name: str, entry: int |
         if await target.revive(entry) is None:
             raise NotFound(f"{name} has no dead letter {entry}: see 'everlog queue dead {name}'")
         count = 1
-    before: int | None = None
+    before: DeadJob | None = None
     while everything and (letters := await target.dead(1000, before=before)):
         for letter in letters:
             count += await target.revive(letter.entry) is not None
-        before = letters[-1].entry
+        before = letters[-1]
     show(settings.as_json, {"queue": name, "revived": count}, f"revived {count} job{'' if count == 1 else 's'}")
 
 
@@ -213,7 +213,7 @@ async def revive(log: Everlog, settings: CliSettings, /, name: str, entry: int |
 @click.option("--ack", metavar="REASON", help="Close the flag with this reason.")
 @with_log()
 async def flags(log: Everlog, settings: CliSettings, /, name: str, ack: str | None) -> None:
-    """Show what needs attention: dead letters, jobs that fail for ever, clocks that are wrong.
+    """Show what needs attention: dead letters, jobs that fail forever, clocks that are wrong.
 
     Ends with exit code 1 if a flag is open, for scripts that watch.
     """

@@ -1,4 +1,4 @@
-"""`everlog up`, `everlog serve` and `everlog replicate`: the pipeline, the server, and what runs beside them."""
+"""`everlog up`, `everlog serve` and `everlog replicate`: the pipeline, the server, and what runs with them."""
 
 from __future__ import annotations
 

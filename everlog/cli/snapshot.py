@@ -31,7 +31,7 @@ def snapshot() -> None:
 @id_argument
 @payload_options
 @click.option("--seq-nr", type=int, required=True, metavar="N", help="The last seqNr that the state includes.")
-@click.option("--metadata", metavar="JSON", help="Stored beside the state.")
+@click.option("--metadata", metavar="JSON", help="Stored with the state.")
 @with_log()
 async def save(
     log: Everlog,

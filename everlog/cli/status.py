@@ -58,7 +58,7 @@ def show_once(found: Status, settings: CliSettings, *, verbose: bool = False) ->
 
 
 def document(found: Status) -> dict[str, Any]:
-    """The status as JSON, with the lag of each topic beside that of each partition."""
+    """The status as JSON, with the lag of each topic and of each partition."""
     known: dict[str, Any] = msgspec.to_builtins(found)
     known["topics"] = [
         dict(zip(("topic", "records", "replicated", "lag", "lag_seconds"), row, strict=True))
@@ -191,7 +191,8 @@ def _pipeline(pipeline: PipelineStatus, *, verbose: bool) -> list[Text]:
             Text(
                 f"          {_count(pipeline.records, 'record')} in {_count(pipeline.batches, 'batch', 'batches')}"
                 f" ({pipeline.records_per_second:,.0f}/s): {_count(pipeline.events, 'event')},"
-                f" {pipeline.rejected:,} rejected, {pipeline.quarantined:,} quarantined"
+                f" {pipeline.rejected:,} rejected ({pipeline.rejected_by_life:,} by life),"
+                f" {pipeline.quarantined:,} quarantined"
             ),
             Text(
                 f"          last batch {_count(pipeline.last_batch_records, 'record')}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,9 +16,23 @@ import msgspec
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exit_codes import FAILED
-from everlog.cli.output import TableRows, encode, event_document, moment, payload_text, plain, progress_bar, show
+from everlog.cli.output import (
+    TableRows,
+    encode,
+    event_document,
+    moment,
+    payload_text,
+    plain,
+    progress_bar,
+    show,
+    type_text,
+)
 from everlog.cli.settings import CliSettings, run_with_log, with_log
-from everlog.tags.tag import TaggedEvent
+from everlog.errors import EverlogError
+from everlog.tags.tag import Tag, TaggedEvent
+
+# How often what goes on for long looks whether the pipeline still runs.
+LOOK_BEHIND_S = 10.0
 
 tag_argument = click.argument("tag")
 after_option = click.option(
@@ -43,6 +59,7 @@ def tags() -> None:
 async def list_tags(log: Everlog, settings: CliSettings, /) -> None:
     """Print all tags, with the number of their events and journals and the last one's time."""
     found = await log.tags()
+    await warn_behind(log.slices())
     if settings.as_json:
         for info in found:
             click.echo(encode(info))
@@ -56,12 +73,54 @@ async def list_tags(log: Everlog, settings: CliSettings, /) -> None:
     TableRows("events", "journals", "last event (UTC)", "tag").add(rows)
 
 
+async def warn_behind(tag: Tag) -> None:
+    """Say on stderr that the views lack records of the log, by how much, and what to do."""
+    warning = (await tag.status()).warning
+    if warning is not None:
+        click.echo(f"warning: {warning}", err=True)
+
+
+@asynccontextmanager
+async def warnings_behind(tag: Tag) -> AsyncIterator[None]:
+    """Look now and then whether the pipeline fills the views, and say on stderr each time that this changes."""
+    logger = logging.getLogger("everlog.tags.behind")
+    before = logger.level
+    said: str | None = None
+
+    async def watch() -> None:
+        nonlocal said
+        while True:
+            await asyncio.sleep(LOOK_BEHIND_S)
+            with suppress(EverlogError):  # the log does not answer now; the view may all the same
+                said = await _say_behind(tag, said)
+
+    watching = asyncio.create_task(watch())
+    try:
+        logger.setLevel(logging.ERROR)  # live readers log the same as a warning, once
+        said = await _say_behind(tag, None)
+        yield
+    finally:
+        logger.setLevel(before)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _say_behind(tag: Tag, said: str | None) -> str | None:
+    """Say it if the reason is another one than was said before; the numbers change all the time."""
+    status = await tag.status()
+    found = None if status.warning is None else status.remedy or "late"
+    if found != said:
+        text = "the views by tag are up to date again" if found is None else f"warning: {status.warning}"
+        click.echo(text, err=True)
+    return found
+
+
 class Printer:
     """Prints pages of events as they come."""
 
     def __init__(self, settings: CliSettings) -> None:
         self._as_json = settings.as_json
-        self._table = TableRows("offset", "time (UTC)", "topic", "id", "seqNr", "payload")
+        self._table = TableRows("offset", "time (UTC)", "topic", "id", "seqNr", "type", "payload")
 
     def add(self, page: list[TaggedEvent]) -> None:
         if self._as_json:
@@ -88,6 +147,7 @@ def _row(event: TaggedEvent) -> list[str]:
         event.topic,
         plain(event.id),
         str(found.seq_nr),
+        type_text(found),
         payload_text(found.payload_type, found.data),
     ]
 
@@ -105,6 +165,7 @@ async def read(
     log: Everlog, settings: CliSettings, /, tag: str, after: str | None, since: datetime | None, limit: int | None
 ) -> None:
     """Print the events of a tag that the view holds now."""
+    await warn_behind(log.tag(tag))
     printer, left = Printer(settings), limit
     async for page in log.tag(tag).current_pages(after=after, since=_utc(since)):
         printer.add(page if left is None else page[:left])
@@ -123,8 +184,9 @@ def follow(tag: str, after: str | None, since: datetime | None) -> None:
 
     async def run(log: Everlog, settings: CliSettings) -> None:
         printer = Printer(settings)
-        async for page in log.tag(tag).live_pages(after=after, since=_utc(since)):
-            printer.add(page)
+        async with warnings_behind(log.tag(tag)):
+            async for page in log.tag(tag).live_pages(after=after, since=_utc(since)):
+                printer.add(page)
 
     with suppress(KeyboardInterrupt, asyncio.CancelledError):
         run_with_log(run)
@@ -154,6 +216,7 @@ def rebuild(context: click.Context, names: tuple[str, ...], topics: tuple[str, .
 @with_log()
 async def verify(log: Everlog, settings: CliSettings, /, tag: str) -> None:
     """Count a tag's events again in the journals, and print the first difference."""
+    await warn_behind(log.tag(tag))
     report = await log.tag(tag).verify()
     text = f"{report.events:,} events of {report.journals:,} journals are in the view as they should be"
     show(settings.as_json, msgspec.to_builtins(report), text if report.right else f"difference: {report.difference}")

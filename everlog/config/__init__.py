@@ -23,7 +23,7 @@ CONFIG_FILE = "everlog.toml"
 KAFKA_PASSWORD_VARIABLE = "EVERLOG_KAFKA_PASSWORD"  # noqa: S105
 CASSANDRA_PASSWORD_VARIABLE = "EVERLOG_CASSANDRA_PASSWORD"  # noqa: S105
 
-# What an event of a document may have beside the body: paths, ids, and the form of the record.
+# What an event of a document may have besides the body: paths, ids, and the form of the record.
 ENVELOPE_BYTES = 64 * 1024
 
 
@@ -52,6 +52,7 @@ class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     append_timeout_s: Seconds = 30.0
     page_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1000
     max_snapshots: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    max_snapshot_bytes: Annotated[int, msgspec.Meta(ge=1, le=MAX_VALUE_BYTES)] = 1024 * 1024
     max_known_journals: Positive = 10_000
     unique_seq_nrs: bool = True
     correlate_events: bool = True
@@ -83,7 +84,7 @@ class TagsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     page_size: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 500
     poll_interval_s: Seconds = 0.02
     token_timeout_s: Seconds = 30.0
-    retries: Annotated[int, msgspec.Meta(ge=0)] = 100
+    max_retries: Annotated[int, msgspec.Meta(ge=0)] = 100
     min_retry_s: Seconds = 0.1
     max_retry_s: Seconds = 5.0
 
@@ -169,7 +170,7 @@ class CassandraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reconnect_on_init: bool = False
     connect_timeout_s: Seconds = 5.0
     request_timeout_s: Seconds = 10.0
-    retries: Positive = 5
+    max_retries: Positive = 5
     max_requests: Annotated[int, msgspec.Meta(ge=1, le=2048)] = 256
     tls: bool = False
     ca_file: str | None = None
@@ -202,24 +203,24 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_query_bytes: Positive = 64 * 1024 * 1024
     request_timeout_s: Seconds = 15.0
     max_pending: Positive = 500
-    workers: Positive = 16
+    max_completers: Positive = 16
     max_workers: Positive = 1024
-    stash: Positive = 4096
+    max_waiting: Positive = 4096
     index_step: Positive = 256
     index_spark_above: Annotated[int, msgspec.Meta(ge=0)] = 0
     fail_timeout_s: Seconds = 180.0
     hot_recovery_s: Seconds = 1800.0
-    hot_recovery_retry_s: Seconds = 15.0
+    hot_recovery_interval_s: Seconds = 15.0
     stale_recovery_s: Seconds = 86_400.0
-    stale_recovery_retry_s: Seconds = 180.0
+    stale_recovery_interval_s: Seconds = 180.0
     transaction_days: Annotated[float, msgspec.Meta(gt=1)] = 7.0
     feed_poll_interval_s: Seconds = 0.5
-    feed_checkpoint_s: Seconds = 10.0
+    feed_checkpoint_interval_s: Seconds = 10.0
     max_history: Positive = 10_000
     routing: bool = True
     node_address: str | None = None
     node_lease_s: Seconds = 10.0
-    node_sync_s: Seconds = 1.0
+    node_sync_interval_s: Seconds = 1.0
     shutdown_timeout_s: Seconds = 30.0
 
     @property
@@ -232,8 +233,8 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("[documents] needs fail_timeout_s < hot_recovery_s < stale_recovery_s")
         if self.transaction_days * 86_400 <= self.stale_recovery_s:
             raise ValueError("[documents] transaction_days must be longer than stale_recovery_s")
-        if self.node_lease_s < 3 * self.node_sync_s:
-            raise ValueError("[documents] node_lease_s must be at least three times node_sync_s")
+        if self.node_lease_s < 3 * self.node_sync_interval_s:
+            raise ValueError("[documents] node_lease_s must be at least three times node_sync_interval_s")
 
 
 Scope = Literal["read", "write", "admin"]
@@ -368,11 +369,11 @@ def _read(path: Path, base: Path) -> Config:
     return msgspec.structs.replace(config, data=str(base / config.data))
 
 
-def prepare_folder(folder: Path) -> None:
-    """Make the data folder, or say why that is not possible."""
+def prepare_folder(folder: Path, *, read: bool = False) -> None:
+    """Make the data folder, or say why that is not possible; to `read` the files in it, it need not be writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (PermissionError, FileExistsError, NotADirectoryError, OSError) as error:
         raise NotWritable(f"the folder {folder} cannot be made: {error.strerror}: choose another one") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK) and not (read and any(folder.glob("*.db"))):
         raise NotWritable(f"the folder {folder} is not writable for this user: change its owner or choose another one")

@@ -139,10 +139,10 @@ async def _cancel_matching(log: Everlog, given: Fields) -> str:
 
 
 async def _dead_pages(queue: Queue) -> AsyncIterator[list[DeadJob]]:
-    before: int | None = None
+    before: DeadJob | None = None
     while letters := await queue.dead(PAGE, before=before):
         yield letters
-        before = letters[-1].entry
+        before = letters[-1]
 
 
 async def _waiting_pages(queue: Queue) -> AsyncIterator[list[JobInfo]]:
@@ -155,7 +155,7 @@ async def _waiting_pages(queue: Queue) -> AsyncIterator[list[JobInfo]]:
 async def _each(
     pages: AsyncIterator[list[T]], wanted: Callable[[T], bool], do: Callable[[T], Awaitable[int]], what: str
 ) -> str:
-    """Do it to all that match, page by page; how many that were, and whether the time was over before the last.
+    """Do it to all that match, page by page; says their number, and whether the time was over before the last.
 
     Every call makes progress: the time counts only once something was done.
     """

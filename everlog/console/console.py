@@ -15,7 +15,7 @@ from everlog.errors import InvalidInput
 from everlog.server.audit import Audit
 
 MAX_STREAMS = 100
-MAX_STATE = 8192
+MAX_STATE_CHARS = 8192
 
 
 class Console:
@@ -40,7 +40,7 @@ class Context(NamedTuple):
     def text(self, name: str) -> str:
         """A parameter, "" if it is absent."""
         found = self.given.get(name, "")
-        if len(found) > MAX_STATE:
+        if len(found) > MAX_STATE_CHARS:
             raise InvalidInput(f"{name} is too long")
         return found
 

@@ -57,10 +57,7 @@ class ViewSummary(msgspec.Struct, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything at one moment. Of a part that did not answer, `errors` has the reason under its name.
-
-    `lease`: how many seconds a projection's owner may be silent before another one takes its place.
-    """
+    """Everything at one moment. Of a part that did not answer, `errors` has the reason under its name."""
 
     time_ms: int
     status: Status | None
@@ -71,7 +68,6 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     document_events: int = 0
     views: Sequence[ViewSummary] = ()
     errors: dict[str, str] = {}
-    lease: float = 5.0
 
     def knows(self, part: str) -> bool:
         """Whether a part was asked, and answered."""
@@ -92,7 +88,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.status is None else self.records - self.status.lag
 
 
-async def observe(log: Everlog, *, patience: float = PATIENCE_S) -> Observation:
+async def observe(log: Everlog, *, patience_s: float = PATIENCE_S) -> Observation:
     """Look at all parts, at those that do not need each other at the same time.
 
     Log and store are asked alone first. Nearly all else needs both: while one is away, only what can do without it is
@@ -102,7 +98,7 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_S) -> Observation:
     none: tuple[list[QueueSummary], int] = ([], 0)
     parts = log.parts
 
-    async def ask(part: str, question: Callable[[], Awaitable[T]], otherwise: U, seconds: float = patience) -> T | U:
+    async def ask(part: str, question: Callable[[], Awaitable[T]], otherwise: U, seconds: float = patience_s) -> T | U:
         try:
             async with asyncio.timeout(seconds):
                 return await question()
@@ -117,7 +113,7 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_S) -> Observation:
     projections: list[ProjectionStatus] = []
     views: list[ViewSummary] = []
     queues, more = none
-    probe = min(PROBE_TIMEOUT_S, patience)
+    probe = min(PROBE_TIMEOUT_S, patience_s)
     await asyncio.gather(
         ask("log", parts.log.topics, None, probe),
         ask("store", parts.store.statuses, None, probe),
@@ -145,7 +141,6 @@ async def observe(log: Everlog, *, patience: float = PATIENCE_S) -> Observation:
         document_events=0 if status is None else sum(p.end for p in status.partitions if p.topic == documents),
         views=views,
         errors=errors,
-        lease=log.config.projections.lease_s,
     )
 
 
@@ -179,7 +174,7 @@ async def _queues(log: Everlog) -> tuple[list[QueueSummary], int]:
 
 async def _summary(log: Everlog, name: str) -> QueueSummary:
     """On a cluster a queue belongs to the process that uses it: a mere look must not make this process its owner."""
-    if not log.config.embedded and not log.queues.counted(name):
+    if not log.queues.counts_anywhere and not log.queues.counted(name):
         return QueueSummary(name, 0, 0, 0, 0, False, None, "only the process that has it can count it")
     try:
         found = await log.queue(name).stats()

@@ -16,12 +16,9 @@ from everlog.projections.api import ProjectionStatus
 
 BEHIND_S = 30.0
 IDLE_S = 60.0
-# An owner reports three times per lease: this is far beyond, even for clocks that differ a little.
-SILENT_S = 60.0
-SILENT_LEASES = 3
 # A pipeline that works reports every few seconds, whatever its batches do.
 QUIET_S = 12.0
-FULL = 10_000
+MIN_FULL_JOBS = 10_000
 # How the log's concern about a trial cluster begins: there it is no fault, else such a cluster would never be well.
 ONE_BROKER = "there is one broker only"
 
@@ -129,7 +126,7 @@ def _pipeline_state(pipeline: PipelineStatus, status: Status, waiting: str) -> I
         where = f"Look whether process {pipeline.pid} on {pipeline.host} still runs and reaches the store. "
         yield Problem("pipeline", "warn", what, where + again, "pipeline")
     elif (status.lag_seconds or 0) > BEHIND_S:
-        remedy = "If this grows, it needs more cores or fewer others beside it: see batch times and partitions."
+        remedy = "If this grows, it needs more cores or less other load: see batch times and partitions."
         yield Problem("pipeline", "warn", f"The pipeline is behind: {waiting}", remedy, "pipeline")
 
 
@@ -164,13 +161,6 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-def is_silent(one: ProjectionStatus, now_ms: int, lease: float) -> bool:
-    """Whether its owner has not reported for long: its process was killed, or cannot reach the store."""
-    if one.owner is None or one.reported_ms is None:
-        return False
-    return now_ms - one.reported_ms > 1000 * max(SILENT_S, SILENT_LEASES * lease)
-
-
 def _projection(one: ProjectionStatus, found: Observation) -> Iterator[Problem]:
     name = f"The projection {one.name}" + (f" ({one.key})" if one.key != one.name else "")
     target = {"name": one.name, "key": one.key}
@@ -190,12 +180,15 @@ def _projection(one: ProjectionStatus, found: Observation) -> Iterator[Problem]:
             f"is stuck at {one.failing} after {count(one.attempts, 'attempt')}{reason}",
             "Repair its handler, or skip this event with a reason; it is then kept as a dead letter.",
         )
-    elif is_silent(one, found.time_ms, found.lease) and one.reported_ms is not None:
+    elif one.state == "silent":
+        since = "" if one.reported_ms is None else f" {duration((found.time_ms - one.reported_ms) / 1000)} ago"
         yield problem(
             "bad",
-            f"was last heard of {duration((found.time_ms - one.reported_ms) / 1000)} ago: its process is gone",
+            f"stopped reporting{since} without shutting down: its process is gone, or cannot reach the store",
             "Start it again: `everlog projections run module:app`. It goes on where it was, and nothing is lost.",
         )
+    elif one.state == "waiting" and one.remedy is not None:
+        yield problem("bad", "is not run by the version that fills its view", one.remedy)
     elif one.paused and behind and one.lag is not None:
         yield problem("warn", f"is paused; {count(one.lag.events, 'event')} wait", "Resume it when you are ready.")
     elif one.owner is None and behind and one.lag is not None and one.lag.seconds > IDLE_S:
@@ -239,7 +232,7 @@ def _queue(one: QueueSummary, now_ms: int) -> Iterator[Problem]:
     elif one.ready and not one.running and age > IDLE_S:
         remedy = "Start a worker: `everlog work module:app`."
         yield problem(f"has {count(one.ready, 'job')} ready that no worker takes{_oldest(age)}", remedy)
-    elif one.ready >= FULL and age > IDLE_S:
+    elif one.ready >= MIN_FULL_JOBS and age > IDLE_S:
         remedy = "Start more workers or raise their concurrency; look whether a limit of the queue holds them back."
         yield problem(f"is full: {count(one.ready, 'job')} ready{_oldest(age)}", remedy)
     if one.dead:

@@ -108,12 +108,12 @@ def series(samples: Sequence[MetricSample], name: str, points: int = POINTS) -> 
 class Sampler:
     """Looks at everything now and then; the same look serves all callers of about the same time."""
 
-    def __init__(self, log: Everlog, *, every: float = SAMPLE_INTERVAL_S, kept: float = KEPT_S) -> None:
+    def __init__(self, log: Everlog, *, interval_s: float = SAMPLE_INTERVAL_S, kept_s: float = KEPT_S) -> None:
         self._log = log
-        self._every = every
-        self._samples: deque[MetricSample] = deque(maxlen=max(2, round(kept / every)))
+        self._interval_s = interval_s
+        self._samples: deque[MetricSample] = deque(maxlen=max(2, round(kept_s / interval_s)))
         self._handled: deque[tuple[int, dict[tuple[str, str], int]]] = deque(
-            maxlen=max(2, round(RATE_WINDOW_S / every))
+            maxlen=max(2, round(RATE_WINDOW_S / interval_s))
         )
         self._looking = asyncio.Lock()
         self._last: Observation | None = None
@@ -137,11 +137,11 @@ class Sampler:
             self._stopping.set()
             await task
 
-    async def latest(self, max_age: float = 1.0) -> Observation:
-        """A look that is not older than `seconds`."""
+    async def latest(self, max_age_s: float = 1.0) -> Observation:
+        """A look that is not older than `max_age_s`."""
         async with self._looking:
             now = self._log.parts.clock.now_ms()
-            if self._last is None or not 0 <= now - self._last.time_ms <= max_age * 1000:
+            if self._last is None or not 0 <= now - self._last.time_ms <= max_age_s * 1000:
                 self._last = await observe(self._log)
             return self._last
 
@@ -178,9 +178,9 @@ class Sampler:
             try:
                 await self.take()
             except Exception:
-                logger.exception("a look at everything failed; the next one is due in %g s", self._every)
+                logger.exception("a look at everything failed; the next one is due in %g s", self._interval_s)
             try:
-                async with asyncio.timeout(self._every):
+                async with asyncio.timeout(self._interval_s):
                     await self._stopping.wait()
             except TimeoutError:
                 continue

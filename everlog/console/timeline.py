@@ -13,7 +13,7 @@ from typing import Any
 from everlog.core.actions import Append, Delete, Mark, Purge, Resume
 from everlog.core.change import Change
 from everlog.core.entry import Entry, decode
-from everlog.core.events import EventRecord
+from everlog.core.events import EventRecord, shown_payload
 from everlog.core.fold import fold
 from everlog.core.head import Head, exists, seq_nr_of
 from everlog.core.values import MAX_SEQ_NR
@@ -22,6 +22,7 @@ from everlog.journal.journal import Journal
 from everlog.journal.reader import JournalView, Ref
 from everlog.log.port import Trimmed
 from everlog.store.port import Snapshot
+from everlog.wire.events import moment
 
 PAGE = 50
 MAX_RECORDS = 1000
@@ -56,14 +57,20 @@ async def read_timeline(journal: Journal, ref: Ref, *, before: int | None, upto:
     """A page of events before a seqNr, with all other records of the journal between and around them."""
     view = await journal.parts.reader.view(ref)
     page = await _events(journal, ref, view, before, upto)
-    log = journal.parts.log
-    start = max((await log.bounds(ref.log_topic, ref.partition)).start, log.floor(ref.log_topic, ref.partition))
+    start = await _first_offset(journal, ref, view)
     records = await _records(journal, ref, max(page.low, start), page.high)
     whole = await _whole(journal, ref, view) if start == 0 else None
     lost = await _lost(journal, ref, whole)
     timeline = Timeline(view, page, whole=whole)
     timeline.items = _items(page, records, whole, lost, view, await journal.snapshots.list(ref.id))
     return timeline
+
+
+async def _first_offset(journal: Journal, ref: Ref, view: JournalView) -> int:
+    """The offset from which the log is asked: where that costs little, and all that the tables lack."""
+    log = journal.parts.log
+    floor = min(log.floor(ref.log_topic, ref.partition), view.pointer + 1)
+    return max((await log.bounds(ref.log_topic, ref.partition)).start, floor)
 
 
 async def _events(journal: Journal, ref: Ref, view: JournalView, before: int | None, upto: int | None) -> TimelinePage:
@@ -149,6 +156,7 @@ def _place(item: Item) -> tuple[int, int, bool]:
 
 def _item(kind: str, title: str, offset: int, time_ms: int, source: str, **more: Any) -> Item:
     known: Item = {"seq_nr": None, "payload": None, "payload_type": None, "tags": [], "detail": None, "origin": None}
+    known |= {"type": None, "type_version": None}
     return {"kind": kind, "title": title, "offset": offset, "time_ms": time_ms, "source": source, **known, **more}
 
 
@@ -160,10 +168,12 @@ def _event_item(event: EventRecord, view: JournalView) -> Item:
         event.timestamp,
         _source(event.offset, view),
         seq_nr=event.seq_nr,
-        payload=event.payload,
+        payload=shown_payload(event.payload_type, event.data),
         payload_type=event.payload_type,
         tags=sorted(event.tags),
         origin=event.origin,
+        type=event.type,
+        type_version=event.type_version,
     )
 
 
@@ -175,7 +185,7 @@ def _snapshot_item(one: Snapshot, offset: int) -> Item:
         one.timestamp,
         "store",
         seq_nr=one.seq_nr,
-        payload=one.payload,
+        payload=shown_payload(one.payload_type, one.data),
         payload_type=one.payload_type,
         origin=one.origin,
     )
@@ -187,7 +197,7 @@ def _source(offset: int, view: JournalView) -> str:
 
 
 def _record_item(entry: Entry, lost: dict[int, str], view: JournalView, purged: int) -> Item:
-    """A record that is no event of today: it removed something, changed nothing, or is gone itself."""
+    """A record that is not a readable event: it removed something, changed nothing, or is gone itself."""
     record, action = entry.record, entry.action
     place: dict[str, Any] = {
         "offset": record.offset,
@@ -200,16 +210,22 @@ def _record_item(entry: Entry, lost: dict[int, str], view: JournalView, purged: 
     if isinstance(action, Append):
         return _append_item(action, lost.get(record.offset), place, _fate(action, record.offset, view, purged))
     if isinstance(action, Delete):
-        return _item("delete", f"delete up to #{action.to}", **place)
+        only = None if action.only_life is None else f"only in the life {action.only_life[:8]}"
+        return _item("delete", f"delete up to #{action.to}", **place, detail=only)
     if isinstance(action, Purge):
-        expired = f"expired on {action.expire_on}" if action.expire_on else None
-        return _item("purge", "purge", **place, detail=expired)
+        return _item("purge", "purge", **place, detail=_condition(action))
     if isinstance(action, Mark):
         return _item("mark", "mark", **place, detail=action.id)
     if isinstance(action, Resume):
-        skipped = ", ".join(map(str, action.skip))
-        return _item("resume", "resume after a halt", **place, detail=f"without offset {skipped}" if skipped else None)
+        skipped = ", ".join(name[:8] for name in action.skip)
+        return _item("resume", "resume after a halt", **place, detail=f"without record {skipped}" if skipped else None)
     return _item("foreign", "record of another program", **place)
+
+
+def _condition(purge: Purge) -> str | None:
+    if not purge.only_expired:
+        return None
+    return f"if expired on {purge.expire_on}" if purge.expire_at is None else f"if expired at {moment(purge.expire_at)}"
 
 
 def _fate(action: Append, offset: int, view: JournalView, purged: int) -> str:
@@ -232,5 +248,5 @@ def _append_item(action: Append, reason: str | None, place: dict[str, Any], fate
 def state_at(ref: Ref, whole: Sequence[Entry], offset: int) -> tuple[Head | None, list[EventRecord]]:
     """What the journal was once the record at this offset was applied: its head, and the events that could be read."""
     change: Change = fold(None, [entry for entry in whole if entry.record.offset <= offset], ref.topic)
-    # Folded from the beginning, what was deleted or purged on the way is not among the rows any more.
+    # Folded from the beginning, what was deleted or purged on the way is no longer among the rows.
     return change.head, change.rows if exists(change.head) else []

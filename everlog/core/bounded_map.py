@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Hashable
 from typing import TypeVar
 
 MAX_KEPT = 1000
 
-T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
-def keep(known: dict[str, T], name: str, value: T, *, limit: int = MAX_KEPT) -> None:
-    """Remember a value under its name; beyond the limit, the oldest is forgotten.
+class BoundedMap(OrderedDict[K, V]):
+    """A mapping that forgets: beyond `max_items`, the item that was put longest ago.
 
-    >>> known = {"a": 1, "b": 2}
-    >>> keep(known, "c", 3, limit=2); known
-    {'b': 2, 'c': 3}
+    >>> known = BoundedMap[str, int](2)
+    >>> for number, name in enumerate(["a", "b", "a", "c"]):
+    ...     _ = known.put(name, number)
+    >>> dict(known)
+    {'a': 2, 'c': 3}
     """
-    if len(known) >= limit and name not in known:
-        del known[next(iter(known))]
-    known[name] = value
+
+    def __init__(self, max_items: int = MAX_KEPT) -> None:
+        super().__init__()
+        self.max_items = max_items
+
+    def put(self, key: K, value: V) -> V:
+        """Remember a value under its key; returns the value."""
+        self[key] = value
+        self.move_to_end(key)
+        if len(self) > self.max_items:
+            self.popitem(last=False)
+        return value

@@ -1,4 +1,4 @@
-"""Buckets: the rows of a tag are stored by ranges of time, so that no partition of the store grows for ever."""
+"""Buckets: the rows of a tag are stored by ranges of time, so that no partition of the store grows forever."""
 
 from __future__ import annotations
 

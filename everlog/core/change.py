@@ -15,7 +15,8 @@ from everlog.core.values import MAX_VALUE_BYTES
 # Of a value that is too large, this much is kept for display.
 KEPT_BYTES = 64 * 1024
 
-RejectReason = Literal["conflict", "fork", "malformed range"]
+# "life": the expectation fits but for the life, so the journal was purged and has begun again.
+RejectReason = Literal["conflict", "life", "fork", "malformed range"]
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +53,13 @@ class Quarantined(msgspec.Struct, frozen=True, gc=False):
         return head is not None and head.halted_at is not None and head.halted_at <= self.record.offset <= head.offset
 
 
+class Resumed(msgspec.Struct, frozen=True, gc=False):
+    """An append that waited in quarantine and counts at `offset`, that of the Resume which took it up."""
+
+    offset: int
+    record: Record
+
+
 class TaggedEntry(msgspec.Struct, frozen=True, gc=False):
     """An event for the views of its tags: the number that it has in each of them, and what decides its place.
 
@@ -70,8 +78,10 @@ class Change:
     """What a fold did. `head` is the state after it; `changed` says whether it differs from the state before.
 
     `quarantined` are the records that this fold set aside, `waiting` all that now wait, `purged_at` the offset of
-    the last purge that took effect. `tagged` are all tagged events that were appended, also those that a later
-    record of the same fold removed again: a view by tag does not forget them.
+    the last purge that took effect. `set_aside` are the offsets of all records that did not count where they stand,
+    also if this fold took them up again; `resumed` are the appends that counted at a Resume instead. `tagged` are all
+    tagged events that were appended, also those that a later record of the same fold removed again: a view by tag does
+    not forget them.
     """
 
     head: Head | None
@@ -82,4 +92,6 @@ class Change:
     rejected: list[Rejected] = field(default_factory=list)
     quarantined: list[Quarantined] = field(default_factory=list)
     waiting: list[Quarantined] = field(default_factory=list)
+    set_aside: list[int] = field(default_factory=list)
+    resumed: list[Resumed] = field(default_factory=list)
     purged_at: int | None = None

@@ -1,4 +1,8 @@
-"""The value of an append: JSON when no event is binary, else the binary form. Spec sections 1.5 to 1.7."""
+"""The value of an append: JSON when no event is binary, else the binary form. Spec sections 1.5 to 1.7.
+
+The types of events are an addition to the metadata: `"types": [["order-placed", 2], null]`, an entry for each event. In
+the metadata of a row stand those of its own event.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from everlog.core.duration import ExpireAfter
-from everlog.core.events import PayloadType
+from everlog.core.events import EventType, PayloadType, decode_payload
+from everlog.core.json_text import CutJson, members_of
 from everlog.core.values import MAX_SEQ_NR, MAX_VALUE_BYTES
-from everlog.errors import InvalidInput, MalformedRecord
+from everlog.errors import MalformedRecord
 
 
 class EventData(msgspec.Struct, frozen=True, gc=False):
@@ -22,24 +27,31 @@ class EventData(msgspec.Struct, frozen=True, gc=False):
     tags: tuple[str, ...] = ()
     payload_type: PayloadType | None = None
     data: str | bytes | None = None
+    event_type: EventType | None = None
+
+    @property
+    def payload(self) -> Any:
+        return decode_payload(self.payload_type, self.data)
 
 
 class PayloadMetadata(NamedTuple):
-    """What an append says beside its events."""
+    """What an append says besides its events; `data` is the user's, as JSON text."""
 
     expire_after: ExpireAfter | None = None
-    data: Any = None
+    data: str | None = None
 
     def wire(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if self.expire_after is not None:
             found["expireAfter"] = self.expire_after.text()
         if self.data is not None:
-            found["data"] = self.data
+            found["data"] = msgspec.Raw(self.data.encode())
         return found
 
 
 NO_METADATA = PayloadMetadata()
+TYPES = "types"
+EventKinds = tuple[EventType | None, ...]
 
 
 class AppendValue(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +70,7 @@ class _WireEvent(msgspec.Struct, gc=False, rename="camel"):
 
 class _WireValue(msgspec.Struct, gc=False):
     events: tuple[_WireEvent, ...]
-    metadata: Any = None
+    metadata: msgspec.Raw = msgspec.Raw()
 
 
 class _SentEvent(msgspec.Struct, gc=False, rename="camel"):
@@ -79,7 +91,11 @@ _encode_json = msgspec.json.Encoder().encode
 _decode_value = msgspec.json.Decoder(_WireValue).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_any = msgspec.json.Decoder().decode
+_decode_types = msgspec.json.Decoder(EventKinds).decode
+_pass_over = msgspec.json.Decoder(msgspec.Raw).decode
 
+# What older writers may have where the metadata of an append should be.
+_NO_OBJECT = (b"", b"null", b"{}", b"[]", b'""', b"0", b"false")
 _KIND_CODES: dict[PayloadType | None, int] = {None: 0, "binary": 1, "json": 2, "text": 3}
 _KINDS = {code: kind for kind, code in _KIND_CODES.items()}
 
@@ -88,12 +104,13 @@ def encode_value(
     events: Sequence[EventData], metadata: PayloadMetadata = NO_METADATA
 ) -> tuple[Literal["json", "binary"], bytes]:
     """The payload type for the header, and the value."""
-    sent = []
+    sent, typed = [], False
     for event in events:
         if event.payload_type == "binary":
             return "binary", _encode_binary(events, metadata)
         sent.append(_sent_event(event))
-    return "json", _encode_json(_SentValue(sent, {} if metadata == NO_METADATA else metadata.wire()))
+        typed = typed or event.event_type is not None
+    return "json", _encode_json(_SentValue(sent, _sent_metadata(events, metadata, typed)))
 
 
 def decode_value(payload_type: str, value: bytes) -> AppendValue:
@@ -101,8 +118,14 @@ def decode_value(payload_type: str, value: bytes) -> AppendValue:
     if len(value) > MAX_VALUE_BYTES:
         raise MalformedRecord(f"an append of {len(value):,} bytes: no more than {MAX_VALUE_BYTES:,} go in")
     try:
-        found = _decode_binary(value) if payload_type == "binary" else _decode_json(value)
-    except (msgspec.MsgspecError, struct.error, UnicodeError, KeyError, RecursionError) as error:
+        if payload_type == "binary":
+            found = _decode_binary(value)
+        else:
+            try:
+                found = _decode_json(value)
+            except RecursionError:
+                found = _decode_deep(value)
+    except (msgspec.MsgspecError, struct.error, UnicodeError, KeyError) as error:
         raise MalformedRecord(f"the {payload_type} value of an append cannot be decoded: {error}") from error
     if not found.events:
         raise MalformedRecord("an append without events")
@@ -116,30 +139,98 @@ def _sent_event(event: EventData) -> _SentEvent:
     return _SentEvent(event.seq_nr, event.tags, kind, msgspec.Raw(data) if kind == "json" else data)  # type: ignore[arg-type]
 
 
+def _sent_metadata(events: Sequence[EventData], metadata: PayloadMetadata, typed: bool) -> dict[str, Any]:
+    found = {} if metadata is NO_METADATA else metadata.wire()
+    if typed:
+        found[TYPES] = [event.event_type for event in events]
+    return found
+
+
 def _decode_json(value: bytes) -> AppendValue:
     wire = _decode_value(value)
-    events = tuple([_event(event) for event in wire.events])
-    return AppendValue(events, _metadata(wire.metadata) if wire.metadata else NO_METADATA)
+    metadata = bytes(wire.metadata)
+    if metadata in _NO_OBJECT:
+        return AppendValue(tuple([_event(event) for event in wire.events]), NO_METADATA)
+    found = _members(metadata)
+    kinds = _types(found, len(wire.events))
+    if kinds is None:
+        return AppendValue(tuple([_event(event) for event in wire.events]), _metadata(found))
+    typed = [_event(event, kind) for event, kind in zip(wire.events, kinds, strict=True)]
+    return AppendValue(tuple(typed), _metadata(found))
 
 
-def _event(wire: _WireEvent) -> EventData:
+def _decode_deep(value: bytes) -> AppendValue:
+    """For payloads and metadata nested more deeply than the stack has room for: they are carried, not looked at."""
+    cut = CutJson(value)
+    found = _decode_json(cut.shell)
+
+    def whole(text: str) -> str:
+        return cut.restore(text.encode()).decode()
+
+    events = [
+        msgspec.structs.replace(event, data=whole(event.data))
+        if event.payload_type == "json" and isinstance(event.data, str)
+        else event
+        for event in found.events
+    ]
+    data = found.metadata.data
+    return AppendValue(tuple(events), found.metadata._replace(data=None if data is None else whole(data)))
+
+
+def _types(metadata: dict[str, bytes], count: int) -> EventKinds | None:
+    """What is no type counts as none: a name that others use as they like must not halt a journal."""
+    try:
+        found = _decode_types(metadata[TYPES]) if TYPES in metadata else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return None if found is None or len(found) != count else found
+
+
+def _event(wire: _WireEvent, event_type: EventType | None = None) -> EventData:
     if not 1 <= wire.seq_nr <= MAX_SEQ_NR:
         raise MalformedRecord(f"seqNr {wire.seq_nr} is out of range")
     raw, kind = bytes(wire.payload), wire.payload_type
     if raw == b"null" and kind is None:
         raw = b""
     if kind == "text":
-        return EventData(wire.seq_nr, wire.tags, "text", _decode_text(raw))
+        return EventData(wire.seq_nr, wire.tags, "text", _decode_text(raw), event_type)
     if not raw:
-        return EventData(wire.seq_nr, wire.tags)
-    return EventData(wire.seq_nr, wire.tags, "json", raw.decode())
+        return EventData(wire.seq_nr, wire.tags, event_type=event_type)
+    return EventData(wire.seq_nr, wire.tags, "json", raw.decode(), event_type)
 
 
-def _metadata(found: Any) -> PayloadMetadata:
-    if not isinstance(found, dict):
+def _members(raw: bytes) -> dict[str, bytes]:
+    if not raw.lstrip().startswith(b"{"):
         raise MalformedRecord("the metadata of an append is not an object")
-    after = found.get("expireAfter")
-    return PayloadMetadata(None if after is None else ExpireAfter.parse(after), found.get("data"))
+    return members_of(raw)
+
+
+def _metadata(found: dict[str, bytes]) -> PayloadMetadata:
+    after, data = (found.get(name, b"null") for name in ("expireAfter", "data"))
+    if after.startswith((b"[", b"{")):
+        raise MalformedRecord("expireAfter is not a duration such as '1 day' or '100 minutes'")
+    return PayloadMetadata(
+        None if after == b"null" else ExpireAfter.parse(_decode_any(after)),
+        None if data == b"null" else data.decode(),
+    )
+
+
+def split_metadata(text: str) -> tuple[str | None, PayloadMetadata]:
+    """The other way of `record_metadata`; what is not an object counts as none."""
+    found = members_of(text.encode()) if text.startswith("{") else {}
+    if "header" not in found and "payload" not in found:
+        found = {"header": text.encode()}  # the older shape: bare header metadata
+    header, payload = (found.get(name, b"{}") for name in ("header", "payload"))
+    try:
+        found_payload = _metadata(members_of(payload)) if payload.startswith(b"{") else NO_METADATA
+    except MalformedRecord:
+        found_payload = PayloadMetadata(None, _data_of(payload))  # kafka-journal reads such a row as one without expiry
+    return _data_of(header), found_payload
+
+
+def _data_of(raw: bytes) -> str | None:
+    data = members_of(raw).get("data", b"null") if raw.startswith(b"{") else b"null"
+    return None if data == b"null" else data.decode()
 
 
 def _encode_binary(events: Sequence[EventData], metadata: PayloadMetadata) -> bytes:
@@ -150,7 +241,8 @@ def _encode_binary(events: Sequence[EventData], metadata: PayloadMetadata) -> by
         kind = _KIND_CODES[event.payload_type]
         body = struct.pack(">q", event.seq_nr) + _sized(tags) + bytes([kind]) + _sized(data)
         parts.append(_sized(body))
-    parts.append(_encode_json(metadata.wire()))
+    typed = any(event.event_type is not None for event in events)
+    parts.append(_encode_json(_sent_metadata(events, metadata, typed)))
     return b"".join(parts)
 
 
@@ -192,7 +284,22 @@ def _decode_binary(value: bytes) -> AppendValue:
     if version != 1:
         return AppendValue(events, NO_METADATA)
     rest = source.rest()
-    return AppendValue(events, NO_METADATA if rest == b"{}" else _metadata(_decode_any(rest)))
+    if rest == b"{}":
+        return AppendValue(events, NO_METADATA)
+    metadata, kinds = _trailing_metadata(rest, count)
+    if kinds is None:
+        return AppendValue(events, metadata)
+    typed = [msgspec.structs.replace(event, event_type=kind) for event, kind in zip(events, kinds, strict=True)]
+    return AppendValue(tuple(typed), metadata)
+
+
+def _trailing_metadata(rest: bytes, count: int) -> tuple[PayloadMetadata, EventKinds | None]:
+    """What follows the events: as in kafka-journal, what cannot be read there counts as none, as in older values."""
+    try:
+        found = _members(rest)
+        return _metadata(found), _types(found, count)
+    except (MalformedRecord, msgspec.DecodeError, UnicodeDecodeError):
+        return NO_METADATA, None
 
 
 def _binary_event(source: _Bytes) -> EventData:
@@ -208,16 +315,27 @@ def _binary_event(source: _Bytes) -> EventData:
     if kind is None:
         return EventData(seq_nr, tuple(found))
     if kind == "json":
-        _decode_any(data)
+        _check_json(data)
     return EventData(seq_nr, tuple(found), kind, data if kind == "binary" else data.decode())
 
 
-def record_metadata(header: Any, payload: PayloadMetadata) -> str:
-    """The metadata column of the event rows; empty when there is none."""
-    if header is None and payload == NO_METADATA:
+def _check_json(data: bytes) -> None:
+    try:
+        _pass_over(data)
+    except RecursionError:
+        _pass_over(CutJson(data).shell)
+
+
+def record_metadata(header: str | None, payload: PayloadMetadata, kind: EventType | None = None) -> str:
+    """The metadata column of an event's row, with the type of the event; empty when there is none.
+
+    `header`: the user's, as JSON text.
+    """
+    if header is None and payload == NO_METADATA and kind is None:
         return ""
-    head = {} if header is None else {"data": header}
-    return _encode_json({"header": head, "payload": payload.wire()}).decode()
+    head = {} if header is None else {"data": msgspec.Raw(header.encode())}
+    own = {} if kind is None else {"type": kind.name, "typeVersion": kind.version}
+    return _encode_json({"header": head, "payload": payload.wire() | own}).decode()
 
 
 def encode_tags(tags: Iterable[str]) -> str:
@@ -233,11 +351,3 @@ def _encode_tags(tags: tuple[str, ...]) -> str:
 def encode_headers(headers: Sequence[tuple[str, bytes]]) -> str:
     """User headers as the JSON map of the `headers` column; of a repeated name the last one counts."""
     return _encode_json({name: value.decode(errors="replace") for name, value in headers}).decode() if headers else ""
-
-
-def check_json_metadata(what: str, value: Any) -> Any:
-    """User metadata must survive JSON."""
-    try:
-        return msgspec.json.decode(_encode_json(value))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the {what} cannot be written as JSON: {error}") from error

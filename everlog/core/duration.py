@@ -5,8 +5,10 @@ Those of queues are `"1h"`, `"30 s"`, `"500ms"`, a number of seconds, or a timed
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
 from typing import NamedTuple
 
 from everlog.errors import InvalidInput, MalformedRecord
@@ -26,10 +28,20 @@ _NANOS_BY_NAME = {
     for name, nanos, short in _UNITS
     for spelling in (name, f"{name}s", *short, *(f"{s}s" for s in short[1:]))
 }
-_TEXT = re.compile(r"\s*(\d+)\s*([a-zµ]+)\s*")
+# Parsing takes time in proportion to the digits: longer text is not a duration.
+_TEXT = re.compile(r"([+-]?)([0-9]{1,40})([a-zµ]+)")
+_FRACTION = re.compile(r"([+-]?(?:[0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?)([a-zµ]+)")
+# Larger numbers are whole, because a double of kafka-journal holds no others.
+_MAX_FRACTION = 2**53
 _NANOS_PER_DAY = 86_400_000_000_000
-_SHORT_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
-MAX_MS = 10 * 365 * 86_400_000
+DAY_S = 86_400
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+_SHORT_UNITS = (("d", DAY_MS), ("h", HOUR_MS), ("m", 60_000), ("s", 1000), ("ms", 1))
+MAX_MS = 10 * 365 * DAY_MS
+# The first and the last millisecond that a calendar holds.
+_FIRST_MS = -62_135_596_800_000
+LAST_MS = 253_402_300_799_999
 
 Duration = str | int | float
 
@@ -53,13 +65,20 @@ class ExpireAfter(NamedTuple):
 
     @classmethod
     def parse(cls, value: object) -> ExpireAfter:
-        """From the wire: text with a unit, or a number of milliseconds."""
-        if isinstance(value, int) and not isinstance(value, bool):
-            return cls(value * 1_000_000)
-        match = _TEXT.fullmatch(value) if isinstance(value, str) else None
-        if match is None or match[2] not in _NANOS_BY_NAME:
+        """From the wire, as kafka-journal reads it: text with a unit, or a whole number of milliseconds.
+
+        A number may be negative, and has fractions in text only: `"1.5 hours"`, `"-1 day"`.
+        """
+        nanos: int | None = None
+        if isinstance(value, str):
+            nanos = _nanos_of("".join(value.split()))
+        elif isinstance(value, int) and not isinstance(value, bool):
+            nanos = value * 1_000_000
+        elif isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+            nanos = int(value) * 1_000_000
+        if nanos is None:
             raise MalformedRecord(f"{value!r} is not a duration such as '1 day' or '100 minutes'")
-        return cls(int(match[1]) * _NANOS_BY_NAME[match[2]])
+        return cls(nanos)
 
     @classmethod
     def of(cls, value: timedelta) -> ExpireAfter:
@@ -78,9 +97,29 @@ class ExpireAfter(NamedTuple):
     def from_stored(cls, stored: StoredDuration) -> ExpireAfter:
         return cls(stored.days * _NANOS_PER_DAY + stored.nanoseconds)
 
-    def expire_on(self, timestamp_ms: int) -> date:
-        """The UTC day on which a journal appended to at this time expires; far futures count as the last day."""
-        return utc_day(timestamp_ms // 1000 + self.nanos // 1_000_000_000)
+    def expire_at(self, timestamp_ms: int) -> int:
+        """When a journal appended to at this time expires, in milliseconds, never too early.
+
+        A duration that is not positive ends at once. What no calendar holds counts as the last millisecond of it.
+
+        >>> ExpireAfter.parse("1.5 s").expire_at(1000), ExpireAfter.parse("-1 day").expire_at(1000)
+        (2500, 1000)
+        """
+        found = timestamp_ms - min(-self.nanos // 1_000_000, 0)
+        return found if _FIRST_MS <= found <= LAST_MS else LAST_MS
+
+
+def _nanos_of(text: str) -> int | None:
+    """Text without blanks in nanoseconds, rounded; None if it is no duration."""
+    whole = _TEXT.fullmatch(text)
+    if whole is not None:
+        size = _NANOS_BY_NAME.get(whole[3])
+        return None if size is None else int(whole[1] + whole[2]) * size
+    match = _FRACTION.fullmatch(text)
+    size = None if match is None else _NANOS_BY_NAME.get(match[2])
+    if match is None or size is None or abs(float(match[1])) > _MAX_FRACTION:
+        return None
+    return math.floor(Fraction(match[1]) * size + Fraction(1, 2))
 
 
 def utc_day(seconds: int) -> date:

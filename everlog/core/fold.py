@@ -2,8 +2,9 @@
 
 Pure: the pipeline, the readers and the writers' verdicts all call `fold` and so agree. The rules:
 
-* An append counts if its expectation holds, if its first seqNr is above the journal's, and if its events are
-  ascending and match its range. Otherwise it is rejected as a whole and leaves nothing.
+* An append counts if its expectation holds (the seqNr, and the life in which it was read), if its first seqNr is above
+  the journal's, and if its events are ascending and match its range. Otherwise it is rejected as a whole and leaves
+  nothing.
 * `delete_to` never moves back and never passes the seqNr.
 * A purge ends a life. The head stays as a marker, so that records before the purge are not applied again.
 * A tagged event gets the next number of each of its tags, counted per journal over all its lives.
@@ -22,13 +23,13 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from everlog.core.actions import Append, Copied, Delete, Mark, Purge, Resume
-from everlog.core.change import Change, Quarantined, Rejected, RejectReason, TaggedEntry
+from everlog.core.change import Change, Quarantined, Rejected, RejectReason, Resumed, TaggedEntry
 from everlog.core.codec import AppendValue, encode_headers, encode_tags, record_metadata
-from everlog.core.duration import ExpireAfter
+from everlog.core.duration import ExpireAfter, utc_day
 from everlog.core.entry import Entry, decode
-from everlog.core.events import EventRecord
-from everlog.core.head import Deletion, Head, Topic, seq_nr_of
-from everlog.core.record import Record
+from everlog.core.events import EventRecord, EventType
+from everlog.core.head import Deletion, Head, Topic, life_of, seq_nr_of
+from everlog.core.record import Record, digest
 from everlog.core.tag_names import is_tag
 from everlog.core.values import segment_of
 
@@ -59,9 +60,65 @@ def judge(head: Head | None, entry: Entry, topic: Topic) -> tuple[Head | None, R
 
     What `fold` does with it, without the rows and lists that only tables and readers need.
     """
+    if head is not None and _is_next(head, entry):
+        return _continued(head, entry), None
     run = _FoldRun(head, topic, (), (entry.record.offset,), None)
     run.take_next(entry)
     return run.new_head(), run.rejected[0] if run.rejected else None
+
+
+def _is_next(head: Head, entry: Entry) -> bool:
+    """Whether an entry is an append without tags that goes on with a journal: what nearly all appends are."""
+    action, value = entry.action, entry.value
+    if not isinstance(action, Append) or value is None:
+        return False
+    for event in value.events:
+        if event.tags:
+            return False
+    return (
+        head.halted_at is None
+        and head.record_id is not None  # a purged one has none
+        and entry.record.offset > head.offset
+        and _objection(head, action, value) is None
+    )
+
+
+def _continued(head: Head, entry: Entry) -> Head:
+    """The head after an append that counts."""
+    record, action, value = entry.record, entry.action, entry.value
+    assert isinstance(action, Append)
+    assert value is not None
+    after = value.metadata.expire_after
+    expire_at = None if after is None else after.expire_at(record.timestamp)
+    return msgspec.structs.replace(
+        head,
+        partition=record.partition,
+        offset=record.offset,
+        seq_nr=action.range.last,
+        updated=record.timestamp,
+        expire_after=after,
+        expire_on=None if expire_at is None else utc_day(expire_at // 1000),
+        expire_at=expire_at,
+    )
+
+
+def _objection(head: Head | None, action: Append, value: AppendValue) -> RejectReason | None:
+    """Why an append loses on this head."""
+    expected, events = action.expected, value.events
+    seq_nr = seq_nr_of(head)
+    if expected is not None:
+        if expected.seq_nr != seq_nr:
+            return "conflict"
+        if expected.record_id != life_of(head):
+            return "life"
+    first, last = action.range.first, action.range.last
+    if first <= seq_nr:
+        return "fork"
+    if events[0].seq_nr != first or events[-1].seq_nr != last:
+        return "malformed range"
+    if len(events) > 1 and any(a.seq_nr >= b.seq_nr for a, b in pairwise(events)):
+        return "malformed range"
+    return None
 
 
 class _FoldRun:
@@ -89,6 +146,8 @@ class _FoldRun:
         self.deletions: list[Deletion] = []
         self.rejected: list[Rejected] = []
         self.quarantined: list[Quarantined] = []
+        self.set_aside: list[int] = []
+        self.resumed: list[Resumed] = []
         self.purged_at: int | None = None
         self.offset = -1 if head is None else head.offset
 
@@ -109,6 +168,8 @@ class _FoldRun:
             rejected=self.rejected,
             quarantined=self.quarantined,
             waiting=self.waiting,
+            set_aside=self.set_aside,
+            resumed=self.resumed,
             purged_at=self.purged_at,
         )
 
@@ -139,40 +200,15 @@ class _FoldRun:
     def _append(self, entry: Entry, action: Append) -> None:
         record, value = entry.record, entry.value
         assert value is not None
-        reason = self._objection(action, value)
+        reason = _objection(self.head, action, value)
         if reason is not None:
             self._reject(record, action, reason)
             return
         head = self._living_head(record, action)
-        after = value.metadata.expire_after
-        self._move(
-            msgspec.structs.replace(
-                head,
-                partition=record.partition,
-                offset=record.offset,
-                seq_nr=action.range.last,
-                updated=record.timestamp,
-                expire_after=after,
-                expire_on=None if after is None else after.expire_on(record.timestamp),
-            )
-        )
+        self._move(_continued(head, entry))
+        if record.offset != self.position:
+            self.resumed.append(Resumed(self.position, record))
         self._add_rows(record, action, value, head.record_id)
-
-    def _objection(self, action: Append, value: AppendValue) -> RejectReason | None:
-        head, expected, events = self.head, action.expected, value.events
-        seq_nr = seq_nr_of(head)
-        if expected is not None:
-            record_id = None if head is None or head.purged else head.record_id
-            if expected.seq_nr != seq_nr or expected.record_id != record_id:
-                return "conflict"
-        first, last = action.range.first, action.range.last
-        if first <= seq_nr:
-            return "fork"
-        if events[0].seq_nr != first or events[-1].seq_nr != last:
-            return "malformed range"
-        if len(events) > 1 and any(a.seq_nr >= b.seq_nr for a, b in pairwise(events)):
-            return "malformed range"
-        return None
 
     def _reject(self, record: Record, action: Append, reason: RejectReason) -> None:
         self.rejected.append(
@@ -193,7 +229,7 @@ class _FoldRun:
         head = self.head
         if head is not None and not head.purged:
             if head.record_id is None and head.seq_nr == head.delete_to:
-                return msgspec.structs.replace(head, record_id=self.topic.life(record.partition, record.offset))
+                return msgspec.structs.replace(head, record_id=self._begun_life(record, action))
             return head
         return Head(
             partition=record.partition,
@@ -201,14 +237,18 @@ class _FoldRun:
             segment_size=self.topic.segment_size,
             delete_to=action.range.first - 1,
             created=record.timestamp,
-            record_id=self.topic.life(record.partition, record.offset),
+            record_id=self._begun_life(record, action),
             origin=action.origin,
             legacy_segment=head is not None and head.legacy_segment,
         )
 
+    def _begun_life(self, record: Record, action: Append | Delete) -> str:
+        """The life that a record begins: the one that it names, or one made from its place."""
+        return action.life or self.topic.life(record.partition, record.offset)
+
     def _add_rows(self, record: Record, action: Append, value: AppendValue, record_id: str | None) -> None:
         kept = record.offset not in self.rowless
-        metadata: str | None = None  # made for the first row: often there is none
+        metadata: dict[EventType | None, str] = {}  # by type, made for the first row: often there is none
         headers = ""
         index, built_in = self.index, self.built_in
         for event in value.events:
@@ -216,8 +256,8 @@ class _FoldRun:
             numbers = self._number(event.tags) if event.tags or built_in else ()
             if not kept and not numbers:
                 continue
-            if metadata is None:
-                metadata = record_metadata(action.header_data, value.metadata)
+            if event.event_type not in metadata:
+                metadata[event.event_type] = record_metadata(action.header_data, value.metadata, event.event_type)
                 headers = encode_headers(record.headers) if record.headers else ""
             row = EventRecord(
                 event.seq_nr,
@@ -231,7 +271,7 @@ class _FoldRun:
                 action.version,
                 record_id,
                 action.id,
-                metadata,
+                metadata[event.event_type],
                 headers,
             )
             if kept:
@@ -257,6 +297,8 @@ class _FoldRun:
 
     def _delete(self, record: Record, action: Delete) -> None:
         head = self.head
+        if action.only_life is not None and action.only_life != life_of(head):
+            return
         if head is None or head.purged:
             if not action.if_exists:
                 self._delete_absent(record, action)
@@ -299,9 +341,11 @@ class _FoldRun:
             origin=action.origin,
             legacy_segment=self.head is not None and self.head.legacy_segment,
         )
-        self._move(head if action.copied is None else self._copied(head, action.copied))
+        self._move(
+            head if action.copied is None else self._copied(head, action.copied, self._begun_life(record, action))
+        )
 
-    def _copied(self, head: Head, copied: Copied) -> Head:
+    def _copied(self, head: Head, copied: Copied, life: str) -> Head:
         """A copy begins a life, which may have snapshots before it has events, and ends when the original would."""
         return msgspec.structs.replace(
             head,
@@ -309,14 +353,15 @@ class _FoldRun:
             updated=head.updated if copied.updated is None else copied.updated,
             expire_after=None if copied.expire_after is None else ExpireAfter.parse(copied.expire_after),
             expire_on=copied.expire_on,
-            record_id=self.topic.life(head.partition, head.offset),
+            expire_at=copied.expire_at,
+            record_id=life,
         )
 
     def _purge(self, record: Record, action: Purge) -> None:
         head = self.head
         if head is None or head.purged:
             return
-        if action.expire_on is None or (head.expire_on is not None and head.expire_on <= action.expire_on):
+        if not action.only_expired or has_expired(head, action):
             self._end_life(record, head)
 
     def _end_life(self, record: Record, head: Head) -> None:
@@ -362,13 +407,14 @@ class _FoldRun:
         found = Quarantined.of(record, reason)
         self.quarantined.append(found)
         self.waiting.append(found)
+        self.set_aside.append(record.offset)
 
     def _take_halted(self, entry: Entry) -> None:
         head, record, action = self.head, entry.record, entry.action
         assert head is not None
         if isinstance(action, Resume):
             self._resume(record, action)
-        elif isinstance(action, Purge) and action.expire_on is None:
+        elif isinstance(action, Purge) and not action.only_expired:
             self._end_life(record, head)
             self._release(record.offset, record.offset)
         elif entry.error is not None or (action is not None and not isinstance(action, Mark)):
@@ -383,7 +429,7 @@ class _FoldRun:
         taken = record.offset
         for found in waiting:
             entry = decode(found.record)
-            if found.record.offset in action.skip:
+            if action.skip and digest(found.record) in action.skip:
                 continue
             if entry.error is not None:
                 self._move(msgspec.structs.replace(self.head, halted_at=found.record.offset))
@@ -398,6 +444,13 @@ class _FoldRun:
         self.waiting = [found for found in self.waiting if found.record.offset > up_to]
         self.quarantined = [found for found in self.quarantined if found.record.offset > up_to]
         self.deletions.append(Deletion(offset=offset, quarantine=up_to))
+
+
+def has_expired(head: Head, purge: Purge) -> bool:
+    """Whether a journal has expired by the time of this purge; where either knows the day only, by that day."""
+    if head.expire_at is not None and purge.expire_at is not None:
+        return head.expire_at <= purge.expire_at
+    return head.expire_on is not None and purge.expire_on is not None and head.expire_on <= purge.expire_on
 
 
 class Reduced(NamedTuple):
@@ -423,9 +476,9 @@ def reduce(entries: Sequence[Entry]) -> list[Reduced]:
         if following is not None and following.kind == "purge":
             break  # nothing older than a purge matters
         if isinstance(action, Purge):
-            if action.expire_on is None:
+            if not action.only_expired:
                 steps.append(Reduced("purge", offset))
-        elif isinstance(action, Delete) and action.copied is None:  # a copy's removes nothing
+        elif isinstance(action, Delete) and action.copied is None and action.only_life is None:  # others may not count
             step = Reduced("delete", offset, to=action.to)
             if following is not None and following.kind == "delete":
                 if action.to >= following.to:

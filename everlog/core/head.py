@@ -23,7 +23,7 @@ class Topic(NamedTuple):
     base: int
 
     def life(self, partition: int, offset: int) -> str:
-        """The record_id of the life that starts with the append at this place of the log."""
+        """The record_id of the life that starts with the record at this place of the log, if it names none itself."""
         return str(uuid.uuid5(_LIVES, f"{self.name}/{partition}/{offset}"))
 
 
@@ -49,6 +49,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
     `offset` is that of the last record that counted. A purged journal keeps a head with `purged` set: it
     counts as absent, but its offset still guards against old records. `delete_to` 0 means none.
+    `expire_at` is when it expires, `expire_on` the day of that; a head taken over may know the day only.
     `halted_at` is the offset of a record that could not be applied. `garbage` lists deletions that may
     not have been carried out yet. `tag_seq` is the last number that an event of each tag got; it outlives purges.
     """
@@ -62,6 +63,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     updated: int | None = None
     expire_after: ExpireAfter | None = None
     expire_on: date | None = None
+    expire_at: int | None = None
     record_id: str | None = None
     origin: str | None = None
     purged: bool = False
@@ -74,6 +76,11 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 def exists(head: Head | None) -> bool:
     """Whether there is a journal, as readers see it."""
     return head is not None and not head.purged
+
+
+def life_of(head: Head | None) -> str | None:
+    """Which life the journal is in; None when it does not exist, or when its tables came from elsewhere without one."""
+    return head.record_id if head is not None and not head.purged else None
 
 
 def seq_nr_of(head: Head | None) -> int:

@@ -123,7 +123,7 @@ def advance(
     return Watermark(reached[-1].nr, reached[-1].last_tick, {**watermark.positions, **ends_of(reached)})
 
 
-class Piece(NamedTuple):
+class PlanShare(NamedTuple):
     """A plan's share of one log partition."""
 
     first: int
@@ -133,9 +133,9 @@ class Piece(NamedTuple):
     shards: Mapping[str, int]
 
 
-def piece_of(plan: TagPlan, place: str) -> Piece:
+def share_of(plan: TagPlan, place: str) -> PlanShare:
     first, end = plan.ranges[place]
-    return Piece(first, end, plan.tick, plan.bucket_ms, plan.shards)
+    return PlanShare(first, end, plan.tick, plan.bucket_ms, plan.shards)
 
 
 class PlanPlace:
@@ -167,10 +167,10 @@ class PlanPlace:
 class Order:
     """The places of one log partition's events, as far as a batch needs them. Travels to the tasks."""
 
-    def __init__(self, topic_number: int, partition: int, pieces: Sequence[Piece]) -> None:
+    def __init__(self, topic_number: int, partition: int, shares: Sequence[PlanShare]) -> None:
         self._rank = event_rank(topic_number, partition, 0)
-        self._pieces = sorted(pieces, key=lambda piece: piece.first)
-        self._firsts = [piece.first for piece in self._pieces]
+        self._shares = sorted(shares, key=lambda share: share.first)
+        self._firsts = [share.first for share in self._shares]
 
     def place(self, position: int) -> PlanPlace | None:
         """The place of the record at this offset of the log.
@@ -178,9 +178,9 @@ class Order:
         None for an offset that no kept plan knows: plans are dropped only when everything of theirs is published.
         """
         at = bisect_right(self._firsts, position) - 1
-        if at < 0 or position >= self._pieces[at].end:
+        if at < 0 or position >= self._shares[at].end:
             return None
-        piece = self._pieces[at]
-        tick = piece.tick + position - piece.first
-        bucket = Bucket(bucket_of(TimeUuid(tick, 0).ms, piece.bucket_ms), piece.bucket_ms)
-        return PlanPlace(tick, self._rank, bucket, piece.shards)
+        share = self._shares[at]
+        tick = share.tick + position - share.first
+        bucket = Bucket(bucket_of(TimeUuid(tick, 0).ms, share.bucket_ms), share.bucket_ms)
+        return PlanPlace(tick, self._rank, bucket, share.shards)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import msgspec
@@ -44,6 +45,12 @@ def pack_headers(headers: Headers) -> bytes | None:
 def unpack_headers(packed: bytes | None) -> Headers:
     """What `pack_headers` packed."""
     return _unpack(packed) if packed else ()
+
+
+def digest(record: Record) -> str:
+    """Names a record by what it says, so that it has the same name at another place of another log."""
+    said = (record.timestamp, record.key, record.action, record.value, record.headers)
+    return hashlib.blake2b(_pack(said), digest_size=16).hexdigest()
 
 
 def record_from(row: tuple[Any, ...]) -> Record:

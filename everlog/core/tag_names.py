@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from everlog.core.values import java_hash
-from everlog.errors import InvalidTag
+from everlog.core.values import java_hash, plain_text, shown
+from everlog.errors import InvalidRange, InvalidTag
 
 MAX_TAG_BYTES = 1024
 SLICES = 1024
@@ -21,16 +21,16 @@ _APART = "\0"
 def check_tag(tag: str) -> str:
     """The tag, or an error that says what is wrong with it."""
     if not isinstance(tag, str) or not tag:
-        raise InvalidTag(f"a tag is text that is not empty, not {tag!r}")
+        raise InvalidTag(f"a tag is text that is not empty, not {shown(tag)}")
     if _APART in tag:
-        raise InvalidTag(f"a tag must not contain a zero character: {tag!r}")
+        raise InvalidTag(f"a tag must not contain a zero character: {shown(tag)}")
     try:
         size = len(tag.encode())
     except UnicodeEncodeError as error:
-        raise InvalidTag(f"the tag {tag!r} is not valid Unicode text") from error
+        raise InvalidTag(f"the tag {shown(tag)} is not valid Unicode text") from error
     if size > MAX_TAG_BYTES:
         raise InvalidTag(f"this tag has {size:,} bytes, at most {MAX_TAG_BYTES:,} are allowed")
-    return tag
+    return plain_text(tag)
 
 
 @lru_cache(maxsize=10_000)
@@ -64,6 +64,25 @@ def slice_of(journal_id: str) -> int:
     654
     """
     return abs(java_hash(journal_id)) % SLICES
+
+
+def check_slices(first: int, last: int) -> None:
+    """A range of slices, both ends included."""
+    numbers = all(isinstance(number, int) and not isinstance(number, bool) for number in (first, last))
+    if not numbers or not 0 <= first <= last < SLICES:
+        raise InvalidRange(
+            f"slices go from 0 to {SLICES - 1}, the first must not be above the last: not {shown((first, last))}"
+        )
+
+
+def slice_part(number: int) -> str:
+    """The part of all slices that this one is in: those of one built-in tag. Projections keep an offset for each.
+
+    >>> slice_part(654)
+    'slices-640-655'
+    """
+    first = number - number % PER_SLICE_TAG
+    return f"slices-{first}-{first + PER_SLICE_TAG - 1}"
 
 
 def slice_tag(number: int) -> str:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from everlog.errors import InvalidOffset
 
 TICKS_PER_MS = 10_000
+# Clocks differ, but not by more: what lies further ahead is not the time of an event.
+FUTURE_MS = 3_600_000
 _EPOCH_MS = 12_219_292_800_000
 _SIGNS = 0x8080_8080_8080_8080
 _HALF = 1 << 63

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from everlog.errors import InvalidId, InvalidPosition, InvalidRange, InvalidSeqNr
+from everlog.errors import InvalidId, InvalidInput, InvalidPosition, InvalidRange, InvalidSeqNr
 
 MAX_SEQ_NR = 2**63 - 1
 MAX_ID_BYTES = 4096
@@ -16,6 +17,8 @@ MIN_SEGMENT_SIZE = 2
 DEFAULT_SEGMENT_SIZE = 10_000
 HEAD_SEGMENTS = 10_000
 LEGACY_HEAD_SEGMENTS = 100
+
+_VERSION = re.compile(r"([0-9]{1,19})(?:@([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}))?")
 
 LogOffsets = dict[str, int]
 """By partition of the log, the next offset: `{"journal-orders/0": 17, …}`."""
@@ -37,10 +40,57 @@ class SeqNr(int):
 def check_seq_nr(value: int) -> int:
     """The number itself, for callers that keep plain ones, or an error that says what is wrong with it."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidSeqNr(f"a seqNr is a whole number, not {value!r}")
+        raise InvalidSeqNr(f"a seqNr is a whole number, not {shown(value)}")
     if not 1 <= value <= MAX_SEQ_NR:
-        raise InvalidSeqNr(f"a seqNr is between 1 and {MAX_SEQ_NR}, not {value}")
+        raise InvalidSeqNr(f"a seqNr is between 1 and {MAX_SEQ_NR}, not {shown(value)}")
     return int(value)
+
+
+def shown(value: object) -> str:
+    """A wrong value in a message: short, and in characters that every terminal and file takes."""
+    try:
+        text = ascii(value)
+    except Exception:  # what does not even show itself
+        text = ""
+    return text if 0 < len(text) <= 100 else f"a {type(value).__name__}"
+
+
+class Version(int):
+    """A journal's seqNr that also knows the life in which it was read: what `pointer` and `recover` return.
+
+    As `expected=` it holds in that life only, so not after a purge and a new beginning. As text, in an ETag too, it is
+    the number and the life.
+
+    >>> seen = Version(3, "0f61d3a5-0d9c-4f7b-9d5b-5a8c4a0b7a11")
+    >>> seen + 1, seen.text
+    (4, '3@0f61d3a5-0d9c-4f7b-9d5b-5a8c4a0b7a11')
+    >>> Version.parse(seen.text).life == seen.life
+    True
+    """
+
+    life: str | None
+
+    def __new__(cls, seq_nr: int, life: str | None = None) -> Self:
+        version = super().__new__(cls, seq_nr)
+        version.life = life
+        return version
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Version, (int(self), self.life)
+
+    @property
+    def text(self) -> str:
+        return str(int(self)) if self.life is None else f"{int(self)}@{self.life}"
+
+    @classmethod
+    def parse(cls, text: str) -> int:
+        """What `text` gives: a version, or a plain number where it names no life."""
+        found = _VERSION.fullmatch(text)
+        if found is None or int(found[1]) > MAX_SEQ_NR:
+            raise InvalidSeqNr(
+                f"a journal's version looks like 3 or 3@life, as an append or a pointer says; not {text!r}"
+            )
+        return int(found[1]) if found[2] is None else cls(int(found[1]), found[2])
 
 
 class _Range(NamedTuple):
@@ -58,14 +108,17 @@ class SeqRange(_Range):
     __slots__ = ()
 
     def __new__(cls, first: int, last: int) -> Self:
-        if first > last:
+        if check_seq_nr(first) > check_seq_nr(last):
             raise InvalidRange(f"the range {first}..{last} ends before it begins")
-        return cls.trusted(check_seq_nr(first), check_seq_nr(last))
+        return cls.trusted(int(first), int(last))
 
     @classmethod
     def trusted(cls, first: int, last: int) -> Self:
         """A range whose ends were checked before."""
         return tuple.__new__(cls, (first, last))
+
+
+_POSITION = re.compile(r"([^\ud800-\udfff]+):([0-9]{1,19}):([0-9]{1,19})")
 
 
 class _Place(NamedTuple):
@@ -86,20 +139,47 @@ class Position(_Place):
     __slots__ = ()
 
     def __new__(cls, topic: str, partition: int, offset: int) -> Self:
-        if partition < 0 or offset < 0:
-            raise InvalidPosition(f"partition {partition} and offset {offset} must not be negative")
-        return tuple.__new__(cls, (topic, partition, offset))
+        try:
+            if 0 <= partition < MAX_SEQ_NR and 0 <= offset < MAX_SEQ_NR:
+                return tuple.__new__(cls, (topic, partition, offset))
+        except TypeError as error:
+            raise InvalidPosition(f"a position is a topic and two numbers: {error}") from error
+        raise InvalidPosition(f"no log has a partition {shown(partition)} with an offset {shown(offset)}")
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        topic, _, rest = text.rpartition(":")
-        topic, _, partition = topic.rpartition(":")
-        if not topic or not partition.isdecimal() or not rest.isdecimal():
-            raise InvalidPosition(f"a position looks like topic:partition:offset, not {text!r}")
-        return Position(topic, int(partition), int(rest))
+        found = _POSITION.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise InvalidPosition(f"a position looks like topic:partition:offset, not {shown(text)}")
+        return Position(found[1], int(found[2]), int(found[3]))
 
     def __str__(self) -> str:
         return f"{self.topic}:{self.partition}:{self.offset}"
+
+
+def check_position(value: Position | str) -> Position:
+    """A position, or the text of one."""
+    if not isinstance(value, Position):
+        return Position.parse(value)
+    sound = isinstance(value.topic, str) and isinstance(value.partition, int) and isinstance(value.offset, int)
+    if not sound or not _POSITION.fullmatch(str(value)):
+        raise InvalidPosition(f"a position is a topic and two whole numbers, not {shown(tuple(value))}")
+    return value
+
+
+def check_unicode(what: str, text: str) -> str:
+    """The text, or InvalidInput if it has half a character in it: no file or server takes that."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"the {what} is not valid Unicode text: {error}") from error
+    return plain_text(text)
+
+
+def plain_text(text: str) -> str:
+    """The text itself, of no class of its own: encoders and servers take nothing else."""
+    return text if type(text) is str else str.__str__(text)
 
 
 def check_id(journal_id: str) -> bytes:

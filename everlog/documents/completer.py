@@ -1,7 +1,7 @@
 """After the answer: an accepted write reaches the indexes, then the feed, then the views, then it is completed.
 
 Every step may be repeated, and may be cut off after any other one: the outbox row stays until all are done. A
-failing index never holds the feed back: it is marked as failed, and not used any more.
+failing index never holds the feed back: it is marked as failed, and no longer used.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Completer:
         publisher: Publisher,
         *,
         clock: Clock,
-        workers: int,
+        max_completers: int,
         follower: Follower | None = None,
         published: Callable[[str], None] = lambda uri: None,
         group: Workers | None = None,
@@ -76,7 +76,7 @@ class Completer:
         self._clock = clock
         self._follower = follower
         self._published = published
-        self._max_workers = workers
+        self._max_completers = max_completers
         self._spark_above = spark_above
         self._group = group or Workers()
         self.owns: Callable[[str], bool] = lambda uri: True
@@ -93,7 +93,7 @@ class Completer:
         if self._closed:
             return
         self._waiting.setdefault(uri, attempt)
-        if len(self._workers) < self._max_workers:
+        if len(self._workers) < self._max_completers:
             task = asyncio.create_task(self._work())
             self._workers.add(task)
             task.add_done_callback(self._workers.discard)

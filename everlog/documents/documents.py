@@ -83,8 +83,8 @@ class LocalDocuments(Documents):
         self._open_store = open_store
         self._make_history = history
         self._make_publisher = publisher
-        self.writers = Workers(max_tasks=config.max_workers, stash=config.stash)
-        self.completers = Workers(max_tasks=config.max_workers, stash=config.stash)
+        self.writers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
+        self.completers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
         self._opening = asyncio.Lock()
         self._parts: OpenDocuments | None = None
         self._settings = WriteSettings(max_pending=config.max_pending, max_body_bytes=config.max_body_bytes)
@@ -99,7 +99,7 @@ class LocalDocuments(Documents):
                     store,
                     self._make_publisher(),
                     clock=self._clock,
-                    workers=self._config.workers,
+                    max_completers=self._config.max_completers,
                     follower=followers,
                     published=history.notify,
                     group=self.completers,

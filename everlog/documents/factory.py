@@ -14,15 +14,15 @@ from everlog.documents.publisher import JournalPublisher, Publisher
 from everlog.documents.sqlite.document_store import SqliteDocuments
 from everlog.errors import InvalidConfig
 from everlog.journal.journal import LocalJournal
-from everlog.journal.parts import Parts
+from everlog.journal.parts import JournalParts
 from everlog.journal.writer import Writer
 from everlog.runtime.trace import Trace
 
 log = logging.getLogger("everlog.documents")
 
 
-def make_documents(parts: Parts, *, trace: Trace | None = None) -> LocalDocuments:
-    """Documents beside the journals of this log."""
+def make_documents(parts: JournalParts, *, trace: Trace | None = None) -> LocalDocuments:
+    """Documents next to the journals of this log."""
     config = fitting(parts.config)
     journal = document_journal(parts)
 
@@ -58,7 +58,7 @@ def fitting(config: Config) -> DocumentsConfig:
     return msgspec.structs.replace(documents, max_body_bytes=room)
 
 
-def document_journal(parts: Parts) -> LocalJournal:
+def document_journal(parts: JournalParts) -> LocalJournal:
     """The topic of the events. Its appends may be as large as a body, whatever the limit of others is."""
     config, journal = parts.config, parts.config.journal
     writer = Writer(
@@ -70,5 +70,5 @@ def document_journal(parts: Parts) -> LocalJournal:
         max_known_journals=journal.max_known_journals,
         page_size=journal.page_size,
     )
-    own = Parts(config, parts.log, parts.store, parts.reader, writer, parts.clock, parts.origin)
+    own = JournalParts(config, parts.log, parts.store, parts.reader, writer, parts.clock, parts.origin)
     return LocalJournal(config.documents.topic, own)

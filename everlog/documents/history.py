@@ -108,7 +108,7 @@ class History:
         return await self._journal.pointer(uri, after=token) or 0
 
     async def position(self, transaction_id: str) -> Position | None:
-        """Where the event of a write is in the log; None if it is not out yet, or not there any more.
+        """Where the event of a write is in the log; None if it is not out yet, or no longer there.
 
         A write that lost its revision to another one has no event: what stands at its revision is the other's.
         """
@@ -132,7 +132,7 @@ class History:
     async def _time_of(self, uri: str, revision: int, token: After) -> int:
         async for record in self._journal.read(uri, from_seq=revision, limit=1, after=token):
             return event_of(record, self._journal.topic).time_ms
-        raise DocumentNotFound("not_found", f"revision {revision} of {uri} is not in the log any more")
+        raise DocumentNotFound("not_found", f"revision {revision} of {uri} is no longer in the log")
 
     async def body_at(self, place: DocumentPlace, revision: int, token: After = None) -> Any:
         """The body of a document or an element at a revision: its last PUT, and the patches since."""
@@ -173,7 +173,7 @@ class History:
         return patch_between(await self.body_at(place, old, token), await self.body_at(place, new, token))
 
     async def feed(self, place: DocumentPlace, *, after: int) -> AsyncGenerator[DocumentEvent | int, None]:
-        """Events above a revision as they come, for ever; a number is a revision up to which everything was given."""
+        """Events above a revision as they come, forever; a number is a revision up to which everything was given."""
         wake = asyncio.Event()
         watching = self._watching.setdefault(place.uri, set())
         watching.add(wake)

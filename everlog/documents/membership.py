@@ -22,7 +22,7 @@ from everlog.runtime.lease import BEATS_PER_LEASE, LeaseWatch
 
 log = logging.getLogger("everlog.documents")
 
-HURRY = 0.1
+TRANSITION_FACTOR = 0.1
 
 AskNode = Callable[[Node], Awaitable[bool | None]]
 """Let a node look at the table now. True: it has; False: it is gone; None: unknown."""
@@ -68,7 +68,7 @@ class Membership:
         return self.routing.me
 
     async def start(self) -> None:
-        """Join. Alone, it is active at once."""
+        """Join; a node that is alone is active at once."""
         for group in self._groups:
             group.watchers.append(self._ended)
         await self.sync()
@@ -118,7 +118,7 @@ class Membership:
     async def _run(self) -> None:
         while not self._stopping:
             if self._in_transition:
-                await asyncio.sleep(self._sync_interval_s * HURRY)
+                await asyncio.sleep(self._sync_interval_s * TRANSITION_FACTOR)
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._sync_interval_s):
@@ -136,7 +136,7 @@ class Membership:
         return any(node.state is not NodeState.ACTIVE for node in members) or bool(self.routing.unconfirmed)
 
     async def sync(self) -> None:
-        """Look; then let the nodes look that route otherwise, and look again."""
+        """Look; let the nodes that route differently look; look again."""
         await self.look()
         if self.routing.unconfirmed:
             await self._hurry_others(self.routing.unconfirmed)
@@ -145,7 +145,7 @@ class Membership:
     async def look(self) -> None:
         """Read the table, route by what it says, say so, and change state if it is time.
 
-        This is what others ask for: no node is asked from here, or two nodes would ask each other for ever.
+        This is what others ask for: no node is asked from here, or two nodes would ask each other forever.
         """
         async with self._lock:
             if self.me.state is NodeState.PASSIVE:
@@ -240,12 +240,12 @@ class Membership:
                 self.suspect(node)
 
     def suspect(self, node: Node) -> None:
-        """Its address does not lead to it any more: it is dead unless its beat goes on."""
+        """Its address no longer leads to it: it is dead unless its beat goes on."""
         self._gone[node.id] = self.routing.others.get(node.id, node).beat
         self._wake.set()
 
     async def left(self, node: Node) -> None:
-        """Returns when a node is not among the others any more."""
+        """Returns when a node is no longer among the others."""
         while node.id in self.routing.others:
             await self._wait_for_change()
 

@@ -271,7 +271,7 @@ def _check_kind(head: DocumentHead, command: DocumentCommand, exists: bool) -> N
 
 
 def _new_body(command: DocumentCommand, row: DocumentRow | None, exists: bool) -> Any:
-    """The body after the write; None if there is none any more."""
+    """The body after the write; None if it is gone."""
     place, body = command.place, command.body
     if command.method == "delete" or place.kind == "collection":
         return None

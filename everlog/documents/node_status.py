@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from everlog.documents.nodes import Node
 from everlog.documents.sqlite.nodes import FILE, SqliteNodes
-from everlog.journal.parts import Parts
+from everlog.journal.parts import JournalParts
 
 
-async def read_nodes(parts: Parts) -> list[Node]:
+async def read_nodes(parts: JournalParts) -> list[Node]:
     """The rows of all nodes, of dead ones too for a while; none where documents were never served."""
     if parts.config.cassandra is not None:
         from everlog.documents.cassandra.nodes import find_nodes

@@ -92,7 +92,7 @@ class DocumentStore(ABC):
 
     @abstractmethod
     async def accept(self, change: DocumentChange) -> bool:
-        """Store a write; False, and nothing of it is visible, if the document is not at `change.expected` any more.
+        """Store a write; False, and nothing of it is visible, if the document is no longer at `change.expected`.
 
         Raises Unreachable if the outcome is unknown; then `load(…, settled=True)` settles it.
         """
@@ -121,7 +121,7 @@ class DocumentStore(ABC):
 
     @abstractmethod
     async def abandon(self, waiting: WaitingTransaction, now_ms: int) -> bool:
-        """Complete an outbox row without an event if its write did not happen and cannot any more."""
+        """Complete an outbox row without an event if its write did not happen and no longer can."""
 
     @abstractmethod
     async def forget(self, before_ms: int, *, limit: int = 1000) -> int:
@@ -147,7 +147,7 @@ class DocumentStore(ABC):
 
     @abstractmethod
     async def mark_index(self, uri: str, index: Index, status: IndexStatus, reason: str | None = None) -> bool:
-        """Change the status of this very definition; False if it is not there any more, or has that status."""
+        """Change the status of this very definition; False if it is no longer there, or has that status."""
 
     @abstractmethod
     async def build(self, uri: str, index: Index, locate: Locate, *, limit: int) -> bool:
@@ -168,7 +168,7 @@ class DocumentStore(ABC):
 
     @abstractmethod
     async def finish(self, uri: str, index: Index, revision: int) -> bool:
-        """The index is ready, and as new as this revision; False if it was not being built any more."""
+        """The index is ready, and as new as this revision; False if it was no longer being built."""
 
     @abstractmethod
     async def update_index(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import msgspec
-
-from everlog.core.events import Event, Json
+from everlog.core.events import CheckedJson, Event
 from everlog.documents.model import DocumentTransaction
 from everlog.documents.paths import DocumentPlace
 from everlog.errors import Conflict, EverlogError
@@ -34,7 +32,8 @@ class JournalPublisher:
 
     async def publish(self, transaction: DocumentTransaction) -> None:
         in_collection = DocumentPlace(transaction.uri).in_collection
-        event = Event(Json(msgspec.Raw(transaction.event.encode())), tags={transaction.uri} if in_collection else ())
+        # A document's numbers are kept however large they are, and its levels are bounded by its own limit.
+        event = Event(CheckedJson(transaction.event), tags={transaction.uri} if in_collection else ())
         try:
             await self._journal.append(transaction.uri, event, expected=transaction.revision - 1)
         except Conflict as conflict:

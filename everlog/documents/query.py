@@ -36,8 +36,8 @@ from everlog.documents.query_plan import IndexRange, QueryPlan, helpful_index, m
 from everlog.errors import InvalidDocument, QueryLimited
 from everlog.runtime.clock import Clock
 
-CHUNK = 200
-MAX_TOKEN = 4096
+ENTRIES_PER_TURN = 200
+MAX_TOKEN_CHARS = 4096
 
 
 class QueryLimits(msgspec.Struct, frozen=True):
@@ -166,7 +166,7 @@ class QueryRunner:
 
     async def _take(self, batch: Batch, accepted: list[Any]) -> None:
         for at, entry in enumerate(batch.entries):
-            if at % CHUNK == CHUNK - 1:
+            if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1:
                 await asyncio.sleep(0)  # other requests want to be served, too
                 if self._clock.monotonic() > self._deadline:
                     raise self._limited("query-timeout", f"{self._limits.timeout_s:g} s were not enough")
@@ -250,13 +250,13 @@ def page_token(element: Any, sort: Sort) -> str | None:
     values = [field_value(element, item.names) for item in sort]
     data = encode_body([",".join(map(str, sort)), values]).encode()
     token = base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-    return token if len(token) <= MAX_TOKEN else None
+    return token if len(token) <= MAX_TOKEN_CHARS else None
 
 
 def parse_token(token: str, sort: Sort) -> Sequence[SortKey]:
     """The sort values of the element before the page; InvalidDocument if the token is of another query."""
     try:
-        if len(token) > MAX_TOKEN:
+        if len(token) > MAX_TOKEN_CHARS:
             raise ValueError("too long")
         data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         text, values = decode_body(data)

@@ -158,7 +158,7 @@ def _byte_range(prefix: bytes, interval: Any, *, descending: bool) -> IndexRange
 
 
 def _start_after(plan: QueryPlan, after: Sequence[SortKey]) -> QueryPlan:
-    """Leave out what cannot follow the element any more; what is left of it is compared row by row."""
+    """Leave out what can no longer follow the element; what is left of it is compared row by row."""
     values = {item.names: key for item, key in zip(plan.sort, after, strict=True)}
     known = {item.names for item in plan.sort[: plan.matched]}
     if plan.index is None:

@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 
 from everlog.config import DocumentsConfig
+from everlog.core.duration import DAY_S
 from everlog.documents.completer import Completer
 from everlog.documents.ids import time_of
 from everlog.documents.paths import PARTITIONS, QUANTUM_MS, partition_of_uri, quantum_of
@@ -23,8 +24,6 @@ from everlog.errors import EverlogError
 from everlog.runtime.clock import Clock
 
 log = logging.getLogger("everlog.documents")
-
-DAY_S = 86_400
 
 
 class RecoveredTransactions(msgspec.Struct):

@@ -68,7 +68,7 @@ class Router:
         """Where a task of this key runs now. `wait`: here, but another node may still work on it."""
         owner = self._current.owner(key)
         if owner is None:
-            return "here"  # no node takes work any more; the store decides
+            return "here"  # all nodes have stopped taking work; the store decides
         if owner != self.me.id:
             return self.others[owner]
         if self.me.state is NodeState.ACTIVATING or self._previous.owner(key) != owner:

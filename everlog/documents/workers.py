@@ -11,7 +11,7 @@ from everlog.errors import Busy
 from everlog.runtime.keyed_lock import KeyedLock
 
 MAX_TASKS = 1024
-STASH = 4096
+MAX_WAITING = 4096
 
 
 class Workers:
@@ -21,14 +21,14 @@ class Workers:
     []
     """
 
-    def __init__(self, *, max_tasks: int = MAX_TASKS, stash: int = STASH) -> None:
+    def __init__(self, *, max_tasks: int = MAX_TASKS, max_waiting: int = MAX_WAITING) -> None:
         self._locks = KeyedLock()
         self._slots = asyncio.Semaphore(max_tasks)
-        self._limit = max_tasks + stash
+        self._limit = max_tasks + max_waiting
         self._count = 0
         self._under_way: Counter[str] = Counter()
         self.watchers: list[Callable[[str], None]] = []
-        """Told of every key that is not under way any more."""
+        """Told of every key that is no longer under way."""
 
     @property
     def keys(self) -> Collection[str]:
@@ -51,11 +51,11 @@ class Workers:
         self._count += 1
         self._under_way[key] += 1
         try:
-            await self._locks.take(key)
+            await self._locks.acquire(key)
             try:
                 await self._slots.acquire()
             except BaseException:
-                self._locks.end(key)
+                self._locks.release(key)
                 raise
         except BaseException:
             self._count -= 1
@@ -65,7 +65,7 @@ class Workers:
     def end(self, key: str) -> None:
         """Leave the key to the next task that waits for it, and the worker to any."""
         self._slots.release()
-        self._locks.end(key)
+        self._locks.release(key)
         self._count -= 1
         self._leave(key)
 

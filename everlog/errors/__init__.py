@@ -7,8 +7,11 @@
     │   ├── InvalidRange
     │   ├── EmptyAppend
     │   ├── AppendTooLarge
+    │   ├── AppendIdReused        an idempotency key that other events had before
+    │   ├── SnapshotTooLarge
     │   ├── RecordTooLarge
     │   ├── InvalidPosition
+    │   ├── InvalidEventType      a class is not declared as an event, or not as one that belongs here
     │   ├── InvalidDocument       a path, a body, a filter or a parameter of a document request
     │   ├── InvalidProjection
     │   ├── InvalidTag
@@ -24,14 +27,18 @@
     ├── Conflict                  another append won; read again and decide again
     ├── OutcomeUnknown            a time-out: it may or may not have happened; retry with append_id
     │   └── AnswerLost            the same of an operation on a queue; repeat it
+    ├── OutcomeDeleted            a repeated append whose place was deleted since: its outcome stays unknown
     ├── JournalNotFound           the journal does not exist (any more)
     ├── JournalHalted             a record of this journal cannot be decoded
     ├── QueueNotFound             no queue of this name was declared, or got a job yet
-    ├── LeaseLost                 the job is not this worker's any more; nothing was changed
+    ├── LeaseLost                 the job is no longer this worker's; nothing was changed
     ├── KeyBusy                   the queue takes no work for a key that is being processed
     ├── DeclarationRefused        the queue's rows do not allow this change of its declaration
     ├── Overtaken                 the journal changed under a read too often; read again
     ├── NotReplicated             the pipeline has not got as far as a token; wait, or start it
+    ├── EventMismatch             a stored event does not fit the class of its type
+    ├── UnknownEventType          an aggregate meets an event that is none of its own
+    ├── StateLost                 an aggregate's events are deleted, and no snapshot holds what they came to
     ├── MissingEvent              a journal that must have no gaps has one
     ├── ViewIncomplete            a view that others write lacks events
     │   ├── EventsMissing
@@ -59,12 +66,14 @@
     │       └── OwnedElsewhere
     ├── ReplicationFailed         the pipeline gave up on a batch; it will try again
     ├── MalformedRecord           a log record that breaks the wire format
+    ├── UnreadableJson            stored JSON that Python cannot show; its text can be read
     ├── UnknownProjection         no projection of this name and key was ever started here
     ├── OffsetConflict            the offset is not the expected one; look again
     ├── StillBehind               a projection has not got that far yet; wait longer, or start it
     ├── OwnershipLost             another instance, or a command, took this projection over
     ├── HandlerFailed             a handler did what no handler may do
     │   └── HandlerTimeout
+    ├── ForkedProcess             the log was opened before a fork; connect again in the child
     ├── ClusterFailed             the local cluster cannot be started
     │   ├── MissingProgram
     │   ├── DownloadFailed
@@ -101,9 +110,12 @@ from everlog.errors.documents import (
     WriteUnfinished,
 )
 from everlog.errors.journal import (
+    AppendIdReused,
     AppendTooLarge,
     Conflict,
     EmptyAppend,
+    EventMismatch,
+    InvalidEventType,
     InvalidId,
     InvalidPosition,
     InvalidRange,
@@ -112,8 +124,13 @@ from everlog.errors.journal import (
     JournalNotFound,
     MalformedRecord,
     MissingEvent,
+    OutcomeDeleted,
     OutcomeUnknown,
     Overtaken,
+    SnapshotTooLarge,
+    StateLost,
+    UnknownEventType,
+    UnreadableJson,
 )
 from everlog.errors.projections import (
     HandlerFailed,
@@ -142,6 +159,7 @@ from everlog.errors.queues import (
 from everlog.errors.setup import (
     ClusterFailed,
     DownloadFailed,
+    ForkedProcess,
     InvalidConfig,
     MissingExtra,
     MissingProgram,
@@ -184,6 +202,7 @@ from everlog.errors.tags import (
 __all__ = [
     "AccessDenied",
     "AnswerLost",
+    "AppendIdReused",
     "AppendTooLarge",
     "Busy",
     "ClusterFailed",
@@ -197,15 +216,18 @@ __all__ = [
     "DocumentRefused",
     "DownloadFailed",
     "EmptyAppend",
+    "EventMismatch",
     "EventsMissing",
     "EverlogError",
     "ForeignWriter",
+    "ForkedProcess",
     "HandlerFailed",
     "HandlerTimeout",
     "IntegrityViolated",
     "InvalidConfig",
     "InvalidDeclaration",
     "InvalidDocument",
+    "InvalidEventType",
     "InvalidHandle",
     "InvalidId",
     "InvalidInput",
@@ -233,6 +255,7 @@ __all__ = [
     "NotTransactional",
     "NotWritable",
     "OffsetConflict",
+    "OutcomeDeleted",
     "OutcomeUnknown",
     "Overtaken",
     "OwnedElsewhere",
@@ -247,6 +270,8 @@ __all__ = [
     "ReplicationFailed",
     "SeqNrMissing",
     "ServerFailed",
+    "SnapshotTooLarge",
+    "StateLost",
     "StillBehind",
     "StorageFailed",
     "TooFewReplicas",
@@ -256,8 +281,10 @@ __all__ = [
     "TopicReplaced",
     "TopicRetired",
     "Unacknowledged",
+    "UnknownEventType",
     "UnknownProjection",
     "Unreachable",
+    "UnreadableJson",
     "UnsuitableTopic",
     "ViewIncomplete",
     "WriteUnfinished",

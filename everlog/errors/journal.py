@@ -33,20 +33,106 @@ class AppendTooLarge(InvalidInput):
         self.limit = limit
 
 
+class SnapshotTooLarge(InvalidInput):
+    """A snapshot exceeds the configured size."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"this snapshot is {size:,} bytes with its metadata, the limit is {limit:,}: keep less in it, or raise "
+            "[journal] max_snapshot_bytes"
+        )
+        self.size = size
+        self.limit = limit
+
+
 class InvalidPosition(InvalidInput):
     """A token that this log has never handed out."""
 
 
-class Conflict(EverlogError):
-    """The journal is not where the append expected it; nothing of the append was stored."""
+class InvalidEventType(InvalidInput):
+    """A class is not declared as an event, or not as one of those that belong here."""
 
-    def __init__(self, key: str, expected: int, actual: int) -> None:
+
+class EventMismatch(EverlogError):
+    """A stored event does not fit the class of its type.
+
+    `remedy` is what its owner can do besides reading it without classes. `where` says in which journal it is, if known.
+    """
+
+    def __init__(
+        self,
+        type_name: str,
+        version: int,
+        seq_nr: int | None,
+        reason: str,
+        *,
+        remedy: str | None = None,
+        where: str | None = None,
+    ) -> None:
         super().__init__(
-            f"{key}: expected the journal at seqNr {expected}, it is at {actual}: read it again, then decide again"
+            f"{'' if where is None else where + ': '}the event{'' if seq_nr is None else f' at seqNr {seq_nr}'} of the "
+            f"type {type_name!r}, version {version}, does not fit its class ({reason}): "
+            f"{'' if remedy is None else remedy + ', or '}read it without classes"
         )
+        self.type = type_name
+        self.version = version
+        self.seq_nr = seq_nr
+        self.reason = reason
+        self.remedy = remedy
+
+    def within(self, where: str) -> EventMismatch:
+        """The same, with the journal in which it is."""
+        return EventMismatch(self.type, self.version, self.seq_nr, self.reason, remedy=self.remedy, where=where)
+
+
+class UnknownEventType(EverlogError):
+    """An aggregate meets an event that is none of its own."""
+
+    def __init__(
+        self, aggregate: str, journal_id: str, type_name: str | None, version: int | None, seq_nr: int
+    ) -> None:
+        shown = "without a type" if type_name is None else f"of the type {type_name!r}, version {version}"
+        super().__init__(
+            f"{aggregate} {journal_id!r}: the event at seqNr {seq_nr} is {shown}, which the class does not know: "
+            "name it in events=, or override apply_unknown"
+        )
+        self.aggregate = aggregate
+        self.journal_id = journal_id
+        self.type = type_name
+        self.version = version
+        self.seq_nr = seq_nr
+
+
+class StateLost(EverlogError):
+    """Events of an aggregate are deleted, and no snapshot that fits its class holds what they came to."""
+
+    def __init__(self, aggregate: str, journal_id: str, delete_to: int, kept: int, version: int) -> None:
+        newest = f"the newest is at {kept}" if kept else "there is none"
+        super().__init__(
+            f"{aggregate} {journal_id!r}: events up to seqNr {delete_to} are deleted, and no snapshot of version "
+            f"{version} holds what they came to ({newest}): save one with the fields at seqNr {delete_to}, and "
+            f'metadata={{"snapshot_version": {version}}}'
+        )
+        self.aggregate = aggregate
+        self.journal_id = journal_id
+        self.delete_to = delete_to
+        self.kept = kept
+        self.version = version
+
+
+class Conflict(EverlogError):
+    """The journal is not where the append expected it; nothing of the append was stored.
+
+    Where `expected` and `actual` are the same number, the journal was purged since, and has begun a new life.
+    """
+
+    def __init__(self, key: str, expected: int, actual: int, life: str | None = None) -> None:
+        where = f"it is at {actual}" if expected != actual else "it was purged since, and is in a new life"
+        super().__init__(f"{key}: expected the journal at seqNr {expected}, {where}: read it again, then decide again")
         self.key = key
-        self.expected = expected
-        self.actual = actual
+        self.expected = int(expected)
+        self.actual = int(actual)
+        self.life = life
 
 
 class OutcomeUnknown(EverlogError):
@@ -62,6 +148,30 @@ class OutcomeUnknown(EverlogError):
         self.key = key
         self.append_id = append_id
         self.reason = reason
+
+
+class OutcomeDeleted(EverlogError):
+    """The outcome of a repeated append can no longer be found out: what stood at its place was deleted since."""
+
+    def __init__(self, key: str, append_id: str) -> None:
+        super().__init__(
+            f"{key}: what stood at the place of the append {append_id!r} was deleted since, so its outcome cannot be "
+            "found out any more: read the journal and decide, then append with a new key, if at all"
+        )
+        self.key = key
+        self.append_id = append_id
+
+
+class AppendIdReused(InvalidInput):
+    """An append id or idempotency key was used before, for other events."""
+
+    def __init__(self, key: str, append_id: str) -> None:
+        super().__init__(
+            f"{key}: the append {append_id!r} is stored with other events: repeat an append with the very same events, "
+            "or give a new one a key of its own"
+        )
+        self.key = key
+        self.append_id = append_id
 
 
 class JournalNotFound(EverlogError):
@@ -107,3 +217,12 @@ class MissingEvent(EverlogError):
 
 class MalformedRecord(EverlogError):
     """A log record breaks the wire format."""
+
+
+class UnreadableJson(EverlogError):
+    """JSON that another program stored, and that Python cannot show: nested too deeply, or with too large numbers."""
+
+    def __init__(self, reason: str, shown: str) -> None:
+        super().__init__(f"this JSON cannot be shown as Python objects ({reason}): its text is in {shown}")
+        self.reason = reason
+        self.shown = shown

@@ -77,7 +77,7 @@ class LeaseLost(EverlogError):
     """The job timed out and was given to another worker, or is gone: stop working on it; nothing was changed."""
 
     def __init__(self, queue: str, entry: int, token: int) -> None:
-        super().__init__(f"{queue}: the lease {entry}/{token} is not held any more: stop this work, another has it")
+        super().__init__(f"{queue}: the lease {entry}/{token} is no longer held: stop this work, another has it")
         self.queue = queue
         self.entry = entry
         self.token = token

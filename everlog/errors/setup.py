@@ -17,6 +17,17 @@ class MissingExtra(EverlogError):
         self.extra = extra
 
 
+class ForkedProcess(EverlogError):
+    """The log was opened by a process of which this one is a fork; threads and locks do not survive that."""
+
+    def __init__(self, what: str, pid: int) -> None:
+        super().__init__(
+            f"{what} was opened by process {pid}, of which this one is a fork: close it before the fork and connect "
+            "again in the child, or start the child with multiprocessing's 'spawn' or 'forkserver' and connect there"
+        )
+        self.pid = pid
+
+
 class ClusterFailed(EverlogError):
     """The local cluster, or something that it needs, is not available."""
 

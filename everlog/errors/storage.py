@@ -103,7 +103,7 @@ class TooFewReplicas(StorageFailed):
 
 
 class TopicMissing(StorageFailed):
-    """The topic is not in the log any more."""
+    """The topic is no longer in the log."""
 
 
 class UnsuitableTopic(StorageFailed):

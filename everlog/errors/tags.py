@@ -36,7 +36,9 @@ class EventsMissing(ViewIncomplete):
     retriable = True
 
     def __init__(self, tag: str, missing: dict[str, list[int]], min_offset: UUID, max_offset: UUID) -> None:
-        some = ", ".join(f"{pid}: {_numbers(numbers)}" for pid, numbers in list(missing.items())[:10])
+        some = ", ".join(
+            f"{persistence_id}: {_numbers(numbers)}" for persistence_id, numbers in list(missing.items())[:10]
+        )
         super().__init__(
             f"tag {tag}: events did not appear within [pekko] gap_timeout (number per journal and tag: {some}), "
             f"between {min_offset} and {max_offset}: see that their writer runs, then read again from {min_offset}"

@@ -17,13 +17,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from everlog.core.actions import Action, ActionRange, Append, Copied, Delete, Expected
-from everlog.core.codec import EventData, PayloadMetadata, encode_value
-from everlog.core.duration import ExpireAfter
+from everlog.core.actions import Action, ActionRange, Append, Copied, Delete, Expected, wrap_header_data
+from everlog.core.codec import EventData, encode_value, split_metadata
 from everlog.core.events import EventRecord
 from everlog.core.head import Head, exists
 from everlog.core.record import Headers
@@ -31,10 +30,11 @@ from everlog.core.values import check_id
 from everlog.errors import CopyRefused, EverlogError, Overtaken
 from everlog.journal.damaged_log import Damage, DamagedLog
 from everlog.journal.journal import Journal
-from everlog.journal.parts import Parts, parts_over
+from everlog.journal.parts import JournalParts, parts_over
 from everlog.journal.reader import Ref, Span
 from everlog.journal.topic_registry import pinned_topic
 from everlog.runtime.failpoints import failpoint
+from everlog.runtime.pages import each
 
 # The original may change while it is copied; one that changes all the time is left for later.
 MAX_ROUNDS = 5
@@ -57,13 +57,13 @@ class CopyOutcome(NamedTuple):
 class Original:
     """The journals of a topic as they are now, also if its log is broken. Made by `find`."""
 
-    def __init__(self, parts: Parts, opened: Ref, damaged: DamagedLog) -> None:
+    def __init__(self, parts: JournalParts, opened: Ref, damaged: DamagedLog) -> None:
         self.parts = parts
         self.damaged = damaged
         self._opened = opened
 
     @classmethod
-    async def find(cls, parts: Parts, topic: str, damage: Damage | None = None) -> Original:
+    async def find(cls, parts: JournalParts, topic: str, damage: Damage | None = None) -> Original:
         """The topic by its short name, broken, retired or sound; `damage`: what is known to be broken."""
         pinned = await pinned_topic(parts, topic)
         damaged = await DamagedLog.look(parts.log, parts.store, pinned, topic, damage)
@@ -163,8 +163,8 @@ class Copier:
             return 0
         count = 0
         async with (
-            aclosing(_each(self._original.parts.reader.read(source, span))) as originals,
-            aclosing(_each(self._target.parts.reader.read(target, span))) as copies,
+            aclosing(each(self._original.parts.reader.read(source, span))) as originals,
+            aclosing(each(self._target.parts.reader.read(target, span))) as copies,
         ):
             while True:
                 one, two = await anext(originals, None), await anext(copies, None)
@@ -189,7 +189,7 @@ class Copier:
         if first > found.source.seq_nr:
             return
         append: list[EventRecord] = []
-        async for event in _each(self._original.parts.reader.read(source, Span(first=first, last=found.source.seq_nr))):
+        async for event in each(self._original.parts.reader.read(source, Span(first=first, last=found.source.seq_nr))):
             if append and _origin(append[0]) != _origin(event):
                 yield append
                 append = []
@@ -220,13 +220,13 @@ class Copier:
 class _CopyWriter:
     """The records of one journal, on their way into the other topic. `expected` is what the next append will find."""
 
-    def __init__(self, parts: Parts, ref: Ref, found: _Compared) -> None:
+    def __init__(self, parts: JournalParts, ref: Ref, found: _Compared) -> None:
         self._parts = parts
         self._ref = ref
         self._found = found
         there = found.target
         self._expected = Expected(0) if there is None else Expected(there.seq_nr, there.record_id)
-        # The next append begins a life, as the fold sees it; which one is known when it is in the log.
+        # The next record begins a life, as the fold sees it, and gives it its name.
         self._begins = there is None or (there.record_id is None and there.seq_nr == there.delete_to)
         self._waiting: list[tuple[Append, bytes, Headers]] = []
         self._size = 0
@@ -248,24 +248,19 @@ class _CopyWriter:
 
     async def _begin_behind(self, source: Head, delete_to: int) -> None:
         after = None if source.expire_after is None else source.expire_after.text()
-        copied = Copied(source.created, source.updated, after, source.expire_on)
-        offset = await self._produce(
-            Delete(delete_to, self._parts.origin.host, self._parts.origin.version, copied=copied)
-        )
-        self._expected = Expected(delete_to, self._ref.topic.life(self._ref.partition, offset))
+        copied = Copied(source.created, source.updated, after, source.expire_on, source.expire_at)
+        life, origin = self._parts.clock.new_id(), self._parts.origin
+        await self._produce(Delete(delete_to, origin.host, origin.version, copied=copied, life=life))
+        self._expected = Expected(delete_to, life)
         self._begins = False
 
     async def _add(self, append: list[EventRecord]) -> None:
-        action, value, headers = record_of(append, self._expected)
-        life = self._expected.record_id
-        if self._begins:
-            offset = await self._produce(action, value, headers)
-            life = self._ref.topic.life(self._ref.partition, offset)
-            self._begins = False
-        else:
-            self._waiting.append((action, value, headers))
-            self._size += len(value)
-        self._expected = Expected(append[-1].seq_nr, life)
+        life = self._parts.clock.new_id() if self._begins else None
+        action, value, headers = record_of(append, self._expected, life)
+        self._begins = False
+        self._waiting.append((action, value, headers))
+        self._size += len(value)
+        self._expected = Expected(append[-1].seq_nr, life or self._expected.record_id)
         if len(self._waiting) >= MAX_WAITING or self._size >= MAX_WAITING_BYTES:
             await self._send()
 
@@ -284,12 +279,15 @@ class _CopyWriter:
         return ack.offset
 
 
-def record_of(append: list[EventRecord], expected: Expected | None) -> tuple[Append, bytes, Headers]:
+def record_of(
+    append: list[EventRecord], expected: Expected | None, life: str | None = None
+) -> tuple[Append, bytes, Headers]:
     """The record that says again what the record of these events said."""
     first = append[0]
-    header, metadata = _metadata(first)
+    header, metadata = split_metadata(first.metadata_json)
     events = tuple(
-        EventData(event.seq_nr, tuple(sorted(event.tags)), event.payload_type, _data(event)) for event in append
+        EventData(event.seq_nr, tuple(sorted(event.tags)), event.payload_type, _data(event), event.event_type)
+        for event in append
     )
     payload_type, value = encode_value(events, metadata)
     action = Append(
@@ -297,10 +295,11 @@ def record_of(append: list[EventRecord], expected: Expected | None) -> tuple[App
         origin=first.origin,
         version=first.version,
         payload_type=payload_type,
-        metadata={} if header is None else {"data": header},
+        metadata=wrap_header_data(header),
         expected=expected,
         id=first.append_id,
         timestamp=first.timestamp,
+        life=life,
     )
     return action, value, tuple((name, text.encode()) for name, text in first.headers.items())
 
@@ -308,14 +307,6 @@ def record_of(append: list[EventRecord], expected: Expected | None) -> tuple[App
 def _origin(event: EventRecord) -> tuple[object, ...]:
     """What the events of one append share."""
     return event.partition, event.offset, event.timestamp, event.append_id
-
-
-def _metadata(event: EventRecord) -> tuple[Any, PayloadMetadata]:
-    """What the append carried beside its events, in its header and in its value."""
-    found = event.metadata
-    header, payload = ({} if not isinstance(found[name], dict) else found[name] for name in ("header", "payload"))
-    after = payload.get("expireAfter")
-    return header.get("data"), PayloadMetadata(None if after is None else ExpireAfter.parse(after), payload.get("data"))
 
 
 def _data(event: EventRecord) -> str | bytes | None:
@@ -329,13 +320,8 @@ def _data(event: EventRecord) -> str | bytes | None:
 
 def _content(event: EventRecord) -> tuple[object, ...]:
     """All that a copy must keep."""
+    metadata = split_metadata(event.metadata_json)
     return (
-        (event.seq_nr, event.timestamp, event.payload_type, _data(event), event.tags, _metadata(event)),
-        (dict(event.headers), event.origin, event.version, event.append_id),
+        (event.seq_nr, event.timestamp, event.payload_type, _data(event), event.tags, metadata),
+        (dict(event.headers), event.origin, event.version, event.append_id, event.event_type),
     )
-
-
-async def _each(pages: AsyncIterator[list[EventRecord]]) -> AsyncGenerator[EventRecord, None]:
-    async for page in pages:
-        for event in page:
-            yield event

@@ -6,22 +6,26 @@ import asyncio
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from datetime import timedelta
-from typing import Any
+from datetime import date, timedelta
+from functools import partial
+from typing import Any, NamedTuple
 
 from everlog.core.actions import Delete, Mark, Purge
+from everlog.core.arguments import check_append_id, check_flag, check_text, check_whole
 from everlog.core.events import Event, EventRecord
 from everlog.core.head import Head, exists
-from everlog.core.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, check_id
-from everlog.errors import InvalidInput, InvalidPosition, InvalidRange, StorageFailed, TopicRetired
+from everlog.core.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, Version, check_id, check_position, shown
+from everlog.errors import InvalidInput, InvalidPosition, Overtaken, StorageFailed, TopicRetired
 from everlog.errors.storage import needs_storage
 from everlog.journal.damaged_log import DamagedLog
-from everlog.journal.parts import Parts, parts_over
-from everlog.journal.reader import Ref, Span
+from everlog.journal.parts import JournalParts, parts_over
+from everlog.journal.reader import MAX_TRIES, Pin, Ref, Span, check_pin
 from everlog.journal.snapshots import LocalSnapshots, Recovered, Snapshots
 from everlog.journal.topic_registry import find_topic, is_retired, pin_topic
-from everlog.journal.writer import ANSWER_S, LOOK_S, Draft
+from everlog.journal.writer import ANSWER_S, LOOK_S, Draft, append_id_of, check_draft
 from everlog.log.port import LogTopic
+from everlog.runtime.pages import each
+from everlog.store.port import Snapshot
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 
@@ -29,24 +33,51 @@ After = Position | str | None
 
 
 class Token(Position):
-    """The position of an append, which also knows the seqNrs that it got.
+    """The position of an append, which also knows the seqNrs that it got, and the life of the journal.
 
-    >>> Token("orders", 0, 7, range=SeqRange(1, 2)).range.last
+    `life` is None if the append did not wait for its verdict.
+
+    >>> Token("orders", 0, 7, range=SeqRange(1, 2)).version
     2
     """
 
     range: SeqRange
+    life: str | None
 
-    def __new__(cls, topic: str, partition: int, offset: int, *, range: SeqRange) -> Token:  # noqa: A002
+    def __new__(
+        cls,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        range: SeqRange,  # noqa: A002
+        life: str | None = None,
+    ) -> Token:
         token = Position.__new__(cls, topic, partition, offset)
         token.range = range
+        token.life = life
         return token
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Token, range=self.range, life=self.life), tuple(self)
+
+    @property
+    def version(self) -> int:
+        """Where the journal is after this append: what a next one may expect."""
+        return self.range.last if self.life is None else Version(self.range.last, self.life)
+
+
+class JournalExpiry(NamedTuple):
+    """When a journal expires: the day (UTC) and the moment. One that was taken over may know the day only."""
+
+    day: date | None = None
+    at_ms: int | None = None
 
 
 def check_topic(topic: str) -> str:
     """A topic's name as people use it."""
-    if not _TOPIC.fullmatch(topic):
-        raise InvalidInput(f"a topic's name is letters, digits, '.', '_' and '-', at most 200; not {topic!r}")
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+        raise InvalidInput(f"a topic's name is letters, digits, '.', '_' and '-', at most 200; not {shown(topic)}")
     return topic
 
 
@@ -61,29 +92,46 @@ class Journal(ABC):
         journal_id: str,
         events: Sequence[Event] | Event,
         *,
-        expected: int | None = None,
+        expected: int | Token | None = None,
         expire_after: timedelta | None = None,
         metadata: Any = None,
         header_metadata: Any = None,
         headers: Mapping[str, str] | None = None,
         verdict: bool = True,
         append_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Coroutine[Any, Any, Token]:
         """Append events as one unit and return their place in the log.
 
-        With `expected` (0: absent) the append wins only if the journal is at that seqNr, else it raises Conflict.
-        Events may carry their own seqNrs. With neither, they go wherever the journal ends. `verdict=False` returns
-        as soon as the log has the record. After OutcomeUnknown, repeat the call with its `append_id`.
+        With `expected` (0: absent) the append wins only if the journal is at that seqNr, else it raises Conflict. What
+        `pointer` and `recover` say, and a token of an earlier append, also name the life that the journal must still be
+        in; a plain number means the present one. Events may carry their own seqNrs. With neither, they go wherever the
+        journal ends. `verdict=False` returns as soon as the log has the record. After OutcomeUnknown, repeat the call
+        with its `append_id`; or give each append an `idempotency_key` of your own, with `expected`: repeated with the
+        same key, also after a crash or a cancellation, it is stored once.
         """
-        draft = Draft(
-            events=[events] if isinstance(events, Event) else list(events),
-            expected=expected,
-            expire_after=expire_after,
-            metadata=metadata,
-            header_metadata=header_metadata,
-            headers=headers,
-        )
+        try:
+            draft = Draft(
+                events=[events] if isinstance(events, Event) else _listed(events),
+                expected=self._version(expected) if isinstance(expected, Token) else expected,
+                expire_after=expire_after,
+                metadata=metadata,
+                header_metadata=header_metadata,
+                headers=headers,
+            )
+            if idempotency_key is not None:
+                if append_id is not None:
+                    raise InvalidInput("give an idempotency_key or an append_id, not both")
+                check_draft(draft)
+                append_id = append_id_of(idempotency_key, draft)
+        except InvalidInput as error:
+            return _refuse(error)
         return self._append(journal_id, draft, verdict, append_id)
+
+    def _version(self, token: Token) -> int:
+        if token.topic != self.topic:
+            raise InvalidPosition(f"{token} is a position of the topic {token.topic!r}, not of {self.topic!r}")
+        return token.version
 
     @abstractmethod
     async def _append(self, journal_id: str, draft: Draft, verdict: bool, append_id: str | None) -> Token:
@@ -125,12 +173,22 @@ class Journal(ABC):
         """Like `read`, a list of events at a time."""
 
     @abstractmethod
-    async def pointer(self, journal_id: str, *, after: After = None, strict: bool = False) -> int | None:
-        """The journal's highest seqNr, also when its events are deleted; None if it does not exist."""
+    async def pointer(self, journal_id: str, *, after: After = None, strict: bool = False) -> Version | None:
+        """The journal's highest seqNr, also when its events are deleted; None if it does not exist.
+
+        It also knows the journal's life: as `expected=` it holds in that life only.
+        """
+
+    @abstractmethod
+    async def expiry(self, journal_id: str, *, after: After = None, strict: bool = False) -> JournalExpiry | None:
+        """When the journal expires; None if it does not exist."""
 
     @abstractmethod
     async def delete(self, journal_id: str, *, to: int = MAX_SEQ_NR) -> Position | None:
-        """Delete events up to `to`; None, and nothing written, if there is no journal."""
+        """Delete events up to `to`; None, and nothing written, if there is no journal.
+
+        What `pointer` and `recover` say counts in its own life only: of one that is over, nothing is left to delete.
+        """
 
     @abstractmethod
     async def purge(self, journal_id: str) -> Position:
@@ -141,12 +199,32 @@ class Journal(ABC):
         """Write a record that changes nothing, for those who watch the log."""
 
     async def recover(self, journal_id: str) -> Recovered:
-        """The newest snapshot, the events after it, and the seqNr that they lead to (0: no journal)."""
-        snapshot = await self.snapshots.load(journal_id)
-        first = 1 if snapshot is None else min(snapshot.seq_nr + 1, MAX_SEQ_NR)
-        pointer = await self.pointer(journal_id)
-        events = self.read(journal_id, from_seq=first, to_seq=max(pointer or 1, first))
-        return Recovered(seq_nr=pointer or 0, snapshot=snapshot, events=events)
+        """The newest snapshot, the events after it, and the seqNr that they lead to (0: no journal).
+
+        All of one moment. Where some of these events are deleted before they are read, `events` raises Overtaken:
+        recover again. Of a halted journal it raises JournalHalted at the end, as every read does.
+        """
+        pin, snapshot = await self.pinned(journal_id)
+        first = 1 if snapshot is None else snapshot.seq_nr + 1
+        pages = self.pinned_pages(journal_id, pin, from_seq=first)
+        return Recovered(seq_nr=Version(pin.seq_nr, pin.life), snapshot=snapshot, events=each(pages))
+
+    @abstractmethod
+    async def pinned(self, journal_id: str) -> tuple[Pin, Snapshot | None]:
+        """The journal as it is now, and the newest snapshot of it."""
+
+    @abstractmethod
+    def pinned_pages(
+        self,
+        journal_id: str,
+        pin: Pin,
+        *,
+        from_seq: int = 1,
+        to_seq: int = MAX_SEQ_NR,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> AsyncIterator[list[EventRecord]]:
+        """The events that the journal had then, a list at a time; Overtaken once some of them are deleted."""
 
     @abstractmethod
     def keys(self, *, after: After = None) -> AsyncIterator[str]:
@@ -158,7 +236,7 @@ class Journal(ABC):
     # What needs the log and the store themselves: a server does not hand these out.
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> JournalParts:
         """The log, the store, and what reads and writes them."""
         raise needs_storage()
 
@@ -185,9 +263,10 @@ class LocalJournal(Journal):
 
     __slots__ = ("log_name", "parts")  # plain attributes, in front of the properties of the base
     log_name: str
-    parts: Parts
+    parts: JournalParts
+    snapshots: LocalSnapshots
 
-    def __init__(self, topic: str, parts: Parts) -> None:
+    def __init__(self, topic: str, parts: JournalParts) -> None:
         self.topic = check_topic(topic)
         self.log_name = parts.config.journal.topic_prefix + topic
         if not parts.config.journal.includes(self.log_name):
@@ -199,11 +278,15 @@ class LocalJournal(Journal):
         self._looked = 0.0
 
     async def _append(self, journal_id: str, draft: Draft, verdict: bool, append_id: str | None) -> Token:
+        if append_id is not None:
+            check_append_id(append_id)
+        check_flag("verdict", verdict)
         ref = None if self._retired else self._at_hand(journal_id)
         if ref is None:
+            self.parts.writer.rehearse(draft)  # before a topic is made for it
             ref = await self._ref_to_write(journal_id)
         appended = await self.parts.writer.append(ref, draft, verdict=verdict, append_id=append_id)
-        return Token(self.topic, ref.partition, appended.offset, range=appended.range)
+        return Token(self.topic, ref.partition, appended.offset, range=appended.range, life=appended.life)
 
     async def read_pages(
         self,
@@ -217,8 +300,10 @@ class LocalJournal(Journal):
         strict: bool = False,
     ) -> AsyncIterator[list[EventRecord]]:
         span = SeqRange(from_seq, to_seq)
-        if limit is not None and limit < 1:
-            raise InvalidRange(f"limit must be at least 1, not {limit}")
+        if limit is not None:
+            check_whole("limit", limit, min_value=1)
+        check_flag("reverse", reverse)
+        check_flag("strict", strict)
         ref = await self.ref(journal_id)
         if ref is None:
             self._position(after)
@@ -228,11 +313,49 @@ class LocalJournal(Journal):
         async for page in self.parts.reader.read(ref, wanted, position):
             yield page
 
-    async def pointer(self, journal_id: str, *, after: After = None, strict: bool = False) -> int | None:
+    async def pinned(self, journal_id: str) -> tuple[Pin, Snapshot | None]:
+        for _ in range(MAX_TRIES):
+            head = await self.head(journal_id)
+            pin = Pin.of(head)
+            snapshot, is_outdated = await self.snapshots.newest(journal_id, head)
+            if pin.delete_to <= (0 if snapshot is None else snapshot.seq_nr):
+                return pin, snapshot
+            # No snapshot of what was deleted: there is none, unless one went between these two looks.
+            if not is_outdated:
+                now = Pin.of(await self.head(journal_id))
+                if (now.life, now.delete_to) == (pin.life, pin.delete_to):
+                    return pin, snapshot
+        raise Overtaken(f"{journal_id!r} was changed {MAX_TRIES} times while its snapshots were read: read again")
+
+    async def pinned_pages(
+        self,
+        journal_id: str,
+        pin: Pin,
+        *,
+        from_seq: int = 1,
+        to_seq: int = MAX_SEQ_NR,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> AsyncIterator[list[EventRecord]]:
+        check_pin(pin)
+        ref = await self.ref(journal_id)
+        nothing = from_seq > to_seq or (from_seq > pin.seq_nr and pin.halted_at is None)
+        if ref is None or nothing:
+            return
+        wanted = Span(first=from_seq, last=to_seq, limit=limit, reverse=reverse)
+        async for page in self.parts.reader.read(ref, wanted, pin=pin):
+            yield page
+
+    async def pointer(self, journal_id: str, *, after: After = None, strict: bool = False) -> Version | None:
         head = await self.head(journal_id, after=after, strict=strict)
-        return head.seq_nr if head is not None and exists(head) else None
+        return Version(head.seq_nr, head.record_id) if head is not None and exists(head) else None
+
+    async def expiry(self, journal_id: str, *, after: After = None, strict: bool = False) -> JournalExpiry | None:
+        head = await self.head(journal_id, after=after, strict=strict)
+        return JournalExpiry(head.expire_on, head.expire_at) if head is not None and exists(head) else None
 
     async def head(self, journal_id: str, *, after: After = None, strict: bool = False) -> Head | None:
+        check_flag("strict", strict)
         ref = await self.ref(journal_id)
         if ref is None:
             self._position(after)
@@ -241,13 +364,14 @@ class LocalJournal(Journal):
 
     async def delete(self, journal_id: str, *, to: int = MAX_SEQ_NR) -> Position | None:
         SeqNr(to)
+        life = to.life if isinstance(to, Version) else None
         pointer = await self.pointer(journal_id)
         ref = await self.ref(journal_id)
-        if pointer is None or ref is None:
+        if pointer is None or ref is None or (life is not None and life != pointer.life):
             return None
         origin = self.parts.origin
-        action = Delete(to=min(pointer, to), origin=origin.host, version=origin.version, if_exists=True)
-        return await self._produce(ref, action)
+        last = min(int(pointer), int(to))
+        return await self._produce(ref, Delete(last, origin.host, origin.version, if_exists=True, only_life=life))
 
     async def purge(self, journal_id: str) -> Position:
         ref = await self._ref_to_write(journal_id)
@@ -257,6 +381,8 @@ class LocalJournal(Journal):
         return position
 
     async def mark(self, journal_id: str, mark_id: str | None = None) -> Position:
+        if mark_id is not None:
+            mark_id = check_text("id of a mark", mark_id)
         ref = await self._ref_to_write(journal_id)
         origin = self.parts.origin
         action = Mark(id=mark_id or self.parts.clock.new_id(), origin=origin.host, version=origin.version)
@@ -280,9 +406,9 @@ class LocalJournal(Journal):
                 yield journal_id
 
     async def recent_keys(self, *, after: After = None) -> set[str]:
-        position = self._position(after)
         found: set[str] = set()
         ref = await self._open(create=False)
+        position = self._position(after)
         if ref is None:
             return found
         for partition in range(ref.topic.partitions):
@@ -364,10 +490,25 @@ class LocalJournal(Journal):
     def _position(self, after: After) -> Position | None:
         if after is None:
             return None
-        position = Position.parse(after) if isinstance(after, str) else after
+        position = check_position(after)
         if position.topic != self.topic:
             raise InvalidPosition(f"{position} is a position of the topic {position.topic!r}, not of {self.topic!r}")
+        if self._opened is None or position.partition >= self._opened.topic.partitions:
+            raise InvalidPosition(f"{position} is in no partition of this log: is it from another log?")
         return position
+
+
+async def _refuse(error: InvalidInput) -> Token:
+    """Raise when it is awaited, as every other error of an append: callers begin several of them and gather."""
+    raise error
+
+
+def _listed(events: Any) -> Any:
+    """What can be listed as a list; the rest as it is, for the check of the draft to refuse."""
+    try:
+        return events if isinstance(events, list) else list(events)
+    except TypeError:
+        return events
 
 
 def _is_text(key: bytes) -> bool:

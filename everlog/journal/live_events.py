@@ -12,7 +12,7 @@ from functools import partial
 
 from everlog.core.events import EventRecord
 from everlog.core.head import Head, exists
-from everlog.core.values import MAX_SEQ_NR, check_id
+from everlog.core.values import check_id, check_seq_nr
 from everlog.errors import InvalidSeqNr, MissingEvent, Overtaken
 from everlog.journal.journal import Journal
 from everlog.log.port import LogTopic, Trimmed
@@ -30,7 +30,7 @@ async def current_events(
 
 
 async def live_events(
-    journal: Journal, journal_id: str, first: int, last: int, *, gap_free: bool, interval: float
+    journal: Journal, journal_id: str, first: int, last: int, *, gap_free: bool, interval_s: float
 ) -> AsyncIterator[list[EventRecord]]:
     """The same, and what comes later, up to `last`. A purge ends the life that is followed: Overtaken."""
     following = max(first, 1)
@@ -50,15 +50,15 @@ async def live_events(
             continue  # some events were deleted under us: go on behind the last one that was delivered
         if following > last:
             return
-        await _pause_until(partial(_passed, journal, journal_id, seen), interval)
+        await _pause_until(partial(_passed, journal, journal_id, seen), interval_s)
 
 
-async def _pause_until(happened: Callable[[], Awaitable[bool]], interval: float) -> None:
+async def _pause_until(happened: Callable[[], Awaitable[bool]], interval_s: float) -> None:
     """Look now and then: the log is elsewhere and does not notify. At least one pause, so that a busy log is not asked
     after each of its records."""
-    await asyncio.sleep(interval)
+    await asyncio.sleep(interval_s)
     while not await happened():  # noqa: ASYNC110
-        await asyncio.sleep(interval)
+        await asyncio.sleep(interval_s)
 
 
 async def _passed(journal: Journal, journal_id: str, seen: int) -> bool:
@@ -86,14 +86,14 @@ def _check_gaps(name: str, page: list[EventRecord], expected: int | None) -> int
     return expected
 
 
-async def live_ids(journal: Journal, interval: float) -> AsyncIterator[str]:
+async def live_ids(journal: Journal, interval_s: float) -> AsyncIterator[str]:
     """The ids of all journals that exist, and of those that come later; each once."""
     known: set[str] = set()
     ends: dict[int, int] = {}
     while True:
         topic = await journal.parts.log.topic(journal.log_name)
         if topic is None:
-            await asyncio.sleep(interval)
+            await asyncio.sleep(interval_s)
             continue
         before, ends = (
             ends,
@@ -103,7 +103,7 @@ async def live_ids(journal: Journal, interval: float) -> AsyncIterator[str]:
             if journal_id not in known:
                 known.add(journal_id)
                 yield journal_id
-        await _pause_until(partial(_moved, journal, topic, ends), interval)
+        await _pause_until(partial(_moved, journal, topic, ends), interval_s)
 
 
 async def _new_ids(
@@ -138,5 +138,7 @@ async def _moved(journal: Journal, topic: LogTopic, ends: dict[int, int]) -> boo
 def check_range(journal_id: str, first: int, last: int) -> None:
     """Before anything is read: 0 stands for the beginning."""
     check_id(journal_id)
-    if not 0 <= first <= MAX_SEQ_NR or not max(first, 1) <= last <= MAX_SEQ_NR:
+    if first != 0:
+        check_seq_nr(first)
+    if check_seq_nr(last) < first:
         raise InvalidSeqNr(f"events go from a seqNr (0: the first) to one that is not lower, not {first} to {last}")

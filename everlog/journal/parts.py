@@ -21,7 +21,7 @@ from everlog.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class JournalParts:
     """What journals are made of."""
 
     config: Config
@@ -38,7 +38,7 @@ class Parts:
         await self.store.close()
 
 
-async def open_parts(config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> Parts:
+async def open_parts(config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> JournalParts:
     """Open the log and the store that the configuration names."""
     clock = clock or SystemClock()
     log = await open_log(config, clock=clock, trace=trace)
@@ -51,7 +51,7 @@ async def open_parts(config: Config, *, clock: Clock | None = None, trace: Trace
 
 
 @asynccontextmanager
-async def opened_parts(config: Config) -> AsyncIterator[Parts]:
+async def opened_parts(config: Config) -> AsyncIterator[JournalParts]:
     """Open parts for the length of a block, as a task of Spark does."""
     parts = await open_parts(config)
     try:
@@ -83,14 +83,14 @@ def make_reader_and_writer(
     return reader, writer
 
 
-def make_parts(config: Config, log: Log, store: Store, clock: Clock) -> Parts:
+def make_parts(config: Config, log: Log, store: Store, clock: Clock) -> JournalParts:
     """Put a log and a store together."""
     origin = Origin(socket.gethostname(), __version__)
     reader, writer = make_reader_and_writer(config.journal, log, store, clock, origin)
-    return Parts(config, log, store, reader, writer, clock, origin)
+    return JournalParts(config, log, store, reader, writer, clock, origin)
 
 
-def parts_over(parts: Parts, log: Log) -> Parts:
+def parts_over(parts: JournalParts, log: Log) -> JournalParts:
     """The same parts on another log."""
     reader, writer = make_reader_and_writer(parts.config.journal, log, parts.store, parts.clock, parts.origin)
     return dataclasses.replace(parts, log=log, reader=reader, writer=writer)

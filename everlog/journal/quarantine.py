@@ -12,12 +12,13 @@ from typing import Literal
 import msgspec
 
 from everlog.core.actions import Resume
+from everlog.core.arguments import check_whole
 from everlog.core.head import exists
-from everlog.core.record import Headers, Record
+from everlog.core.record import Headers, Record, digest
 from everlog.core.values import Position
 from everlog.errors import InvalidInput, JournalNotFound
-from everlog.journal.journal import LocalJournal
-from everlog.journal.parts import Parts
+from everlog.journal.journal import LocalJournal, check_topic
+from everlog.journal.parts import JournalParts
 from everlog.journal.reader import Ref
 from everlog.store.port import WaitingRecord
 
@@ -49,11 +50,13 @@ class WaitingItem(msgspec.Struct, frozen=True):
 class Quarantine:
     """All quarantined records: `log.quarantine`."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: JournalParts) -> None:
         self._parts = parts
 
     async def list(self, topic: str | None = None) -> AsyncIterator[WaitingItem]:
         """What waits now: stored records, and those that the tail of the log adds or has released again."""
+        if topic is not None:
+            check_topic(topic)
         for name in await self._topics(topic):
             journal = LocalJournal(name, self._parts)
             recent = await journal.recent_keys()
@@ -68,6 +71,9 @@ class Quarantine:
 
     async def show(self, topic: str, partition: int, offset: int) -> WaitingItem:
         """The waiting record at this place."""
+        check_topic(topic)
+        check_whole("partition", partition)
+        check_whole("offset", offset)
         async for found in self.list(topic):
             if (found.partition, found.offset) == (partition, offset):
                 return found
@@ -82,12 +88,16 @@ class Quarantine:
 
     async def skip(self, topic: str, journal_id: str, offset: int | None = None) -> Position:
         """Go on without the record that halted the journal, or without the waiting one at `offset`."""
-        ref, halted_at = await self._halted(topic, journal_id)
         if offset is not None:
-            waiting = [found.record.offset for found in await self._parts.reader.waiting(ref)]
-            if offset not in waiting:
-                raise InvalidInput(f"no record of {topic}:{journal_id} waits at offset {offset}, but at {waiting[:10]}")
-        return await self._resume(topic, ref, (halted_at if offset is None else offset,))
+            check_whole("offset", offset)
+        ref, halted_at = await self._halted(topic, journal_id)
+        waiting = {found.record.offset: found.record for found in await self._parts.reader.waiting(ref)}
+        place = halted_at if offset is None else offset
+        if place not in waiting:
+            raise InvalidInput(
+                f"no record of {topic}:{journal_id} waits at offset {place}, but at {list(waiting)[:10]}"
+            )
+        return await self._resume(topic, ref, (digest(waiting[place]),))
 
     async def _topics(self, topic: str | None) -> Sequence[str]:
         names = [found.name for found in await self._parts.log.topics()]
@@ -105,7 +115,7 @@ class Quarantine:
             raise JournalNotFound(f"there is no journal {topic}:{journal_id}, and so nothing that waits")
         raise InvalidInput(f"the journal {topic}:{journal_id} is not halted: there is nothing to retry or to skip")
 
-    async def _resume(self, topic: str, ref: Ref, skip: tuple[int, ...]) -> Position:
+    async def _resume(self, topic: str, ref: Ref, skip: tuple[str, ...]) -> Position:
         origin = self._parts.origin
         action = Resume(skip=skip, origin=origin.host, version=origin.version)
         ack, _ = await self._parts.writer.produce(ref, action)

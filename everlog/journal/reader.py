@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Literal
 
 import msgspec
 
@@ -20,8 +21,8 @@ from everlog.core.entry import Entry, decode
 from everlog.core.events import EventRecord
 from everlog.core.fold import fold
 from everlog.core.head import Head, Topic, exists
-from everlog.core.values import MAX_SEQ_NR, Position, check_id, partition_of
-from everlog.errors import IntegrityViolated, InvalidPosition, JournalHalted, LogTruncated, Overtaken
+from everlog.core.values import MAX_SEQ_NR, Position, check_id, partition_of, shown
+from everlog.errors import IntegrityViolated, InvalidInput, InvalidPosition, JournalHalted, LogTruncated, Overtaken
 from everlog.errors.storage import rescue
 from everlog.log.port import Bounds, Log, LogTopic, Trimmed
 from everlog.store.port import RowCursor, Store
@@ -29,6 +30,7 @@ from everlog.store.port import RowCursor, Store
 log = logging.getLogger("everlog.journal")
 
 MAX_TRIES = 10
+AppendOutcome = Literal["won", "lost", "waiting"]
 
 
 class Ref(msgspec.Struct, frozen=True, gc=False):
@@ -83,6 +85,59 @@ class JournalView:
     waiting: list[Quarantined] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A journal as it was at one moment: its life, what was deleted of it, and where it ended.
+
+    What a caller puts together from several reads belongs together only if each of them still finds this.
+
+    >>> Pin.parse(Pin("0f61d3a5-0d9c-4f7b-9d5b-5a8c4a0b7a11", 2, 5).text).delete_to
+    2
+    """
+
+    life: str | None
+    delete_to: int
+    seq_nr: int
+    # Known where the journal was pinned; not part of what a link to a next page says.
+    halted_at: int | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, head: Head | None) -> Pin:
+        """The journal with this head; one that does not exist has no events to read."""
+        if head is None or not exists(head):
+            return cls(None, 0, 0)
+        return cls(head.record_id, head.delete_to, head.seq_nr, head.halted_at)
+
+    @property
+    def text(self) -> str:
+        return f"{self.seq_nr}-{self.delete_to}-{self.life or ''}"
+
+    @classmethod
+    def parse(cls, text: str) -> Pin:
+        seq_nr, _, rest = text.partition("-")
+        delete_to, dash, life = rest.partition("-")
+        if not dash or len(text) > 100 or not seq_nr.isdecimal() or not delete_to.isdecimal():
+            raise InvalidPosition(f"a pin is what a link to a next page says, not {text!r}")
+        return cls(life or None, int(delete_to), int(seq_nr))
+
+    def within(self, first: int, last: int) -> tuple[int, int]:
+        """The part of a range of seqNrs where the journal had events then."""
+        return max(first, self.delete_to + 1), min(last, self.seq_nr)
+
+    def holds(self, head: Head | None, first: int) -> bool:
+        """Whether all events of that moment from `first` on are still in the journal."""
+        if head is None or not exists(head):
+            return False
+        return head.record_id == self.life and head.delete_to < first
+
+
+def check_pin(pin: Pin) -> Pin:
+    """A pin and nothing else."""
+    if not isinstance(pin, Pin):
+        raise InvalidInput(f"a pin is what `pinned` gives, not {shown(pin)}")
+    return pin
+
+
 class _Moved(Exception):
     """What was read does not fit together any more; start over."""
 
@@ -95,6 +150,18 @@ class Span:
     last: int = MAX_SEQ_NR
     limit: int | None = None
     reverse: bool = False
+
+    def within(self, pin: Pin) -> Span:
+        """The part of this span where the journal had events at that moment."""
+        first, last = pin.within(self.first, self.last)
+        return replace(self, first=first, last=last)
+
+    def behind(self, events: Sequence[EventRecord]) -> Span:
+        """What is still wanted after these events."""
+        limit = None if self.limit is None else self.limit - len(events)
+        if self.reverse:
+            return replace(self, last=events[-1].seq_nr - 1, limit=limit)
+        return replace(self, first=events[-1].seq_nr + 1, limit=limit)
 
 
 class Reader:
@@ -229,30 +296,64 @@ class Reader:
             found |= {waiting.record.offset: waiting for waiting in stored}
         return [found[offset] for offset in sorted(found) if offset >= view.state.halted_at]
 
+    async def outcome(self, ref: Ref, offset: int) -> AppendOutcome:
+        """What became of the append at this offset: by the tail or, once it is replicated, by the store.
+
+        The store knows it as long as the log has the record: a caller checks that afterwards.
+        """
+        for _ in range(MAX_TRIES):
+            view = await self.view(ref)
+            if offset <= view.pointer:
+                kinds = {found.kind for found in await self._store.verdicts(ref.topic.name, ref.partition, [offset])}
+                return "lost" if "rejected" in kinds else "waiting" if "waiting" in kinds else "won"
+            try:
+                for page in view.pages:
+                    if any(lost.offset == offset for lost in (await self._change(view, page)).rejected):
+                        return "lost"
+            except _Moved:
+                continue
+            return "waiting" if any(found.record.offset == offset for found in view.waiting) else "won"
+        raise Overtaken(f"{ref}: the log was trimmed under the read {MAX_TRIES} times: read again")
+
+    async def _change(self, view: JournalView, page: TailPage) -> Change:
+        """What a page of the tail changes; a long tail is folded again rather than kept."""
+        if page.change is not None:
+            return page.change
+        entries = await self._tail(view.ref, page.after, view.end)
+        return fold(page.head, entries, view.ref.topic, quarantined=page.waiting)
+
     async def _recheck(self, view: JournalView) -> None:
         """The store must still hold the same life, or rows may be missing from what was read."""
         now = await self._store.head(view.ref.topic.name, view.ref.id)
         if _identity(now, view.waited) != _identity(view.stored, view.waited):
             raise _Moved
 
-    async def read(self, ref: Ref, span: Span, after: Position | None = None) -> AsyncIterator[list[EventRecord]]:
-        """Pages of events. What was yielded once is not repeated: a read that is overtaken then says so."""
-        for _ in range(MAX_TRIES):
-            yielded = 0
+    async def read(
+        self, ref: Ref, span: Span, after: Position | None = None, pin: Pin | None = None
+    ) -> AsyncIterator[list[EventRecord]]:
+        """Pages of the events of one moment: that of `pin`, or of the first page.
+
+        Where the tables change under a read, it goes on behind what it yielded, as long as the rest of that moment's
+        events is still there; once some are deleted it is overtaken, and says so.
+        """
+        tries, rest, began = 0, span, None
+        while tries < MAX_TRIES:
+            tries += 1
             try:
                 view = await self._view(ref, after)
-                async for page in self._events(view, span):
-                    events = page if span.limit is None else page[: span.limit - yielded]
-                    if events:
-                        yielded += len(events)
-                        yield events
-                    if span.limit is not None and yielded >= span.limit:
+                wanted = rest if pin is None else rest.within(pin)
+                if pin is not None and wanted.first <= wanted.last and not pin.holds(view.state, wanted.first):
+                    raise Overtaken(f"{ref} was deleted from or purged while it was being read: read again")
+                async for page in self._events(view, wanted):
+                    events = page if rest.limit is None else page[: rest.limit]
+                    began = began or view
+                    pin, tries, rest = pin or Pin.of(view.state), 0, rest.behind(events)
+                    yield events
+                    if rest.limit == 0:
                         return
             except _Moved:
-                if yielded:
-                    raise Overtaken(f"{ref} was deleted from or purged while it was being read: read again") from None
                 continue
-            _raise_if_halted(view, span)
+            _raise_if_halted(began or view, span)
             return
         raise Overtaken(f"{ref} changed under the read {MAX_TRIES} times: read again")
 
@@ -298,18 +399,17 @@ class Reader:
             cursor = RowCursor(rows[-1].seq_nr, rows[-1].timestamp)
 
     async def _tail_events(self, view: JournalView, span: Span) -> AsyncIterator[list[EventRecord]]:
-        """Events of the tail that survive it, page by page: a long tail is folded again rather than kept."""
+        """Events of the tail that survive it, page by page."""
         assert view.state is not None
         first, last = max(span.first, view.state.delete_to + 1), span.last
         oldest = -1 if view.purged_at is None else view.purged_at
         for page in reversed(view.pages) if span.reverse else view.pages:
-            change = page.change
-            if change is None:
-                entries = await self._tail(view.ref, page.after, view.end)
-                change = fold(page.head, entries, view.ref.topic, quarantined=page.waiting)
+            change = await self._change(view, page)
             rows = [row for row in change.rows if first <= row.seq_nr <= last and row.offset > oldest]
-            if rows:
-                yield rows[::-1] if span.reverse else rows
+            if span.reverse:
+                rows.reverse()
+            for start in range(0, len(rows), self._page_size):
+                yield rows[start : start + self._page_size]
 
     def _correlated(self, ref: Ref, rows: list[EventRecord], stored: Head) -> list[EventRecord]:
         """Only rows of this life; rows of another one are left-overs of a purge."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from everlog.core.codec import check_json_metadata
+from everlog.core.arguments import check_whole
 from everlog.core.events import EventRecord, encode_payload
-from everlog.core.head import Head, exists, seq_nr_of
-from everlog.core.values import MAX_SEQ_NR, SeqNr
-from everlog.errors import InvalidInput, JournalNotFound
+from everlog.core.head import Head, exists, life_of, seq_nr_of
+from everlog.core.json_text import encode_json
+from everlog.core.values import MAX_SEQ_NR, SeqNr, Version, check_seq_nr, shown
+from everlog.errors import Conflict, InvalidInput, JournalNotFound, SnapshotTooLarge
 from everlog.store.port import Snapshot
 
 if TYPE_CHECKING:
@@ -29,6 +28,12 @@ class Criteria:
     min_timestamp: int = 0
     max_timestamp: int = MAX_SEQ_NR
 
+    def __post_init__(self) -> None:
+        for seq_nr in (self.min_seq_nr, self.max_seq_nr):
+            check_seq_nr(seq_nr)
+        for timestamp in (self.min_timestamp, self.max_timestamp):
+            check_whole("the time of a snapshot, in milliseconds,", timestamp)
+
     def fits(self, snapshot: Snapshot) -> bool:
         return (
             self.min_seq_nr <= snapshot.seq_nr <= self.max_seq_nr
@@ -43,10 +48,11 @@ ANY = Criteria()
 class Recovered:
     """A journal's state: the newest snapshot, the events after it, and the seqNr that they lead to.
 
-    Without a snapshot and with all events deleted this is the zero state at `seq_nr`.
+    Without a snapshot and with all events deleted this is the zero state at `seq_nr`. As `expected=` of an append,
+    `seq_nr` also says in which life the journal must still be.
     """
 
-    seq_nr: int
+    seq_nr: Version
     snapshot: Snapshot | None
     events: AsyncIterator[EventRecord]
 
@@ -80,6 +86,18 @@ class Snapshots(ABC):
     async def _drop(self, journal_id: str, criteria: Criteria) -> int: ...
 
 
+def check_criteria(criteria: Criteria) -> Criteria:
+    """Criteria and nothing else."""
+    if not isinstance(criteria, Criteria):
+        raise InvalidInput(f"which snapshots are meant is said by Criteria(…), not by {shown(criteria)}")
+    return criteria
+
+
+def encode_snapshot_metadata(metadata: Any) -> str:
+    """As the column holds it; empty when there is none."""
+    return "" if metadata is None else encode_json("metadata", metadata)
+
+
 class LocalSnapshots(Snapshots):
     """The snapshots of one topic's journals, in the store."""
 
@@ -87,17 +105,22 @@ class LocalSnapshots(Snapshots):
         self._journal = journal
 
     async def save(self, journal_id: str, *, seq_nr: int, payload: Any, metadata: Any = None) -> None:
+        payload_type, data = encode_payload(payload)
+        encoded = encode_snapshot_metadata(metadata)
         head = await self._head(journal_id)
         if not exists(head):
             raise JournalNotFound(f"there is no journal {journal_id!r}: append to it before you snapshot it")
+        if isinstance(seq_nr, Version) and seq_nr.life != life_of(head):
+            raise Conflict(f"{self._journal.topic}:{journal_id}", seq_nr, seq_nr, life_of(head))
         if SeqNr(seq_nr) > seq_nr_of(head):
             raise InvalidInput(f"a snapshot at seqNr {seq_nr} is beyond the journal, which is at {seq_nr_of(head)}")
-        payload_type, data = encode_payload(payload)
         assert head is not None
         parts = self._journal.parts
-        encoded = "" if metadata is None else msgspec.json.encode(check_json_metadata("metadata", metadata)).decode()
+        size = sum(len(part.encode() if isinstance(part, str) else part or b"") for part in (data, encoded))
+        if size > parts.config.journal.max_snapshot_bytes:
+            raise SnapshotTooLarge(size, parts.config.journal.max_snapshot_bytes)
         snapshot = Snapshot(
-            seq_nr=seq_nr,
+            seq_nr=int(seq_nr),
             timestamp=parts.clock.now_ms(),
             payload_type=payload_type,
             data=data,
@@ -110,16 +133,32 @@ class LocalSnapshots(Snapshots):
         await parts.store.put_snapshot(self._journal.log_name, journal_id, snapshot, slots=slots)
 
     async def list(self, journal_id: str, criteria: Criteria = ANY, *, after: After = None) -> list[Snapshot]:
-        head = await self._head(journal_id, after)
+        check_criteria(criteria)
+        return [*await self._fitting(journal_id, await self._head(journal_id, after), criteria)]
+
+    async def newest(self, journal_id: str, head: Head | None) -> tuple[Snapshot | None, bool]:
+        """The newest snapshot of the journal with this head, and whether there are some of what came after it.
+
+        Those may have taken the place of older ones.
+        """
+        of_life = await self._of_life(journal_id, head)
+        found = [snapshot for snapshot in of_life if snapshot.seq_nr <= seq_nr_of(head)]
+        return found[-1] if found else None, len(found) < len(of_life)
+
+    async def _fitting(self, journal_id: str, head: Head | None, criteria: Criteria) -> Sequence[Snapshot]:
+        return [
+            snapshot
+            for snapshot in await self._of_life(journal_id, head)
+            if snapshot.seq_nr <= seq_nr_of(head) and criteria.fits(snapshot)
+        ]
+
+    async def _of_life(self, journal_id: str, head: Head | None) -> Sequence[Snapshot]:
+        """All that are stored of the life that this head is of, oldest first."""
         if head is None or not exists(head):
             return []
         stored = await self._journal.parts.store.snapshots(self._journal.log_name, journal_id)
-        fitting = [
-            snapshot
-            for snapshot in stored.values()
-            if snapshot.record_id == head.record_id and snapshot.seq_nr <= head.seq_nr and criteria.fits(snapshot)
-        ]
-        return sorted(fitting, key=lambda snapshot: (snapshot.seq_nr, snapshot.timestamp))
+        found = [snapshot for snapshot in stored.values() if snapshot.record_id == head.record_id]
+        return sorted(found, key=lambda snapshot: (snapshot.seq_nr, snapshot.timestamp))
 
     async def _drop(self, journal_id: str, criteria: Criteria) -> int:
         found = [snapshot.seq_nr for snapshot in await self.list(journal_id, criteria)]

@@ -23,7 +23,7 @@ from everlog.runtime.clock import Clock
 from everlog.store.port import Store
 
 if TYPE_CHECKING:
-    from everlog.journal.parts import Parts
+    from everlog.journal.parts import JournalParts
 
 # When to look again for a topic that must be there: brokers learn of a new one at different times.
 LOOKS = (0.0, 0.1, 0.4)
@@ -89,7 +89,7 @@ async def retired_topics(store: Store) -> set[str]:
     return {key.removeprefix(RETIRED) for key in await store.tags.settings(RETIRED)}
 
 
-async def pinned_topic(parts: Parts, topic: str) -> Topic:
+async def pinned_topic(parts: JournalParts, topic: str) -> Topic:
     """What is pinned for a topic, by its short name; JournalNotFound if there never was one."""
     journal = parts.config.journal
     pinned = {found.name: found for found in await parts.store.pinned()}
@@ -100,7 +100,7 @@ async def pinned_topic(parts: Parts, topic: str) -> Topic:
     return found
 
 
-async def retire(parts: Parts, topic: str, *, force: bool = False) -> Retired:
+async def retire(parts: JournalParts, topic: str, *, force: bool = False) -> Retired:
     """Retire a topic whose log is broken; `force`: or a sound one, if all of it is in the tables."""
     pinned = await pinned_topic(parts, topic)
     tables, now_ms = parts.store.tags, parts.clock.now_ms()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 async def open_log(config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> Log:
     """Open the log."""
-    prepare_folder(config.folder)
+    prepare_folder(config.folder, read=True)
     if config.kafka is not None:
         from everlog.log.kafka.log import KafkaLog
 

@@ -103,7 +103,7 @@ class Log(ABC):
     ) -> list[Record]:
         """One key's records with `after < offset < before`, oldest first, at most `limit` of them.
 
-        Raises Trimmed if the log does not hold everything above `after` any more.
+        Raises Trimmed if the log no longer holds everything above `after`.
         """
 
     @abstractmethod

@@ -40,7 +40,11 @@ class DeliveredNumbers:
 
     def since(self, place: int) -> Mapping[str, int]:
         """The last numbers of all journals that were delivered at this place or later."""
-        return {pid: last.number for pid, last in self._last.items() if last.highest >= place and not last.guess}
+        return {
+            persistence_id: last.number
+            for persistence_id, last in self._last.items()
+            if last.highest >= place and not last.guess
+        }
 
     def forget(self, *, updated_before: int, below: int, spare: Container[str]) -> None:
         """Drop journals that were silent since then.
@@ -49,10 +53,10 @@ class DeliveredNumbers:
         deliver it again.
         """
         old = [
-            pid
-            for pid, last in self._last.items()
-            if last.updated < updated_before and last.highest < below and pid not in spare
+            persistence_id
+            for persistence_id, last in self._last.items()
+            if last.updated < updated_before and last.highest < below and persistence_id not in spare
         ]
-        for pid in old:
-            del self._last[pid]
+        for persistence_id in old:
+            del self._last[persistence_id]
         self.forgot = self.forgot or bool(old)

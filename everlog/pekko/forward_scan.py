@@ -3,14 +3,54 @@
 from __future__ import annotations
 
 import random
+from array import array
+from bisect import bisect_left
 from collections import deque
+from typing import Any
 
-from everlog.pekko.port import FindBuckets, Now, ReadRows, RowPage, TaggedRow
+from everlog.pekko.port import FindBuckets, ListBuckets, Now, ReadRows, RowPage, TableQuery, TaggedRow
 from everlog.pekko.settings import StageSettings
 from everlog.pekko.time_buckets import first_place, last_place, unix_ms
 
 # Buckets that are asked about at a time; some servers take no more keys in one statement.
 MAX_BUCKETS = 100
+# After this many questions without an answer, list all buckets.
+MAX_QUESTIONS = 10
+# A page of that list costs about as much as this many questions. If the list takes longer than all questions that are
+# left, because other tags have many buckets, it is given up.
+QUESTIONS_PER_PAGE = 100
+
+
+class BucketList:
+    """Which of some buckets have rows, from the list of all that the table has. Complete when `query` is None.
+
+    It is kept: a tag that is silent every night does not have the table listed for each of them.
+    """
+
+    def __init__(self, tag: str, buckets: range) -> None:
+        self._buckets = buckets
+        self._pages = len(buckets) // (MAX_BUCKETS * QUESTIONS_PER_PAGE)
+        self._found = array("q")
+        self.query: ListBuckets | None = ListBuckets(tag)
+
+    @property
+    def too_long(self) -> bool:
+        return self.query is not None and self._pages <= 0
+
+    def answer(self, page: RowPage[int]) -> None:
+        assert self.query is not None
+        self._pages -= 1
+        self._found.extend(one for one in page.items if one in self._buckets)
+        self.query = None if page.cursor is None else self.query._replace(cursor=page.cursor)
+        if self.query is None:
+            self._found = array("q", sorted(self._found))
+
+    def next(self, bucket: int) -> int | None:
+        """The first bucket from this one on that has rows, or the first that was not asked for; None: not known."""
+        if self.query is not None or bucket >= self._buckets.stop:
+            return None
+        at = bisect_left(self._found, bucket)
+        return self._found[at] if at < len(self._found) else self._buckets.stop
 
 
 class ForwardScan:
@@ -32,6 +72,8 @@ class ForwardScan:
         self._again = False
         self._skip = skip  # whether the buckets to come may well be empty
         self._empty = True  # whether the bucket under way is, so far
+        self._questions = 0  # in a row that named no bucket
+        self._list: BucketList | None = None
         self.position = origin
         self.pending: deque[TaggedRow] = deque()
         self.finished = False
@@ -48,7 +90,7 @@ class ForwardScan:
         self.position = max(self.position, row.key.place)
         return row
 
-    def query(self, now: Now) -> ReadRows | FindBuckets | None:
+    def query(self, now: Now) -> ReadRows | FindBuckets | ListBuckets | None:
         """The next page or buckets to ask for, when the last page is used up; None: not now."""
         assert not self.pending
         while not self.finished:
@@ -61,26 +103,53 @@ class ForwardScan:
                 return None
             to = self.to(now)
             bucket = self._buckets.of_place(self.position)
-            past = range(bucket, self._buckets.of_place(to), self._buckets.size)[:MAX_BUCKETS]
+            past = range(bucket, self._buckets.of_place(to), self._buckets.size)
             if self._skip and len(past) > 1:
-                return FindBuckets(self._tag, tuple(past))
+                known = None if self._list is None else self._list.next(bucket)
+                if known is None:
+                    return self._find(past)
+                self.position, self._skip = max(self.position, first_place(known)), False
+                continue
             if self.position < to:
                 self._page = ReadRows(self._tag, bucket, self.position, to)
                 return self._page
             self._exhausted(to, now)
         return None
 
-    def read(self, page: RowPage[TaggedRow]) -> None:
+    def _find(self, past: range) -> FindBuckets | ListBuckets:
+        """Ask which of these buckets have rows: the nearest ones, or if they are very many, all at once."""
+        if self._list is None and self._questions >= MAX_QUESTIONS:
+            self._list = BucketList(self._tag, past)
+        if self._list is not None and self._list.query is not None and not self._list.too_long:
+            return self._list.query
+        return FindBuckets(self._tag, tuple(past[:MAX_BUCKETS]))
+
+    def told(self, query: TableQuery, page: RowPage[Any]) -> None:
+        """The answer to what `query` asked for."""
+        if isinstance(query, FindBuckets):
+            self._found(query, page)
+        elif isinstance(query, ListBuckets):
+            assert self._list is not None
+            self._list.answer(page)
+        else:
+            self._read(page)
+
+    def _read(self, page: RowPage[TaggedRow]) -> None:
         assert self._page is not None
         self._page = self._page._replace(cursor=page.cursor)
         self._empty = self._empty and not page.items
         self.pending.extend(page.items)
 
-    def found(self, query: FindBuckets, page: RowPage[int]) -> None:
+    def _found(self, query: FindBuckets, page: RowPage[int]) -> None:
         """Go to the first bucket that exists, or behind all that were asked for."""
         after = query.buckets[-1] + self._buckets.size
         self.position = max(self.position, first_place(min(page.items, default=after)))
         self._skip = not page.items
+        self._questions = self._questions + 1 if self._skip else 0
+
+    def give_up_list(self) -> None:
+        """Ask for buckets in their order from now on."""
+        self._list = BucketList(self._tag, range(0))
 
     def hurry(self, now: Now) -> None:
         """It was held up: what became readable meanwhile is not left to the next poll."""

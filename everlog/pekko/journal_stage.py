@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import EverlogError, SeqNrMissing
 from everlog.pekko.events import PekkoEvent
 from everlog.pekko.forward_scan import first_poll
@@ -33,7 +34,6 @@ from everlog.pekko.time_buckets import offset_of
 
 logger = logging.getLogger("everlog.pekko")
 
-MAX_SEQ_NR = 2**63 - 1
 GAP_LOOK_MS = 200
 MAX_EMPTY_PARTITIONS = 6
 

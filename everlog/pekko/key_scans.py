@@ -42,10 +42,13 @@ class SeenNumbers(NamedTuple):
 
 
 class BacktrackScan(KeyScan):
-    """One look back; keeps two numbers per journal."""
+    """One look back, at what lies behind `after` up to `upto`; keeps two numbers per journal."""
 
-    def __init__(self, ranges: Iterable[ReadKeys]) -> None:
+    def __init__(self, ranges: Iterable[ReadKeys], now: Now, *, after: int, upto: int) -> None:
         super().__init__(ranges, self._note)
+        self.began = now.steady
+        self.after = after
+        self.upto = upto
         self.seen: dict[str, SeenNumbers] = {}
 
     def _note(self, key: EventKey) -> None:
@@ -62,11 +65,20 @@ class Backtrack:
         self._last_long = now.steady
         self.next_at = None if settings.short_interval_ms is None else now.steady + settings.short_interval_ms
 
-    def begin(self, tag: str, now: Now, *, position: int, origin: int) -> BacktrackScan | None:
-        """A look back from the position, if it is time for one and there is something to see."""
+    def hurry(self, now: Now) -> bool:
+        """Let a long look be due now; False if there are no looks back."""
+        if self.next_at is None or self._settings.long_interval_ms is None:
+            return False
+        self.next_at = now.steady
+        self._last_long = now.steady - self._settings.long_interval_ms
+        return True
+
+    def due(self, now: Now) -> bool:
+        return self.next_at is not None and now.steady >= self.next_at
+
+    def begin(self, tag: str, now: Now, *, position: int, origin: int) -> BacktrackScan:
+        """A look back from the position; it may well have nothing to ask."""
         settings = self._settings
-        if self.next_at is None or now.steady < self.next_at:
-            return None
         assert settings.short_interval_ms is not None
         self.next_at = now.steady + settings.short_interval_ms
         period = settings.short_period_ms
@@ -74,8 +86,7 @@ class Backtrack:
             self._last_long = now.steady
             period = settings.long_period_ms
         after = max(self._start(unix_ms(position), period), origin)
-        ranges = list(self._ranges(tag, after, position))
-        return BacktrackScan(ranges) if ranges else None
+        return BacktrackScan(self._ranges(tag, after, position), now, after=after, upto=position)
 
     def _start(self, position_ms: int, period: int | None) -> int:
         """Never before the previous bucket, nor so far that journals may have been forgotten."""

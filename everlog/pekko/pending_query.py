@@ -58,6 +58,6 @@ class PendingQuery:
         self._retry_at = now.steady + pause
 
     def give_up(self) -> None:
-        """Drop the query under way: its answer is not needed any more."""
+        """Drop the query under way: its answer is no longer needed."""
         self.query = None
         self._tries = self._retry_at = 0

@@ -83,6 +83,13 @@ class FindBuckets(NamedTuple):
     buckets: tuple[int, ...]
 
 
+class ListBuckets(NamedTuple):
+    """All buckets of a tag that have any row, in any order. A page counts those of all tags: it may well be empty."""
+
+    tag: str
+    cursor: bytes | None = None
+
+
 class ReadKeys(NamedTuple):
     """Keys of one bucket with `after` < place <= `upto`."""
 
@@ -123,7 +130,9 @@ class ReadIds(NamedTuple):
     cursor: bytes | None = None
 
 
-TableQuery: TypeAlias = ReadRows | FindBuckets | ReadKeys | FetchRows | ReadEvents | ReadDeletedTo | ReadIds
+TableQuery: TypeAlias = (
+    ReadRows | FindBuckets | ListBuckets | ReadKeys | FetchRows | ReadEvents | ReadDeletedTo | ReadIds
+)
 
 
 class PekkoViews(Protocol):
@@ -132,6 +141,8 @@ class PekkoViews(Protocol):
     async def rows(self, query: ReadRows) -> RowPage[TaggedRow]: ...
 
     async def buckets(self, query: FindBuckets) -> RowPage[int]: ...
+
+    async def all_buckets(self, query: ListBuckets) -> RowPage[int]: ...
 
     async def keys(self, query: ReadKeys) -> RowPage[EventKey]: ...
 

@@ -11,18 +11,20 @@ from typing import Any
 from uuid import UUID
 
 from everlog.config import CassandraConfig, PekkoConfig
-from everlog.errors import InvalidId, InvalidOffset, InvalidRange, InvalidTag, NotEnabled
+from everlog.core.tag_names import MAX_TAG_BYTES
+from everlog.core.values import MAX_SEQ_NR
+from everlog.errors import EverlogError, InvalidId, InvalidOffset, InvalidRange, InvalidTag, NotEnabled
 from everlog.pekko.events import PekkoEvent, ResumePoint
-from everlog.pekko.journal_stage import MAX_SEQ_NR, IdsStage, JournalStage, partition_of
-from everlog.pekko.port import PekkoTables, ReadDeletedTo, Stage
+from everlog.pekko.forward_scan import ForwardScan
+from everlog.pekko.journal_stage import IdsStage, JournalStage, partition_of
+from everlog.pekko.port import ListBuckets, PekkoTables, ReadDeletedTo, Stage
 from everlog.pekko.settings import StageSettings
-from everlog.pekko.stream import Sleep, StageStream, now_of
+from everlog.pekko.stream import Sleep, StageStream, now_of, run_query
 from everlog.pekko.tag_stage import TagStage
-from everlog.pekko.time_buckets import check_offset, first_place, offset_of
+from everlog.pekko.time_buckets import check_offset, first_place, offset_of, unix_ms
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.trace import Trace
 
-MAX_TAG_BYTES = 1024
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -91,6 +93,32 @@ class PekkoReader:
             highest, empty = (highest, empty + 1) if found is None else (max(highest, found), 0)
             partition += 1
         return highest
+
+    async def count(self, tag: str, after: UUID | ResumePoint | None, *, limit: int) -> tuple[int, int | None]:
+        """How many events wait behind an offset, as far as a reader may go now, and the time of the first.
+
+        At once, without the waits of a query: events that are missing or late are not looked for. From `limit` on it
+        is not counted further.
+        """
+        now = now_of(self._clock)
+        resume = after if isinstance(after, ResumePoint) else ResumePoint(after) if after is not None else None
+        origin = first_place(self._settings.first_bucket) if resume is None else check_offset(resume.after, now.wall)
+        scan = ForwardScan(tag, self._settings, now, origin=origin, skip=resume is None, live=True, chance=self._chance)
+        last = {} if resume is None else resume.last
+        events, first = 0, None
+        while events < limit and (query := scan.query(now)) is not None:
+            try:
+                scan.told(query, await run_query(self._tables, query))
+            except EverlogError:
+                if not isinstance(query, ListBuckets):
+                    raise
+                scan.give_up_list()
+            while scan.pending:
+                key = scan.take().key
+                if key.tag_seq_nr > last.get(key.persistence_id, 0):
+                    events += 1
+                    first = unix_ms(key.place) if first is None else first
+        return events, first
 
     def tagged(self, tag: str, after: UUID | ResumePoint | None, *, live: bool) -> StageStream[PekkoEvent]:
         now = now_of(self._clock)

@@ -24,7 +24,7 @@ class StageSettings(msgspec.Struct, frozen=True):
     refresh_ms: int
     delay_ms: int
     gap_timeout_ms: int
-    new_pid_timeout_ms: int
+    new_id_timeout_ms: int
     offset_scan_ms: int
     short_interval_ms: int | None
     short_period_ms: int | None
@@ -59,7 +59,7 @@ class StageSettings(msgspec.Struct, frozen=True):
             refresh_ms=_ms(config.refresh_interval),
             delay_ms=_ms(config.eventual_consistency_delay),
             gap_timeout_ms=_ms(config.gap_timeout),
-            new_pid_timeout_ms=_ms(config.new_persistence_id_scan_timeout),
+            new_id_timeout_ms=_ms(config.new_persistence_id_scan_timeout),
             offset_scan_ms=_ms(config.offset_scanning_period),
             short_interval_ms=_ms_unless(config.back_track_interval),
             short_period_ms=_ms_unless(config.back_track_period),
@@ -94,7 +94,7 @@ class StageSettings(msgspec.Struct, frozen=True):
                         f"({self.forget_after_ms / 1000:g} s): else it finds journals that were forgotten meanwhile"
                     )
         if self.retry_attempts == 0:
-            raise InvalidConfig("[pekko] retry_attempts counts the first try: at least 1, or -1 for ever")
+            raise InvalidConfig("[pekko] retry_attempts counts the first try: at least 1, or -1 forever")
         if self.min_retry_ms > self.max_retry_ms:
             raise InvalidConfig("[pekko] retry_min_backoff must not be above retry_max_backoff")
 

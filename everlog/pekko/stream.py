@@ -14,6 +14,7 @@ from everlog.pekko.port import (
     Deliver,
     FetchRows,
     FindBuckets,
+    ListBuckets,
     Now,
     PekkoTables,
     ReadDeletedTo,
@@ -83,7 +84,7 @@ class StageStream(Generic[E]):
 
     async def _run(self, query: TableQuery) -> None:
         try:
-            page = await _answer(self._tables, query)
+            page = await run_query(self._tables, query)
         except EverlogError as error:
             self._stage.failed(error, now_of(self._clock))
         else:
@@ -94,12 +95,14 @@ def now_of(clock: Clock) -> Now:
     return Now(clock.now_ms(), round(clock.monotonic() * 1000))
 
 
-async def _answer(tables: PekkoTables, query: TableQuery) -> RowPage[Any]:
+async def run_query(tables: PekkoTables, query: TableQuery) -> RowPage[Any]:
     match query:
         case ReadRows():
             return await tables.rows(query)
         case FindBuckets():
             return await tables.buckets(query)
+        case ListBuckets():
+            return await tables.all_buckets(query)
         case ReadKeys():
             return await tables.keys(query)
         case FetchRows():

@@ -14,6 +14,7 @@ from everlog.pekko.port import (
     FetchRows,
     FindBuckets,
     JournalRow,
+    ListBuckets,
     ReadDeletedTo,
     ReadEvents,
     ReadIds,
@@ -27,6 +28,7 @@ from everlog.pekko.time_buckets import offset_of, place_of
 from everlog.runtime.statements import load_statements
 
 PACKAGE = "everlog.pekko"
+LISTED = 5000
 
 
 class CassandraTables:
@@ -53,6 +55,11 @@ class CassandraTables:
     async def buckets(self, query: FindBuckets) -> RowPage[int]:
         rows = await self._session.fetch(self._cql["buckets"], query.tag, list(query.buckets))
         return RowPage([row[0] for row in rows])
+
+    async def all_buckets(self, query: ListBuckets) -> RowPage[int]:
+        # The tag is looked for here: a server that filters may go through the whole table before it has a page.
+        rows, cursor = await self._session.page(self._cql["all_buckets"], (), LISTED, query.cursor)
+        return RowPage([bucket for tag, bucket in rows if tag == query.tag], cursor)
 
     async def keys(self, query: ReadKeys) -> RowPage[EventKey]:
         values = (query.tag, query.bucket, _bound(query.after), _bound(query.upto))

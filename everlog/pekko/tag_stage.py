@@ -6,7 +6,8 @@ what was held back or found late goes out before anything else. Invariants:
 
 * A journal's events go out by ascending number, each once. A number is left out only if the journal was not known yet.
 * Every row up to the position was delivered, dropped as a repetition, or waits in a search or in `_late`.
-* `ResumePoint` of an event names a place up to which all went out, and the journals that are ahead of it.
+* `ResumePoint` of an event names a place up to which all went out, and the journals that are ahead of it. No such place
+  lies behind all events that went out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from everlog.pekko.port import (
     Deliver,
     Effect,
     FetchRows,
-    FindBuckets,
+    ListBuckets,
     Now,
     ReadRows,
     RowPage,
@@ -50,7 +51,7 @@ TagEffect: TypeAlias = Effect[PekkoEvent]
 
 
 class TagStage:
-    """Reads one tag after `origin`, up to a fixed end or for ever."""
+    """Reads one tag after `origin`, up to a fixed end or forever."""
 
     def __init__(
         self,
@@ -90,6 +91,8 @@ class TagStage:
         self._forget_at = now.steady + (settings.forget_after_ms or 0)
         self._back = Backtrack(settings, now)
         self._back_scan: BacktrackScan | None = None
+        self._stepped = now.steady
+        self._look_since: int | None = None  # no read before a look back that begins then or later has ended
         self._first_look: FirstLook | None = None
         if after is not None and FirstLook.needed(after, settings, now):
             self._first_look = FirstLook(tag, after, settings, self._known, now)
@@ -97,6 +100,10 @@ class TagStage:
     # What to do next.
 
     def step(self, now: Now, demand: int) -> Sequence[TagEffect]:
+        if now.steady - self._stepped >= self._buckets.size and self._back.hurry(now):
+            # The consumer paused. Reading on would skip more buckets than a look back covers.
+            self._look_since = now.steady
+        self._stepped = now.steady
         while True:
             delivered: list[TagEffect] = []
             while len(delivered) < demand and (row := self._next_row(now)) is not None:
@@ -115,6 +122,10 @@ class TagStage:
             logger.warning("tag %s: a look back failed, the next one follows soon: %s", self._tag, error)
             self._pending_query.give_up()
             self._back_scan = None
+        elif isinstance(self._pending_query.query, ListBuckets):
+            logger.warning("tag %s: its buckets cannot be listed, they are looked for in order: %s", self._tag, error)
+            self._pending_query.give_up()
+            self._forward.give_up_list()
         else:
             self._pending_query.failed(error, now)
 
@@ -137,7 +148,7 @@ class TagStage:
 
     def _wake_at(self) -> int:
         times = [search.next_at for search in self._searches.values() if search.missing]
-        if not self._blocked() and not self._forward.finished:
+        if not self._blocked() and not self._forward.finished and self._look_since is None:
             times.append(self._forward.next_at)
         if self._back.next_at is not None and not (self._searches and self._settings.hold_all):
             times.append(self._back.next_at)
@@ -166,58 +177,66 @@ class TagStage:
         return None
 
     def _may_go(self, row: TaggedRow, now: Now, *, sure: bool) -> bool:
-        _, pid, number = row.key
-        search = self._searches.get(pid)
+        _, persistence_id, number = row.key
+        search = self._searches.get(persistence_id)
         if search is not None:
             self._hold(search, row, now)
             return False
-        last = self._known.get(pid)
+        last = self._known.get(persistence_id)
         if last is None:
             return sure or self._first_of_journal(row, now)
         if number <= last.number and not last.guess:
             expected = last.place == self._origin  # it went out before this reader was resumed
             level = logging.DEBUG if expected else logging.WARNING
-            logger.log(level, "tag %s: number %d of %s comes again and is dropped", self._tag, number, pid)
+            logger.log(level, "tag %s: number %d of %s comes again and is dropped", self._tag, number, persistence_id)
             return False
         if sure or number <= last.number + 1:
             return True
         self._open(
-            pid, range(last.number + 1, number), row, floor=last.place, timeout=self._settings.gap_timeout_ms, now=now
+            persistence_id,
+            range(last.number + 1, number),
+            row,
+            floor=last.place,
+            timeout_ms=self._settings.gap_timeout_ms,
+            now=now,
         )
         return False
 
     def _first_of_journal(self, row: TaggedRow, now: Now) -> bool:
         """Whether the first row of an unknown journal may go; if not, a search for the ones before it was opened."""
-        place, pid, number = row.key
+        place, persistence_id, number = row.key
         settings, bucket = self._settings, self._buckets.of_place(place)
         if number == 1:
             return True
         missing = range(1, number)
         if self._with_offset:
-            if settings.new_pid_timeout_ms == 0 or bucket < self._buckets.at(now.wall):
+            if settings.new_id_timeout_ms == 0 or bucket < self._buckets.at(now.wall):
                 return True
             # What is before the offset cannot be told from what is missing: look for the nearest only.
             missing = missing[-settings.max_missing :]
         elif self._known.forgot and len(missing) > settings.max_missing:
             return True  # known once, and all that a search could find would be known still
         floor = max(first_place(bucket - self._buckets.size), self._origin)
-        self._open(pid, missing, row, floor=floor, timeout=settings.new_pid_timeout_ms, now=now, soft=True)
+        self._open(persistence_id, missing, row, floor=floor, timeout_ms=settings.new_id_timeout_ms, now=now, soft=True)
         return False
 
     def _deliver(self, row: TaggedRow, now: Now) -> Deliver[PekkoEvent]:
-        place, pid, number = row.key
-        last = self._known.get(pid)
+        place, persistence_id, number = row.key
+        last = self._known.get(persistence_id)
         assert last is None or last.guess or last.number < number, "a journal's events go out by ascending number"
-        self._known.put(pid, LastDelivered(number, place, max(place, last.highest) if last else place, now.steady))
+        self._known.put(
+            persistence_id, LastDelivered(number, place, max(place, last.highest) if last else place, now.steady)
+        )
         self._highest = max(self._highest, place)
         if self._settings.verbose:
-            logger.debug("tag %s: number %d of %s, seqNr %d", self._tag, number, pid, row.seq_nr)
+            logger.debug("tag %s: number %d of %s, seqNr %d", self._tag, number, persistence_id, row.seq_nr)
         offset = offset_of(place)
         more = {"tags": self._tags, "tag_seq_nr": number, "resume": self._resume(offset, place)}
-        return Deliver(PekkoEvent.of(pid, row.seq_nr, place, row.content, offset=offset, **more))
+        return Deliver(PekkoEvent.of(persistence_id, row.seq_nr, place, row.content, offset=offset, **more))
 
     def _resume(self, offset: UUID, place: int) -> ResumePoint:
-        position = self._forward.position
+        # Not behind the last event, though the read may be in a later bucket: what appears between is still found.
+        position = min(self._forward.position, self._highest)
         if not self._searches and not self._late and position == place == self._highest:
             return ResumePoint(offset)
         floors = [search.floor for search in self._searches.values()]
@@ -227,18 +246,29 @@ class TagStage:
     # Gaps and the search for what is missing.
 
     def _open(
-        self, pid: str, missing: range, row: TaggedRow | None, *, floor: int, timeout: int, now: Now, soft: bool = False
+        self,
+        persistence_id: str,
+        missing: range,
+        shown: TaggedRow | int,
+        *,
+        floor: int,
+        timeout_ms: int,
+        now: Now,
+        soft: bool = False,
     ) -> None:
+        """Search numbers that a row has shown to be missing, or a look back up to a place."""
         if len(missing) > self._settings.max_missing:
-            self._pending_query.error = TooManyMissing(self._tag, pid, len(missing), self._settings.max_missing)
+            self._pending_query.error = TooManyMissing(
+                self._tag, persistence_id, len(missing), self._settings.max_missing
+            )
             return
-        top = self._forward.position if row is None else row.key.place
-        search = GapSearch(pid, missing, floor=floor, top=top, deadline=now.steady + timeout, soft=soft)
+        top = shown if isinstance(shown, int) else shown.key.place
+        search = GapSearch(persistence_id, missing, floor=floor, top=top, deadline=now.steady + timeout_ms, soft=soft)
         search.next_at = now.steady
-        self._searches[pid] = search
+        self._searches[persistence_id] = search
         self._held += len(missing)
-        if row is not None:
-            search.held.append(row)
+        if not isinstance(shown, int):
+            search.held.append(shown)
             self._held += 1
 
     def _hold(self, search: GapSearch, row: TaggedRow, now: Now) -> None:
@@ -322,29 +352,33 @@ class TagStage:
         if self._back_scan is None:
             if self._searches and self._settings.hold_all:
                 return None
-            self._back_scan = self._back.begin(self._tag, now, position=self._forward.position, origin=self._origin)
-            if self._back_scan is None:
+            if not self._back.due(now):
                 return None
+            self._back_scan = self._back.begin(self._tag, now, position=self._forward.position, origin=self._origin)
         query = self._back_scan.query()
         if query is not None:
             return self._ask(query, self._looked_back)
         scan, self._back_scan = self._back_scan, None
-        for pid, seen in scan.seen.items():
-            self._compare(pid, seen, now)
+        if self._look_since is not None and scan.began >= self._look_since:
+            self._look_since = None
+        for persistence_id, seen in scan.seen.items():
+            self._compare(persistence_id, seen, scan.upto, now)
         return Wait(now.steady)
 
     def _looked_back(self, query: TableQuery, page: RowPage[Any], now: Now) -> None:
         assert self._back_scan is not None
         self._back_scan.answer(page)
 
-    def _compare(self, pid: str, seen: SeenNumbers, now: Now) -> None:
-        """Open a search if a journal has rows behind the position that did not go out."""
-        if pid in self._searches or self._pending_query.error is not None or self._held >= MAX_HELD:
+    def _compare(self, persistence_id: str, seen: SeenNumbers, upto: int, now: Now) -> None:
+        """Open a search if a journal has rows that did not go out, up to where the look back went.
+
+        That is where the position was when it began. The read has gone on meanwhile, perhaps by several buckets.
+        """
+        if persistence_id in self._searches or self._pending_query.error is not None or self._held >= MAX_HELD:
             return  # searched already, or later
-        last = self._known.get(pid)
+        last = self._known.get(persistence_id)
         if last is None:
-            bucket = self._buckets.of_place(self._forward.position)
-            floor = max(first_place(bucket - self._buckets.size), self._origin)
+            floor = max(first_place(self._buckets.of_place(upto) - self._buckets.size), self._origin)
             # Numbers below may lie before the offset, or went out before the journal was forgotten.
             first = seen.lowest if self._with_offset or self._known.forgot else 1
         else:
@@ -352,10 +386,10 @@ class TagStage:
             first = min(seen.lowest, last.number + 1) if last.guess else last.number + 1
         if seen.highest >= first:
             missing = range(first, seen.highest + 1)
-            self._open(pid, missing, None, floor=floor, timeout=self._settings.gap_timeout_ms, now=now)
+            self._open(persistence_id, missing, upto, floor=floor, timeout_ms=self._settings.gap_timeout_ms, now=now)
 
     def _read(self, now: Now) -> TagEffect | None:
-        if self._blocked() or self._forward.pending:
+        if self._blocked() or self._forward.pending or self._look_since is not None:
             return None
         query = self._forward.query(now)
         if query is not None:
@@ -364,10 +398,7 @@ class TagStage:
         return Complete() if self._forward.finished and not busy else None
 
     def _rows_read(self, query: TableQuery, page: RowPage[Any], now: Now) -> None:
-        if isinstance(query, FindBuckets):
-            self._forward.found(query, page)
-        else:
-            self._forward.read(page)
+        self._forward.told(query, page)
 
     # Bounded memory.
 
@@ -376,4 +407,6 @@ class TagStage:
         if after is not None and now.steady >= self._forget_at:
             self._forget_at = now.steady + after
             below = first_place(self._buckets.of_place(self._forward.position) - self._buckets.size)
+            if self._back_scan is not None:  # it began further back, and compares at its end
+                below = min(below, self._back_scan.after)
             self._known.forget(updated_before=now.steady - after, below=below, spare=self._searches)

@@ -12,11 +12,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from everlog.core.buckets import SIZES, bucket_of
-from everlog.core.timeuuid import TICKS_PER_MS, tick_of
+from everlog.core.timeuuid import FUTURE_MS, TICKS_PER_MS, tick_of
 from everlog.errors import InvalidConfig, InvalidOffset
 
 UNIX_START = tick_of(0)
-FUTURE_MS = 3_600_000  # clocks differ, but not by more
 _SIGNS = 0x8080808080808080
 _LOW = 0xFFFFFFFFFFFFFFFF
 

@@ -83,6 +83,7 @@ class Applied:
     tagged: int = 0
     journals: int = 0
     rejected: int = 0
+    rejected_by_life: int = 0
     quarantined: int = 0
     misplaced: int = 0
     failed: dict[str, str] = field(default_factory=dict)
@@ -103,6 +104,7 @@ class Applied:
         self.tagged += other.tagged
         self.journals += other.journals
         self.rejected += other.rejected
+        self.rejected_by_life += other.rejected_by_life
         self.quarantined += other.quarantined
 
     @property
@@ -179,15 +181,16 @@ async def apply(
 
 
 def _count(done: Applied, changes: Iterable[KeyChange]) -> None:
-    heads = events = tagged = rejected = quarantined = 0
+    written = Applied()
     for key in changes:
         change = key.change
-        heads += change.changed
-        events += len(change.rows)
-        tagged += len(key.tagged)
-        rejected += len(change.rejected)
-        quarantined += len(change.quarantined)
-    written = Applied(journals=heads, events=events, tagged=tagged, rejected=rejected, quarantined=quarantined)
+        written.journals += change.changed
+        written.events += len(change.rows)
+        written.tagged += len(key.tagged)
+        written.quarantined += len(change.quarantined)
+        if change.rejected:
+            written.rejected += len(change.rejected)
+            written.rejected_by_life += sum(lost.reason == "life" for lost in change.rejected)
     done.add_rows(written)
 
 

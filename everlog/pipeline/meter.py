@@ -109,6 +109,7 @@ class Meter:
                 records=self._totals.records,
                 events=self._totals.events,
                 rejected=self._totals.rejected,
+                rejected_by_life=self._totals.rejected_by_life,
                 quarantined=self._totals.quarantined + self._totals.misplaced,
                 records_per_second=round(rate, 1),
                 last_batch_records=self._last_records,

@@ -2,7 +2,7 @@
 
     read the plans → add the next one, if no other pipeline did → … the batch … → pointer2 → read pointer2 → watermark
 
-A plan is a fact for ever, so what was read once need not be read again; that it is still the newest is checked
+A plan is a fact forever, so what was read once need not be read again; that it is still the newest is checked
 when the next one is added.
 """
 
@@ -22,13 +22,13 @@ from everlog.core.plan import (
     START,
     TOPIC_NUMBER,
     Order,
-    Piece,
+    PlanShare,
     TagPlan,
     Watermark,
     advance,
     ends_of,
     extend,
-    piece_of,
+    share_of,
 )
 from everlog.core.timeuuid import tick_of
 from everlog.core.values import parse_partition_name, partition_name
@@ -60,7 +60,7 @@ class OrderPlanner:
         self._retired: set[str] = set()
         self._last: TagPlan | None = None
         self._open: deque[TagPlan] = deque()
-        self._pieces: defaultdict[str, deque[Piece]] = defaultdict(deque)
+        self._shares: defaultdict[str, deque[PlanShare]] = defaultdict(deque)
         self._covered: dict[str, int] = {}
         self._dropped = 0
         # The log partitions that the watermark waits for.
@@ -145,7 +145,7 @@ class OrderPlanner:
         self._covered = dict(watermark.positions)
         self._last = None
         self._open.clear()
-        self._pieces.clear()
+        self._shares.clear()
         self._take(plans)
 
     def _take(self, plans: Collection[TagPlan]) -> None:
@@ -156,16 +156,16 @@ class OrderPlanner:
             if plan.nr > self._watermark.nr:
                 self._open.append(plan)
                 for place in plan.ranges:
-                    self._pieces[place].append(piece_of(plan, place))
+                    self._shares[place].append(share_of(plan, place))
         self._covered |= ends_of(plans)
 
     def _order(self, place: str, start: int) -> Order:
         """The places from `start` on. A batch never begins before the one before it."""
         topic, partition = parse_partition_name(place)
-        pieces = self._pieces[place]
-        while pieces and pieces[0].end <= start:
-            pieces.popleft()
-        return Order(self._numbers[topic], partition, list(pieces))
+        shares = self._shares[place]
+        while shares and shares[0].end <= start:
+            shares.popleft()
+        return Order(self._numbers[topic], partition, list(shares))
 
     async def _begin_topics(self, tables: TagTables, topics: Collection[str]) -> None:
         """Each topic's number, and where its plans begin: what was replicated before has no place in the order."""

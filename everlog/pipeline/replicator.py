@@ -178,9 +178,9 @@ class Replicator:
             self._supervisor = None
             self._release()
 
-    def join(self, timeout: float | None = None) -> bool:
+    def join(self, timeout_s: float | None = None) -> bool:
         """Wait until it is stopped; False if the time ran out."""
-        return self._stopping.wait(timeout)
+        return self._stopping.wait(timeout_s)
 
     @property
     def session(self) -> SparkSession:
@@ -387,7 +387,7 @@ class Replicator:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
     def _save_status(self) -> None:
-        """Say how it stands. A store that does not answer must not hold up what keeps the pipeline going."""
+        """Save the status. A slow store must not hold up the pipeline."""
         status = self._meter.status()
         saving = save_pipeline_status(self._store, status, status.updated_ms)
         try:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from everlog.core.values import parse_partition_name
-from everlog.journal.parts import Parts
+from everlog.journal.parts import JournalParts
 from everlog.journal.topic_registry import retired_topics
 from everlog.log.port import LogTopic
 from everlog.pipeline.phases import PHASES, SlowKey
@@ -57,7 +57,8 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     `tags_wait_for` are log partitions that hold the watermark of views by tag: nothing behind it can be read yet.
 
     `batch_ms` is how long all batches took together, `phase_ms` the same by phase, `rows` the rows that were written
-    by table: a head that ten batches wrote counts ten times. `recent` are the last batches, the newest at the end,
+    by table: a head that ten batches wrote counts ten times. `rejected_by_life` are those of the rejected appends that
+    expected a life which a purge had ended. `recent` are the last batches, the newest at the end,
     and `slowest` the journals that took most of one of these."""
 
     state: PipelineState
@@ -69,6 +70,7 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     records: int = 0
     events: int = 0
     rejected: int = 0
+    rejected_by_life: int = 0
     quarantined: int = 0
     records_per_second: float = 0.0
     last_batch_records: int = 0
@@ -98,7 +100,7 @@ class Status(msgspec.Struct, frozen=True):
 
     `where` is the folder, or the servers. `services` is what other services, such as `expiry`, reported last.
     `concerns` says by topic what may lose acknowledged appends one day. `nodes` are the servers that share the
-    documents. `retired` topics are not replicated any more, and their lag does not count.
+    documents. `retired` topics are no longer replicated, and their lag does not count.
     """
 
     where: str
@@ -128,7 +130,7 @@ async def save_pipeline_status(store: Store, status: PipelineStatus, now_ms: int
     await store.save_status(PIPELINE, _encode(stamped), now_ms)
 
 
-async def read_status(parts: Parts) -> Status:
+async def read_status(parts: JournalParts) -> Status:
     """The status as of this call. What was appended before the call counts as lag until it is replicated."""
     journal = parts.config.journal
     now_ms = parts.clock.now_ms()
@@ -155,7 +157,13 @@ async def read_status(parts: Parts) -> Status:
     )
 
 
-async def _partitions(parts: Parts, topic: LogTopic, short: str, now_ms: int) -> list[PartitionStatus]:
+async def read_pipeline_status(parts: JournalParts, retired: Collection[str]) -> PipelineStatus | None:
+    """What the pipeline reported last; None if none ever ran here."""
+    saved = (await parts.store.statuses()).get(PIPELINE)
+    return _without(retired, _pipeline(saved, parts.clock.now_ms(), parts.config.pipeline.max_retry_s))
+
+
+async def _partitions(parts: JournalParts, topic: LogTopic, short: str, now_ms: int) -> list[PartitionStatus]:
     """The log's ends are read before the pointers, so that no lag means: all that stood there is replicated."""
     bounds = [await parts.log.bounds(topic, partition) for partition in range(topic.partitions)]
     pointers = await parts.store.pointers(topic.name)

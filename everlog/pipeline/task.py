@@ -22,7 +22,7 @@ from everlog.pipeline.head_cache import HeadCache, KnownHeads
 from everlog.pipeline.phases import longest
 from everlog.runtime.clock import Stopwatch
 from everlog.spark.process import run, settle_process
-from everlog.store.factory import open_store
+from everlog.store.factory import open_store, takes_known_heads
 from everlog.store.port import Store
 
 try:
@@ -98,7 +98,7 @@ class ApplyTask:
 
     def _begin(self, topic: str, partition: int) -> KnownHeads | None:
         """What this process knows of the partition; nothing where a transaction must see the heads itself."""
-        if self.config.embedded:
+        if not takes_known_heads(self.config):
             return None
         from pyspark import SparkFiles
 

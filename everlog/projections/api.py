@@ -12,8 +12,9 @@ import msgspec
 from everlog.core.values import Position
 from everlog.errors.storage import needs_storage
 from everlog.projections.copies import Copies, Difference
+from everlog.projections.dead_letters import ShownDeadLetter
 from everlog.projections.offsets import Offset
-from everlog.projections.port import ANYTHING, Anything, KnownProjection, OffsetStore, ProjectionDeadLetter, View
+from everlog.projections.port import ANY_OFFSET, AnyOffset, KnownProjection, OffsetStore, View
 from everlog.projections.projection import Projection
 from everlog.projections.rebuild import OnRebuilt
 from everlog.projections.runner import Runner
@@ -24,7 +25,12 @@ from everlog.projections.verification import OnCounted
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How one instance of a projection is. `lag` is None if its source cannot tell.
 
-    `reported_ms`: when its owner said something last, by that one's clock; it does so three times per lease.
+    `state`: new, running, paused, backoff, completed, failed or stopped, as its owner reports it; `silent` if the owner
+    stopped reporting for longer than its lease without shutting down; `waiting` if no process runs it but one with
+    another version, which waits for a copy of its own. `reported_ms`: when its owner said something last, by that one's
+    clock; it does so three times per lease. `version`: of the code that fills its view; None if it has none in the
+    store. `pipeline_lag`: for events by tag, how far these views are behind the log; `lag` counts what they hold.
+    `remedy`: what to do, if something is to be done.
     """
 
     name: str
@@ -44,6 +50,9 @@ class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     lag: Lag | None
     reported_ms: int | None = None
+    version: str | None = None
+    pipeline_lag: Lag | None = None
+    remedy: str | None = None
 
 
 class Projections(ABC):
@@ -124,19 +133,19 @@ class Projections(ABC):
         raise needs_storage()
 
     async def set(
-        self, name: str, key: str | None, offset: Offset, *, expected: Offset | Anything | None = ANYTHING
+        self, name: str, key: str | None, offset: Offset, *, expected: Offset | AnyOffset | None = ANY_OFFSET
     ) -> None:
         """Go on after this offset; with `expected`, only if it is that one now (else OffsetConflict)."""
         raise needs_storage()
 
-    async def clear(self, name: str, key: str | None = None, *, expected: Offset | Anything | None = ANYTHING) -> None:
+    async def clear(
+        self, name: str, key: str | None = None, *, expected: Offset | AnyOffset | None = ANY_OFFSET
+    ) -> None:
         """Begin at the beginning of the source."""
         raise needs_storage()
 
-    async def dead_letters(
-        self, name: str, key: str | None = None, *, limit: int = 1000
-    ) -> Sequence[ProjectionDeadLetter]:
-        """Envelopes that were given up, oldest first."""
+    async def dead_letters(self, name: str, key: str | None = None, *, limit: int = 1000) -> Sequence[ShownDeadLetter]:
+        """Envelopes that were given up, oldest first, each with the event that it is."""
         raise needs_storage()
 
     async def replay(self, name: str, key: str | None = None, *, offset: str | None = None) -> int:

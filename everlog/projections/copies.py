@@ -13,7 +13,13 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
+from everlog.core.values import shown
+from everlog.errors import InvalidProjection
+
+# A runner that waits says so more often than this, also if its clock is a little late.
+WAITING_S = 60.0
 _COPY = re.compile(r"(?P<name>.*)~(?P<number>[1-9][0-9]*)", re.DOTALL)
 # Text and remarks stay as they are; names, quoted or not, may be those of tables.
 _TOKENS = re.compile(
@@ -36,11 +42,15 @@ class Difference(NamedTuple):
         return not self.missing and not self.surplus
 
 
+RequestState = Literal["waiting", "running", "silent", "done", "failed"]
+
+
 class CopyRequest(msgspec.Struct, frozen=True):
     """Work that needs the handler: a process that runs the projection does it. See copy_requests.py.
 
-    `owner` has it now, and `beat` grows meanwhile; `handled` of `total` events, None if unknown. It is over
-    with `ended_ms`: then `error` says why it failed, or `differences` what a verification found.
+    `owner` has it now, and `beat` grows meanwhile, last at `beat_ms` by its clock; `handled` of `total` events, None if
+    unknown. It is over with `ended_ms`: then `error` says why it failed, or `differences` what a verification found.
+    `silent_s`: for how long the owner has not reported, if that is longer than a lease; found by a reader, not stored.
     """
 
     asked_ms: int
@@ -51,6 +61,8 @@ class CopyRequest(msgspec.Struct, frozen=True):
     ended_ms: int | None = None
     error: str | None = None
     differences: tuple[Difference, ...] = ()
+    beat_ms: int = 0
+    silent_s: float | None = None
 
     @property
     def open(self) -> bool:
@@ -58,16 +70,18 @@ class CopyRequest(msgspec.Struct, frozen=True):
         return self.ended_ms is None
 
     @property
-    def state(self) -> Literal["waiting", "running", "done", "failed"]:
+    def state(self) -> RequestState:
+        if self.open and self.owner is not None:
+            return "running" if self.silent_s is None else "silent"
         if self.open:
-            return "waiting" if self.owner is None else "running"
+            return "waiting"
         return "done" if self.error is None else "failed"
 
     def shown(self) -> dict[str, Any]:
-        """What the caller wants to know; the beat is for runners."""
+        """What the caller wants to know; the beats are for runners."""
         found = {
             "state": self.state,
-            **{name: getattr(self, name) for name in self.__struct_fields__ if name != "beat"},
+            **{name: getattr(self, name) for name in self.__struct_fields__ if not name.startswith("beat")},
         }
         return {**found, "differences": [{**one._asdict(), "equal": one.equal} for one in self.differences]}
 
@@ -75,8 +89,10 @@ class CopyRequest(msgspec.Struct, frozen=True):
 class Copies(msgspec.Struct, frozen=True):
     """Numbers of copies; 0 is the view as it was first. `garbage`: what is no longer needed and to be dropped.
 
-    `filled`: the one that is being built has once had all that the current one has. `tables`, `versions`: of each copy.
-    `rebuild`, `verify`: what runners were asked for last. `paused`: keys that a verification paused.
+    `filled`: the one that is being built has once had all that the current one has. `tables`, `versions`: of each copy;
+    a copy's version is recorded before anything is written to it, and stays. `waiting`: versions whose runners wait for
+    a copy of their own, and when they last said so, in ms. `rebuild`, `verify`: what runners were asked for last.
+    `paused`: keys that a verification paused.
     """
 
     current: int = 0
@@ -87,6 +103,7 @@ class Copies(msgspec.Struct, frozen=True):
     last: int = 0
     tables: Mapping[int, tuple[str, ...]] = {}
     versions: Mapping[int, str] = {}
+    waiting: Mapping[str, int] = {}
     rebuild: CopyRequest | None = None
     verify: CopyRequest | None = None
     paused: tuple[str, ...] = msgspec.field(default=(), name="standing")
@@ -94,17 +111,78 @@ class Copies(msgspec.Struct, frozen=True):
     def shown(self) -> dict[str, Any]:
         """What readers of the view want to know; the rest is for runners."""
         found: dict[str, Any] = {name: getattr(self, name) for name in ("current", "building", "filled", "previous")}
+        found["version"] = self.versions.get(self.current)
+        found["waiting"] = dict(self.waiting)
         requests = {"rebuild": self.rebuild, "verify": self.verify}
         return found | {kind: one and one.shown() for kind, one in requests.items()}
 
     def is_for(self, version: str) -> bool:
-        """Whether a runner of this version may write to the current copy: it is its own, or no version's."""
-        built_by = self.versions.get(self.current)
-        return version not in self.versions.values() if built_by is None else version == built_by
+        """Whether a runner of this version may write to the current copy: it is its own, or no version's yet."""
+        return self.versions.get(self.current, version) == version
+
+    def recorded(self, version: str) -> Copies:
+        """With this as the version of the current copy, unless it has one."""
+        if self.current in self.versions:
+            return self
+        return replace(self, versions={**self.versions, self.current: version})
+
+    def waits(self, version: str, now_ms: int | None) -> Copies:
+        """With a runner of this version that waits for a copy of its own, or with None with none."""
+        others = {one: at for one, at in self.waiting.items() if one != version}
+        return replace(self, waiting=others if now_ms is None else {**others, version: now_ms})
+
+    def waiting_versions(self, now_ms: int) -> list[str]:
+        """The versions that wait for a copy of their own, as far as their runners said so lately."""
+        return sorted(
+            one for one, at in self.waiting.items() if now_ms - at <= WAITING_S * 1000 and not self.is_for(one)
+        )
+
+    def remedy(self, name: str, now_ms: int) -> str | None:
+        """What lets a version go on that waits for a copy of its own; None if none does."""
+        versions = self.waiting_versions(now_ms)
+        if not versions:
+            return None
+        filled_by, waiting = (named_version(one) for one in (self.versions[self.current], versions[0]))
+        waits = f"the view is filled by {filled_by}, and {waiting} waits"
+        built = {self.versions.get(number): number for number in (self.previous, self.building) if number is not None}
+        number = built.get(versions[0])
+        if number is None:
+            return f"{waits}: 'everlog projections rebuild {name}' fills a copy for it, then 'switch' goes there"
+        if number == self.previous:
+            return f"{waits}: 'everlog projections switch {name} --back' goes to its copy"
+        if self.filled:
+            return f"{waits}: its copy is filled, 'everlog projections switch {name}' goes there"
+        return f"{waits}: its copy is being filled, 'everlog projections copies {name}' says how far it is"
 
     def names(self, number: int) -> dict[str, str]:
         """The tables of a copy, by the names that statements use; none are renamed for the first one."""
         return tables_of(number, self.tables.get(number, ()))
+
+
+def encode_copies(copies: Copies) -> str:
+    """As a row keeps them. What could not be read again is refused here: it would make the projection unusable."""
+    text = msgspec.json.encode(copies).decode()
+    try:
+        same = decode_copies(text) == copies
+    except msgspec.ValidationError:
+        same = False
+    if not same:
+        raise InvalidProjection(f"versions and tables of a view are text: {shown(copies)}")
+    return text
+
+
+def decode_copies(text: str) -> Copies:
+    """As they were written."""
+    return msgspec.json.decode(text, type=Copies)
+
+
+def named_version(version: str) -> str:
+    """A version as sentences name it.
+
+    >>> named_version("2"), named_version("")
+    ("version '2'", 'code without a version')
+    """
+    return f"version {version!r}" if version else "code without a version"
 
 
 def copy_name(name: str, number: int) -> str:
@@ -114,6 +192,16 @@ def copy_name(name: str, number: int) -> str:
     ('owed', 'owed~2')
     """
     return f"{name}~{number}" if number else name
+
+
+def copy_of(name: str) -> tuple[str, int]:
+    """The projection that a name belongs to, and the number of its copy.
+
+    >>> copy_of("owed"), copy_of("owed~2")
+    (('owed', 0), ('owed', 2))
+    """
+    found = _COPY.fullmatch(name)
+    return (name, 0) if found is None else (found["name"], int(found["number"]))
 
 
 def is_copy(name: str) -> bool:

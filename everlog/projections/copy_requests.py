@@ -175,12 +175,13 @@ class RequestService:
             return None
         if not self._may(projection, kind, seen):
             return None
-        after = replace(seen, **{kind: replace(found, owner=self._owner, beat=found.beat + 1)})
+        after = replace(seen, **{kind: self._beaten(found, owner=self._owner)})
         return found if await self._store.change_copies(projection.name, seen, after) else None
 
     def _leaves_it(self, projection: Projection, kind: RequestKind, seen: Copies) -> bool:
         """A rebuild is for the new code: where versions run side by side, the old one waits whether that takes it."""
-        return kind == "rebuild" and bool(projection.version) and seen.is_for(projection.version)
+        sided = bool(projection.version) or bool(seen.waiting_versions(self._clock.now_ms()))
+        return kind == "rebuild" and sided and seen.is_for(projection.version)
 
     def _may(self, projection: Projection, kind: RequestKind, seen: Copies) -> bool:
         """A view is compared by the code that fills it; and not while a copy is begun, which would drop the recount."""
@@ -227,12 +228,15 @@ class RequestService:
                 found = _request(seen, kind)
                 if found is None or found.owner != self._owner or not found.open:
                     return False
-                after = replace(seen, **{kind: replace(found, beat=found.beat + 1, **facts)})
+                after = replace(seen, **{kind: self._beaten(found, **facts)})
                 if await self._store.change_copies(name, seen, after):
                     return True
             except EverlogError as error:
                 log.warning("%s: how far the %s is could not be stored: %s", name, kind, error)
                 return True  # if another one takes it meanwhile, the next beat says so
+
+    def _beaten(self, found: CopyRequest, **facts: Any) -> CopyRequest:
+        return replace(found, beat=found.beat + 1, beat_ms=self._clock.now_ms(), **facts)
 
     async def _pause(self, *also: asyncio.Future[Any]) -> None:
         stop = asyncio.ensure_future(self._stopping.wait())

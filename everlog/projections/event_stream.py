@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from everlog.errors import InvalidOffset, OwnershipLost
 from everlog.projections.handlers import HandlerCalls
@@ -24,14 +24,16 @@ from everlog.projections.source import Delivery, Feed
 from everlog.projections.strategies import ExactlyOnce, Grouped
 from everlog.runtime.clock import Clock
 from everlog.runtime.lease import Lease
+from everlog.runtime.repeat_log import RepeatLog
 
 log = logging.getLogger("everlog.projections")
 
 SKIPPED_BY_HAND = "skipped by a command"
+UP_TO = ".."
 READ_AHEAD = 1000
 
 EndReason = Literal["stop", "changed", "lost"]
-# What counts more wins: a lost lease ends everything, a stop ends the instance, a change only the stream.
+# In order of precedence: a lost lease ends everything, a stop ends the instance, a change only the stream.
 _ORDER: dict[EndReason | None, int] = {None: 0, "changed": 1, "stop": 2, "lost": 3}
 
 
@@ -185,6 +187,22 @@ class FailingEnvelope:
     def clear(self) -> None:
         self.offset, self.attempts, self.error = None, 0, None
 
+    @property
+    def first(self) -> str | None:
+        """Its offset, or that of a group's first: a group may end elsewhere when it is formed anew."""
+        return None if self.offset is None else self.offset.partition(UP_TO)[0]
+
+    def is_among(self, deliveries: Sequence[Delivery]) -> bool:
+        """Whether these are, or begin with, what fails."""
+        return self.offset is not None and any(offset_text(one).text == self.first for one in deliveries)
+
+
+class LeftOut(NamedTuple):
+    """An envelope that is not handled: its dead letter, and the command that wanted it so, if it was one."""
+
+    letter: ProjectionDeadLetter
+    skip: str | None = None
+
 
 class StreamCounts:
     """How much was done, over all streams of an instance."""
@@ -201,12 +219,40 @@ def describe(error: BaseException) -> str:
 
 def offset_text(delivery: Delivery) -> Encoded:
     """A delivery's offset as it names a dead letter; a map is written as its one entry."""
+    if delivery.numbered is not None:
+        return encode(delivery.numbered.place)  # its own, wherever others are
     offset = delivery.offset
     if offset is None:
         raise InvalidOffset("an envelope needs an offset")
     if is_mergeable(offset):
         return Encoded(",".join(f"{entry}={place}" for entry, place in show(offset).items()), "MAP")
     return encode(offset)  # type: ignore[arg-type]
+
+
+def name_of(deliveries: Sequence[Delivery]) -> str:
+    """How reports and skips name what is handled as one: its offset, or those of a group's first and last."""
+    first, last = offset_text(deliveries[0]).text, offset_text(deliveries[-1]).text
+    return first if len(deliveries) == 1 else f"{first}{UP_TO}{last}"
+
+
+def unwanted_of(deliveries: Sequence[Delivery], skips: Sequence[str]) -> dict[str, str]:
+    """Which of these are to be skipped, by offset, and by which command: one alone, or all from one to another.
+
+    A group that is formed anew may end elsewhere: what it does not have any more is not skipped.
+    """
+    if not skips:
+        return {}
+    texts = [offset_text(one).text for one in deliveries]
+    found: dict[str, str] = {}
+    for skip in skips:
+        if skip in texts:
+            found[skip] = skip
+            continue
+        first, _, last = skip.partition(UP_TO)
+        if last and first in texts:
+            end = texts.index(last) + 1 if last in texts else len(texts)
+            found |= dict.fromkeys(texts[texts.index(first) : end], skip)
+    return found
 
 
 class EventStream:
@@ -227,7 +273,8 @@ class EventStream:
         observers: Observers,
         counts: StreamCounts,
         failing: FailingEnvelope,
-        skip: str | None,
+        repeats: RepeatLog,
+        skips: Sequence[str],
         prefetch: Prefetch,
     ) -> None:
         self.projection = projection
@@ -240,8 +287,14 @@ class EventStream:
         self.observers = observers
         self.counts = counts
         self.failing = failing
+        self.repeats = repeats
         self.prefetch = prefetch
-        self.skip = skip
+        self.skips = tuple(skips)
+        # What is left out, by offset. It counts with the offset that is stored behind it, and not before: its dead
+        # letter is stored just before that, and a command is fulfilled just after. Until then, it is still wanted.
+        self._left_out: dict[str, LeftOut] = {}
+        self._covered: list[LeftOut] = []
+        self._failed = False
         self.now = asyncio.get_running_loop().time
         self._verifies = type(feed).verify is not Feed.verify
         # Until when the lease holds for sure; the owner moves it on. None: no other instance can take it.
@@ -268,11 +321,23 @@ class EventStream:
         return not delivery.passed and (not self._verifies or await self.feed.verify(self.id.key, delivery))
 
     async def handle(self, deliveries: Sequence[Delivery], *, group: bool = False) -> bool:
-        """Call the handler, again as often as the recovery says; True if handled, False if skipped."""
+        """Call the handler, again as often as the recovery says; True if handled, False if left out.
+
+        What a command does not want is left out, once the others of the group are done.
+        """
+        unwanted = unwanted_of(deliveries, self.skips)
+        if not unwanted:
+            return await self._attempt_all(deliveries, group=group)
+        texts = [offset_text(one).text for one in deliveries]
+        rest = [one for one, text in zip(deliveries, texts, strict=True) if text not in unwanted]
+        handled = bool(rest) and await self._attempt_all(rest, group=group)
+        gone = [one for one, text in zip(deliveries, texts, strict=True) if text in unwanted]
+        attempts = self.failing.attempts if self.failing.is_among(gone) else 0
+        self._leave_out(gone, self.letters(gone, None, attempts), unwanted)
+        return handled
+
+    async def _attempt_all(self, deliveries: Sequence[Delivery], *, group: bool) -> bool:
         attempts = 0
-        if self.skip is not None and self.skip == offset_text(deliveries[0]).text:
-            await self._skip_by_hand(deliveries)
-            return False
         while True:
             attempts += 1
             try:
@@ -289,8 +354,7 @@ class EventStream:
                     continue
                 if not recovery.skips:
                     raise
-                await self.store.bury(self.lease, self.letters(deliveries, error, attempts))
-                self.count_skipped(deliveries)
+                self._leave_out(deliveries, self.letters(deliveries, error, attempts), {})
                 return False
 
     async def attempt(self, deliveries: Sequence[Delivery], *, group: bool = False, view: View | None = None) -> None:
@@ -305,29 +369,42 @@ class EventStream:
             for one in deliveries:
                 observers.after_process(self.id, one.envelope)
         self.counts.handled += len(deliveries)
-        if self.failing.offset is not None:
-            self.failing.clear()
+        self._ended_well(deliveries)
 
     def note_error(self, deliveries: Sequence[Delivery], attempts: int, error: Exception) -> None:
         """An attempt failed."""
         first = deliveries[0]
-        self.failing.note(offset_text(first).text, attempts, error)
-        log.warning("%s: attempt %d at %s failed: %s", self.id, attempts, self.failing.offset, describe(error))
+        self._failed = True
+        self.failing.note(name_of(deliveries), attempts, error)
+        text = f"{self.id}: attempt {attempts} at {self.failing.offset} failed: {describe(error)}"
+        self.repeats.warn("attempt", (self.failing.first, type(error)), text, error)
         self.observers.error(self.id, first.envelope, error, self.projection.recovery)
 
-    async def _skip_by_hand(self, deliveries: Sequence[Delivery]) -> None:
-        await self.store.bury(self.lease, self.letters(deliveries, None, self.failing.attempts))
-        await self.skip_is_done()
-        self.count_skipped(deliveries)
+    def _ended_well(self, deliveries: Sequence[Delivery]) -> None:
+        """Handled, or left out. What failed in an earlier stream is over; in this one, if it was among these."""
+        if self.failing.offset is not None and (not self._failed or self.failing.is_among(deliveries)):
+            self.failing.clear()
 
-    async def skip_is_done(self) -> None:
-        """The wish is fulfilled once; the version that this makes is our own."""
-        self.skip = None
-        await self.store.skip(self.id, None)
+    def _leave_out(
+        self, deliveries: Sequence[Delivery], letters: Sequence[ProjectionDeadLetter], skips: Mapping[str, str]
+    ) -> None:
+        self._left_out |= {letter.offset: LeftOut(letter, skips.get(letter.offset)) for letter in letters}
+        self._ended_well(deliveries)
+
+    def cover(self, deliveries: Sequence[Delivery]) -> None:
+        """The offset that is saved next is behind these."""
+        if self._left_out:
+            found = [self._left_out.pop(offset_text(one).text, None) for one in deliveries]
+            self._covered.extend(one for one in found if one is not None)
+
+    async def end_skips(self, skips: Collection[str]) -> None:
+        """These commands are fulfilled."""
+        self.skips = tuple(one for one in self.skips if one not in skips)
+        await self.store.end_skips(self.id, skips)
 
     def count_skipped(self, deliveries: Sequence[Delivery]) -> None:
         self.counts.skipped += len(deliveries)
-        self.failing.clear()
+        self._ended_well(deliveries)
 
     def letters(
         self, deliveries: Sequence[Delivery], error: Exception | None, attempts: int
@@ -357,10 +434,17 @@ class EventStream:
         if delivery.positions:
             self._hub.reached(self.id, delivery.positions)
 
-    async def save(self, progress: OffsetProgress) -> None:
-        """Store the offset; a failure fails the stream."""
-        await self.store.save(self.lease, progress)
-        self.saved(progress)
+    async def save(self, progress: OffsetProgress | None) -> None:
+        """Store the offset, and what belongs to it; None if it is stored already. A failure fails the stream."""
+        covered, self._covered = self._covered, []
+        if covered:
+            await self.store.bury(self.lease, [one.letter for one in covered])
+        if progress is not None:
+            await self.store.save(self.lease, progress)
+            self.saved(progress)
+        self.counts.skipped += len(covered)
+        if skips := {one.skip for one in covered if one.skip is not None}:
+            await self.end_skips(skips)
 
     def saved(self, progress: OffsetProgress) -> None:
         if self.observers and progress.envelopes:

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from everlog.errors import InvalidProjection
+from everlog.projections.settings import check_count, check_duration
 from everlog.runtime.retry import pause_after
 
 LifecyclePhase = Literal["new", "running", "paused", "backoff", "completed", "failed", "stopped"]
@@ -32,12 +33,14 @@ class Restart(msgspec.Struct, frozen=True):
     max_restarts: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_s <= self.max_s:
+        for name in ("min_s", "max_s", "random_factor"):
+            check_duration(name, getattr(self, name), zero=True)
+        if self.min_s > self.max_s:
             raise InvalidProjection(f"restarts after {self.min_s} to {self.max_s} s: min_s must not be above max_s")
-        if not 0 <= self.random_factor <= 1:
+        if self.random_factor > 1:
             raise InvalidProjection(f"random_factor is between 0 and 1, not {self.random_factor}")
-        if self.max_restarts is not None and self.max_restarts < 0:
-            raise InvalidProjection("max_restarts is at least 0, or None for no end")
+        if self.max_restarts is not None:
+            check_count("max_restarts, unless it is None for no end,", self.max_restarts, least=0)
 
     def delay(self, restart: int, chance: float) -> float:
         """The pause before restart number 1, 2, …; `chance` is a random number from 0 to 1."""

@@ -1,18 +1,22 @@
 """Offsets and how they are stored: text and a manifest, as Akka and Pekko Projection write them.
 
-An offset is text, a whole number, a UUID, or a map of those: one place per part of a source, such as a log's
-partitions. A map is stored as one row per entry, so that its parts move on their own.
+An offset is text, a whole number, a UUID, a place inside a record, or a map of those: one place per part of a source,
+such as a log's partitions. A map is stored as one row per entry, so that its parts move on their own. A `ResumePoint`
+is what a UUID cannot say alone; they know only its UUID, behind which some events come to them again.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 import uuid
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from everlog.core.resume_point import ResumePoint
+from everlog.core.timeuuid import TimeUuid
 from everlog.errors import InvalidOffset
 from everlog.projections.projection_id import check_part
 
@@ -20,6 +24,7 @@ _INT64 = range(-(2**63), 2**63)
 _INT32 = range(-(2**31), 2**31)
 _NUMBER = re.compile(r"-?[0-9]{1,20}")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_RECORD_PLACE = re.compile(r"([0-9]{1,19})/([0-9]{1,10})")
 _SERIALIZED = re.compile(r"-?[0-9]{1,10}:.*", re.DOTALL)
 
 
@@ -35,6 +40,17 @@ class Sequence(int):
     __slots__ = ()
 
 
+class RecordPlace(NamedTuple):
+    """Inside a record of the log that has several events: those up to `event` are done. After the last, it is a number.
+
+    >>> encode(RecordPlace(17, 2))
+    Encoded(text='17/2', manifest='REC')
+    """
+
+    offset: int
+    event: int
+
+
 class SerializedOffset(NamedTuple):
     """An offset that a serializer of Akka wrote; Everlog keeps its bytes as they are."""
 
@@ -43,8 +59,19 @@ class SerializedOffset(NamedTuple):
     data: bytes
 
 
-Single: TypeAlias = str | int | uuid.UUID | SerializedOffset
+Single: TypeAlias = str | int | uuid.UUID | RecordPlace | ResumePoint | SerializedOffset
 Offset: TypeAlias = Single | Mapping[str, Single]
+
+
+class JournalNumber(NamedTuple):
+    """An event by its journal, its number there, and its own time-UUID: of a source that is not in the order of those.
+
+    A journal's numbers ascend from event to event that the source delivers.
+    """
+
+    journal: str
+    number: int
+    place: uuid.UUID
 
 
 class Encoded(NamedTuple):
@@ -68,6 +95,10 @@ def encode(offset: Single) -> Encoded:
         return _encode_number(offset)
     if isinstance(offset, uuid.UUID):
         return Encoded(str(offset), "TBU")
+    if isinstance(offset, ResumePoint):
+        return Encoded(str(offset), "RESUME" if offset.last else "TBU")
+    if isinstance(offset, RecordPlace):
+        return Encoded(f"{offset.offset}/{offset.event}", "REC")
     if isinstance(offset, SerializedOffset):
         return Encoded(base64.b64encode(offset.data).decode(), f"{offset.serializer}:{offset.manifest}")
     raise InvalidOffset(f"an offset is text, a number, a UUID or a map of those, not {type(offset).__name__}")
@@ -109,6 +140,13 @@ def decode(text: str, manifest: str) -> Single:
         if not _UUID.fullmatch(text):
             raise InvalidOffset(f"the stored offset {text!r} is no UUID, although its manifest is TBU")
         return uuid.UUID(text)
+    if manifest == "RESUME":
+        return ResumePoint.parse(text)
+    if manifest == "REC":
+        place = _RECORD_PLACE.fullmatch(text)
+        if place is None:
+            raise InvalidOffset(f"the stored offset {text!r} is no place inside a record, although its manifest is REC")
+        return RecordPlace(int(place[1]), int(place[2]))
     if _SERIALIZED.fullmatch(manifest):
         serializer, _, name = manifest.partition(":")
         try:
@@ -116,6 +154,18 @@ def decode(text: str, manifest: str) -> Single:
         except binascii.Error as error:
             raise InvalidOffset(f"the stored offset {text!r} is not base64") from error
     raise InvalidOffset(f"the stored offset {text!r} has the manifest {manifest!r}, which Everlog does not know")
+
+
+def mirrored(encoded: Encoded) -> Encoded:
+    """As Akka and Pekko Projection can read it.
+
+    >>> mirrored(Encoded('{"after":"a4698000-8f19-11e5-8080-808080808080","last":{"p":3}}', "RESUME"))
+    Encoded(text='a4698000-8f19-11e5-8080-808080808080', manifest='TBU')
+    """
+    if encoded.manifest == "RESUME":
+        return Encoded(str(ResumePoint.parse(encoded.text).after), "TBU")
+    found = decode(*encoded) if encoded.manifest == "REC" else None
+    return encode(found.offset - 1) if isinstance(found, RecordPlace) else encoded  # what is done as a whole
 
 
 def is_mergeable(offset: Offset) -> bool:
@@ -163,12 +213,30 @@ def same(one: Offset | None, other: Offset | None) -> bool:
 
 
 def show(offset: Offset | None) -> Any:
-    """An offset for people and JSON."""
+    """An offset for people and JSON. Of a `ResumePoint` the UUID, and how many journals are ahead of it.
+
+    >>> show(ResumePoint(uuid.UUID("a4698000-8f19-11e5-8080-808080808080"), {"p": 3, "q": 1}))
+    'a4698000-8f19-11e5-8080-808080808080 +2 journals'
+    """
     if offset is None:
         return None
+    if isinstance(offset, ResumePoint) and offset.last:
+        return f"{offset.after} +{len(offset.last)} journals"
     if isinstance(offset, Mapping):
         return {name: show(one) for name, one in offset.items()}
     return int(offset) if isinstance(offset, int) else encode(offset).text
+
+
+def parse_place(text: str) -> int | uuid.UUID | RecordPlace:
+    """A place in a part of a source that a user typed: 17, 17/2 inside a record, or a time-UUID among slices.
+
+    >>> parse_place("17/2")
+    RecordPlace(offset=17, event=2)
+    """
+    found = decode(text, "REC" if "/" in text else "TBU" if "-" in text[1:] else "LNG")
+    encode(found)
+    assert isinstance(found, int | uuid.UUID | RecordPlace)
+    return found
 
 
 def parse(text: str, manifest: str) -> Single:
@@ -176,3 +244,51 @@ def parse(text: str, manifest: str) -> Single:
     found = decode(text, manifest)
     encode(found)
     return found
+
+
+def parse_entry(text: str) -> dict[str, Single]:
+    """A place in one part of a source, as reports name it.
+
+    >>> parse_entry("journal-orders-0=17/2")
+    {'journal-orders-0': RecordPlace(offset=17, event=2)}
+    """
+    entry, _, place = text.rpartition("=")
+    return {entry: parse_place(place)}
+
+
+def has_passed(stored: Offset | None, offset: Offset) -> bool:
+    """Whether what is stored covers an offset, entry by entry; of a source whose offsets have an order."""
+    if stored is None:
+        return False
+    if isinstance(offset, Mapping):
+        found = stored if isinstance(stored, Mapping) else {}
+        return all(entry in found and is_reached(found[entry], place) for entry, place in offset.items())
+    return not isinstance(stored, Mapping) and is_reached(stored, offset)
+
+
+def is_ordered(offset: Single) -> bool:
+    """Whether it can be told from two offsets of this kind which one comes first."""
+    if isinstance(offset, uuid.UUID):
+        try:
+            TimeUuid.of(offset)
+        except InvalidOffset:
+            return False
+        return True
+    return _in_log(offset) is not None
+
+
+def _in_log(offset: Single) -> tuple[int, float] | None:
+    """A number, or a place inside the record of that number: the whole record comes after all of its events."""
+    if isinstance(offset, RecordPlace):
+        return offset.offset, offset.event
+    return (offset, math.inf) if isinstance(offset, int) else None
+
+
+def is_reached(at: Single, offset: Single) -> bool:
+    """Whether `offset` is not behind `at`. Without an order: whether they are the same."""
+    place, reached = _in_log(offset), _in_log(at)
+    if place is not None and reached is not None:
+        return place <= reached
+    if isinstance(at, uuid.UUID) and isinstance(offset, uuid.UUID) and is_ordered(at) and is_ordered(offset):
+        return TimeUuid.of(offset) <= TimeUuid.of(at)
+    return encode(at) == encode(offset)

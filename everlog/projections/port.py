@@ -4,24 +4,25 @@ The rules, which the conformance suite checks:
 
 * An offset moves only under the epoch of its owner, or by a command, which counts the epoch up. So a stale owner,
   however late it wakes, changes nothing: it gets OwnershipLost.
-* `projection_offset` is the authority. `offset_store`, in the form of Akka and Pekko Projection, is its mirror; it is
-  read only where ours has no row, to take a projection over.
+* `projection_offset` is the authority. `offset_store`, in the form of Akka and Pekko Projection, is its mirror. On
+  Cassandra, a row there counts if ours has none for its key, or an older one: so projections are taken over, back and
+  forth.
 * What is wanted (paused, skip) is a row that the owner follows, so that commands work while no instance runs.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from everlog.errors import InvalidProjection
+from everlog.errors import InvalidInput, InvalidProjection
 from everlog.projections.copies import Copies, Difference, copy_name
-from everlog.projections.offsets import Offset
+from everlog.projections.offsets import JournalNumber, Offset
 from everlog.projections.projection_id import ProjectionId
 from everlog.projections.save_window import LogPlace, OffsetProgress
 from everlog.runtime.failpoints import failpoint
@@ -32,26 +33,58 @@ class ViewChanged(Exception):
     """Others wrote where a handler had read: nothing of that was stored, and it is handled again at once."""
 
 
-class Anything:
+class AnyOffset:
     """Stands for "whatever the offset is now" in a compare-and-set."""
 
 
-ANYTHING: Final = Anything()
+ANY_OFFSET: Final = AnyOffset()
+MAX_SKIPS = 1000
 
 
 class Desired(msgspec.Struct, frozen=True):
-    """What is wanted of an instance. `skip` is the offset of an envelope that is not to be handled."""
+    """What is wanted of an instance. `skips`: the offsets of envelopes that are not to be handled.
+
+    A skip is wanted until an offset behind its envelope is stored: so it also holds if the stream starts again before.
+    """
 
     paused: bool = False
-    skip: str | None = None
+    skips: tuple[str, ...] = ()
     version: int = 0
+
+    def with_skip(self, offset: str) -> Desired:
+        """With this envelope to be left out, too."""
+        if offset in self.skips:
+            return self
+        if len(self.skips) >= MAX_SKIPS:
+            raise InvalidInput(f"{MAX_SKIPS} envelopes are to be skipped already: run the projection first")
+        return replace(self, skips=(*self.skips, offset))
+
+    def without_skips(self, offsets: Collection[str]) -> Desired:
+        """Without these: their envelopes are left out, or not to be left out any more."""
+        return replace(self, skips=tuple(one for one in self.skips if one not in offsets))
+
+
+def encode_skips(skips: Sequence[str]) -> str | None:
+    """As they are stored, in one column of text.
+
+    >>> decode_skips(encode_skips(["orders-0=3"])), encode_skips([])
+    (('orders-0=3',), None)
+    """
+    return msgspec.json.encode(skips).decode() if skips else None
+
+
+def decode_skips(text: str | None) -> tuple[str, ...]:
+    """As they were stored; one alone used to be plain text."""
+    if text is None:
+        return ()
+    return msgspec.json.decode(text, type=tuple[str, ...]) if text.startswith("[") else (text,)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What an owner says about itself, for readers outside.
 
-    `seen` is the version of Desired that it follows, `keys` how many keys its source has. `batch`: on Spark, from where
-    to where the batch goes that is being stored.
+    `seen` is the version of Desired that it follows, `keys` how many keys its source has, `strategy` the name of the
+    projection's. `batch`: on Spark, from where to where the batch goes that is being stored.
     """
 
     state: str = "new"
@@ -63,6 +96,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     failing: str | None = None
     attempts: int = 0
     source: Mapping[str, Any] = {}
+    strategy: str = ""
     tracks_all: bool = False
     keys: int = 1
     batch: str | None = None
@@ -119,8 +153,11 @@ class ViewTransaction(ABC):
         return False
 
     @abstractmethod
-    def savepoint(self, offset: Offset | None = None) -> None:
-        """What follows is the envelope's at this offset, and can be undone by `undo`, until `keep`."""
+    def savepoint(self, offset: Offset | None = None, numbered: JournalNumber | None = None) -> None:
+        """What follows is the envelope's at this offset, and can be undone by `undo`, until `keep`.
+
+        `numbered`: what it is, if offsets do not tell which envelopes came before it.
+        """
 
     @abstractmethod
     def keep(self) -> None:
@@ -167,6 +204,8 @@ class OffsetStore(ABC):
     recount_pauses = False
     # How long to wait at least between looks for changes, because a look costs.
     look_s = 0.0
+    # How far the clocks of owners may differ: 0 where all are on one machine.
+    max_skew_s = 0.0
 
     # Owners
 
@@ -207,12 +246,19 @@ class OffsetStore(ABC):
         """The stored offset. If all rows of the name are entries of maps: the map of all of them."""
 
     @abstractmethod
+    async def claim(self, lease: Lease, parts: Sequence[str]) -> None:
+        """Make these entries of maps of offsets the owner's; see claims.py. Raises OwnershipLost.
+
+        An owner with a lower epoch, also of another key, saves none of them from now on.
+        """
+
+    @abstractmethod
     async def save(self, lease: Lease, progress: OffsetProgress) -> None:
         """Store how far the owner is. Raises OwnershipLost, and stores nothing, unless the epoch is still its own."""
 
     @abstractmethod
     async def set_offset(
-        self, projection: ProjectionId, offset: Offset | None, *, expected: Offset | Anything | None = ANYTHING
+        self, projection: ProjectionId, offset: Offset | None, *, expected: Offset | AnyOffset | None = ANY_OFFSET
     ) -> None:
         """Replace the offset, or clear it with None, under a new epoch. Raises OffsetConflict, UnknownProjection."""
 
@@ -231,8 +277,12 @@ class OffsetStore(ABC):
         """Want an instance paused, or not. Raises UnknownProjection."""
 
     @abstractmethod
-    async def skip(self, projection: ProjectionId, offset: str | None) -> Desired:
-        """Want an envelope skipped, or with None nothing any more. Raises UnknownProjection."""
+    async def skip(self, projection: ProjectionId, offset: str) -> Desired:
+        """Want an envelope skipped, beside those that are already. Raises UnknownProjection, InvalidInput."""
+
+    @abstractmethod
+    async def end_skips(self, projection: ProjectionId, offsets: Collection[str]) -> Desired:
+        """Want these skips no longer. Raises UnknownProjection."""
 
     # Dead letters
 

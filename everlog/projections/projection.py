@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from everlog.core.values import shown
 from everlog.errors import InvalidProjection
 from everlog.projections.copies import copy_name, is_copy, tables_of
 from everlog.projections.handlers import HandlerShape
@@ -15,7 +16,10 @@ from everlog.projections.observers import Observer
 from everlog.projections.projection_id import check_part
 from everlog.projections.provider_source import as_source
 from everlog.projections.recovery import Recovery
+from everlog.projections.settings import check_choice, check_duration, check_tables, check_version
 from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce, Flow, OnSpark, Strategy
+
+T = TypeVar("T")
 
 
 class Projection:
@@ -46,16 +50,20 @@ class Projection:
         self.name = check_part("name", name)
         self.source = as_source(source)
         self.strategy: Strategy = AtLeastOnce() if strategy is None else strategy
-        self.recovery = Recovery() if recovery is None else recovery
-        self.restart = Restart() if restart is None else restart
-        self.observers = tuple(observers)
-        self.timeout_s = timeout_s
+        self.recovery = _instance("recovery", Recovery() if recovery is None else recovery, Recovery)
+        self.restart = _instance("restart", Restart() if restart is None else restart, Restart)
+        if not isinstance(observers, list | tuple):
+            raise InvalidProjection(f"observers are a list of Observers, not {shown(observers)}")
+        self.observers = tuple(_instance("one of the observers", one, Observer) for one in observers)
+        self.timeout_s = None if timeout_s is None else check_duration("timeout_s", timeout_s)
         self.view = view
-        self.tables = tuple(tables)
-        self.version = version
+        self.tables = check_tables(tables)
+        self.version = check_version(version)
         self.copies: Mapping[str, str] = {}
         self.handler = handler
-        self.shape = HandlerShape(handler, factory=factory, blocking=isinstance(self.strategy, OnSpark))
+        self.shape = HandlerShape(
+            handler, factory=check_choice("factory", factory), blocking=isinstance(self.strategy, OnSpark)
+        )
         self._check()
 
     def _check(self) -> None:
@@ -100,6 +108,19 @@ class Projection:
 
     def __repr__(self) -> str:
         return f"Projection({self.name!r})"
+
+
+def _instance(what: str, value: T, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise InvalidProjection(f"{what} is a {kind.__name__}, not {shown(value)}")
+    return value
+
+
+def check_projection(value: Projection) -> Projection:
+    """What is to be run, rebuilt or verified: the declaration itself, because it has the handler."""
+    if not isinstance(value, Projection):
+        raise InvalidProjection(f"this takes a Projection, with its handler, not {shown(value)}")
+    return value
 
 
 def projection(name: str, *, source: Any, **settings: Any) -> Callable[[Any], Projection]:

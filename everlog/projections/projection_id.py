@@ -54,6 +54,13 @@ def partition_of_key(key: str) -> int:
     return abs(java_hash(key)) % PARTITIONS
 
 
+def check_instance(name: str, key: str | None) -> None:
+    """Which projection a caller means, and which instance of it; None: its only one."""
+    check_part("name", name)
+    if key is not None:
+        check_part("key", key)
+
+
 def check_part(what: str, text: str) -> str:
     """A name or a key: text that is not blank and that every store can hold."""
     if not isinstance(text, str):

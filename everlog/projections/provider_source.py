@@ -26,7 +26,7 @@ import msgspec
 
 from everlog.core.values import Position
 from everlog.errors import InvalidOffset, InvalidProjection
-from everlog.journal.parts import Parts
+from everlog.journal.parts import JournalParts
 from everlog.projections.offsets import Offset
 from everlog.projections.projection_id import check_part
 from everlog.projections.source import Delivery, Feed, Lag, Source
@@ -66,7 +66,7 @@ class ProviderSource(Source):
                 raise InvalidProjection("a source provider needs source(read_offset) and extract_offset(envelope)")
         self.providers = found
 
-    def open(self, parts: Parts | None) -> Feed:
+    def open(self, parts: JournalParts | None) -> Feed:
         return ProviderFeed(self.providers)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec.structs import replace
 
 from everlog.errors import InvalidProjection, StorageFailed
+from everlog.projections.claims import current_division
 from everlog.projections.copies import Copies, CopyRequest, copy_name
 from everlog.projections.lifecycle import Restart
 from everlog.projections.offsets import same
@@ -49,16 +50,19 @@ class Rebuild:
 
         `create`: statements that make tables which are to look different from now on.
         """
-        name = self._projection.name
+        name, version = self._projection.name, self._projection.version
         seen = await self._store.drop_garbage(name)
         while seen.building is None:
             number = seen.last + 1
-            tables = {**seen.tables, number: self._projection.tables}
-            version = self._projection.version
-            versions = {**seen.versions, number: version} if version else seen.versions
+            tables, versions = {**seen.tables, number: self._projection.tables}, {**seen.versions, number: version}
             after = replace(seen, building=number, filled=False, last=number, tables=tables, versions=versions)
             await self._store.change_copies(name, seen, after)
             seen = await self._store.copies(name)
+        if (found := seen.versions.get(seen.building, version)) != version:
+            raise InvalidProjection(
+                f"{name}: copy {seen.building} is being filled by version {found!r}, not {version!r}: "
+                f"'everlog projections abort {name}' drops it"
+            )
         failpoint("rebuild.begun")
         old, new = seen.names(seen.current), seen.names(seen.building)
         for statement in create:
@@ -111,7 +115,7 @@ class Rebuild:
         name = self._projection.name
         current = copy_name(name, (await self._store.copies(name)).current)
         live = {one.key: one for one in await self._store.known(current)}
-        new = await self._store.known(copy_name(name, number))
+        new = current_division(await self._store.known(copy_name(name, number)))
         reports = runner.status()[copy_name(name, number)]
         filled = bool(new) and all(one.report.state != "new" and len(new) >= one.report.keys for one in new)
         waiting, unknown = 0, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from everlog.errors import InvalidProjection
+from everlog.projections.settings import check_duration
 
 DEFAULT_RETRIES = 5
 DEFAULT_DELAY_S = 1.0
@@ -57,6 +58,5 @@ def _retrying(retries: int, delay_s: float, *, skips: bool) -> Recovery:
     """Without any retries both variants are `fail`, as in Akka Projection: nothing is dropped by a zero."""
     if isinstance(retries, bool) or not isinstance(retries, int):
         raise InvalidProjection(f"retries is a whole number, not {retries!r}")
-    if not delay_s >= 0:
-        raise InvalidProjection(f"the delay before a retry is at least 0 seconds, not {delay_s!r}")
+    check_duration("the delay before a retry", delay_s, zero=True)
     return Recovery(retries, delay_s, skips) if retries >= 1 else Recovery()

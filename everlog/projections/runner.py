@@ -5,28 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from everlog.errors import EverlogError, InvalidProjection
-from everlog.journal.parts import Parts
-from everlog.projections.event_stream import ProgressHub
+from everlog.journal.parts import JournalParts
+from everlog.projections.copies import WAITING_S, Copies, copy_name
+from everlog.projections.event_stream import ProgressHub, describe
 from everlog.projections.lifecycle import ENDED
 from everlog.projections.port import Desired, OffsetStore, Report
-from everlog.projections.projection import Projection
+from everlog.projections.projection import Projection, check_projection
 from everlog.projections.projection_id import ProjectionId
 from everlog.projections.source import Feed
 from everlog.projections.strategies import OnSpark
 from everlog.projections.worker import ProjectionWorker
 from everlog.runtime.clock import Clock, SystemClock
+from everlog.runtime.failpoints import failpoint
 from everlog.runtime.lease import BEATS_PER_LEASE, Lease, LeaseWatch, share
+from everlog.runtime.repeat_log import RepeatLog
 
 log = logging.getLogger("everlog.projections")
 
 LEASE_S = 5.0
 POLL_S = 0.1
 HANDLER_TIMEOUT_S = 300.0
+# Between an instance's name and the number of keys that it divides the source into.
+DIVIDED = "/"
 
 
 class Runner:
@@ -37,7 +42,7 @@ class Runner:
         projections: Sequence[Projection],
         *,
         store: OffsetStore,
-        parts: Parts | None = None,
+        parts: JournalParts | None = None,
         hub: ProgressHub | None = None,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
@@ -45,7 +50,7 @@ class Runner:
         poll_s: float = POLL_S,
         timeout_s: float | None = HANDLER_TIMEOUT_S,
     ) -> None:
-        names = [one.name for one in projections]
+        names = [check_projection(one).name for one in projections]
         doubled = {name for name in names if names.count(name) > 1}
         if doubled:
             raise InvalidProjection(f"two projections have the name {sorted(doubled)[0]!r}: give one another name")
@@ -108,6 +113,16 @@ class Runner:
         await self._supervisors[name].owns(count)
 
 
+def of_division(instances: Mapping[str, int], keys: int) -> dict[str, int]:
+    """The instances that divide the source into as many keys, by owner; others do not take a share of these.
+
+    >>> of_division({"a/2": 7, "b/4": 8}, 4)
+    {'b': 8}
+    """
+    parts = {name: name.rpartition(DIVIDED) for name in instances}
+    return {owner: instances[name] for name, (owner, _, count) in parts.items() if count == str(keys)}
+
+
 class Supervisor:
     """The instances of one projection in this process."""
 
@@ -128,6 +143,7 @@ class Supervisor:
         self._declared = projection
         self._projection = projection  # for the copy of the view that is the current one
         self._copy = 0
+        self._waits = False  # for a copy of this version
         self._owner = owner
         self._store = store
         self._feed = feed
@@ -165,9 +181,12 @@ class Supervisor:
         await asyncio.gather(*(self._give(key) for key in list(self._workers)))
         await asyncio.gather(*self._ending.values(), return_exceptions=True)
         try:
-            await self._store.leave(self._projection.name, self._owner)
+            await self._store.leave(self._projection.name, self._name())
+            if self._waits:
+                version = self._declared.version
+                await self._store.update_copies(self._declared.name, lambda seen: seen.waits(version, None))
         except EverlogError as error:
-            log.warning("%s: could not say good-bye: %s", self._projection.name, error)
+            log.warning("%s: could not remove its registration: %s", self._projection.name, error)
         await self._feed.close()
         self._stopping.clear()
 
@@ -190,7 +209,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         stamp: object = None
         said: object = None
-        trouble = ""
+        repeats = RepeatLog(log, loop.time)
         next_beat = loop.time()
         while not self._stopping.is_set() or self._running():
             try:
@@ -204,13 +223,12 @@ class Supervisor:
                 if self._said() != said:
                     said = self._said()
                     await self._renew(loop.time())  # callers that wait for a command to be obeyed look at the reports
-                trouble = ""
+                repeats.clear("beat")
             except EverlogError as error:
-                if str(error) != trouble:  # once, not at every look
-                    trouble = str(error)
-                    log.warning("%s: %s; trying again", self._projection.name, trouble)
-            except Exception:
-                log.exception("%s: trying again", self._projection.name)  # its workers depend on the next beat
+                repeats.warn("beat", str(error), f"{self._projection.name}: {error}; trying again")
+            except Exception as error:  # its workers depend on the next beat
+                text = f"{self._projection.name}: {describe(error)}; trying again"
+                repeats.warn("beat", (type(error), str(error)), text, error)
             async with self._changed:
                 self._changed.notify_all()
             await self._pause(min(self._poll_s, max(0.0, next_beat - loop.time())))
@@ -242,7 +260,11 @@ class Supervisor:
             return
         asked = asyncio.get_running_loop().time()
         name = self._projection.name
-        instances = await self._store.join(name, self._owner)
+        keys = await self._feed.keys()
+        self._keys = len(keys)
+        instances = await self._store.join(name, self._name())
+        if self._feed.divides:
+            instances = of_division(instances, self._keys)
         await self._renew(asked)
         if self._stopping.is_set():
             return
@@ -250,14 +272,12 @@ class Supervisor:
         now = asyncio.get_running_loop().time()
         alive = [one for one, beat in instances.items() if self._instances.look(one, beat, now)]
         owners = {
-            key: lease.owner if self._leases.look(key, (lease.owner, lease.epoch, lease.beat), now) else None
-            for key, lease in leases.items()
+            key: lease.owner if self._leases.look(key, lease.sign, now) else None for key, lease in leases.items()
         }
         owners |= dict.fromkeys(self._workers, self._owner)
         self._instances.keep(instances)
         self._leases.keep(leases)
-        keys = await self._feed.keys()
-        self._keys = len(keys)
+        await self._claim_again(leases, keys, owners)
         shares = share(self._owner, keys, owners, alive)
         for key in shares.give:
             if key not in self._giving:
@@ -268,6 +288,27 @@ class Supervisor:
                 await self._take(key, leases.get(key))
         self._beats += 1
 
+    def _name(self) -> str:
+        """The name under which this instance shares keys: with those that divide the source as it does."""
+        return f"{self._owner}{DIVIDED}{self._keys}" if self._feed.divides else self._owner
+
+    async def _claim_again(
+        self, leases: Mapping[str, Lease], keys: Collection[str], owners: Mapping[str, str | None]
+    ) -> None:
+        """Another division of the source took parts over, and its owners are gone: take them back."""
+        if any(owners[key] is not None for key in leases if key not in keys):
+            return
+        for key, worker in list(self._workers.items()):
+            if self._workers.get(key) is worker and worker.outclaimed and key in leases and key not in self._giving:
+                asked = asyncio.get_running_loop().time()
+                lease = await self._store.take(worker.id, self._owner, leases[key])
+                if lease is None:
+                    continue
+                if self._workers.get(key) is worker:
+                    worker.renewed(lease, asked + self._lease_s)
+                else:  # it was given away meanwhile
+                    await self._store.release(lease, worker.report())
+
     async def _follow_copies(self) -> bool:
         """Go to the copy of the view that is the current one; False if that is for another version of the projection.
 
@@ -277,22 +318,53 @@ class Supervisor:
         if self._stopping.is_set() or not declared.has_copies:
             return True
         copies = await self._store.copies(declared.name)
+        if copies.current not in copies.versions:
+            # Before anything is written: so another version never takes this view for its own.
+            copies = await self._store.update_copies(declared.name, lambda seen: seen.recorded(declared.version))
+            failpoint("projection.recorded")
         wanted = copies.is_for(declared.version)
+        await self._say_waiting(copies, not wanted)
         if copies.current != self._copy or (self._workers and not wanted):
             await asyncio.gather(*self._giving.values())
             await asyncio.gather(*(self._give(key) for key in list(self._workers)))
             if self._beats:
-                await self._store.leave(self._projection.name, self._owner)
+                await self._store.leave(self._projection.name, self._name())
             self._projection = declared.as_copy(copies.current, copies.tables.get(copies.current, ()))
             self._copy = copies.current
             self._leases, self._instances = LeaseWatch(self._lease_s), LeaseWatch(self._lease_s)
         return wanted
+
+    async def _say_waiting(self, copies: Copies, waits: bool) -> None:
+        """Let the store say that this version waits for a copy of its own, as long as it does."""
+        name, version, now_ms = self._declared.name, self._declared.version, self._clock.now_ms()
+        said = copies.waiting.get(version)
+        if waits and not self._waits:
+            await self._make_known(copy_name(name, copies.current))
+        if waits and (said is None or abs(now_ms - said) > WAITING_S * 1000 / BEATS_PER_LEASE):
+            copies = await self._store.update_copies(name, lambda seen: seen.waits(version, now_ms))
+            if not self._waits:
+                log.warning("%s: %s", name, copies.remedy(name, now_ms))
+        elif not waits and said is not None:
+            await self._store.update_copies(name, lambda seen: seen.waits(version, None))
+        self._waits = waits
+
+    async def _make_known(self, name: str) -> None:
+        """Free keys, so that the status has something to say: the version before may have died before it took one."""
+        if await self._store.leases(name):
+            return  # the keys of that version are what counts: this one's may be others
+        source, strategy = self._declared.source.describe(), type(self._declared.strategy).__name__
+        for key in await self._feed.keys():
+            lease = await self._store.take(ProjectionId(name, key), self._owner, None)
+            if lease is not None:
+                await self._store.release(lease, Report(state="stopped", source=source, strategy=strategy))
 
     async def _renew(self, asked: float) -> None:
         for key, worker in list(self._workers.items()):
             if key in self._giving and worker.task.done():
                 continue
             lease = await self._store.renew(worker.lease, worker.report())
+            if self._workers.get(key) is not worker:
+                continue  # it was given away meanwhile
             if lease is None:
                 log.warning("%s: another instance has taken it over", worker.id)
                 worker.signal.set("lost")
@@ -333,14 +405,16 @@ class Supervisor:
         )
 
     async def _give_away(self, key: str) -> None:
-        """To an instance that has fewer."""
+        """Give the key to an instance that has fewer."""
         try:
             await self._give(key)
         finally:
             self._giving.pop(key, None)
 
     async def _give(self, key: str) -> None:
-        worker = self._workers[key]
+        worker = self._workers.get(key)
+        if worker is None:
+            return  # it was lost meanwhile
         worker.signal.set("stop")
         await asyncio.gather(worker.task, return_exceptions=True)
         if self._workers.get(key) is worker:

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from everlog.errors import InvalidProjection
 from everlog.projections.offsets import Offset, merge
+from everlog.projections.settings import check_count, check_duration
 
 LogPlace = tuple[str, int]
 T = TypeVar("T")
@@ -37,12 +37,8 @@ class SaveWindow:
     """
 
     def __init__(self, count: int, within_s: float) -> None:
-        if count < 1:
-            raise InvalidProjection(f"save_every must be at least 1, not {count}")
-        if not within_s > 0:
-            raise InvalidProjection(f"within_s must be more than 0 seconds, not {within_s}")
-        self.count = count
-        self.within_s = within_s
+        self.count = check_count("the number of envelopes", count)
+        self.within_s = check_duration("within_s", within_s)
         self._offset: Offset | None = None
         self._positions: dict[LogPlace, int] = {}
         self._last: object = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from everlog.errors import InvalidProjection
 from everlog.projections.save_window import SaveWindow
+from everlog.projections.settings import check_count
+
+MAX_PARALLELISM = 10_000
 
 
 class AtLeastOnce(msgspec.Struct, frozen=True):
@@ -20,8 +22,7 @@ class AtLeastOnce(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         SaveWindow(self.save_every, self.within_s)
-        if not 1 <= self.parallelism <= 10_000:
-            raise InvalidProjection(f"parallelism is between 1 and 10,000, not {self.parallelism}")
+        check_count("parallelism", self.parallelism, most=MAX_PARALLELISM)
 
 
 class Grouped(msgspec.Struct, frozen=True):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from everlog.errors import Busy, HandlerFailed, OwnershipLost
-from everlog.projections.event_stream import EventStream, Interrupted, offset_text
+from everlog.projections.event_stream import EventStream, Interrupted, offset_text, unwanted_of
 from everlog.projections.port import ViewChanged, ViewTransaction
 from everlog.projections.save_window import DonePrefix, OffsetProgress, SaveWindow
 from everlog.projections.source import Delivery
@@ -21,7 +22,7 @@ from everlog.projections.strategies import AtLeastOnce, AtMostOnce, ExactlyOnce,
 BATCH = 200
 # A transaction keeps others from writing, leases too: it takes no more envelopes after this time.
 TRANSACTION_S = 0.25
-# Another writer was in the way, again and again: that one gets on, so this is rare.
+# Give up after this many lost races; the winner makes progress, so this is rare.
 MAX_CHANGES = 100
 CHANGED_S = 0.05
 
@@ -42,9 +43,11 @@ class OffsetSaver:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._task.cancel()
+        orderly = kind is None or issubclass(kind, Interrupted)
+        async with self._saving if orderly else nullcontext():  # a save under way ends with what belongs to it
+            self._task.cancel()
         outcome = (await asyncio.gather(self._task, return_exceptions=True))[0]
-        if kind is None or issubclass(kind, Interrupted):
+        if orderly:
             if isinstance(outcome, Exception):
                 raise outcome
             await self.save()
@@ -61,6 +64,8 @@ class OffsetSaver:
     def done(self, delivery: Delivery, *, envelopes: int) -> bool:
         """An envelope is done, or was filtered (`envelopes=0`); whether to `save` now."""
         self._check()
+        if envelopes:
+            self._stream.cover([delivery])
         due = self.window.add(
             delivery.offset,
             self._stream.now(),
@@ -205,17 +210,23 @@ class Lanes:
 
 
 async def run_at_most_once(stream: EventStream, strategy: AtMostOnce) -> None:
-    """Save, then handle."""
+    """Save, then handle. A dead letter comes before the offset where that is possible: if a command wants it."""
     while not stream.ending() and (batch := await stream.prefetch.take(BATCH)) is not None:
         for delivery in batch:
             if stream.ending():
                 return
             handles = await stream.accepts(delivery)
+            unwanted = handles and bool(unwanted_of([delivery], stream.skips))
+            if unwanted:
+                await stream.handle([delivery])
+                stream.cover([delivery])
             if handles or delivery.passed:
                 progress = OffsetProgress(delivery.offset, int(handles), delivery.positions or {}, delivery.envelope)
                 await stream.save(progress)
-            if handles:
+            if handles and not unwanted:
                 await stream.handle([delivery])
+                stream.cover([delivery])
+                await stream.save(None)
             stream.reached(delivery)
 
 
@@ -229,18 +240,13 @@ async def run_grouped(stream: EventStream, strategy: Grouped) -> None:
         ended = batch is None
         for delivery in batch or ():
             if delivery.passed or await stream.accepts(delivery):
-                window.add(
-                    delivery.offset,
-                    stream.now(),
-                    envelope=delivery.envelope,
-                    envelopes=int(not delivery.passed),
-                    positions=delivery.positions,
-                )
+                _add(window, delivery, stream)
                 if not delivery.passed:
                     group.append(delivery)
         if not stream.ending() and (ended or window.due(stream.now())):
             if group:
                 await stream.handle(group, group=True)
+                stream.cover(group)
             progress = window.take()
             if progress is not None:
                 await stream.save(progress)
@@ -329,12 +335,12 @@ async def _store_together(stream: EventStream, deliveries: Sequence[Delivery]) -
         for delivery in deliveries:
             if stream.ending() or running.full or (done and stream.now() >= until):
                 break
-            if stream.skip is not None and stream.skip == offset_text(delivery).text:
+            if stream.skips and offset_text(delivery).text in stream.skips:
                 unwanted = delivery
                 break
             if not delivery.passed:
                 try:
-                    running.savepoint(delivery.offset)
+                    running.savepoint(delivery.offset, delivery.numbered)
                     await stream.attempt([delivery], view=running.view)
                     running.keep()
                 except (OwnershipLost, ViewChanged):
@@ -355,7 +361,7 @@ async def _store_together(stream: EventStream, deliveries: Sequence[Delivery]) -
         done += 1
     if unwanted is not None:
         await _skip(stream, unwanted, stream.letters([unwanted], None, stream.failing.attempts))
-        await stream.skip_is_done()
+        await stream.end_skips([offset_text(unwanted).text])
         done += 1
     return deliveries[done:]
 
@@ -372,7 +378,9 @@ async def _recover(stream: EventStream, delivery: Delivery, error: Exception) ->
         attempts += 1
         try:
             async with stream.transaction() as running:
+                running.savepoint(delivery.offset, delivery.numbered)
                 await stream.attempt([delivery], view=running.view)
+                running.keep()
                 progress = _alone(stream, delivery, running)
         except (OwnershipLost, ViewChanged):
             raise

@@ -15,10 +15,11 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from everlog.errors import InvalidProjection, StorageFailed
-from everlog.journal.parts import Parts
+from everlog.journal.parts import JournalParts
+from everlog.projections.claims import divide
 from everlog.projections.copies import Difference
 from everlog.projections.lifecycle import Restart
-from everlog.projections.offsets import Offset, Single, encode
+from everlog.projections.offsets import Offset
 from everlog.projections.port import OffsetStore
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
@@ -38,7 +39,7 @@ async def verify(
     store: OffsetStore,
     tables: Sequence[str],
     *,
-    parts: Parts | None = None,
+    parts: JournalParts | None = None,
     on_progress: OnCounted | None = None,
 ) -> list[Difference]:
     """Recount a view, and compare these tables of it. The handler runs again: it should write to its view only."""
@@ -78,10 +79,15 @@ async def count_again(
     projection: Projection,
     store: OffsetStore,
     ends: Mapping[str, Offset | None],
-    parts: Parts | None,
+    parts: JournalParts | None,
     on_progress: OnCounted | None = None,
 ) -> None:
     """Run a projection from its beginning up to these offsets, by key."""
+    feed = projection.source.open(parts)
+    try:
+        ends = await divide(feed, ends)
+    finally:
+        await feed.close()
     second = copy(projection)
     second.source, second.observers = BoundedSource(projection.source, ends), ()
     second.restart = Restart(max_restarts=0)
@@ -100,7 +106,7 @@ async def count_again(
         raise StorageFailed(f"{projection.name} could not be counted again: {failed[0]}")
 
 
-async def _all_events(source: Source, ends: Mapping[str, Offset | None], parts: Parts | None) -> int | None:
+async def _all_events(source: Source, ends: Mapping[str, Offset | None], parts: JournalParts | None) -> int | None:
     """How many events lie before these offsets."""
     feed = source.open(parts)
     try:
@@ -122,7 +128,7 @@ class BoundedSource(Source):
         self._source = source
         self._ends = ends
 
-    def open(self, parts: Parts | None) -> Feed:
+    def open(self, parts: JournalParts | None) -> Feed:
         return BoundedFeed(self._source.open(parts), self._ends)
 
 
@@ -136,28 +142,17 @@ class BoundedFeed(Feed):
     async def keys(self) -> Sequence[str]:
         return [key for key in await self._feed.keys() if self._ends.get(key) is not None]
 
+    async def parts(self, key: str) -> Sequence[str] | None:
+        return await self._feed.parts(key)
+
     async def verify(self, key: str, delivery: Delivery) -> bool:
         return await self._feed.verify(key, delivery)
 
     async def read(self, key: str, stored: Offset | None) -> AsyncIterator[Sequence[Delivery]]:
-        open_ends = _entries(self._ends[key])
-        async for page in self._feed.read(key, stored):
-            taken: list[Delivery] = []
-            for delivery in page:
-                for entry, offset in _entries(delivery.offset).items():
-                    if entry in open_ends:
-                        taken.append(delivery)
-                        if encode(open_ends[entry]) == encode(offset):
-                            del open_ends[entry]
-            yield taken
-            if not open_ends:
-                return
+        end = self._ends[key]
+        assert end is not None, "keys without an end are none of its keys"
+        async for page in self._feed.read_to(key, stored, end):
+            yield page
 
     async def close(self) -> None:
         await self._feed.close()
-
-
-def _entries(offset: Offset | None) -> dict[str, Single]:
-    if offset is None:
-        return {}
-    return dict(offset) if isinstance(offset, Mapping) else {"": offset}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections.abc import Callable
 from contextlib import aclosing
 
@@ -37,10 +36,9 @@ from everlog.projections.strategy_loops import (
 )
 from everlog.runtime.clock import Clock
 from everlog.runtime.lease import Lease
+from everlog.runtime.repeat_log import RepeatLog
 
 log = logging.getLogger("everlog.projections")
-
-TRACE_AFTER = 5
 
 
 class ProjectionWorker:
@@ -74,11 +72,13 @@ class ProjectionWorker:
         self._slot = HandlerSlot()
         self._counts = StreamCounts()
         self._failing = FailingEnvelope()
+        self._repeats = RepeatLog(log, asyncio.get_running_loop().time)
         self._error: str | None = None
         self._restarts = 0
         self._keys = keys
         self._seen = 0
         self.owned_until = owned_until
+        self.outclaimed = False  # whether a later owner of another division has parts of this key
         self._stream: EventStream | None = None
         self._now = asyncio.get_running_loop().time
         self.task = asyncio.create_task(self._run(), name=f"everlog-projection-{self.id}")
@@ -111,6 +111,7 @@ class ProjectionWorker:
             failing=self._failing.offset,
             attempts=self._failing.attempts,
             source=self._projection.source.describe(),
+            strategy=type(self._projection.strategy).__name__,
             tracks_all=self._feed.tracks_all,
             keys=self._keys,
             updated_ms=self._clock.now_ms(),
@@ -152,9 +153,10 @@ class ProjectionWorker:
             heard = self._life.fail(self._now())
             self._restarts += 1
             self._error = describe(cause)
-            log.warning("%s failed, then %s: %s", self.id, self._life.phase, self._error)
-            if self._life.restarts > TRACE_AFTER or self._life.phase == "failed":
-                log.warning("".join(traceback.format_exception(cause)))
+            # An envelope's failure was logged with its traceback when it happened.
+            error = None if self._failing.offset is not None else cause
+            text = f"{self.id} failed, then {self._life.phase}: {self._error}"
+            self._repeats.warn("stream", (self._failing.first, type(cause), self._life.phase), text, error)
         elif self.signal.reason in ("stop", "lost"):
             heard = self._life.stop()
         elif self.signal.reason == "changed":
@@ -183,6 +185,7 @@ class ProjectionWorker:
 
     async def _run_stream(self) -> None:
         self._hub.forget(self.id)  # it may begin further back than where it was
+        await self._claim()
         desired = (await self._store.desired(self.id.name)).get(self.id.key, Desired())
         self._seen = desired.version
         if desired.paused:
@@ -201,6 +204,17 @@ class ProjectionWorker:
             self._stream = None
             self.signal.on_set(None)
             await self._stop_handler(calls)
+
+    async def _claim(self) -> None:
+        """The parts of the source that belong to this key, before it reads where they are."""
+        parts = await self._feed.parts(self.id.key)
+        self.outclaimed = False
+        if parts is not None:
+            try:
+                await self._store.claim(self.lease, parts)
+            except OwnershipLost:
+                self.outclaimed = True
+                raise
 
     def _view(self) -> View | None:
         if not self._projection.shape.takes_view:
@@ -224,7 +238,8 @@ class ProjectionWorker:
             observers=self._observers,
             counts=self._counts,
             failing=self._failing,
-            skip=desired.skip,
+            repeats=self._repeats,
+            skips=desired.skips,
             prefetch=prefetch,
         )
         stream.owned_until = self.owned_until

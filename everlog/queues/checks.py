@@ -18,7 +18,7 @@ from everlog.queues.priority import check_priority
 from everlog.queues.queue import MAX_PAGE
 
 MAX_TEXT = 1000
-_MAX_MOMENT = 1 << 62
+_MAX_MOMENT_MS = 1 << 62
 
 
 def check_operation(operation: Operation, declaration: Declaration) -> None:
@@ -36,8 +36,8 @@ def _check_put(operation: Put, declaration: Declaration) -> None:
     if len(packet.data) - 1 > limit:
         raise PayloadTooLarge(len(packet.data) - 1, limit)
     for moment in (packet.inserted_ms, packet.process_ms or 0, packet.expires_s):
-        if not 0 <= moment < _MAX_MOMENT:
-            raise InvalidInput(f"{moment} is no moment in milliseconds since 1970")
+        if not 0 <= moment < _MAX_MOMENT_MS:
+            raise InvalidInput(f"{moment} is not a moment in milliseconds since 1970")
     if not 1 <= packet.schema <= declaration.version:
         raise InvalidInput(f"{declaration.name} has no version {packet.schema} of its columns")
     try:

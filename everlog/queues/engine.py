@@ -54,7 +54,8 @@ from everlog.queues.table import QueueTable, TableWrite
 SWEEP = 500
 # A flag that is raised over and over counts once per interval.
 REPEAT_MS = 60_000
-END_OF_TIME = 2**62
+BEGINNING_OF_TIME_MS = 0
+END_OF_TIME_MS = 2**62
 
 
 class Engine:
@@ -196,12 +197,12 @@ class Engine:
         return list(found)
 
     def _claim(self, operation: Claim, now: int) -> list[JobLease]:
+        self._sweep(Sweep(self._sweep_limit), now)  # also of a paused queue: what is overdue or expired is not kept
         if self.table.paused():
             return []
-        self._sweep(Sweep(self._sweep_limit), now)
         lease_ms = operation.lease_ms or self.settings.processing_timeout_ms
         lease_ms = min(lease_ms, self.settings.max_processing_timeout_ms)
-        room = min(operation.limit, self._room(now))
+        room = min(operation.limit, self._room(now, swept=True))
         first = self._first(room, now, operation.fast_only)
         if self.settings.backlog_ms:
             self._check_backlog(first, now)
@@ -233,7 +234,7 @@ class Engine:
         return "OK"
 
     def _done_all(self, operations: Sequence[Done], now: int) -> list[str]:
-        """The short way for all that go it, the long one for the rest; a handle that comes twice ends once."""
+        """Use the short path where it applies, the long one otherwise; a handle that comes twice ends once."""
         ended = self.table.end_all([operation.handle for operation in operations])
         self.counted["DONE"] += len(ended)
         answers: list[str] = []
@@ -299,6 +300,8 @@ class Engine:
         if letter is None:
             return None
         image = replace(letter.image, inserted_ms=now, process_ms=now)
+        if rules.is_expired(image, now):  # as it is wanted all the same, it has no end any more
+            image = replace(image, expires_s=0)
         packet = Packet(letter.key, letter.hash, image.data, image.priority, now)
         answer = self._arrive(packet, image, now)
         if answer.result in ("REJECTED", "DROPPED"):
@@ -322,7 +325,7 @@ class Engine:
         self._raise_flag(operation.reason, now, None, operation.owner)
 
     def _sweep(self, operation: Sweep, now: int) -> int:
-        """Turn over what is overdue, remove what has expired; how many rows that were."""
+        """Turn over what is overdue, remove what has expired; returns their number."""
         if operation.limit <= 0:
             return 0
         overdue = self.table.overdue(now, operation.limit)
@@ -377,11 +380,18 @@ class Engine:
 
     # Questions: what could be claimed and in which order, what is due and when. They change nothing.
 
-    def _room(self, now: int) -> int:
-        """How many more may start now: the limits are exact, because every claim is one step after another."""
+    def _room(self, now: int, *, swept: bool = False) -> int:
+        """How many more may start now: the limits are exact, because every claim is one step after another.
+
+        A lease that is overdue counts until it is swept, for its worker may still keep it. `swept`: that was done
+        already, else the claim to come begins with it.
+        """
         room = 1 << 31
         if self.settings.max_in_flight is not None:
-            room = min(room, self.settings.max_in_flight - self.table.live_leases(now))
+            in_flight = self.table.live_leases(BEGINNING_OF_TIME_MS)
+            if not swept:
+                in_flight -= len(self.table.overdue(now, self._sweep_limit))
+            room = min(room, self.settings.max_in_flight - in_flight)
         rate = self.settings.rate_limit
         if rate is not None:
             room = min(room, rate.count - len(self.table.starts(now - rate.window_ms)))
@@ -426,11 +436,28 @@ class Engine:
         return [row for row in self.table.find(operation.hash, operation.key) if not rules.is_expired(row.image, now)]
 
     def _peek(self, operation: Peek, now: int) -> list[JobRow]:
-        return list(self.table.page(operation.after, now, operation.limit))
+        """What waits. What is overdue waits, too, as it will once it is swept."""
+        rows = list(self.table.page(operation.after, now, operation.limit))
+        overdue = self.table.overdue(now, SWEEP)
+        if overdue:
+            after = operation.after
+            turned = (self._turned(row, now) for row in overdue)
+            rows += [row for row in turned if row is not None and (after is None or row.order > after)]
+            rows.sort(key=lambda row: row.order)
+        return rows[: operation.limit]
+
+    def _turned(self, row: JobRow, now: int) -> JobRow | None:
+        """What will wait once an overdue row is swept: itself, its successor, or nothing."""
+        change = rules.end_attempt(row, now, self.settings, "timeout")
+        if change.fresh is not None:
+            return JobRow(row.entry, row.key, row.hash, change.fresh)
+        return change.row
 
     def _leases(self, operation: ListLeases, now: int) -> list[JobRow]:
-        """A lease that ends at some time is over at the end of all time."""
-        return list(self.table.overdue(END_OF_TIME, operation.limit))
+        """What runs. A lease that ends at some time is over at the end of all time."""
+        overdue = len(self.table.overdue(now, SWEEP))
+        rows = self.table.overdue(END_OF_TIME_MS, operation.limit + overdue)
+        return [row for row in rows if not rules.is_overdue(row, now)][: operation.limit]
 
     def _dead_letters(self, operation: ListDead, now: int) -> QueueAnswer:
         oldest = now - self.settings.dead_letter_ttl_ms
@@ -497,5 +524,5 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     AskHead: Engine._head,
 }
 
-# Of some there are often many at once.
+# Operations that often come in large numbers.
 _TOGETHER: dict[type[Any], Callable[[Engine, Any, int], list[Any]]] = {Put: Engine._put_all, Done: Engine._done_all}

@@ -18,13 +18,15 @@ def has_queues(config: Config) -> bool:
 
 def open_queues(config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> QueueStore:
     """The store of queues; on a cluster it connects when it is first used."""
+    webhook = None if config.queue.webhook is None else Webhook(config.queue.webhook)
     if config.cassandra is not None:
+        from everlog.queues.cassandra.own_thread import OwnThreadQueues
         from everlog.queues.cassandra.queue_store import CassandraQueueStore
 
         host, token = config.queue.host, config.server.cluster_token
-        store: QueueStore = CassandraQueueStore(config.cassandra, clock=clock, trace=trace, host=host, token=token)
-    else:
-        store = SqliteQueueStore(config.folder, synchronous=config.queue.synchronous, clock=clock, trace=trace)
-    if config.queue.webhook is not None:
-        store.webhook = Webhook(config.queue.webhook)
+        served = CassandraQueueStore(config.cassandra, clock=clock, trace=trace, host=host, token=token)
+        served.webhook = webhook
+        return OwnThreadQueues(served)
+    store = SqliteQueueStore(config.folder, synchronous=config.queue.synchronous, clock=clock, trace=trace)
+    store.webhook = webhook
     return store

@@ -95,8 +95,9 @@ class Heartbeats:
     async def _beat(self, store: QueueStore, handle: Handle, watched: _Watched) -> None:
         try:
             answer = await store.execute(watched.queue, Heartbeat(handle))
-        except EverlogError as error:
-            log.warning("no heartbeat for %s of %s: %s", handle.entry, watched.queue, error)
+        except Exception as error:  # this thread beats for all other jobs, too
+            foreign = not isinstance(error, EverlogError)
+            log.warning("no heartbeat for %s of %s: %s", handle.entry, watched.queue, error, exc_info=foreign)
             return
         assert isinstance(answer, BeatAnswer)
         if answer.ack != "OK" or answer.stop is not None:

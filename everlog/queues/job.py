@@ -14,7 +14,7 @@ from everlog.errors import InvalidInput, InvalidKey
 from everlog.queues.columns import encode_columns_key
 from everlog.queues.declaration import Declaration
 from everlog.queues.keys import JobKey, decode_key, encode_key, hash_key
-from everlog.queues.operations import BeatAnswer, Handle, JobLease, Result
+from everlog.queues.operations import BeatAnswer, Handle, JobLease, LetterPlace, Result
 from everlog.queues.payload import decode_data, encode_data
 from everlog.queues.priority import DEFAULT_PRIORITY, check_priority
 from everlog.queues.rows import Attempt, JobRow, Packet
@@ -136,6 +136,11 @@ class DeadJob(NamedTuple):
     reason: str | None
     time: datetime
     attempts: tuple[Attempt, ...]
+
+    @property
+    def place(self) -> LetterPlace:
+        """Where it is among the dead: a page goes on behind it."""
+        return (round(self.time.timestamp() * 1000), self.entry)
 
 
 def moment(ms: int) -> datetime:

@@ -25,6 +25,16 @@ class Retry(Exception):
         self.delay_ms = None if delay is None else milliseconds(delay)
 
 
+class GiveBack(Exception):
+    """Raised by a handler: this job is not done, let another attempt begin anew. That does not count as a failure.
+
+    A function that ends early because of `job.stopping` says so.
+    """
+
+    def __init__(self, reason: str = "given back") -> None:
+        super().__init__(reason)
+
+
 class GiveUp(Exception):
     """Raised by a handler: this job can never succeed, make it a dead letter."""
 

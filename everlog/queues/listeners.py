@@ -36,7 +36,7 @@ class Listeners:
         self._idle.setdefault(name)
 
     def leave(self, name: str) -> None:
-        """It does not wait any more."""
+        """It no longer waits."""
         self._idle.pop(name, None)
         self._woken.pop(name, None)
 

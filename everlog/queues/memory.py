@@ -1,7 +1,7 @@
 """Queues in memory. A table is a map of rows, and heaps for the orders in which they are looked for.
 
 A heap entry carries the version of the row that it was made for; a row that changed since leaves a stale entry
-behind, which is dropped when it comes up. A heap with more than twice as many entries as there are rows is built anew.
+behind, which is dropped when it comes up. A heap with more than twice as many entries as there are rows is rebuilt.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from everlog.errors import QueueNotFound
 from everlog.queues.declaration import Declaration
 from everlog.queues.engine import SWEEP, Engine
-from everlog.queues.operations import READS, JobPlace, Operation, QueueAnswer
+from everlog.queues.operations import READS, JobPlace, LetterPlace, Operation, QueueAnswer
 from everlog.queues.port import QueueStore
 from everlog.queues.rows import PROCESSING, WAITING, DeadLetter, Flag, JobRow
 from everlog.queues.rules import is_expired
-from everlog.queues.table import QueueTable, TableCounts, Times
+from everlog.queues.table import NextMoments, QueueTable, TableCounts
 from everlog.runtime.clock import Clock
 
 MIN_HEAP = 1000
@@ -185,11 +185,11 @@ class MemoryTable(QueueTable):
     def live_leases(self, now: int) -> int:
         return self._running - len(self.overdue(now, self._running))
 
-    def times(self, now: int) -> Times:
+    def times(self, now: int) -> NextMoments:
         self._advance(now)
         firsts = [heap.first() for heap in (self._delayed, self._leases, self._expiring)]
         process, deadline, expires = (None if found is None else found[0] for found in firsts)
-        return Times(process, deadline, expires)
+        return NextMoments(process, deadline, expires)
 
     def counts(self, now: int) -> TableCounts:
         ready = delayed = running = 0
@@ -234,9 +234,9 @@ class MemoryTable(QueueTable):
         if letter is not None and self.buried.pop(entry, None) is None:
             self.unburied[entry] = letter
 
-    def dead_letters(self, before: int | None, limit: int) -> list[DeadLetter]:
-        entries = sorted((entry for entry in self._dead if before is None or entry < before), reverse=True)
-        return [self._dead[entry] for entry in entries[:limit]]
+    def dead_letters(self, before: LetterPlace | None, limit: int) -> list[DeadLetter]:
+        letters = (one for one in self._dead.values() if before is None or one.place < before)
+        return heapq.nlargest(limit, letters, key=lambda letter: letter.place)
 
     def drop_dead(self, until_ms: int, limit: int) -> int:
         old = [entry for entry, letter in self._dead.items() if letter.dead_ms <= until_ms][:limit]

@@ -14,6 +14,10 @@ JobPlace: TypeAlias = tuple[int, int, bytes, int]
 """Where a page ends: priority, Process Date, hash, entry."""
 
 
+LetterPlace: TypeAlias = tuple[int, int]
+"""Where a page of dead letters ends: when the last one died, and its entry."""
+
+
 class Handle(NamedTuple):
     """Names one claim; it never repeats."""
 
@@ -104,7 +108,7 @@ class ListLeases(msgspec.Struct, frozen=True, tag=True):
 
 class ListDead(msgspec.Struct, frozen=True, tag=True):
     limit: int = 100
-    before: int | None = None
+    before: LetterPlace | None = None
 
 
 class ListFlags(msgspec.Struct, frozen=True, tag=True):

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from everlog.core.events import Json
+from everlog.core.json_text import encode_json
 from everlog.errors import InvalidInput, PayloadTooLarge
 from everlog.queues.columns import decode_columns, encode_columns
 from everlog.queues.declaration import Declaration, find_data
 
 _TEXT, _BYTES, _JSON, _NOTHING, _COLUMNS = b"t", b"b", b"j", b"n", b"c"
 _BINARY = (bytes, bytearray, memoryview)
-_encode = msgspec.json.Encoder().encode
 
 
 def encode_data(data: Any, declaration: Declaration) -> bytes:
@@ -34,11 +34,7 @@ def encode_data(data: Any, declaration: Declaration) -> bytes:
     elif isinstance(data, _BINARY):
         encoded = _BYTES + bytes(data)
     else:
-        value = data.value if isinstance(data, Json) else data
-        try:
-            encoded = _JSON + _encode(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidInput(f"this data cannot be written as JSON: {error}") from error
+        encoded = _JSON + encode_json("data", data.value if isinstance(data, Json) else data).encode()
     limit = declaration.options.max_payload_bytes
     if len(encoded) - 1 > limit:
         raise PayloadTooLarge(len(encoded) - 1, limit)

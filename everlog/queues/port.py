@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import sqlite3
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from everlog.errors import EverlogError, NotTransactional
 from everlog.queues.declaration import Declaration
-from everlog.queues.listeners import GRACE_MS, Listeners
-from everlog.queues.operations import AskDue, Claim, DueAnswer, Operation, Put, PutAnswer, QueueAnswer
+from everlog.queues.listeners import GRACE_MS, Listeners, listener_name
+from everlog.queues.operations import AskDue, Claim, DueAnswer, Operation, Put, PutAnswer, QueueAnswer, Sweep
 from everlog.queues.rows import Flag, Packet
 from everlog.queues.webhook import Webhook
 from everlog.runtime.clock import Clock, SystemClock
@@ -24,12 +25,16 @@ POLL_S = 5.0
 # How often an idle process looks for what other processes have done.
 LOOK_S = 0.01
 PUT_AT_ONCE = 1_000
+# So few that what they change fits into one batch of any store.
+SWEEP = 200
 
 
 class QueueStore(ABC):
     """Keeps queues. `execute` answers when what it did is durable."""
 
     look_s: float | None = None
+    # Whether any process can count a queue's jobs: on a cluster, only the one that has the queue.
+    counts_anywhere = True
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
@@ -76,8 +81,9 @@ class QueueStore(ABC):
         """What this process did with a queue, by kind."""
 
     async def tend(self, name: str) -> None:
-        """Upkeep that is due now and then: old buckets are drained and put away. Not every store has any."""
-        return
+        """Upkeep that is due now and then, also while no worker claims: turn over what is overdue or has expired."""
+        while cast(int, await self.execute(name, Sweep(SWEEP))) >= SWEEP:
+            pass
 
     def changes(self, name: str) -> object:
         """Something that differs when another process may have changed the queue."""
@@ -125,6 +131,7 @@ class Waker:
         self._store = store
         self._name = name
         self._waiting: dict[str, asyncio.Future[bool]] = {}
+        self._numbers = itertools.count(1)
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -138,7 +145,8 @@ class Waker:
 
     async def wait(self, listener: str, seconds: float) -> bool:
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        assert listener not in self._waiting, f"{listener} waits already"
+        if listener in self._waiting:
+            listener = listener_name(listener, str(next(self._numbers)))
         self._waiting[listener] = future
         self.listeners.listen(listener)
         self.wake()
@@ -175,10 +183,15 @@ class Waker:
         now = self._store.clock.now_ms()
         try:
             answer = await self._store.execute(self._name, AskDue(self.listeners.wanted(now)))
-        except EverlogError as error:
-            if not error.retriable:
-                raise
-            logger.info("%s: what is due is not known now: %s", self._name, error)
+        except Exception as error:  # listeners ask again by themselves, later than they could
+            foreign = not isinstance(error, EverlogError)
+            logger.log(
+                logging.WARNING if foreign else logging.INFO,
+                "%s: what is due is not known now: %s",
+                self._name,
+                error,
+                exc_info=foreign,
+            )
             return None
         assert isinstance(answer, DueAnswer)
         for name in self.listeners.wake(answer.due, now):

@@ -34,6 +34,7 @@ from everlog.queues.operations import (
     Heartbeat,
     JobLease,
     JobPlace,
+    LetterPlace,
     ListDead,
     ListFlags,
     ListLeases,
@@ -114,7 +115,7 @@ class Queue:
         return self._receipt(cast(PutAnswer, await self._do(Put(packet))))
 
     async def put_many(self, jobs: Iterable[NewJob | tuple[Any, Any]]) -> list[Receipt]:
-        """Put jobs, or pairs of key and data, as `put` does one after the other, but sooner: they share commits.
+        """Put jobs, or pairs of key and data, as `put` does one after the other, but faster: they share commits.
 
         All are checked before the first one is stored. One whose key is busy where that is not allowed has the result
         REJECTED, and raises nothing. After an error some may have been put: putting them again merges them.
@@ -239,7 +240,7 @@ class Queue:
             after = found[-1]
 
     async def cancel(self, key: JobKey | Mapping[str, Any], reason: str | None = None) -> int:
-        """Remove what waits for a key, tell what runs to stop; how many jobs that were."""
+        """Remove what waits for a key, tell what runs to stop; returns the number of jobs."""
         encoded = make_key(await self.declaration(), key)
         return cast(int, await self._do(Cancel(encoded, hash_key(encoded), reason)))
 
@@ -254,12 +255,13 @@ class Queue:
         """How many jobs are ready, delayed, running, dead."""
         return cast(Stats, await self._do(AskStats()))
 
-    async def dead(self, limit: int = 100, *, before: int | None = None) -> list[DeadJob]:
-        """Dead letters, the newest first; `before` is the entry where the last page ended."""
+    async def dead(self, limit: int = 100, *, before: DeadJob | LetterPlace | None = None) -> list[DeadJob]:
+        """Dead letters, those that died last first; `before` goes on behind the last one of a page."""
         if not 1 <= limit <= MAX_PAGE:
             raise InvalidInput(f"a page has 1 to {MAX_PAGE} dead letters, not {limit}")
         declaration = await self.declaration()
-        letters = cast(list[DeadLetter], await self._do(ListDead(limit, before)))
+        place = before.place if isinstance(before, DeadJob) else before
+        letters = cast(list[DeadLetter], await self._do(ListDead(limit, place)))
         return [
             DeadJob(
                 letter.entry,

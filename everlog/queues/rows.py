@@ -104,6 +104,11 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     lifetime: int
     attempts: tuple[Attempt, ...] = ()
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Among the dead, from the oldest on."""
+        return (self.dead_ms, self.entry)
+
 
 class Flag(msgspec.Struct, frozen=True, gc=False):
     """Something that an administrator should see. One is open per reason; repeats raise its count."""

@@ -93,7 +93,7 @@ def is_late(held: Image, incoming: Image, settings: QueueSettings) -> bool:
 
 
 def merge_waiting(row: JobRow, incoming: Image, settings: QueueSettings) -> JobRow:
-    """An arrival meets a waiting row: one row, whose count of failures begins anew; its lifetime's does not."""
+    """An arrival meets a waiting row: one row, whose count of failures begins again; its lifetime's does not."""
     return replace(row, image=merge(row.image, incoming, settings), timeouts=0)
 
 
@@ -120,7 +120,7 @@ def claim(row: JobRow, owner: str, now: int, lease_ms: int) -> JobRow:
 
 
 def beat(row: JobRow, now: int) -> JobRow:
-    """The lease begins anew; a late beat counts as long as no other worker has the row."""
+    """The lease begins again; a late beat counts as long as no other worker has the row."""
     return replace(row, start_ms=now)
 
 
@@ -155,12 +155,14 @@ def end_attempt(
     if gone is not None:
         return gone._replace(flags=flags)
     if not retry or counter >= settings.max_timeouts:
-        cause: Literal["max_timeouts", "failed"] = "max_timeouts" if counter >= settings.max_timeouts else "failed"
+        cause: Literal["max_timeouts", "failed"] = "max_timeouts" if how == "timeout" else "failed"
         slot, expired = live_slot(row, now)
         return RowChange(None, bury(ended, now, cause, reason or how), slot, (cause, *flags), expired)
     slot, expired = live_slot(row, now)
     if slot is not None:
-        merged = replace(ended, image=merge(ended.image, slot, settings), timeouts=0)
+        # It waits as long as it was told to, or for what came meanwhile, whichever is later.
+        told = replace(row.image, process_ms=max(row.image.process_ms, now + delay_ms)) if delay_ms else row.image
+        merged = replace(ended, image=merge(told, slot, settings), timeouts=0)
         return RowChange(waiting(merged), flags=flags)
     process = _retry_date(row, now, counter, settings, how, delay_ms)
     image = row.image if process == row.image.process_ms else replace(row.image, process_ms=process)

@@ -78,7 +78,7 @@ def combine(operation: Operation, found: Sequence[QueueAnswer]) -> QueueAnswer:
         return list(islice(heapq.merge(*running, key=lambda row: row.deadline_ms), operation.limit))
     if isinstance(operation, ListDead):
         letters = [letter for page in cast(Sequence[list[DeadLetter]], answers) for letter in page]
-        return sorted(letters, key=lambda letter: letter.entry, reverse=True)[: operation.limit]
+        return sorted(letters, key=lambda letter: letter.place, reverse=True)[: operation.limit]
     if isinstance(operation, ListFlags):
         return _one_per_reason([flag for flags in cast(Sequence[list[Flag]], answers) for flag in flags])
     if isinstance(operation, AskStats):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from everlog.queues.operations import JobPlace
+from everlog.queues.operations import JobPlace, LetterPlace
 from everlog.queues.rows import DeadLetter, Flag, JobRow
 
 
-class Times(NamedTuple):
+class NextMoments(NamedTuple):
     """The next moments at which something happens by itself; None: never."""
 
     process_ms: int | None
@@ -87,7 +87,7 @@ class QueueTable(Protocol):
     def live_leases(self, now: int) -> int:
         """How many rows are leased and not overdue."""
 
-    def times(self, now: int) -> Times:
+    def times(self, now: int) -> NextMoments:
         """The next Process Date after now, the first deadline, the first expiration of a waiting row."""
 
     def counts(self, now: int) -> TableCounts: ...
@@ -108,8 +108,8 @@ class QueueTable(Protocol):
 
     def unbury(self, entry: int) -> None: ...
 
-    def dead_letters(self, before: int | None, limit: int) -> Sequence[DeadLetter]:
-        """The newest first, by entry; below `before` if that is given."""
+    def dead_letters(self, before: LetterPlace | None, limit: int) -> Sequence[DeadLetter]:
+        """Those that died last first; from behind `before` on if that is given."""
 
     def drop_dead(self, until_ms: int, limit: int) -> int:
         """Forget dead letters of that moment and before; how many."""

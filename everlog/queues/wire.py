@@ -100,7 +100,7 @@ def decode_operations(data: bytes) -> list[Operation]:
     try:
         found = _decode_operations(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"these are no operations on a queue: {error}") from error
+        raise InvalidInput(f"these are not operations on a queue: {error}") from error
     if not 1 <= len(found) <= MAX_OPERATIONS:
         raise InvalidInput(f"a message has 1 to {MAX_OPERATIONS} operations, not {len(found)}")
     return found
@@ -121,7 +121,7 @@ def decode_outcomes(data: bytes, operations: Sequence[Operation]) -> list[WireOu
             for operation, (fine, raw) in zip(operations, found, strict=True)
         ]
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise StorageFailed(f"this is no answer about a queue: {error}: is it an Everlog of this version?") from error
+        raise StorageFailed(f"this is not an answer about a queue: {error}: is it this version of Everlog?") from error
 
 
 def pack_error(error: EverlogError) -> WireError:

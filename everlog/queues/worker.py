@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import EverlogError, InvalidInput, LeaseLost
 from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job import Job
-from everlog.queues.job_function import GiveUp, JobFunction, Retry, find_jobs
+from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, JobHandler, Retry, find_jobs
 from everlog.queues.operations import BeatAnswer, Handle
 from everlog.queues.port import POLL_S, QueueStore
 from everlog.queues.queue import Queue
@@ -58,8 +58,9 @@ class WorkerSlots:
             self._some.clear()
 
     def give(self, handle: Handle) -> None:
-        self._taken.discard(handle)
-        self._some.set()
+        if handle in self._taken:  # else its place may be another one's by now
+            self._taken.remove(handle)
+            self._some.set()
 
 
 class Worker:
@@ -94,6 +95,7 @@ class Worker:
         self._threads = ThreadPoolExecutor(concurrency * len(self._jobs), thread_name_prefix="everlog-job")
         self._stopping = asyncio.Event()
         self._running: dict[asyncio.Task[None], StopCause | None] = {}
+        self._reporting: set[asyncio.Task[None]] = set()  # of these, the functions have ended
 
     @property
     def running(self) -> int:
@@ -134,7 +136,7 @@ class Worker:
             await asyncio.wait(list(self._running))
 
     async def _serve(self, function: JobFunction, queue: Queue) -> None:
-        """Claim and start jobs of one queue. A pass ends when there is nothing, or after a minute."""
+        """Claim and start jobs of one queue. A pass ends when there is nothing, or after a minute; no error ends it."""
         room = WorkerSlots(self._concurrency)
         clock = self._store.clock
         fast_only, pass_ends = False, clock.monotonic() + PASS_S
@@ -146,18 +148,17 @@ class Worker:
                 jobs = await queue.claim(
                     room.free, owner=self.name, lease=_seconds(function.lease_ms), fast_only=fast_only
                 )
-            except EverlogError as error:
-                log.warning("%s: no claim: %s; next try in %.0f s", queue.name, error, RETRY_S)
+                for job in jobs:
+                    self._start(function, job, room)
+                if jobs:
+                    fast_only = fast_only or await _has_fast(queue, jobs)
+                else:
+                    fast_only = False
+                    await self._store.wait(queue.name, self.name, self._poll_s)
+                    pass_ends = clock.monotonic() + PASS_S
+            except Exception as error:
+                _warn(f"{queue.name}: no claim; next try in {RETRY_S:.0f} s", error)
                 await asyncio.sleep(RETRY_S)
-                continue
-            threshold = (await queue.declaration()).options.slow_threshold
-            fast_only = fast_only or (threshold is not None and any(job.priority < threshold for job in jobs))
-            for job in jobs:
-                self._start(function, job, room)
-            if not jobs:
-                fast_only = False
-                await self._store.wait(queue.name, self.name, self._poll_s)
-                pass_ends = clock.monotonic() + PASS_S
 
     def _start(self, function: JobFunction, job: Job, room: WorkerSlots) -> None:
         loop = asyncio.get_running_loop()
@@ -173,13 +174,15 @@ class Worker:
         def ended(_: asyncio.Task[None]) -> None:
             self._heartbeats.forget(job.queue.name, job.handle)
             del self._running[task]
+            self._reporting.discard(task)
             room.give(job.handle)
 
         task.add_done_callback(ended)
         self._heartbeats.watch(job.queue.name, job.handle, job.row.lease_ms, stop_job)
 
     def _cancel(self, task: asyncio.Task[None], cause: StopCause) -> None:
-        if task in self._running and self._running[task] is None:
+        """Stop a function. Too late once it has ended: what is told about it then must not be cut off."""
+        if task not in self._reporting and task in self._running and self._running[task] is None:
             self._running[task] = cause
             task.cancel()
 
@@ -194,26 +197,32 @@ class Worker:
             if function.schedule is not None:
                 await self._put_next(function, job.queue)
             outcome, report = "done", lambda: job.queue.done(job)
-        except asyncio.CancelledError:
-            outcome, report = self._stopped(job)
-        except Exception as error:
+        except asyncio.CancelledError as error:
+            was_stopped = _this_task().cancelling() > 0  # else the function has raised it by itself
+            outcome, report = self._stopped(job) if was_stopped else self._failed(job, error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # sys.exit() ends the attempt, not the worker
             outcome, report = self._failed(job, error)
         finally:
+            self._reporting.add(_this_task())
             room.give(job.handle)  # before the end is reported: that and the next claim then share a commit
         await self._report(job, outcome, report)
 
     async def _in_thread(self, function: JobFunction, job: Job) -> None:
         """A thread cannot be cancelled: it is told by `job.stopping`, and the job is its own until it ends."""
-        future = asyncio.get_running_loop().run_in_executor(self._threads, function.handler, job)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, _outcome_of, function.handler, job)
         while not future.done():
             try:
                 await asyncio.shield(asyncio.wait([future]))
             except asyncio.CancelledError:
                 job.stopping = True
-        future.result()
+        error = future.result()
+        if error is not None:
+            raise error
 
-    def _failed(self, job: Job, error: Exception) -> tuple[str, EndReport]:
-        if self._stop_cause() == "cancel":
+    def _failed(self, job: Job, error: BaseException) -> tuple[str, EndReport]:
+        if self._stop_cause() == "cancel" or isinstance(error, GiveBack):
             return self._stopped(job)
         if isinstance(error, Retry):
             delay = None if error.delay_ms is None else error.delay_ms / 1000
@@ -234,9 +243,7 @@ class Worker:
 
     def _stop_cause(self) -> StopCause | None:
         """Why the job of the running task was stopped, if it was."""
-        task = asyncio.current_task()
-        assert task is not None
-        return self._running.get(task)
+        return self._running.get(_this_task())
 
     async def _report(self, job: Job, outcome: str, report: EndReport) -> None:
         """Report how it went; again, if that may help. If that fails, the lease ends and the job runs again."""
@@ -251,7 +258,7 @@ class Worker:
             except EverlogError as error:
                 log.warning("%s: the end of job %s could not be reported: %s", job.queue.name, job.entry, error)
                 if not error.retriable or attempt == MAX_REPORTS:
-                    outcome = "unsaid"
+                    outcome = "unreported"
                     break
                 await asyncio.sleep(RETRY_S)
         self.counted[outcome] += 1
@@ -266,9 +273,35 @@ class Worker:
         while True:
             try:
                 await self._store.tend(queue.name)
-            except EverlogError as error:
-                log.warning("%s: upkeep failed: %s", queue.name, error)
+            except Exception as error:
+                _warn(f"{queue.name}: upkeep failed", error)
             await asyncio.sleep(TEND_S)
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+def _outcome_of(handler: JobHandler, job: Job) -> BaseException | None:
+    """Call a plain function in its thread; what it raises comes back as a value: a future does not take all of it."""
+    try:
+        handler(job)
+    except BaseException as error:
+        return error
+    return None
+
+
+async def _has_fast(queue: Queue, jobs: Sequence[Job]) -> bool:
+    """Whether some of these go before slow ones, in a queue that keeps them apart."""
+    threshold = (await queue.declaration()).options.slow_threshold
+    return threshold is not None and any(job.priority < threshold for job in jobs)
+
+
+def _warn(text: str, error: Exception) -> None:
+    """Our errors explain themselves; others need their traceback."""
+    log.warning("%s: %s", text, error, exc_info=not isinstance(error, EverlogError))
 
 
 def _seconds(ms: int | None) -> float | None:

@@ -10,12 +10,13 @@ import msgspec
 
 from everlog.api import Everlog
 from everlog.config import Config
-from everlog.core.bounded_map import keep
+from everlog.core.arguments import check_flag
+from everlog.core.bounded_map import BoundedMap
 from everlog.core.events import EventRecord
-from everlog.core.tag_names import SLICES, check_tag
-from everlog.core.values import MAX_SEQ_NR, Position
+from everlog.core.tag_names import check_slices, check_tag
+from everlog.core.values import Position, check_position
 from everlog.documents.api import Documents
-from everlog.errors import InvalidRange, StorageFailed
+from everlog.errors import StorageFailed
 from everlog.journal.journal import Journal
 from everlog.journal.live_events import check_range, current_events
 from everlog.pipeline.status import Status
@@ -40,7 +41,7 @@ class RemoteEverlog(Everlog):
         self._clock = clock or SystemClock()
         self._http = open_client(address, token)
         self._wire = Wire(self._http)
-        self._journals: dict[str, Journal] = {}
+        self._journals: BoundedMap[str, Journal] = BoundedMap()
         self._documents = RemoteDocuments(self._wire, self._clock)
         self._queues: RemoteQueueStore | None = None
 
@@ -60,23 +61,22 @@ class RemoteEverlog(Everlog):
             self._queues = RemoteQueueStore(self._http, self._clock)
         return self._queues
 
-    def journal(self, topic: str) -> Journal:
-        journal = self._journals.get(topic)
+    def _journal(self, topic: str) -> Journal:
+        journal = self._journals.get(topic) if isinstance(topic, str) else None
         if journal is None:
             journal = RemoteJournal(topic, self._wire, self._clock)
-            keep(self._journals, topic, journal)
+            self._journals.put(topic, journal)
         return journal
 
-    def tag(self, name: str) -> Tag:
+    def _tag(self, name: str) -> Tag:
         return RemoteTag(self._wire, f"/tags/{segment(check_tag(name))}", name)
 
-    def slices(self, first: int = 0, last: int = SLICES - 1) -> Tag:
-        if not 0 <= first <= last < SLICES:
-            raise InvalidRange(f"slices go from 0 to {SLICES - 1}, the first must not be above the last")
+    def _slices(self, first: int, last: int) -> Tag:
+        check_slices(first, last)
         return RemoteTag(self._wire, f"/slices/{first}/{last}", f"slices {first} to {last}")
 
     async def tags(self, *, token: Position | str | None = None) -> list[TagInfo]:
-        params = {"after": None if token is None else str(token)}
+        params = {"after": None if token is None else str(check_position(token))}
         found = (await self._wire.send("GET", "/tags", params=params)).json()["tags"]
         return [
             TagInfo(
@@ -89,32 +89,26 @@ class RemoteEverlog(Everlog):
             for one in found
         ]
 
-    def pages_by_persistence_id(
-        self,
-        topic: str,
-        journal_id: str,
-        from_seq: int = 0,
-        to_seq: int = MAX_SEQ_NR,
-        *,
-        live: bool = False,
-        gap_free: bool = False,
+    def _pages_by_persistence_id(
+        self, topic: str, journal_id: str, from_seq: int, to_seq: int, *, live: bool, gap_free: bool
     ) -> AsyncIterator[list[EventRecord]]:
-        if live:
+        check_flag("gap_free", gap_free)
+        if check_flag("live", live):
             raise _only_tags_are_followed()
         check_range(journal_id, from_seq, to_seq)
-        return current_events(self.journal(topic), journal_id, from_seq, to_seq, gap_free=gap_free)
+        return current_events(self._journal(topic), journal_id, from_seq, to_seq, gap_free=gap_free)
 
     def persistence_ids(self, topic: str, *, live: bool = False) -> AsyncIterator[str]:
-        if live:
+        if check_flag("live", live):
             raise _only_tags_are_followed()
-        return self.journal(topic).keys()
+        return self._journal(topic).keys()
 
     async def topics(self) -> list[str]:
         found: list[str] = (await self._wire.send("GET", "/journals")).json()["topics"]
         return found
 
     async def status(self, *, after: Position | str | None = None) -> Status:
-        params = {"after": None if after is None else str(after)}
+        params = {"after": None if after is None else str(check_position(after))}
         return msgspec.json.decode((await self._wire.send("GET", "/status", params=params)).content, type=Status)
 
     @property

@@ -6,14 +6,15 @@ Operations that are ready at the same moment travel in one request, as they shar
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from everlog.errors import AnswerLost, EverlogError, MissingExtra, QueueNotFound, Unreachable
+from everlog.errors import AnswerLost, EverlogError, MissingExtra, QueueNotFound, StorageFailed, Unreachable
 from everlog.queues.declaration import Declaration
 from everlog.queues.operations import READS, Operation, Put, QueueAnswer
 from everlog.queues.port import QueueStore
@@ -26,12 +27,15 @@ try:
 except ImportError as error:
     raise MissingExtra("server") from error
 
+logger = logging.getLogger("everlog.queues")
+
 TIMEOUT_S = 30.0
 MAX_BATCH = 256
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 MAX_WAIT_S = 20.0
 RETRY_PAUSE_S = 1.0
 REFRESH_INTERVAL_S = 5.0
+T = TypeVar("T")
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
@@ -72,13 +76,13 @@ class RemoteQueueStore(QueueStore):
             return None
 
     def _remember(self, answer: httpx.Response) -> Declaration:
-        found = msgspec.json.decode(answer.content, type=_DeclarationBody).declaration
+        found = _decoded(answer, _DeclarationBody).declaration
         self._known[found.name] = _Known(self.clock.monotonic(), found)
         return found
 
     async def names(self) -> list[str]:
         answer = await self._call("GET", "/queues")
-        return msgspec.json.decode(answer.content, type=dict[str, list[str]])["queues"]
+        return _decoded(answer, _NamesBody).queues
 
     async def execute(self, name: str, operation: Operation) -> QueueAnswer:
         loop = asyncio.get_running_loop()
@@ -117,6 +121,9 @@ class RemoteQueueStore(QueueStore):
             ]
         except EverlogError as error:
             outcomes = [error] * len(operations)
+        except Exception as error:  # whatever it is: the callers wait for an answer
+            logger.error("a request about the queue %s failed", name, exc_info=error)
+            outcomes = [AnswerLost(name, repr(error))] * len(operations)
         for request, outcome in zip(batch, outcomes, strict=True):
             if request.future.done():
                 continue
@@ -136,7 +143,7 @@ class RemoteQueueStore(QueueStore):
                 raise
             await asyncio.sleep(min(seconds, RETRY_PAUSE_S))
             return False
-        return msgspec.json.decode(answer.content, type=dict[str, bool])["woken"]
+        return _decoded(answer, _WaitBody).woken
 
     async def _call(self, method: str, url: str, **options: Any) -> httpx.Response:
         """A request; what the server refuses is raised as it would be there."""
@@ -173,6 +180,22 @@ class _Lost(Unreachable):
 
 class _DeclarationBody(msgspec.Struct):
     declaration: Declaration
+
+
+class _NamesBody(msgspec.Struct):
+    queues: list[str]
+
+
+class _WaitBody(msgspec.Struct):
+    woken: bool
+
+
+def _decoded(answer: httpx.Response, kind: type[T]) -> T:
+    """The body of an answer; a page that something between here and the server has put in its place is an error."""
+    try:
+        return msgspec.json.decode(answer.content, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StorageFailed(f"{answer.url} gives no answer of an Everlog server: {error}") from error
 
 
 def _url(name: str) -> str:

@@ -13,13 +13,13 @@ from everlog.errors import EverlogError, Unreachable
 from everlog.remote.connection import Wire
 from everlog.runtime.retry import NO_JITTER, Backoff
 from everlog.tags.tag import BEGINNING, Tag, TaggedEvent
-from everlog.wire.events import TaggedBody, tagged_of
+from everlog.tags.tag_status import TagStatus
+from everlog.wire.events import decode_tagged
 
 PAGE = 500
 MAX_FAILURES = 5
 MIN_PAUSE_S = 0.1
 MAX_PAUSE_S = 10.0
-_decode_tagged = msgspec.json.Decoder(TaggedBody).decode
 
 
 class RemoteTag(Tag):
@@ -30,11 +30,15 @@ class RemoteTag(Tag):
         self._wire = wire
         self._url = url
 
+    async def status(self) -> TagStatus:
+        answer = await self._wire.send("GET", f"{self._url}/status")
+        return msgspec.json.decode(answer.content, type=TagStatus)
+
     async def _current(self, start: TimeUuid, token: Position | None) -> AsyncGenerator[list[TaggedEvent], None]:
         page: list[TaggedEvent] = []
         async with aclosing(self._wire.lines(self._url, _where(start, token))) as lines:
             async for line in lines:
-                page.append(tagged_of(_decode_tagged(line)))
+                page.append(decode_tagged(line))
                 if len(page) == PAGE:
                     yield page
                     page = []
@@ -54,7 +58,7 @@ class RemoteTag(Tag):
                             backoff.reset()
                             last = frame.id
                         if frame.event == "event":
-                            yield [tagged_of(_decode_tagged(frame.data))]
+                            yield [decode_tagged(frame.data)]
             except EverlogError as error:
                 if backoff.failures == MAX_FAILURES or not error.retriable:
                     raise

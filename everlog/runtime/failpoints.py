@@ -48,6 +48,8 @@ DOCUMENT_POINTS = (
 )
 # Where the rows of a view in Cassandra, whose partitions are written one by one, may be cut off from their offset.
 VIEW_POINTS = ("view.partition", "view.rows")
+# Where the first run of a projection may be cut off: its view has a version, and nothing else yet.
+FIRST_RUN_POINT = "projection.recorded"
 # Where the rebuild of a view, a switch to it, or their cleaning up may be cut off.
 REBUILD_POINTS = (
     "rebuild.begun",

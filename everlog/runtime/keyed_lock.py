@@ -12,8 +12,8 @@ class KeyedLock:
     def __init__(self) -> None:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
-    async def take(self, name: str) -> None:
-        """Wait for the lock; `end` releases it."""
+    async def acquire(self, name: str) -> None:
+        """Wait for the lock; `release` lets it go."""
         waiting = self._waiting.get(name)
         if waiting is None:
             self._waiting[name] = deque()
@@ -24,10 +24,10 @@ class KeyedLock:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.end(name)  # it had just become ours: pass it on
+                self.release(name)  # it had just become ours: pass it on
             raise
 
-    def end(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Release the lock to the next task that waits."""
         waiting = self._waiting[name]
         while waiting:

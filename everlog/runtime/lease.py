@@ -26,6 +26,11 @@ class Lease(msgspec.Struct, frozen=True):
     epoch: int
     beat: int = 0
 
+    @property
+    def sign(self) -> tuple[str | None, int, int]:
+        """What changes while its owner lives: the sign of life that a `LeaseWatch` looks at."""
+        return self.owner, self.epoch, self.beat
+
 
 class LeaseWatch:
     """Remembers since when each owner has shown the same beat."""
@@ -70,7 +75,7 @@ def share(me: str, keys: Collection[str], owners: Mapping[str, str | None], aliv
         else:
             free.append(key)
     least, more = divmod(len(keys), len(living))
-    # Instances that have most may keep one key more than the others: no key moves without need.
+    # Instances that have the most keys may keep one more than the others: no key moves needlessly.
     order = sorted(living, key=lambda name: (-len(held[name]), name))
     limits = {name: least + (place < more) for place, name in enumerate(order)}
     room = limits[me] - len(held[me])

@@ -85,9 +85,10 @@ class Service:
         now_ms = self._clock.now_ms()
         try:
             result, error = await self._work(), None
-        except EverlogError as failure:
-            result, error = None, str(failure)
-            logger.warning("%s failed and will be tried again: %s", before.name, failure)
+        except Exception as failure:  # whatever it is, the next run may go well
+            result, error = None, _text_of(failure)
+            foreign = not isinstance(failure, EverlogError)
+            logger.warning("%s failed and will be tried again: %s", before.name, error, exc_info=foreign)
         self._status = msgspec.structs.replace(
             before,
             runs=before.runs + 1,
@@ -104,5 +105,10 @@ class Service:
         """For other processes to show; a store that cannot be written now is no reason to end."""
         try:
             await self._store.save_status(self._status.name, msgspec.json.encode(self.status()), now_ms)
-        except EverlogError as failure:
-            logger.warning("the status of %s was not saved: %s", self._status.name, failure)
+        except Exception as failure:
+            logger.warning("the status of %s was not saved: %s", self._status.name, _text_of(failure))
+
+
+def _text_of(failure: Exception) -> str:
+    """Our errors explain themselves; of others the kind says more than the text."""
+    return str(failure) if isinstance(failure, EverlogError) else f"{type(failure).__name__}: {failure}"

@@ -144,7 +144,7 @@ def make_app(
 
 
 async def document_services(log: Everlog) -> list[Service]:
-    """What runs beside the routes: recovery of the outbox, often for the last half hour, now and then for all."""
+    """What runs next to the routes: recovery of the outbox, often for the last half hour, now and then for all."""
     parts, config = log.parts, log.config.documents
     recovery = (await log.documents.open()).recovery
     started = False
@@ -158,6 +158,8 @@ async def document_services(log: Everlog) -> list[Service]:
         return await recovery.hot()
 
     return [
-        Service("documents-hot", config.hot_recovery_retry_s, hot, clock=parts.clock, store=parts.store),
-        Service("documents-stale", config.stale_recovery_retry_s, recovery.stale, clock=parts.clock, store=parts.store),
+        Service("documents-hot", config.hot_recovery_interval_s, hot, clock=parts.clock, store=parts.store),
+        Service(
+            "documents-stale", config.stale_recovery_interval_s, recovery.stale, clock=parts.clock, store=parts.store
+        ),
     ]

@@ -27,7 +27,7 @@ TAG = "operation"
 AuditOutcome = Literal["done", "failed", "unknown"]
 
 
-class Begun(NamedTuple):
+class NotedOperation(NamedTuple):
     """An operation that was noted; `seq_nr` is its place in the journal, 0 if there is none."""
 
     id: str
@@ -45,16 +45,16 @@ class Audit:
         if config.includes(config.topic_prefix + TOPIC):
             self._journal = everlog.journal(TOPIC)
 
-    async def begin(self, action: str, target: Mapping[str, str], *, by: str, reason: str = "") -> Begun:
+    async def begin(self, action: str, target: Mapping[str, str], *, by: str, reason: str = "") -> NotedOperation:
         """Note what is about to be done. If that fails it must not be done."""
         operation_id, seq_nr = self._clock.new_id(), 0
         audit_log.info("%s begins %s %s (%s) %s", by, action, dict(target), operation_id, reason)
         begun = {"id": operation_id, "action": action, "target": dict(target), "by": by, "reason": reason}
         if self._journal is not None:
             seq_nr = (await self._journal.append(JOURNAL, Event(begun, tags={TAG}))).range.first
-        return Begun(operation_id, seq_nr)
+        return NotedOperation(operation_id, seq_nr)
 
-    async def end(self, begun: Begun, outcome: AuditOutcome, detail: str) -> None:
+    async def end(self, begun: NotedOperation, outcome: AuditOutcome, detail: str) -> None:
         """Note what became of it. It has happened: an error here changes nothing about that."""
         audit_log.info("%s: %s %s", begun.id, outcome, detail)
         if self._journal is None:
@@ -64,7 +64,7 @@ class Audit:
         except EverlogError as error:
             log.error("the end of the operation %s is missing in the operations log: %s", begun.id, error)
 
-    async def answered(self, begun: Begun, status: int, facts: Mapping[str, Any]) -> None:
+    async def answered(self, begun: NotedOperation, status: int, facts: Mapping[str, Any]) -> None:
         """Note how a request ended, and what its handler said. After a server's error the outcome is unknown."""
         outcome: AuditOutcome = "done" if status < 400 else "failed" if status < 500 else "unknown"
         detail = msgspec.json.encode({"status": status, **facts}, enc_hook=str).decode()

@@ -149,13 +149,17 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
 
 
 def server_sent(
-    items: AsyncGenerator[DocumentEvent | int, None], *, every: float, stopping: asyncio.Event, counters: HttpCounters
+    items: AsyncGenerator[DocumentEvent | int, None],
+    *,
+    interval_s: float,
+    stopping: asyncio.Event,
+    counters: HttpCounters,
 ) -> AsyncIterator[bytes]:
     """A feed on the wire. The id of an event is its revision."""
     return event_stream(
         _frames(items),
         checkpoint=lambda revision: f'{{"revision":{revision}}}',
-        every=min(every, MAX_CHECKPOINT_S),
+        interval_s=min(interval_s, MAX_CHECKPOINT_S),
         stopping=stopping,
         counters=counters,
     )

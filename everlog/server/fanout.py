@@ -92,9 +92,9 @@ class _Feed:
                         self._give(found.end)
         except EverlogError as error:
             self._give(error)
-        except Exception:  # a defect must not leave streams waiting for ever
+        except Exception:  # a defect must not leave streams waiting forever
             log.exception("the reader of a live tag failed")
-            self._give(StorageFailed("the reader of this tag failed: come again"))
+            self._give(StorageFailed("the reader of this tag failed: connect again"))
 
     def _give(self, item: list[Placed] | TimeUuid | EverlogError) -> None:
         self.subscribers -= {one for one in self.subscribers if not one.give(item)}

@@ -10,9 +10,10 @@ from typing import Annotated, Any, TypeVar
 from litestar.params import PathParameter, QueryParameter
 
 from everlog.api import Everlog
-from everlog.core.values import MAX_SEQ_NR
-from everlog.errors import InvalidDocument
+from everlog.core.values import Version
+from everlog.errors import InvalidDocument, InvalidSeqNr
 from everlog.journal.journal import Journal
+from everlog.journal.writer import NewAppendId
 from everlog.server.requests import AnyRequest, decode, read_body
 from everlog.wire.events import decode_as
 from everlog.wire.http import segment
@@ -20,8 +21,7 @@ from everlog.wire.http import segment
 PAGE = 100
 MAX_PAGE = 10_000
 MAX_PAGE_BYTES = 8 * 1024 * 1024
-_TAG = re.compile(r'(?:W/)?"?([0-9]{1,19})"?')
-_KEY = re.compile(r"[A-Za-z0-9._:~-]{1,200}")
+_TAG = re.compile(r'(?:W/)?"?([0-9a-f@-]+)"?')
 
 T = TypeVar("T")
 TopicPart = Annotated[str, PathParameter(description="The topic: letters, digits, '.', '_' and '-'")]
@@ -46,8 +46,8 @@ def journal_url(topic: str, journal_id: str) -> str:
 async def json_of(request: AnyRequest, kind: type[Any], *, empty: bool = False) -> Any:
     """The body as this type; with `empty`, an empty body is the type's default."""
     config = request.app.state.config
-    # Text may need six bytes per byte in JSON; appends that exceed their own limit are refused by it.
-    limit = 6 * config.journal.max_append_bytes + 64 * 1024
+    # Text may need six bytes per byte in JSON; what exceeds its own limit is refused by that.
+    limit = 6 * max(config.journal.max_append_bytes, config.journal.max_snapshot_bytes) + 64 * 1024
     data = await read_body(request, limit=limit, seconds=config.server.body_timeout_s)
     return kind() if empty and not data.strip() else decode_as(data, kind)
 
@@ -66,12 +66,10 @@ async def collected(pages: AsyncIterator[list[T]], size: int, weight: Callable[[
     return found, False
 
 
-def etag(seq_nr: int) -> str:
-    return f'"{seq_nr}"'
-
-
 def expectation(if_match: str | None, if_none_match: str | None) -> int | None:
     """The seqNr at which an append expects the journal: `If-Match: "3"`, or `If-None-Match: *` for an absent one.
+
+    An ETag also names the life; a bare number means the present one.
 
     >>> expectation('"3"', None), expectation(None, "*"), expectation(None, None)
     (3, 0, None)
@@ -85,23 +83,16 @@ def expectation(if_match: str | None, if_none_match: str | None) -> int | None:
     if if_match is None:
         return None
     found = _TAG.fullmatch(if_match.strip())
-    if found is None or int(found[1]) > MAX_SEQ_NR:
-        raise InvalidDocument("invalid-header", 'If-Match is the seqNr that the journal has now, such as "3"')
-    return int(found[1])
+    try:
+        return Version.parse("" if found is None else found[1])
+    except InvalidSeqNr:
+        raise InvalidDocument(
+            "invalid-header", 'If-Match is an ETag, or the seqNr that the journal has now, such as "3"'
+        ) from None
 
 
-def append_id_of(key: str | None, append_id: str | None, expected: int | None) -> str | None:
-    """The id under which an append is stored once. With a key of the caller it says where the append would stand."""
-    if key is None:
-        return append_id
-    if append_id is not None:
-        raise InvalidDocument("invalid-header", "give Idempotency-Key or Append-Id, not both")
-    if expected is None:
-        raise InvalidDocument(
-            "invalid-header", "Idempotency-Key needs If-Match or If-None-Match: they say where to look"
-        )
-    if not _KEY.fullmatch(key):
-        raise InvalidDocument(
-            "invalid-header", "Idempotency-Key is 1 to 200 letters, digits and '.', '_', ':', '~', '-'"
-        )
-    return f"{expected + 1}.{key}"
+def append_id_of(key: str | None, append_id: str | None, new_append_id: str | None) -> str | None:
+    """The id of an append that was sent before, or one that no append had yet; not with a key of the caller."""
+    if sum(given is not None for given in (key, append_id, new_append_id)) > 1:
+        raise InvalidDocument("invalid-header", "give one of Idempotency-Key, Append-Id and New-Append-Id")
+    return append_id if new_append_id is None else NewAppendId(new_append_id)

@@ -102,6 +102,12 @@ def pipeline_metrics(pipeline: PipelineStatus) -> list[Metric]:
         Metric("pipeline_records_total", "counter", "Records since its start.", [({}, pipeline.records)]),
         Metric("pipeline_events_total", "counter", "Events since its start.", [({}, pipeline.events)]),
         Metric("pipeline_rejected_total", "counter", "Appends that lost, since its start.", [({}, pipeline.rejected)]),
+        Metric(
+            "pipeline_rejected_by_life_total",
+            "counter",
+            "Appends that lost because the life they expected had ended, since its start.",
+            [({}, pipeline.rejected_by_life)],
+        ),
         Metric("pipeline_batch_seconds", "gauge", "The last batch.", [({}, pipeline.last_batch_ms / 1000)]),
         Metric("pipeline_phase_seconds", "summary", "Time of batches by phase, since its start.", [], phases),
         Metric("pipeline_rows_total", "counter", "Rows that were written, since its start.", rows),

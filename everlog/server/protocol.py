@@ -1,6 +1,6 @@
 """HTTP/1.1 connections that cannot be held for nothing.
 
-uvicorn's own protocol waits for ever for the first request, for the rest of a request's head, and for a peer that does
+uvicorn's own protocol waits forever for the first request, for the rest of a request's head, and for a peer that does
 not read. This one gives all three a time; bodies have theirs where they are read (requests.py).
 """
 

@@ -12,6 +12,8 @@ from litestar.types import Receive
 
 from everlog.errors import InvalidDocument
 
+# The longest that a request may ask to wait.
+MAX_WAIT_S = 60.0
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 AnyRequest = Request[Any, Any, Any]

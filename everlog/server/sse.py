@@ -52,7 +52,7 @@ async def event_stream(
     items: Items,
     *,
     checkpoint: Callable[[str], str],
-    every: float,
+    interval_s: float,
     stopping: asyncio.Event,
     counters: HttpCounters,
     begin: str | None = None,
@@ -79,17 +79,17 @@ async def event_stream(
                 if isinstance(item, Checkpoint):
                     last, skipped = item.id, skipped + item.skipped
                 elif item:
-                    last, due = item[-1].id, due or loop.time() + every
+                    last, due = item[-1].id, due or loop.time() + interval_s
                     yield "".join([frame.text() for frame in item]).encode()
             else:
                 caught_up = False
             if last is not None and (caught_up or loop.time() >= due or skipped >= MAX_SKIPPED):
                 yield Frame(last, "checkpoint", checkpoint(last)).text().encode()
-                due, skipped, told = loop.time() + every, 0, True
+                due, skipped, told = loop.time() + interval_s, 0, True
     except StopAsyncIteration:
         return
     except EverlogError as error:
-        # The head is out: the reason goes into the stream; unless it is for good, the reader comes again from there.
+        # The head is out: the reason goes into the stream; unless the error is final, the reader reconnects.
         reason = msgspec.json.encode(describe(error, "")).decode()
         yield Frame(last or "", "failed", reason).text().encode()
     finally:

@@ -45,6 +45,8 @@ _SETTINGS = {
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # What a heavy projection groups: the default of 200 tasks would cost a small batch seconds.
+    "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
 }
 # The JVM only moves blocks of bytes: a plain collector and a light compiler start sooner and cost less.
 _EMBEDDED_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

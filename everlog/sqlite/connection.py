@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+from weakref import WeakValueDictionary
 
-from everlog.errors import Busy, DiskFull, EverlogError, NotWritable, StorageFailed
+from everlog.errors import Busy, DiskFull, EverlogError, ForkedProcess, NotWritable, StorageFailed
+from everlog.runtime.process import PROCESS
 from everlog.runtime.trace import Trace
 
 log = logging.getLogger("everlog.sqlite")
 
 BUSY_S = 60.0
 OPEN_AGAIN_S = 0.005
+# How SQLite says that files cannot be made next to the one that is opened, or that it cannot be written.
+_REFUSED = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")
 
 
 class TracedCursor(sqlite3.Cursor):
@@ -37,19 +44,35 @@ class TracedCursor(sqlite3.Cursor):
 
 
 class Connection(sqlite3.Connection):
-    """A connection whose statements can be watched."""
+    """A connection whose statements can be watched, and that no fork of its process uses."""
 
     trace: Trace | None = None
+    path: Path
+    pid: int
 
     def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+        if self.pid != PROCESS.pid:
+            raise ForkedProcess(str(self.path), self.pid)
         if self.trace is None:
             return super().execute(sql, parameters)  # type: ignore[arg-type]
         return self.cursor(TracedCursor).execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: object, /) -> sqlite3.Cursor:
+        if self.pid != PROCESS.pid:
+            raise ForkedProcess(str(self.path), self.pid)
         if self.trace is None:
             return super().executemany(sql, parameters)  # type: ignore[arg-type]
         return self.cursor(TracedCursor).executemany(sql, parameters)
+
+    def close(self) -> None:
+        if self.pid == PROCESS.pid:
+            _opened.pop(id(self), None)
+            super().close()
+
+
+C = TypeVar("C", bound=Connection)
+# Those that were not closed, by their identity. No lock guards it, because a fork might inherit one that is held.
+_opened: WeakValueDictionary[int, Connection] = WeakValueDictionary()
 
 
 def connect(
@@ -68,12 +91,11 @@ def connect(
     `wal_pages`: how long the WAL gets before it is copied into the file and written from its beginning again. A
     short one is soon written over rather than extended, which makes small commits quick; a long one copies pages
     that every commit touches less often.
+
+    A file that this process may not write is opened for reading: writes then raise NotWritable.
     """
     with translated(path):
-        connection = sqlite3.connect(
-            path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, factory=Connection
-        )
-        assert isinstance(connection, Connection)
+        connection = _open(path, str(path), Connection)
         try:
             connection.execute(f"PRAGMA page_size = {page_size}")  # counts for a new file only
             _use_wal(connection)
@@ -82,11 +104,107 @@ def connect(
             connection.execute(f"PRAGMA wal_autocheckpoint = {wal_pages}")
             if not patient:
                 connection.execute("PRAGMA busy_timeout = 0")  # opening itself may still have to wait
+        except sqlite3.Error as error:
+            connection.close()
+            if not error_name(error).startswith(_REFUSED) or not path.exists():
+                raise
+            connection = open_unchanging(path)
         except BaseException:
             connection.close()
             raise
         connection.trace = trace
         return connection
+
+
+def _open(path: Path, target: str, kind: type[C]) -> C:
+    """Open a file, unless a process had it open when this one was forked from it.
+
+    SQLite keeps one note per file of the locks that its process holds. A fork inherits the note without the locks: it
+    would believe to hold them, and lose what it writes as soon as the other process removes the WAL.
+    """
+    place = Path(os.path.realpath(path))  # through links, too
+    for reference in _opened.valuerefs():
+        other = reference()
+        if other is not None and other.pid != PROCESS.pid and other.path == place:
+            raise ForkedProcess(str(path), other.pid)
+    connection = sqlite3.connect(
+        target,
+        timeout=BUSY_S,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=kind,
+        uri=target.startswith("file:"),
+    )
+    assert isinstance(connection, kind)
+    connection.path, connection.pid = place, PROCESS.pid
+    _opened[id(connection)] = connection
+    return connection
+
+
+class UnchangingCursor(TracedCursor):
+    """Rows of a file that did not change while they were read."""
+
+    connection: UnchangingConnection
+
+    def fetchone(self) -> Any:
+        found = super().fetchone()
+        self.connection.check()
+        return found
+
+    def fetchall(self) -> list[Any]:
+        found = super().fetchall()
+        self.connection.check()
+        return found
+
+    def __next__(self) -> Any:
+        try:
+            return super().__next__()
+        finally:
+            self.connection.check()  # also where the rows seem to end
+
+
+class UnchangingConnection(Connection):
+    """Reads a file in a folder where this process may not make the files by which readers and writers find each other.
+
+    So it cannot see what others write from now on. It looks whether they do, before and after it reads.
+    """
+
+    found: object
+
+    def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+        self.check()
+        return self.cursor(UnchangingCursor).execute(sql, parameters)
+
+    def check(self) -> None:
+        """Raise unless the file is as it was when it was opened."""
+        if _look(self.path) != self.found:
+            raise StorageFailed(
+                f"another process began to write to {self.path}, and this one has no right to follow it there: "
+                "connect again"
+            )
+
+
+def open_unchanging(path: Path) -> UnchangingConnection:
+    """Open a file that no process writes now, and that this one may not write."""
+    found = _look(path)
+    if found[0]:
+        raise NotWritable(
+            f"{path} has changes in {path.name}-wal that only a process with the right to write into the folder can "
+            "read: open it once as such, or copy the folder and open the copy"
+        )
+    connection = _open(path, f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", UnchangingConnection)
+    connection.found = found
+    return connection
+
+
+def _look(path: Path) -> tuple[int, int, int]:
+    """How much waits in the WAL, and what changes when the file itself does."""
+    try:
+        waiting = path.with_name(f"{path.name}-wal").stat().st_size
+    except FileNotFoundError:
+        waiting = 0
+    found = path.stat()
+    return waiting, found.st_mtime_ns, found.st_ino
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
@@ -129,8 +247,13 @@ def explain(path: Path, error: sqlite3.Error) -> EverlogError:
     text = str(error)
     if name.startswith("SQLITE_FULL"):
         return DiskFull(f"no space left for {path}: free some space and try again; nothing was stored")
-    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH")):
+    if name.startswith(_REFUSED):
         return NotWritable(f"{path} cannot be opened for writing ({text}): check the folder's owner and permissions")
+    if name.startswith("SQLITE_BUSY_SNAPSHOT"):
+        return Busy(
+            f"this transaction on {path} has read what another process changed since, so it cannot write any more: "
+            "roll back, and begin again with BEGIN IMMEDIATE"
+        )
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return Busy(f"{path} was locked by another process for {BUSY_S:.0f} s: try again")
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):

@@ -4,8 +4,9 @@ Items gather until the event loop has run all that is ready, then they are commi
 less than handing it to a thread. While commits are slow, or another process holds the file, a thread takes over
 and waits patiently, and the next group gathers meanwhile.
 
-An item is answered when its group is durable; if a group fails, all of it fails and nothing of it is stored. Groups
-are committed in the order in which they gathered.
+An item is answered when its group is durable. If the disk or the file fails, all of a group fails and nothing of it is
+stored. If an item cannot be stored, it fails alone: its group is committed again, item by item. Groups are committed in
+the order in which they gathered.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import sqlite3
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from everlog.errors import EverlogError, StorageFailed, Unacknowledged
+from everlog.errors import EverlogError, ForkedProcess, StorageFailed, Unacknowledged
+from everlog.runtime.process import PROCESS
 from everlog.sqlite.connection import error_name, explain, is_busy
 
 logger = logging.getLogger("everlog.commits")
@@ -47,6 +49,10 @@ class Committed(NamedTuple, Generic[Answer]):
     seconds: float
 
 
+Outcome: TypeAlias = Sequence[Answer | EverlogError] | EverlogError
+"""What became of each item, or of all of them."""
+
+
 class CommitRequest(msgspec.Struct, Generic[Item, Answer]):
     """An item on its way, and who waits for it."""
 
@@ -67,7 +73,7 @@ class GroupCommitter(Generic[Files, Item, Answer]):
 
     `open_files` opens connections that wait for a locked file, or fail at once. `commit` does a group in one
     transaction; if it raises, it has done nothing (if the disk itself fails, the outcome is unknown).
-    `group_by`: items of one group have this in common. `limit`: an item that the thread does not answer within this
+    `group_by`: items of one group have this in common. `timeout_s`: an item that the thread does not answer within this
     many seconds is unacknowledged.
     """
 
@@ -79,14 +85,14 @@ class GroupCommitter(Generic[Files, Item, Answer]):
         *,
         group_by: Callable[[Item], Hashable] | None = None,
         max_group: int = MAX_WAITING,
-        limit: float | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         self._path = path
         self._open = open_files
         self._commit = commit
         self._group_by = group_by
         self._max_group = max_group
-        self._limit = limit
+        self._timeout_s = timeout_s
         self._gathered: list[CommitRequest[Item, Answer]] = []
         self._waiting = 0
         self._room = asyncio.Event()
@@ -96,6 +102,7 @@ class GroupCommitter(Generic[Files, Item, Answer]):
         self._thread: threading.Thread | None = None
         self._here: Files | None = None
         self._closed = False
+        self._pid = PROCESS.pid
 
     async def execute(self, item: Item) -> Answer:
         """Commit one item durably."""
@@ -104,6 +111,8 @@ class GroupCommitter(Generic[Files, Item, Answer]):
             await self._room.wait()
         if self._closed:
             raise StorageFailed(f"{self._path} is closed")
+        if self._pid != PROCESS.pid:
+            raise ForkedProcess(str(self._path), self._pid)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         if not self._gathered:
@@ -132,14 +141,14 @@ class GroupCommitter(Generic[Files, Item, Answer]):
                 yield group[first : first + self._max_group]
 
     def _commit_here(self, group: list[CommitRequest[Item, Answer]]) -> bool:
-        """Commit in this thread; False if another process holds the file: nothing was done then."""
-        outcome: Sequence[Answer] | EverlogError
+        """Commit in this thread; False if nothing was done: another process holds the file, or one item is wrong."""
+        outcome: Outcome[Answer]
         try:
             if self._here is None:
                 self._here = self._open(False)
             outcome = self._answers(self._here, group)
         except Exception as error:
-            if isinstance(error, sqlite3.Error) and is_busy(error):
+            if (isinstance(error, sqlite3.Error) and is_busy(error)) or (len(group) > 1 and _is_of_an_item(error)):
                 return False
             outcome = self._verdict(error)
         self._settle(group, outcome)
@@ -150,17 +159,39 @@ class GroupCommitter(Generic[Files, Item, Answer]):
         self._pace += (seconds - self._pace) / 8
         return answers
 
+    def _patient_answers(
+        self, files: Files, group: Sequence[CommitRequest[Item, Answer]]
+    ) -> Sequence[Answer | EverlogError]:
+        try:
+            return self._answers(files, group)
+        except Exception as error:
+            if len(group) == 1 or not _is_of_an_item(error):
+                raise
+        return self._answers_alone(files, group)
+
+    def _answers_alone(
+        self, files: Files, group: Sequence[CommitRequest[Item, Answer]]
+    ) -> Sequence[Answer | EverlogError]:
+        """One item cannot be stored; which one, and that the others can be, shows when each is committed by itself."""
+        found: list[Answer | EverlogError] = []
+        for request in group:
+            try:
+                found.extend(self._commit(files, [request.item]).answers)
+            except Exception as error:
+                found.append(self._verdict(error))
+        return found
+
     def _hand_over(self, loop: asyncio.AbstractEventLoop, group: list[CommitRequest[Item, Answer]]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._commit_handed, name="everlog-commits", daemon=True)
             self._thread.start()
-        timer = None if self._limit is None else loop.call_later(self._limit, self._give_up, group)
+        timer = None if self._timeout_s is None else loop.call_later(self._timeout_s, self._give_up, group)
         self._in_thread += len(group)
         self._handed.put(HandedGroup(loop, group, timer))
 
     def _give_up(self, group: Sequence[CommitRequest[Item, Answer]]) -> None:
         """It took too long: those that still wait learn that the outcome is unknown. The thread goes on trying."""
-        silence = Unacknowledged(f"{self._path}: no answer in {self._limit:g} s")
+        silence = Unacknowledged(f"{self._path}: no answer in {self._timeout_s:g} s")
         for request in group:
             if not request.future.done():
                 request.future.set_exception(silence)
@@ -169,10 +200,10 @@ class GroupCommitter(Generic[Files, Item, Answer]):
         """The thread: commits group after group, patiently."""
         files: Files | None = None
         while (handed := self._handed.get()) is not None:
-            outcome: Sequence[Answer] | EverlogError
+            outcome: Outcome[Answer]
             try:
                 files = files or self._open(True)
-                outcome = self._answers(files, handed.group)
+                outcome = self._patient_answers(files, handed.group)
             except Exception as error:
                 outcome = self._verdict(error)
             try:
@@ -184,13 +215,13 @@ class GroupCommitter(Generic[Files, Item, Answer]):
         if files is not None:
             files.close()
 
-    def _take_back(self, handed: HandedGroup[Item, Answer], outcome: Sequence[Answer] | EverlogError) -> None:
+    def _take_back(self, handed: HandedGroup[Item, Answer], outcome: Outcome[Answer]) -> None:
         if handed.timer is not None:
             handed.timer.cancel()
         self._in_thread -= len(handed.group)
         self._settle(handed.group, outcome)
 
-    def _settle(self, group: Sequence[CommitRequest[Item, Answer]], outcome: Sequence[Answer] | EverlogError) -> None:
+    def _settle(self, group: Sequence[CommitRequest[Item, Answer]], outcome: Outcome[Answer]) -> None:
         """Answer all that still wait."""
         self._waiting -= len(group)
         self._room.set()
@@ -200,7 +231,11 @@ class GroupCommitter(Generic[Files, Item, Answer]):
                     request.future.set_exception(outcome)
             return
         for request, answer in zip(group, outcome, strict=True):
-            if not request.future.done():
+            if request.future.done():
+                continue
+            if isinstance(answer, EverlogError):
+                request.future.set_exception(answer)
+            else:
                 request.future.set_result(answer)
 
     async def close(self) -> None:
@@ -223,3 +258,11 @@ class GroupCommitter(Generic[Files, Item, Answer]):
         if error_name(error).startswith("SQLITE_IOERR"):
             return Unacknowledged(f"{self._path}: {error}")
         return explain(self._path, error)
+
+
+def _is_of_an_item(error: Exception) -> bool:
+    """Whether an error is about what was to be stored, and not about the file or the disk."""
+    if isinstance(error, sqlite3.Error):
+        # The file's and the disk's are OperationalError and plain DatabaseError.
+        return isinstance(error, sqlite3.DataError | sqlite3.IntegrityError | sqlite3.ProgrammingError)
+    return not isinstance(error, EverlogError)

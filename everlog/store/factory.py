@@ -8,6 +8,11 @@ from everlog.store.port import Store
 from everlog.store.sqlite.store import SqliteStore
 
 
+def takes_known_heads(config: Config) -> bool:
+    """Whether a task may go on from heads that its process knows; a transaction of SQLite must see them itself."""
+    return config.cassandra is not None
+
+
 async def open_store(config: Config, *, in_task: bool = False, trace: Trace | None = None) -> Store:
     """Open the store.
 

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from datetime import date
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -18,10 +17,14 @@ import msgspec
 from everlog.core.change import Change, Quarantined, Rejected
 from everlog.core.events import EventRecord, PayloadType, decode_payload
 from everlog.core.head import Deletion, Head, Topic
+from everlog.core.json_text import decode_json
 from everlog.core.record import Record
 from everlog.log.port import LogTopic
 from everlog.runtime.clock import Stopwatch
 from everlog.store.tag_port import TagEntry, TagTables
+
+# Lost appends that are kept of a partition, the newest ones.
+MAX_REJECTED = 10_000
 
 
 @dataclass(slots=True)
@@ -51,6 +54,19 @@ class KeyChange:
             return None
         return msgspec.structs.replace(head, garbage=self.garbage)
 
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What the log's records alone do not say about the change's appends."""
+        change, found = self.change, list[Verdict]()
+        if change.rejected or change.set_aside or change.resumed:
+            set_aside = set(change.set_aside)
+            found += [Verdict(offset, "waiting", self.id) for offset in change.set_aside]
+            found += [
+                Verdict(lost.offset, "rejected", self.id) for lost in change.rejected if lost.offset not in set_aside
+            ]
+            found += [Verdict(one.offset, "resumed", self.id, one.record) for one in change.resumed]
+        return found
+
 
 class WaitingRecord(NamedTuple):
     """A row of `quarantine`. `id` is None where the key is no text; `kind` says whether it halts a journal."""
@@ -60,6 +76,24 @@ class WaitingRecord(NamedTuple):
     kind: Literal["halted", "misplaced"]
     reason: str
     record: Record
+
+
+class Verdict(NamedTuple):
+    """A row of `verdict`: what became of a record that did not simply count where it stands.
+
+    "rejected": an append that lost. "waiting": a record that was set aside in quarantine, even if it was released
+    since. "resumed": at `offset` a Resume took up `record`, an append that counts there.
+    """
+
+    offset: int
+    kind: Literal["rejected", "waiting", "resumed"]
+    id: str
+    record: Record | None = None
+
+    @property
+    def taken(self) -> int:
+        """The offset of the record that a Resume took up; -1 for any other verdict."""
+        return -1 if self.record is None else self.record.offset
 
 
 class RejectedAppend(NamedTuple):
@@ -88,7 +122,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def metadata(self) -> Any:
-        return msgspec.json.decode(self.metadata_json) if self.metadata_json else None
+        return decode_json(self.metadata_json, "metadata_json") if self.metadata_json else None
 
 
 def ring_slot(taken: Mapping[int, tuple[bool, int, int]], seq_nr: int, slots: int) -> int:
@@ -140,7 +174,7 @@ class StoreTask(ABC):
 
     @abstractmethod
     async def write_rows(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
-        """New event rows, then their rows in views by tag; rejected appends and quarantined records.
+        """New event rows, then their rows in views by tag; verdicts, rejected appends and quarantined records.
 
         A view's row is never there without the event's own row, so that removing the one finds the other; where
         deletes propagate, what the garbage names leaves the views before any row is written, and again with it.
@@ -214,8 +248,13 @@ class Store(ABC):
         """Pages of the ids of all journals that exist."""
 
     @abstractmethod
-    def expired(self, topic: str, day: date, *, page: int = 1000) -> AsyncIterator[list[str]]:
-        """Pages of the ids of journals that expire on this day or earlier."""
+    def expired(
+        self, topic: str, until_ms: int, *, now_ms: int | None = None, page: int = 1000
+    ) -> AsyncIterator[list[str]]:
+        """Pages of the ids of journals that expire by this time; of those that know the day only, by the day of it.
+
+        `now_ms`: the time as of which is asked, if that is another one. What lies beyond it is asked for again.
+        """
 
     @abstractmethod
     async def drop_markers(self, topic: str, before_ms: int) -> int:
@@ -241,6 +280,20 @@ class Store(ABC):
     @abstractmethod
     async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:
         """The newest appends that lost."""
+
+    @abstractmethod
+    async def verdicts(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Verdict]:
+        """The verdicts between the first and the last of these offsets, in order; the offsets are ascending.
+
+        Complete up to `pointer2`, and for one journal up to its head: a caller reads these first.
+        """
+
+    @abstractmethod
+    async def drop_verdicts(self, starts: Mapping[tuple[str, int], int]) -> None:
+        """Remove verdicts below these offsets: by topic and partition, where the log starts now.
+
+        Some below may stay. A caller that reads verdicts checks afterwards that the log still holds the records.
+        """
 
     @abstractmethod
     async def snapshots(self, topic: str, journal_id: str) -> dict[int, Snapshot]:

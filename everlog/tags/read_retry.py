@@ -22,8 +22,8 @@ class ReadRetry(Protocol):
     async def __call__(self, work: Callable[[], Awaitable[T]]) -> T: ...
 
 
-class Patience:
-    """Tries again after a pause that doubles, at most so many times in a row."""
+class RetryingRead:
+    """Retries with doubling pauses, at most `max_retries` times in a row."""
 
     def __init__(self, config: TagsConfig, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._config = config
@@ -31,7 +31,7 @@ class Patience:
 
     async def __call__(self, work: Callable[[], Awaitable[T]]) -> T:
         config = self._config
-        for failures in range(1, config.retries + 1):
+        for failures in range(1, config.max_retries + 1):
             try:
                 return await work()
             except EverlogError as error:

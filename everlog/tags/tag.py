@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import operator
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
-from everlog.core.events import EventRecord
+from everlog.core.events import EventEnvelope, EventRecord
 from everlog.core.plan import Watermark
-from everlog.core.tag_names import PER_SLICE_TAG, SLICES, check_tag, is_built_in, slice_of, slice_tag
-from everlog.core.timeuuid import MIN_RANK, TimeUuid, before_time
-from everlog.core.values import Position
-from everlog.errors import InvalidInput, InvalidOffset, InvalidRange, NotReplicated
+from everlog.core.tag_names import PER_SLICE_TAG, check_slices, check_tag, is_built_in, slice_of, slice_tag
+from everlog.core.timeuuid import FUTURE_MS, MIN_RANK, TimeUuid, before_time
+from everlog.core.values import Position, check_id, check_position, shown
+from everlog.errors import InvalidInput, InvalidOffset, InvalidPosition, NotReplicated
 from everlog.errors.storage import needs_storage
-from everlog.journal.parts import Parts
+from everlog.journal.journal import check_topic
+from everlog.journal.parts import JournalParts
+from everlog.runtime.pages import each
 from everlog.store.tag_port import TagRow, TagTables
-from everlog.tags.read_retry import Patience
+from everlog.tags.read_retry import RetryingRead
+from everlog.tags.tag_status import TagStatus, known_soon, read_tag_status
 from everlog.tags.upkeep import JournalRefs, Verified, all_journals, drop_rows, verify_journal
 from everlog.tags.view_reader import read_range
 from everlog.tags.watermarks import Watermarks
 
+log = logging.getLogger("everlog.tags")
+behind_log = logging.getLogger("everlog.tags.behind")
+
 BEGINNING = TimeUuid(-1, MIN_RANK)
-FUTURE_MS = 3_600_000
 
 TagOffset = TimeUuid | uuid.UUID | Position | str | None
 
 
-class TaggedEvent(msgspec.Struct, frozen=True, gc=False):
+class TaggedEvent(EventEnvelope, msgspec.Struct, frozen=True, gc=False):
     """An event in a view by tag. `number` counts the events of its journal that carry the tag, from 1."""
 
     place: TimeUuid
@@ -46,22 +51,6 @@ class TaggedEvent(msgspec.Struct, frozen=True, gc=False):
     def offset(self) -> uuid.UUID:
         """Where the event stands in the order of all tagged events: read on with `after=` this."""
         return self.place.uuid
-
-    @property
-    def seq_nr(self) -> int:
-        return self.event.seq_nr
-
-    @property
-    def payload(self) -> Any:
-        return self.event.payload
-
-    @property
-    def tags(self) -> frozenset[str]:
-        return self.event.tags
-
-    @property
-    def time(self) -> datetime:
-        return self.event.time
 
 
 class TagInfo(msgspec.Struct, frozen=True):
@@ -87,13 +76,13 @@ class Tag(ABC):
         `after`: an offset, exclusive, or a token. `since`: a time instead. `token`: once the view holds what was
         written at this position of the log; NotReplicated if it does not get there in time.
         """
-        return _each(self.current_pages(after=after, since=since, token=token))
+        return each(self.current_pages(after=after, since=since, token=token))
 
     def live(
         self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
     ) -> AsyncIterator[TaggedEvent]:
         """Like `current`, but it does not end: new events come as soon as they are in the view."""
-        return _each(self.live_pages(after=after, since=since, token=token))
+        return each(self.live_pages(after=after, since=since, token=token))
 
     def current_pages(
         self, *, after: TagOffset = None, since: datetime | None = None, token: Position | str | None = None
@@ -114,6 +103,14 @@ class Tag(ABC):
     @abstractmethod
     def _live(self, start: TimeUuid, token: Position | None) -> AsyncGenerator[list[TaggedEvent], None]:
         """Pages behind `start` without end, once the view holds `token`."""
+
+    @abstractmethod
+    async def status(self) -> TagStatus:
+        """How far the views are behind the log, and what to do about it: the pipeline must run to fill them.
+
+        found = await log.tag("eu").status()
+        print(found.records, found.seconds, found.remedy)
+        """
 
     # What needs the log and the store themselves: a server does not hand these out.
 
@@ -138,43 +135,65 @@ class Tag(ABC):
 class Tags:
     """All views by tag of an open log; their readers share one poll of the watermark."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: JournalParts) -> None:
         tables = parts.store.tags
         if tables is None or not parts.config.tags.enabled:
             raise InvalidInput("no views by tag are kept here: set [tags] enabled = true, and run the pipeline")
         self.parts = parts
         self.tables: TagTables = tables
         self.watermarks = Watermarks(tables, parts.config.tags)
+        self._warned = False
 
     def tag(self, name: str) -> LocalTag:
         return LocalTag(self, [check_tag(name)])
 
-    def slices(self, first: int, last: int) -> LocalTag:
-        if not 0 <= first <= last < SLICES:
-            raise InvalidRange(
-                f"slices go from 0 to {SLICES - 1}, the first must not be above the last: {first}..{last}"
-            )
+    def slices(self, first: int, last: int, *, starts: Mapping[str, TimeUuid] | None = None) -> LocalTag:
+        """A range of slices. `starts`: built-in tags among them that are read from a later place on than the others."""
+        check_slices(first, last)
         tags = [slice_tag(number) for number in range(first - first % PER_SLICE_TAG, last + 1, PER_SLICE_TAG)]
         whole = first % PER_SLICE_TAG == 0 and (last + 1) % PER_SLICE_TAG == 0
-        return LocalTag(self, tags, None if whole else lambda row: first <= slice_of(row.id) <= last)
+        wanted = None if whole else lambda row: first <= slice_of(row.id) <= last
+        return LocalTag(self, tags, wanted, starts)
 
     async def covers(self, token: Position) -> Watermark:
         """The watermark, once the views hold what was written at this position of the log."""
-        place = f"{self.parts.config.journal.topic_prefix}{token.topic}/{token.partition}"
+        name = self.parts.config.journal.topic_prefix + token.topic
+        place = f"{name}/{token.partition}"
+        if place not in self.watermarks.seen.positions:
+            await self._check_partition(name, token)
         seconds = self.parts.config.tags.token_timeout_s
         try:
             async with asyncio.timeout(seconds):
                 return await self.watermarks.until(lambda found: found.positions.get(place, 0) > token.offset)
         except TimeoutError:
-            raise NotReplicated(
-                f"the views by tag do not hold {token} after {seconds:g} s: "
-                "is the pipeline running? 'everlog status' tells"
-            ) from None
+            status = await known_soon(self.status())
+            why = (status and status.warning) or "is the pipeline running? 'everlog status' tells"
+            raise NotReplicated(f"the views by tag do not hold {token} after {seconds:g} s: {why}") from None
+
+    async def _check_partition(self, name: str, token: Position) -> None:
+        """What a token of this log names is pinned: for another one, readers would wait forever."""
+        found = [topic.partitions for topic in await self.parts.store.pinned() if topic.name == name]
+        if not found or token.partition >= found[0]:
+            raise InvalidPosition(f"{token} is in no partition of this log: is it from another log?")
+
+    async def status(self) -> TagStatus:
+        return await read_tag_status(self.parts, self.tables)
+
+    async def warn_behind(self) -> None:
+        """Log once that live readers of these views would wait forever, or for long."""
+        if self._warned:
+            return
+        self._warned = True
+        status = await known_soon(self.status())
+        self._warned = status is not None
+        if status is not None and status.warning is not None:
+            behind_log.warning("%s", status.warning)
 
     async def list(self, token: Position | str | None = None) -> list[TagInfo]:
         if token is not None:
+            position = check_position(token)
             await self.watermarks.now()
-            await self.covers(Position.parse(token) if isinstance(token, str) else token)
+            await self.covers(position)
         return [
             TagInfo(
                 found.tag,
@@ -191,17 +210,27 @@ class Tags:
 class LocalTag(Tag):
     """The events of a tag in the store's views."""
 
-    def __init__(self, all_tags: Tags, names: Sequence[str], wanted: Callable[[TagRow], bool] | None = None) -> None:
+    def __init__(
+        self,
+        all_tags: Tags,
+        names: Sequence[str],
+        wanted: Callable[[TagRow], bool] | None = None,
+        starts: Mapping[str, TimeUuid] | None = None,
+    ) -> None:
         self.names = list(names)
         self._tags = all_tags
         self._config = all_tags.parts.config.tags
         self._wanted = wanted
-        self._retry = Patience(self._config)
+        self._starts = starts
+        self._retry = RetryingRead(self._config)
 
     def steps(
         self, after: TagOffset = None, *, since: datetime | None = None, token: Position | str | None = None
     ) -> AsyncGenerator[list[TaggedEvent] | Watermark, None]:
         return self._steps(*parse_start(after, since, token))
+
+    async def status(self) -> TagStatus:
+        return await self._tags.status()
 
     async def verify(self) -> Verified:
         store, config = self._tags.parts.store, self._tags.parts.config
@@ -214,7 +243,9 @@ class LocalTag(Tag):
         return report
 
     async def drop(self, *, topic: str | None = None, journal_id: str | None = None) -> int:
-        name = None if topic is None else self._tags.parts.config.journal.topic_prefix + topic
+        if journal_id is not None:
+            check_id(journal_id)
+        name = None if topic is None else self._tags.parts.config.journal.topic_prefix + check_topic(topic)
 
         def wanted(row: TagRow) -> bool:
             return (name is None or row.topic == name) and (journal_id is None or row.id == journal_id)
@@ -239,6 +270,7 @@ class LocalTag(Tag):
         self, start: TimeUuid, token: Position | None
     ) -> AsyncGenerator[list[TaggedEvent] | Watermark, None]:
         watermark = await self._begin(start, token)
+        await self._tags.warn_behind()
         while True:
             if watermark.end > start:
                 async with aclosing(self._read(start, watermark.end)) as pages:
@@ -252,7 +284,15 @@ class LocalTag(Tag):
     async def _read(self, after: TimeUuid, upto: TimeUuid) -> AsyncGenerator[list[TaggedEvent], None]:
         size, short = self._config.page_size, self._tags.parts.config.journal.short
         names: dict[str, str] = {}
-        found = read_range(self._tags.tables, self.names, after=after, upto=upto, page_size=size, retry=self._retry)
+        found = read_range(
+            self._tags.tables,
+            self.names,
+            after=after,
+            upto=upto,
+            page_size=size,
+            retry=self._retry,
+            starts=self._starts,
+        )
         async with aclosing(found) as pages:
             async for rows in pages:
                 places = [row.offset for row in rows]
@@ -275,18 +315,11 @@ class LocalTag(Tag):
         return watermark if token is None else await self._tags.covers(token)
 
 
-async def _each(pages: AsyncGenerator[list[TaggedEvent], None]) -> AsyncIterator[TaggedEvent]:
-    async with aclosing(pages) as found:
-        async for page in found:
-            for event in page:
-                yield event
-
-
 def parse_start(
     after: TagOffset, since: datetime | None, token: Position | str | None
 ) -> tuple[TimeUuid, Position | None]:
     """Where to read from, and which position must have been reached. Nothing is read yet."""
-    position = Position.parse(token) if isinstance(token, str) else token
+    position = None if token is None else check_position(token)
     if isinstance(after, str) and ":" in after:
         after = Position.parse(after)
     if isinstance(after, Position):
@@ -296,6 +329,8 @@ def parse_start(
     if since is not None and after is not None:
         raise InvalidInput("give an offset (after=) or a time (since=), not both")
     if since is not None:
+        if not isinstance(since, datetime):
+            raise InvalidOffset(f"since is a datetime, not {shown(since)}")
         return before_time(since), position
     if after is None:
         return BEGINNING, position
@@ -303,6 +338,6 @@ def parse_start(
         return TimeUuid.parse(after), position
     if isinstance(after, uuid.UUID):
         return TimeUuid.of(after), position
-    if not isinstance(after, TimeUuid):
-        raise InvalidOffset(f"an offset is a time-UUID, not {after!r}")
+    if not isinstance(after, TimeUuid) or not all(isinstance(number, int) for number in after):
+        raise InvalidOffset(f"an offset is a time-UUID, not {shown(after)}")
     return after, position

@@ -25,7 +25,7 @@ from everlog.store.tag_port import TagEntry, TagRow, TagTables
 
 PAGE = 1000
 # The index of the last event of a record from before the order began.
-TOP = (1 << 20) - 1
+LAST_INDEX = (1 << 20) - 1
 
 _beginning = msgspec.json.Decoder(dict[int, int]).decode
 
@@ -124,7 +124,7 @@ async def _entries(store: Store, config: Config, ref: JournalRef, head: Head) ->
         offset = None if row.ordering is None else TimeUuid.parse(row.ordering)
         if offset is None and tags:
             # Downwards within its record, as the rows come: deletes take away the lowest, and move no other.
-            record, index = row.offset, index - 1 if row.offset == record else TOP
+            record, index = row.offset, index - 1 if row.offset == record else LAST_INDEX
             offset = ref.unplanned.place(row, ref.number, index)
         if offset is None:
             continue
@@ -167,7 +167,7 @@ async def _rows_down(store: Store, ref: JournalRef, head: Head) -> AsyncIterator
 
 
 async def rebuild_journal(store: Store, config: Config, ref: JournalRef, wanted: Collection[str] | None = None) -> int:
-    """Put back what the views lack of a journal; returns how many rows that were. Repeating it changes nothing."""
+    """Put back what the views lack of a journal; returns the number of rows. Repeating it changes nothing."""
     tables, written = tables_of(store), 0
     head = await store.head(ref.topic.name, ref.id)
     if head is None or not exists(head):
@@ -235,7 +235,7 @@ async def _difference(tables: TagTables, entry: TagEntry) -> str | None:
 
 
 async def _deleted(store: Store, ref: JournalRef, head: Head, entry: TagEntry) -> bool:
-    """Whether the event was deleted while we looked, and rightly is in no view any more."""
+    """Whether the event was deleted while we looked, and rightly is no longer in a view."""
     now = await store.head(ref.topic.name, ref.id)
     if now is None or not exists(now) or now.record_id != head.record_id:
         return True

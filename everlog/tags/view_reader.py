@@ -8,7 +8,7 @@ that nothing can appear any more, so there is no delay to guess and no gap to se
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from everlog.core.buckets import Bucket
 from everlog.core.timeuuid import TimeUuid
@@ -78,15 +78,26 @@ class RowSource:
 
 
 async def read_range(
-    tables: TagTables, tags: Sequence[str], *, after: TimeUuid, upto: TimeUuid, page_size: int, retry: ReadRetry
+    tables: TagTables,
+    tags: Sequence[str],
+    *,
+    after: TimeUuid,
+    upto: TimeUuid,
+    page_size: int,
+    retry: ReadRetry,
+    starts: Mapping[str, TimeUuid] | None = None,
 ) -> AsyncGenerator[list[TagRow], None]:
-    """Pages of the events of all these tags with `after < offset <= upto`, in order; at most one page is held."""
-    waiting = await _sources(tables, tags, after, upto, retry)
+    """Pages of the events of all these tags with `after < offset <= upto`, in order; at most one page is held.
+
+    `starts`: tags whose events begin later than the others'.
+    """
+    later = {tag: max(after, place) for tag, place in (starts or {}).items()}
+    waiting = await _sources(tables, {tag: later.get(tag, after) for tag in tags}, upto, retry)
     room = PageRoom(max(page_size // max(1, _max_overlap(waiting)), min(MIN_ROWS_PER_SOURCE, page_size)))
     opened: list[tuple[TimeUuid, int, RowSource]] = []
 
     async def refill(number: int, source: RowSource) -> None:
-        await source.fetch(tables, retry, after, upto, room)
+        await source.fetch(tables, retry, later.get(source.tag, after), upto, room)
         if source.next is not None:
             heapq.heappush(opened, (source.next.offset, number, source))
 
@@ -113,12 +124,15 @@ async def read_range(
 
 
 async def _sources(
-    tables: TagTables, tags: Sequence[str], after: TimeUuid, upto: TimeUuid, retry: ReadRetry
+    tables: TagTables, tags: Mapping[str, TimeUuid], upto: TimeUuid, retry: ReadRetry
 ) -> list[RowSource]:
     """The buckets that exist between the two, the last one first. Of two that begin together, the longer counts."""
     found: dict[tuple[str, int, int | None], RowSource] = {}
-    for tag in tags:
-        for bucket in await retry(lambda tag=tag: tables.buckets(tag, max(after.ms, 0))):  # type: ignore[misc]
+    for tag, after in tags.items():
+        if after >= upto:
+            continue
+        since_ms = max(after.ms, 0)
+        for bucket in await retry(lambda tag=tag, since_ms=since_ms: tables.buckets(tag, since_ms)):  # type: ignore[misc]
             if bucket.first <= upto:
                 key = (tag, bucket.start, bucket.shard)
                 known = found.get(key)

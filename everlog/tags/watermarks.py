@@ -9,7 +9,7 @@ from everlog.config import TagsConfig
 from everlog.core.plan import NOTHING, Watermark
 from everlog.errors import StorageFailed
 from everlog.store.tag_port import TagTables
-from everlog.tags.read_retry import Patience
+from everlog.tags.read_retry import RetryingRead
 
 
 class Watermarks:
@@ -18,11 +18,16 @@ class Watermarks:
     def __init__(self, tables: TagTables, config: TagsConfig) -> None:
         self._tables = tables
         self._interval = config.poll_interval_s
-        self._retry = Patience(config)
+        self._retry = RetryingRead(config)
         self._seen = NOTHING
         self._waiting: set[asyncio.Future[None]] = set()
         self._poll: asyncio.Task[None] | None = None
         self._closed = False
+
+    @property
+    def seen(self) -> Watermark:
+        """As of the last look."""
+        return self._seen
 
     async def now(self) -> Watermark:
         """As of this call."""

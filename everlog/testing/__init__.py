@@ -24,6 +24,7 @@ pytest.register_assert_rewrite(
     "everlog.testing.queue_merges",
     "everlog.testing.store",
     "everlog.testing.tags",
+    "everlog.testing.topic_events",
 )
 
 from everlog.projections.memory import MemoryOffsets  # noqa: E402
@@ -41,6 +42,7 @@ from everlog.testing.queue import QueueConformance  # noqa: E402
 from everlog.testing.replication import replicate  # noqa: E402
 from everlog.testing.store import StoreConformance  # noqa: E402
 from everlog.testing.tags import TagConformance  # noqa: E402
+from everlog.testing.topic_events import TopicEventsConformance  # noqa: E402
 
 __all__ = [
     "JournalConformance",
@@ -51,6 +53,7 @@ __all__ = [
     "QueueConformance",
     "StoreConformance",
     "TagConformance",
+    "TopicEventsConformance",
     "ViewConformance",
     "per_envelope",
     "projection_sink",

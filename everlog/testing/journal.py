@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from everlog.api import Everlog
+from everlog.core.duration import HOUR_MS, utc_day
 from everlog.core.events import Event
-from everlog.errors import Conflict, InvalidInput, JournalHalted, JournalNotFound
+from everlog.core.values import Position
+from everlog.errors import (
+    Conflict,
+    InvalidInput,
+    InvalidPosition,
+    JournalHalted,
+    JournalNotFound,
+    SnapshotTooLarge,
+)
+from everlog.journal.aggregate import Aggregate
+from everlog.testing.journal_lives import JournalLives
 from everlog.testing.journal_support import (
     ALL_CONDITIONS,
     BROKEN,
@@ -29,7 +42,16 @@ from everlog.testing.matrix import matrix, part_of_matrix, whole_matrix
 from everlog.testing.replication import replicate
 
 
-class JournalConformance:
+class Total(Aggregate, topic="totals", snapshot_every=3):
+    """Adds up."""
+
+    sum: int = 0
+
+    def apply(self, event: dict[str, int]) -> None:
+        self.sum += event["by"]
+
+
+class JournalConformance(JournalLives):
     """Subclass it and provide the fixture `everlog`: open, empty, with small segments and pages if it can be.
 
     Override `trim` if records that are replicated can be removed from the log. With `whole = False` a matrix runs in a
@@ -127,6 +149,15 @@ class JournalConformance:
             if number == 3:
                 await replicate(everlog)
 
+    async def test_a_token_of_no_partition_is_refused(self, everlog: Everlog) -> None:
+        journal = everlog.journal("t")
+        token = await journal.append("k", Event(1))
+        for wrong in (Position("t", 10_000, 0), "t:10000:0"):
+            for call in (read(journal, after=wrong), journal.pointer("k", after=wrong), keys(journal, after=wrong)):
+                with pytest.raises(InvalidPosition):
+                    await call
+        assert await keys(journal, after=token) == ["k"]
+
     async def test_a_strict_read_goes_beyond_a_mark_of_its_own(self, everlog: Everlog) -> None:
         """It sees what a plain read sees, and leaves one record behind that changes nothing."""
         journal = everlog.journal("t")
@@ -189,6 +220,18 @@ class JournalConformance:
         assert found[5].headers == {}
 
     @pytest.mark.parametrize("condition", ["store empty", "all replicated", "one behind"])
+    async def test_every_event_has_its_own_type(self, everlog: Everlog, condition: str) -> None:
+        """Of one append, with and without bytes in it; the user's metadata stands next to them."""
+        journal, types = everlog.journal("t"), [("placed", 2), (None, None), ("päid", 1)]
+        for payload in ({"k": 1}, b"\x00"):
+            new = [Event(payload, type=name, type_version=version) for name, version in types]
+            await journal.append("k", new, metadata={"m": 1})
+        await self.settle(everlog, condition)
+        found = await read_events(journal)
+        assert [(event.type, event.type_version) for event in found] == types * 2
+        assert {str(event.metadata["payload"]["data"]) for event in found} == {"{'m': 1}"}
+
+    @pytest.mark.parametrize("condition", ["store empty", "all replicated", "one behind"])
     async def test_snapshots_belong_to_a_life(self, everlog: Everlog, condition: str) -> None:
         journal = everlog.journal("t")
         with pytest.raises(JournalNotFound):
@@ -211,6 +254,50 @@ class JournalConformance:
         assert recovered.seq_nr == 5
         assert [event.seq_nr async for event in recovered.events] == [1, 2, 3, 4, 5]
 
+    async def test_an_aggregate_is_what_its_events_add_up_to(self, everlog: Everlog) -> None:
+        """Updates at the same time, a snapshot every three events, what is behind it deleted now and then."""
+        for round_ in range(1, 4):
+            await asyncio.gather(*(everlog.update(Total, "k", lambda total: total.emit({"by": 2})) for _ in range(4)))
+            kept = await everlog.journal("totals").snapshots.load("k")
+            assert kept is not None
+            await everlog.journal("totals").delete("k", to=kept.seq_nr)
+            await replicate(everlog)
+            found = await everlog.load(Total, "k")
+            assert (found.sum, found.version) == (8 * round_, 4 * round_)
+
+    async def test_a_snapshot_too_large_is_refused(self, everlog: Everlog) -> None:
+        journal = everlog.journal("t")
+        await journal.append("k", events(1, 2))
+        await journal.snapshots.save("k", seq_nr=1, payload=b"x" * 2**20)
+        for payload, metadata in (
+            (b"x" * (2**20 + 1), None),
+            ("x" * (2**20 - 6), {"by": 1}),
+            ("ü" * 2**19 + "x", None),
+        ):
+            with pytest.raises(SnapshotTooLarge) as caught:
+                await journal.snapshots.save("k", seq_nr=2, payload=payload, metadata=metadata)
+            assert (caught.value.size > 2**20, caught.value.limit) == (True, 2**20)
+        assert [(one.seq_nr, len(one.payload)) for one in await journal.snapshots.list("k")] == [(1, 2**20)]
+
+    @pytest.mark.parametrize("condition", ["store empty", "all replicated"])
+    async def test_what_kafka_journal_accepts_is_accepted(self, everlog: Everlog, condition: str) -> None:
+        """Fractional and negative times to live, and metadata that is unreadable or not an object."""
+        append = b'{"append":{"range":{"from":1,"to":1},"payloadType":"%b"}}'
+        for at, after in enumerate([b'"1.5 hours"', b'"-1 day"', b'".5 min"', b"-5", b"2.0", b'"0.1 nanoseconds"']):
+            value = b'{"events":[{"seqNr":1,"payload":"%d"}],"metadata":{"expireAfter":%b}}' % (at, after)
+            await produce(everlog, f"duration-{at}", append % b"json", value)
+        event = struct.pack(">qi?i", 1, 0, True, 2) + b"hi"
+        for at, metadata in enumerate([b"garbage", b"", b'{"expireAfter":"test"}', b"[]", b"null", b"\xff\xfe"]):
+            value = struct.pack(">bii", 1, 1, len(event)) + event + metadata
+            await produce(everlog, f"metadata-{at}", append % b"binary", value)
+        await self.settle(everlog, condition)
+        journal = everlog.journal("t")
+        for at in range(6):
+            (written,) = [one.payload async for one in journal.read(f"duration-{at}")]
+            assert written == str(at)
+            (written,) = [one.payload async for one in journal.read(f"metadata-{at}")]
+            assert written == b"hi"
+
     async def test_keys_are_listed_once(self, everlog: Everlog) -> None:
         journal = everlog.journal("t")
         for at in range(5):
@@ -221,6 +308,18 @@ class JournalConformance:
         await journal.purge("stored-2")
         await journal.mark("marked")
         assert await keys(journal) == ["stored-0", "stored-1", "stored-3", "stored-4", "tail"]
+
+    async def test_a_journal_says_when_it_expires(self, everlog: Everlog) -> None:
+        journal = everlog.journal("t")
+        await journal.append("k", Event(1), expire_after=timedelta(hours=5))
+        await journal.append("ageless", Event(1))
+        (event,) = [event async for event in journal.read("k")]
+        found = await journal.expiry("k")
+        assert found is not None
+        assert found.at_ms == event.timestamp + 5 * HOUR_MS
+        assert found.day == utc_day(found.at_ms // 1000)
+        assert await journal.expiry("ageless") == (None, None)
+        assert await journal.expiry("none") is None
 
     async def test_marks_alone_move_the_pointer(self, everlog: Everlog) -> None:
         journal = everlog.journal("t")

@@ -105,8 +105,8 @@ async def read_events(journal: Journal, journal_id: str = "k") -> list[EventReco
     return [event async for event in journal.read(journal_id)]
 
 
-async def keys(journal: Journal) -> list[str]:
-    found = journal.keys()
+async def keys(journal: Journal, **options: Any) -> list[str]:
+    found = journal.keys(**options)
     return sorted([key async for key in found])
 
 

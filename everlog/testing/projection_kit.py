@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from copy import copy
 from typing import Any
 
-from everlog.journal.parts import Parts
+from everlog.journal.parts import JournalParts
 from everlog.projections.lifecycle import Restart
 from everlog.projections.memory import MemoryOffsets
 from everlog.projections.observers import Observer
@@ -97,7 +97,7 @@ async def run_projection(
     seconds: float = 3.0,
     interval: float = 0.1,
     store: OffsetStore | None = None,
-    parts: Parts | None = None,
+    parts: JournalParts | None = None,
 ) -> None:
     """Run until the assertion passes, at most this long; always stop. A failure of the stream is raised.
 
@@ -183,7 +183,9 @@ class _SinkStore(MemoryOffsets):
 
 
 @asynccontextmanager
-async def projection_sink(projection: Projection, *, parts: Parts | None = None) -> AsyncIterator[ProjectionSink]:
+async def projection_sink(
+    projection: Projection, *, parts: JournalParts | None = None
+) -> AsyncIterator[ProjectionSink]:
     """A run whose pace the test sets. It starts with the first request."""
     sink = ProjectionSink()
     store = _SinkStore(sink)

@@ -6,6 +6,7 @@ The statements are the store's own, so a subclass names them.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, ClassVar
 
 import pytest
@@ -271,6 +272,8 @@ class ViewConformance(ViewStatements):
 
     async def test_what_is_known_of_copies_is_compared_and_set(self, words: OffsetStore) -> None:
         first = Copies(building=1, last=1, tables={1: ("words",)})
+        with pytest.raises(InvalidProjection):  # it could not be read again
+            await words.change_copies("words", Copies(), Copies(versions={0: 2}))  # type: ignore[dict-item]
         assert await words.change_copies("words", Copies(), first)
         assert not await words.change_copies("words", Copies(), Copies(current=5))
         assert await words.copies("words") == first
@@ -304,7 +307,8 @@ class ViewConformance(ViewStatements):
                 await asyncio.sleep(0.02)
             slowly = JoiningHandler(type(self), by="+", pause=0.1)  # a reader that looks too early finds too little
             assert await self.rebuild(words, slowly) == 1
-            assert await words.copies("words") == Copies(building=1, filled=True, last=1, tables={1: ("words",)})
+            built = Copies(building=1, filled=True, last=1, tables={1: ("words",)}, versions={0: "", 1: ""})
+            assert await words.copies("words") == built
             assert (await self.found(words), await self.found(words, 1)) == ({"joined": old}, {"joined": new})
             assert (await words.leases("words"))["all"].owner == runner.owner
             seen = await switch(words, "words")
@@ -318,39 +322,66 @@ class ViewConformance(ViewStatements):
             assert (seen.current, seen.previous) == (current, 1 - current)
         assert await self.rebuild(words, JoiningHandler(type(self), by="-")) == 2
         seen = await switch(words, "words")
-        assert seen == Copies(current=2, previous=1, last=2, tables={1: ("words",), 2: ("words",)})
+        tables = {1: ("words",), 2: ("words",)}
+        assert seen == Copies(current=2, previous=1, last=2, tables=tables, versions={1: "", 2: ""})
         assert await self.found(words, 2) == {"joined": "-".join(TEXTS)}
         assert [one.name for one in await words.known()] == ["words~1", "words~2"], "the first one is gone"
         await words.drop_tables(["words__1", "words__2"])
 
+    def by_version(self, version: str) -> Projection:
+        """Joins texts by its version, so that each row says who wrote it."""
+        handler = JoiningHandler(type(self), by=version or "|")
+        return self.joining(handler, source=six(completes=False), version=version)
+
+    async def first_version(self, words: OffsetStore, **settings: Any) -> None:
+        """A view that code without a version has filled."""
+        async with Runner([self.by_version("")], **settings):
+            await self.filled(words, "|".join(TEXTS))
+            while await words.load(WORDS) != 6:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def waits(self, words: OffsetStore, version: str, remedy: str) -> None:
+        """Until a runner of this version says that it waits, and what to do."""
+        async with asyncio.timeout(60):
+            while version not in (await words.copies("words")).waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        found = (await words.copies("words")).remedy("words", round(time.time() * 1000))
+        assert f"'everlog projections {remedy}'" in (found or "")
+
+    async def test_a_new_version_does_not_write_to_the_view_of_the_old_one(self, words: OffsetStore) -> None:
+        """Before the first rebuild, and after one that was aborted, it waits and says so."""
+        settings: dict[str, Any] = {"store": words, "lease_s": 1.5, "poll_s": 0.02}
+        await self.first_version(words, **settings)
+        await words.set_offset(WORDS, None)  # an owner that takes the key now handles all again
+        free = (await words.leases("words"))["all"]
+        async with Runner([self.by_version("+")], **settings):
+            await self.waits(words, "+", "rebuild words")
+            await Rebuild(words, self.by_version("+"), lag=_no_lag).begin()
+            with pytest.raises(InvalidProjection, match=r"is being filled by version '\+', not '-'"):
+                await Rebuild(words, self.by_version("-"), lag=_no_lag).begin()
+            await self.waits(words, "+", "copies words")
+            await abort(words, "words")
+            await self.waits(words, "+", "rebuild words")
+            await asyncio.sleep(1)  # two beats: it would have taken the key, which is free
+        assert (await words.leases("words"))["all"] == free
+        assert await self.found(words) == {"joined": "|".join(TEXTS)}
+        assert (await words.copies("words")).waiting == {}, "a runner that ends no longer waits"
+
     async def test_each_version_writes_to_its_own_copy(self, words: OffsetStore) -> None:
         """Both run all the time: the old one until the switch, the new one after it, and back."""
-
-        def declare(version: str) -> Projection:
-            source, handler = six(completes=False), JoiningHandler(type(self), by=version or "|")
-            return self.joining(handler, source=source, version=version)
 
         async def owned(name: str, runner: Runner | None) -> None:
             owner = None if runner is None else runner.owner
             async with asyncio.timeout(60):
-                while (await words.leases(name))["all"].owner != owner:  # noqa: ASYNC110
+                while [one.owner for one in (await words.leases(name)).values()] != [owner]:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
         settings: dict[str, Any] = {"store": words, "lease_s": 1.5, "poll_s": 0.02}
-        async with Runner([declare("")], **settings):
-            await self.filled(words, "|".join(TEXTS))
-            while await words.load(WORDS) != 6:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        async with Runner([declare("+")], **settings) as new:
-            await owned("words", new)  # nothing has been built yet
-            rebuild = Rebuild(words, declare("+"), lag=_no_lag)
-            number = await rebuild.begin()
-            await owned("words", None)
-            free = (await words.leases("words"))["all"]
-            await rebuild.fill(number, lambda one: Runner([one], **settings))
-            await asyncio.sleep(1)  # two beats: it would have taken the key, which is free
-            assert (await words.leases("words"))["all"] == free
-            async with Runner([declare("")], **settings) as old:
+        await self.first_version(words, **settings)
+        async with Runner([self.by_version("+")], **settings) as new:
+            rebuild = Rebuild(words, self.by_version("+"), lag=_no_lag)
+            await rebuild.fill(await rebuild.begin(), lambda one: Runner([one], **settings))
+            async with Runner([self.by_version("")], **settings) as old:
                 await owned("words", old)
                 await switch(words, "words")
                 await owned("words", None)
@@ -358,6 +389,7 @@ class ViewConformance(ViewStatements):
                 await switch(words, "words", back=True)
                 await owned("words~1", None)
                 await owned("words", old)
+                await self.waits(words, "+", "switch words --back")
         assert await self.found(words) == {"joined": "|".join(TEXTS)}
         assert await self.found(words, 1) == {"joined": "+".join(TEXTS)}
         await words.drop_tables(["words__1"])

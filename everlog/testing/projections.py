@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 
+from everlog.core.resume_point import ResumePoint
 from everlog.errors import InvalidOffset, OffsetConflict, OwnershipLost, UnknownProjection
 from everlog.projections.offsets import Int32, Offset, Sequence, SerializedOffset
 from everlog.projections.port import Desired, OffsetStore, ProjectionDeadLetter, Report
@@ -23,6 +24,7 @@ OFFSETS: list[Offset] = [
     Sequence(7),
     uuid.UUID("49225740-2019-11ea-a752-ffae2393b6e4"),
     SerializedOffset(4, "cart", b"\x00\xff"),
+    ResumePoint(uuid.UUID("49225740-2019-11ea-a752-ffae2393b6e4"), {"carts|p": 3}),
 ]
 
 
@@ -95,6 +97,60 @@ class OffsetStoreConformance:
         assert await store.load(OTHER) == {"t-0": 1, "t-1": 5}
         await store.save(later, OffsetProgress({"t-1": 6}))
         assert await store.load(ID) == {"t-0": 1, "t-1": 6}
+
+    async def test_parts_that_are_claimed_are_saved_by_their_new_owner_only(self, store: OffsetStore) -> None:
+        """The source is divided anew while the owners of before still run: they store nothing of what was taken."""
+        old = await own(store)
+        await store.claim(old, ["t-0", "t-1", "t-2"])
+        await store.save(old, OffsetProgress({"t-0": 1, "t-1": 5}))
+        new = await own(store, OTHER)
+        await store.claim(new, ["t-1", "t-2"])
+        await store.claim(new, ["t-1", "t-2"])
+        for part in ("t-1", "t-2"):
+            with pytest.raises(OwnershipLost):
+                await store.save(old, OffsetProgress({part: 9}))
+        with pytest.raises(OwnershipLost):
+            await store.claim(old, ["t-0", "t-1"])
+        await store.save(old, OffsetProgress({"t-0": 2}))
+        await store.save(new, OffsetProgress({"t-1": 6, "t-2": 0}))
+        assert await store.load(ID) == {"t-0": 2, "t-1": 6, "t-2": 0}
+        known = {one.key: one.offset for one in await store.known("carts")}
+        assert known == {ID.key: {"t-0": 2}, OTHER.key: {"t-1": 6, "t-2": 0}}
+        back = await own(store)
+        await store.claim(back, ["t-0", "t-1", "t-2"])
+        with pytest.raises(OwnershipLost):
+            await store.save(new, OffsetProgress({"t-1": 7}))
+        await store.set_offset(ID, {"t-1": 3})
+        assert await store.load(ID) == {"t-1": 3}
+
+    async def test_what_belongs_to_parts_comes_along(self, store: OffsetStore) -> None:
+        """A pause, a skip and dead letters: all of the parts that are claimed, and none of the others."""
+        old = await own(store)
+        await store.claim(old, ["t-0", "t-1"])
+        await store.save(old, OffsetProgress({"t-0": 1, "t-1": 5}))
+        await store.bury(old, [letter("t-0=1"), letter("t-1=4", payload=None), letter("t-1=5")])
+        await store.pause(ID, True)
+        for offset in ("t-1=6", "t-0=2", "t-1=7"):
+            await store.skip(ID, offset)
+        new = await own(store, OTHER)
+        await store.claim(new, ["t-1"])
+        found = [(one.key, one.offset) for one in await store.dead_letters("carts")]
+        assert found == [(ID.key, "t-0=1"), (OTHER.key, "t-1=4"), (OTHER.key, "t-1=5")]
+        wants = (await store.desired("carts"))[OTHER.key]
+        assert (wants.paused, wants.skips) == (True, ("t-1=6", "t-1=7"))
+        for one in (ID, OTHER):
+            await store.pause(one, False)
+        back = await own(store)
+        await store.pause(ID, True)
+        await store.claim(back, ["t-0", "t-1"])
+        assert (await store.desired("carts"))[ID.key].paused, "it had a part itself, and was paused"
+        again = await own(store, OTHER)
+        await store.pause(ID, False)
+        await store.pause(OTHER, True)
+        await store.claim(again, ["t-0", "t-1"])
+        wants = (await store.desired("carts"))[OTHER.key]
+        assert not wants.paused, "what was wanted of a key that had nothing is of another time"
+        assert {one.key for one in await store.dead_letters("carts")} == {OTHER.key}
 
     # Owners
 
@@ -233,11 +289,16 @@ class OffsetStoreConformance:
         paused = await store.pause(ID, True)
         assert paused == Desired(paused=True, version=1)
         skipping = await store.skip(ID, "4")
-        assert skipping == Desired(paused=True, skip="4", version=2)
+        assert skipping == Desired(paused=True, skips=("4",), version=2)
         assert await store.desired("carts") == {"carts-0": skipping}
         await store.pause(ID, False)
-        await store.skip(ID, None)
-        assert await store.desired("carts") == {"carts-0": Desired(version=4)}
+        await store.skip(ID, '"5"')
+        await store.skip(ID, "4")
+        assert (await store.desired("carts"))["carts-0"].skips == ("4", '"5"'), "beside each other"
+        await store.end_skips(ID, ["4", "6"])
+        assert await store.desired("carts") == {"carts-0": Desired(skips=('"5"',), version=6)}
+        await store.end_skips(ID, ['"5"'])
+        assert await store.desired("carts") == {"carts-0": Desired(version=7)}
 
     # Positions
 

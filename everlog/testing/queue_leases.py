@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from everlog.queues.keys import decode_key, encode_key, hash_key
-from everlog.queues.operations import AckFlag, Forget, Revive
+from everlog.queues.keys import JobKey, decode_key, encode_key, hash_key
+from everlog.queues.operations import AckFlag, Forget, ListDead, Revive
 from everlog.testing.queue_desk import HOUR, T, VirtualQueue, handle, keys, number
 
 
@@ -193,6 +193,41 @@ class QueueLeaseSuite:
         assert [(letter.cause, letter.reason) for letter in await desk.dead()] == [("failed", "never")]
         assert (await desk.flags())["failed"].count == 1
 
+    async def test_a_job_that_failed_too_often_has_failed(self, desk: VirtualQueue) -> None:
+        """The cause of a dead letter is how its last attempt ended."""
+        await desk.declare(max_timeouts=2)
+        await desk.enq()
+        for _ in range(2):
+            await desk.fail(await desk.one(), "no such address", delay=0)
+        (letter,) = await desk.dead()
+        assert (letter.cause, letter.reason, letter.timeouts) == ("failed", "no such address", 2)
+        assert list(await desk.flags()) == ["failed"]
+
+    async def test_a_failure_that_must_wait_does_so_behind_a_successor_too(self, desk: VirtualQueue) -> None:
+        """The later of the two times counts: what the attempt was told, or what came for its key meanwhile."""
+        for proc, wait in ((None, 500), (900, 900)):
+            desk.clock.now = T
+            await desk.enq(data=1)
+            lease = await desk.one()
+            await desk.enq(data=2, proc=proc)
+            await desk.fail(lease, "later", delay=500)
+            desk.wait(wait - 1)
+            assert await desk.claim() == []
+            desk.wait(1)
+            lease = await desk.one()
+            assert number(lease.row) == 2
+            await desk.done(lease)
+
+    async def test_a_dead_letter_past_its_end_can_be_revived(self, desk: VirtualQueue) -> None:
+        """It is wanted although its time is over: it runs, whenever that is."""
+        answer = await desk.enq(exp=100)
+        await desk.fail(await desk.one(), "no", retry=False)
+        desk.wait(200_000)
+        assert (await desk.do(Revive(answer.entry))).result == "CREATED"
+        assert await desk.do(Forget(answer.entry)) is True
+        desk.wait(HOUR)
+        assert (await desk.one()).row.image.expires_s == 0
+
     async def test_backoff_doubles(self, desk: VirtualQueue) -> None:
         await desk.declare(retry_backoff="1s", max_retry_backoff="3s", processing_timeout="10s")
         await desk.enq()
@@ -207,6 +242,23 @@ class QueueLeaseSuite:
             assert await desk.claim() == []
             desk.wait(1)
         assert (await desk.one()).attempt == 4
+
+    async def test_the_last_to_die_is_the_first_in_the_list(self, desk: VirtualQueue) -> None:
+        """Whichever came first; page by page, though the letters of the last page are gone meanwhile."""
+        for n in range(5):
+            await desk.enq(f"k{n}", pri=n)
+        leases = await desk.claim(5)
+        for at in (3, 0, 4, 1, 2):
+            desk.wait(at % 2)  # some at the same moment
+            await desk.fail(leases[at], retry=False)
+        found: list[JobKey] = []
+        place = None
+        while page := await desk.do(ListDead(2, place)):
+            found += [decode_key(letter.key) for letter in page]
+            place = page[-1].place
+            for letter in page:
+                await desk.do(Forget(letter.entry))
+        assert found == ["k2", "k1", "k4", "k3", "k0"]
 
     async def test_dead_letters_are_forgotten_after_a_while(self, desk: VirtualQueue) -> None:
         await desk.declare(dead_letter_ttl="1d")

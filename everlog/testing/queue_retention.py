@@ -11,7 +11,8 @@ import pytest
 from everlog.errors import DeclarationRefused, QueueNotFound
 from everlog.queues.columns import Column
 from everlog.queues.declaration import ColumnSchema
-from everlog.queues.operations import AskStats, Claim, DueAnswer, Pause, Sweep
+from everlog.queues.keys import decode_key, encode_key
+from everlog.queues.operations import AskStats, Claim, DueAnswer, ListLeases, Pause, Sweep
 from everlog.queues.port import QueueStore
 from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, handle, keys, number
 
@@ -74,6 +75,19 @@ class QueueRetentionSuite:
         desk.wait(HOUR)
         assert keys(await desk.claim(10)) == ["k3"]
 
+    async def test_upkeep_needs_no_claim(self, desk: VirtualQueue) -> None:
+        """A queue that no worker looks at: what is over is turned over or gone, and a dead letter raises its flag."""
+        await desk.declare(max_timeouts=1)
+        await desk.enq("overdue")
+        await desk.one()
+        for n in range(450):
+            await desk.enq(f"k{n}", exp=10)
+        desk.wait(HOUR + 1)
+        await desk.store.tend(desk.name)
+        assert [letter.cause for letter in await desk.dead()] == ["max_timeouts"]
+        assert list(await desk.flags()) == ["max_timeouts"]
+        assert (await desk.due()).next_ms is None
+
     async def test_an_expired_successor_is_dropped(self, desk: VirtualQueue) -> None:
         await desk.enq(data=1)
         lease = await desk.one()
@@ -123,6 +137,54 @@ class QueueRetentionSuite:
         desk.wait(HOUR + 1)
         assert (await desk.due()).due == 3
         assert len(await desk.claim(10)) == 3
+
+    async def test_max_in_flight_counts_what_no_sweep_has_seen(
+        self, make_store: Callable[..., Any], clock: VirtualClock, queue_name: str
+    ) -> None:
+        """More leases are overdue than a claim turns over: the workers of the others may still keep theirs."""
+        store = await make_store(clock, sweep=2)
+        desk = VirtualQueue(store, clock, queue_name)
+        await desk.declare(max_in_flight=5)
+        for n in range(10):
+            await desk.enq(f"k{n}")
+        first = await desk.claim(10)
+        assert len(first) == 5
+        desk.wait(HOUR + 1)
+        assert (await desk.due()).due == 2
+        second = await desk.claim(10)
+        assert len(second) == 2
+        kept = [lease for lease in first if (await desk.beat(lease)).ack == "OK"]
+        assert len(kept) == 3
+        assert (await desk.stats()).running == 5
+        assert await desk.claim(10) == []
+        await store.close()
+
+    async def test_what_is_overdue_waits(self, desk: VirtualQueue) -> None:
+        """For everyone who looks: the counts, the list of what waits, and the list of what runs agree."""
+        for key in ("a", "b"):
+            await desk.enq(key)
+        await desk.claim(1, lease=1000)
+        await desk.claim(1, lease=HOUR)
+        desk.wait(1001)
+        stats = await desk.stats()
+        assert (stats.ready, stats.running) == (1, 1)
+        (waits,) = await desk.peek()
+        (runs,) = await desk.do(ListLeases())
+        assert {waits.key, runs.key} == {encode_key("a"), encode_key("b")}
+        assert (waits.status, waits.timeouts, [attempt.how for attempt in waits.attempts]) == ("W", 1, ["timeout"])
+        assert await desk.peek(after=waits.order) == []
+        assert keys(await desk.claim(10)) == [decode_key(waits.key)]
+
+    async def test_a_paused_queue_keeps_nothing_that_is_over(self, desk: VirtualQueue) -> None:
+        await desk.declare(max_timeouts=1)
+        await desk.enq("overdue")
+        await desk.one()
+        await desk.enq("expired", exp=10)
+        await desk.do(Pause(True))
+        desk.wait(HOUR + 1)
+        assert await desk.claim() == []
+        assert [letter.cause for letter in await desk.dead()] == ["max_timeouts"]
+        assert desk.counted("EXPIRED") == 1
 
     async def test_the_rate_limit_holds_in_every_window(self, desk: VirtualQueue) -> None:
         await desk.declare(rate_limit="10/s")

@@ -9,14 +9,14 @@ from datetime import UTC, date, datetime, timedelta
 import msgspec
 import pytest
 
-from everlog.core.change import Change, Quarantined, Rejected
-from everlog.core.duration import ExpireAfter
+from everlog.core.change import Change, Quarantined, Rejected, Resumed
+from everlog.core.duration import LAST_MS, ExpireAfter, utc_day
 from everlog.core.events import EventRecord
 from everlog.core.head import Deletion, Head, Topic
 from everlog.core.record import Record
-from everlog.core.values import MAX_SEQ_NR
+from everlog.core.values import MAX_SEQ_NR, MAX_VALUE_BYTES
 from everlog.log.port import LogTopic
-from everlog.store.port import KeyChange, RowCursor, Snapshot, Store
+from everlog.store.port import KeyChange, RowCursor, Snapshot, Store, Verdict
 
 NAME = "journal-a"
 LOG_TOPIC = LogTopic(NAME, "topic-id", 2)
@@ -53,6 +53,10 @@ async def write(store: Store, *changes: KeyChange) -> None:
     async with store.task(await pin(store), 0) as task:
         for step in (task.write_rows, task.write_heads, task.delete_garbage):
             assert await step(changes) == {}
+
+
+def _midnight(day: date) -> int:
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1000
 
 
 async def seq_nrs(
@@ -111,6 +115,7 @@ class StoreConformance:
             delete_to=2,
             expire_after=ExpireAfter.of(timedelta(days=30, seconds=1.5)),
             expire_on=date(2030, 2, 28),
+            expire_at=1_898_553_599_999,
             origin="host",
             halted_at=6,
             tag_seq={"eu": 3, "ü": 2**40, "\0slice-07": 1},
@@ -126,17 +131,18 @@ class StoreConformance:
 
     async def test_any_duration_that_a_record_may_carry_is_stored(self, store: Store) -> None:
         for offset, nanos in enumerate([0, 1, -1, 10**15 + 1, -(10**15) - 1, 86_400 * 10**9, 10**30]):
-            head = make_head(offset, expire_after=ExpireAfter(nanos), expire_on=date.max)
+            head = make_head(offset, expire_after=ExpireAfter(nanos), expire_on=date.max, expire_at=LAST_MS)
             await write(store, make_change("k", head))
             found = await store.head(NAME, "k")
             assert found is not None
-            assert found.expire_on == date.max
+            assert (found.expire_on, found.expire_at) == (date.max, LAST_MS)
             assert found.expire_after is not None
             # Longer ones than mankind has existed need not come back to the nanosecond.
             assert found.expire_after.nanos == nanos or min(found.expire_after.nanos, nanos) > 10**22
 
     async def test_an_old_head_does_not_replace_a_newer_one(self, store: Store) -> None:
-        newer = make_head(9, 4, expire_on=date(2030, 1, 1), expire_after=ExpireAfter.of(timedelta(days=1)))
+        after = ExpireAfter.of(timedelta(days=1))
+        newer = make_head(9, 4, expire_on=date(2030, 1, 1), expire_at=_midnight(date(2030, 1, 1)), expire_after=after)
         await write(store, make_change("k", newer))
         await write(store, make_change("k", make_head(8, 3)))
         assert await store.head(NAME, "k") == newer
@@ -284,7 +290,11 @@ class StoreConformance:
 
         async def expired(day: int, page: int = 10) -> list[str]:
             return sorted(
-                [name async for names in store.expired(NAME, date(2030, 1, day), page=page) for name in names]
+                [
+                    name
+                    async for names in store.expired(NAME, _midnight(date(2030, 1, day)), page=page)
+                    for name in names
+                ]
             )
 
         for page in (1, 10):
@@ -295,6 +305,42 @@ class StoreConformance:
         assert await expired(3) == ["behind", "late", "today"], "so does a day that was over when the head was written"
         await write(store, make_change("far behind", make_head(1, expire_on=date(2029, 1, 2), expire_after=after)))
         assert await expired(15) == ["behind", "far behind", "late", "today"]
+
+    async def test_a_look_ahead_hides_nothing_from_later_ones(self, store: Store) -> None:
+        """Until a day far away was asked for; then nothing ran for a month, in which a journal expired."""
+        now, day_ms = _midnight(date(2030, 1, 1)), 86_400_000
+
+        async def expired(until_ms: int, now_ms: int) -> list[str]:
+            return [name async for names in store.expired(NAME, until_ms, now_ms=now_ms) for name in names]
+
+        await pin(store)
+        for until_ms in (now, LAST_MS):
+            assert await expired(until_ms, now) == []
+        after, at = ExpireAfter.of(timedelta(days=1)), now + 10 * day_ms
+        await write(
+            store, make_change("k", make_head(1, expire_on=utc_day(at // 1000), expire_at=at, expire_after=after))
+        )
+        assert await expired(at - 1, at - 1) == []
+        assert await expired(now + 30 * day_ms, now + 30 * day_ms) == ["k"]
+
+    async def test_expired_are_those_whose_time_has_come(self, store: Store) -> None:
+        day, hour = date(2030, 1, 2), 3_600_000
+        noon = _midnight(day) + 12 * hour
+        after = ExpireAfter.of(timedelta(days=1))
+        times = {"before": noon - 1, "noon": noon, "after": noon + 1, "yesterday": noon - 24 * hour}
+        heads = [
+            make_change(name, make_head(1, expire_on=utc_day(at // 1000), expire_at=at, expire_after=after))
+            for name, at in times.items()
+        ]
+        await write(store, *heads, make_change("day only", make_head(1, expire_on=day, expire_after=after)))
+
+        async def expired(until_ms: int) -> list[str]:
+            return sorted([name async for names in store.expired(NAME, until_ms) for name in names])
+
+        for _ in range(2):  # the first looks at every head, the second by the day
+            assert await expired(noon) == ["before", "day only", "noon", "yesterday"]
+        assert await expired(noon - 24 * hour) == ["yesterday"]
+        assert await expired(noon + 24 * hour) == ["after", "before", "day only", "noon", "yesterday"]
 
     async def test_markers_go_when_they_are_old_and_replicated(self, store: Store) -> None:
         def marker(offset: int, updated: int) -> Head:
@@ -344,6 +390,37 @@ class StoreConformance:
         assert [lost.rejected.offset for lost in await store.rejected(NAME, limit=3)] == [3, 2, 1]
         assert await store.rejected("journal-b") == []
 
+    async def test_verdicts_come_back_whole_and_in_order(self, store: Store) -> None:
+        taken = [Record(0, at, 7, b"k", b"{}", b"\xff", (("h", b"1"),)) for at in (2, 1)]
+        change = make_change("k", make_head(9))
+        change.change.rejected = [Rejected(at, at, "conflict", 1, 2, 0, 5, None) for at in (1, 4)]
+        change.change.set_aside = [1, 2, 3]
+        change.change.resumed = [Resumed(8, record) for record in taken]
+        for _ in range(2):  # a replay changes nothing
+            await write(store, change)
+        expected = [
+            *(Verdict(at, "waiting", "k") for at in (1, 2, 3)),
+            Verdict(4, "rejected", "k"),
+            *(Verdict(8, "resumed", "k", record) for record in reversed(taken)),
+        ]
+        assert await store.verdicts(NAME, 0, range(10)) == expected
+        assert await store.verdicts(NAME, 0, [2, 3]) == expected[1:3]
+        assert await store.verdicts(NAME, 0, [4, 8]) == expected[3:]
+        assert await store.verdicts(NAME, 0, []) == []
+        assert await store.verdicts(NAME, 1, range(10)) == await store.verdicts("journal-b", 0, range(10)) == []
+
+    async def test_verdicts_go_with_their_records(self, store: Store) -> None:
+        """Whole parts of the table may go at once: what is below the log's start may stay, what is above it does."""
+        far = 1_000_000
+        change = make_change("k", make_head(far))
+        change.change.set_aside = [3, far, far + 5]
+        await write(store, change)
+        await store.drop_verdicts({("journal-b", 0): 2 * far, (NAME, 1): 2 * far})
+        await store.drop_verdicts({})
+        assert len(await store.verdicts(NAME, 0, [3, far, far + 5])) == 3
+        await store.drop_verdicts({(NAME, 0): far})
+        assert [found.offset for found in await store.verdicts(NAME, 0, [3, far, far + 5])] == [far, far + 5]
+
     async def test_snapshots_are_a_ring(self, store: Store) -> None:
         for seq_nr in (1, 2, 3):
             await store.put_snapshot(NAME, "k", Snapshot(seq_nr, seq_nr, "json", "{}", LIFE), slots=3)
@@ -361,6 +438,13 @@ class StoreConformance:
         snapshots = [Snapshot(n, n, "text", f"s{n}", LIFE) for n in range(1, 6)]
         await asyncio.gather(*(store.put_snapshot(NAME, "k", one, slots=10) for one in snapshots))
         assert sorted(s.seq_nr for s in (await store.snapshots(NAME, "k")).values()) == [1, 2, 3, 4, 5]
+
+    async def test_the_largest_snapshot_fits(self, store: Store) -> None:
+        largest = Snapshot(1, 1, "binary", b"x" * MAX_VALUE_BYTES, LIFE)
+        for _ in range(2):  # into an empty slot, and over another one
+            await store.put_snapshot(NAME, "k", largest, slots=1)
+            assert await store.snapshots(NAME, "k") == {0: largest}
+            largest = msgspec.structs.replace(largest, seq_nr=2)
 
     async def test_a_late_purge_leaves_a_snapshot_that_took_the_slot(self, store: Store) -> None:
         purge = [Deletion(8, 0, 1, purge=True, record_id=LIFE)]

@@ -162,7 +162,7 @@ class TagReadSuite(TagSuite):
         assert await payloads(tag) == given
         assert counted.failed == 3
         patient = tag_through(
-            configured(everlog, retries=1, min_retry_s=0.001), CountingTables(counted.inner, {1, 2, 3, 4})
+            configured(everlog, max_retries=1, min_retry_s=0.001), CountingTables(counted.inner, {1, 2, 3, 4})
         )
         with pytest.raises(Unreachable):
             await everything(patient)

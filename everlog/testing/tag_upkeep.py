@@ -72,7 +72,7 @@ class TagUpkeep(TagSuite):
         assert (await tag.verify()).right
 
     async def test_a_rebuild_after_deletes(self, everlog: Everlog) -> None:
-        """What a journal does not hold any more does not come back; numbers stay as they were."""
+        """What a journal no longer holds does not come back; numbers stay as they were."""
         orders = everlog.journal("orders")
         await self.fill(everlog, 6, journals=1)
         await orders.delete("o-0", to=2)

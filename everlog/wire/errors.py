@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from everlog.errors import (
+    AppendIdReused,
     AppendTooLarge,
     Busy,
     Conflict,
@@ -20,6 +21,7 @@ from everlog.errors import (
     EverlogError,
     InvalidConfig,
     InvalidDocument,
+    InvalidEventType,
     InvalidHandle,
     InvalidId,
     InvalidInput,
@@ -39,6 +41,7 @@ from everlog.errors import (
     MessageReused,
     NotReplicated,
     OffsetConflict,
+    OutcomeDeleted,
     OutcomeUnknown,
     Overtaken,
     PayloadTooLarge,
@@ -46,6 +49,7 @@ from everlog.errors import (
     QueryLimited,
     QueueNotFound,
     RecordTooLarge,
+    SnapshotTooLarge,
     StillBehind,
     StorageFailed,
     TooFewReplicas,
@@ -64,7 +68,7 @@ OWN_CODE = ""
 
 
 class ErrorRow(NamedTuple):
-    """`facts` are the attributes that the error is made of again; without any, its message is all there is to it."""
+    """`facts` are the attributes needed to rebuild the error; without any, the message suffices."""
 
     kind: type[EverlogError]
     status: int
@@ -74,7 +78,9 @@ class ErrorRow(NamedTuple):
 
 # The first that fits counts.
 ERRORS: tuple[ErrorRow, ...] = (
-    ErrorRow(Conflict, 409, "conflict", ("key", "expected", "actual")),
+    ErrorRow(Conflict, 409, "conflict", ("key", "expected", "actual", "life")),
+    ErrorRow(OutcomeDeleted, 410, "outcome-deleted", ("key", "append_id")),
+    ErrorRow(AppendIdReused, 422, "append-id-reused", ("key", "append_id")),
     ErrorRow(OutcomeUnknown, 504, "outcome-unknown", ("key", "append_id", "reason")),
     ErrorRow(JournalNotFound, 404, "journal-not-found"),
     ErrorRow(JournalHalted, 423, "journal-halted", ("key", "partition", "offset", "append_id")),
@@ -87,9 +93,11 @@ ERRORS: tuple[ErrorRow, ...] = (
     ErrorRow(LogTruncated, 500, "log-truncated", ("topic", "partition", "reason")),
     ErrorRow(StillBehind, 503, "still-behind"),
     ErrorRow(AppendTooLarge, 413, "append-too-large", ("size", "limit")),
+    ErrorRow(SnapshotTooLarge, 413, "snapshot-too-large", ("size", "limit")),
     ErrorRow(RecordTooLarge, 413, "record-too-large"),
     ErrorRow(EmptyAppend, 400, "empty-append"),
     ErrorRow(InvalidId, 400, "invalid-id"),
+    ErrorRow(InvalidEventType, 400, "invalid-event-type"),
     ErrorRow(InvalidSeqNr, 400, "invalid-seq-nr"),
     ErrorRow(InvalidRange, 400, "invalid-range"),
     ErrorRow(InvalidPosition, 400, "invalid-position"),
@@ -129,7 +137,7 @@ ERRORS: tuple[ErrorRow, ...] = (
 _UNNAMED = ErrorRow(EverlogError, 500, "failed")
 _BY_CODE = {row.code: row for row in reversed(ERRORS) if row.code != OWN_CODE}
 _BY_STATUS = {row.status: row for row in ERRORS if row.code == OWN_CODE}
-# Facts that have another name in a body, because the first clients of documents know them so.
+# Facts that have another name in a body, because the first document clients use those names.
 _NAMES = {"message_id": "messageId", "transaction_id": "transactionId"}
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from everlog.core.duration import ExpireAfter
 from everlog.core.events import Event, EventRecord, Json, PayloadType
+from everlog.core.json_text import MAX_DEPTH, CutJson
 from everlog.core.timeuuid import TimeUuid
 from everlog.errors import InvalidDocument, InvalidInput, MalformedRecord
 from everlog.store.port import Snapshot
@@ -30,23 +32,29 @@ EXAMPLE: dict[str, Any] = {
 
 
 class NewEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An event to append. Without `payload_type` a string is text, and all else is JSON; `binary` is base64."""
+    """An event to append. Without `payload_type` a string is text, and all else is JSON; `binary` is base64.
+
+    `type` names what kind of event it is, `type_version` the version of its shape.
+    """
 
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: _ABSENT)
     payload_type: PayloadKind | None = None
     tags: tuple[str, ...] = ()
     seq_nr: int | None = None
+    type: str | None = None
+    type_version: int | None = None
 
     def event(self) -> Event:
-        return Event(payload_of(self.payload, self.payload_type), tags=self.tags, seq_nr=self.seq_nr)
+        payload = payload_of(self.payload, self.payload_type)
+        return Event(payload, tags=self.tags, seq_nr=self.seq_nr, type=self.type, type_version=self.type_version)
 
 
 class NewEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An append: events that are stored together or not at all."""
 
     events: tuple[NewEvent, ...]
-    metadata: Any = None
-    header_metadata: Any = None
+    metadata: msgspec.Raw = msgspec.field(default_factory=lambda: _ABSENT)
+    header_metadata: msgspec.Raw = msgspec.field(default_factory=lambda: _ABSENT)
     headers: dict[str, str] | None = None
     expire_after: str | None = None
 
@@ -68,6 +76,8 @@ class EventBody(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...]
     time: str
     position: str
+    type: str | None = None
+    type_version: int | None = None
     origin: str | None = None
     version: str | None = None
     record_id: str | None = None
@@ -86,12 +96,16 @@ class TaggedBody(EventBody, frozen=True, kw_only=True):
     number: int
 
 
+Body = TypeVar("Body", bound=EventBody)
+
+
 class NewSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A state to keep."""
+    """A state to keep; with `life`, only if the journal is still in this one."""
 
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: _ABSENT)
     payload_type: PayloadKind | None = None
-    metadata: Any = None
+    metadata: msgspec.Raw = msgspec.field(default_factory=lambda: _ABSENT)
+    life: str | None = None
 
 
 class SnapshotBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,15 +121,30 @@ class SnapshotBody(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
 
 
+class RecoveryBody(msgspec.Struct, frozen=True):
+    """A journal at one moment and its newest snapshot. The events of that moment are read with `pin`.
+
+    `halted_at` is a record behind them that cannot be applied.
+    """
+
+    topic: str
+    id: str
+    seq_nr: int
+    life: str | None
+    delete_to: int
+    pin: str
+    snapshot: SnapshotBody | None
+    halted_at: int | None = None
+
+
 def payload_of(raw: msgspec.Raw, kind: PayloadKind | None) -> Any:
     """A payload as the library takes it."""
     text = bytes(raw).strip()
-    # The text is stored as it is, so it must be one that every reader can decode.
-    value = decode_as(text, Any)
     if kind == "json" or (kind is None and text != b"null" and not text.startswith(b'"')):
         return Json(msgspec.Raw(text))
     if kind is None and text == b"null":
         return None
+    value = decode_as(text, Any)
     if not isinstance(value, str):
         raise InvalidInput(f"a payload of the type {kind} is a JSON string")
     if kind != "binary":
@@ -124,6 +153,11 @@ def payload_of(raw: msgspec.Raw, kind: PayloadKind | None) -> Any:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidInput("a binary payload is base64") from error
+
+
+def metadata_of(raw: msgspec.Raw) -> msgspec.Raw | None:
+    """Metadata as the library takes it."""
+    return None if bytes(raw).strip() in (b"", b"null") else raw
 
 
 def raw_payload(kind: str | None, data: str | bytes | None) -> msgspec.Raw:
@@ -172,6 +206,7 @@ def _raw(text: str) -> msgspec.Raw:
 
 
 def _fields(topic: str, event: EventRecord) -> dict[str, Any]:
+    kind = event.event_type
     return {
         "seq_nr": event.seq_nr,
         "payload_type": event.payload_type,
@@ -179,6 +214,8 @@ def _fields(topic: str, event: EventRecord) -> dict[str, Any]:
         "tags": tuple(sorted(event.tags)),
         "time": moment(event.timestamp),
         "position": f"{topic}:{event.partition}:{event.offset}",
+        "type": None if kind is None else kind.name,
+        "type_version": None if kind is None else kind.version,
         "origin": event.origin,
         "version": event.version,
         "record_id": event.record_id,
@@ -196,6 +233,30 @@ def event_body(topic: str, event: EventRecord) -> EventBody:
 def tagged_body(found: TaggedEvent) -> TaggedBody:
     fields = _fields(found.topic, found.event)
     return TaggedBody(**fields, offset=str(found.place), topic=found.topic, id=found.id, number=found.number)
+
+
+_decode_event = msgspec.json.Decoder(EventBody).decode
+_decode_tagged = msgspec.json.Decoder(TaggedBody).decode
+
+
+def decode_event(line: bytes) -> EventRecord:
+    """The event that a line shows, however deep its JSON is."""
+    return record_of(_decode_whole(_decode_event, line))
+
+
+def decode_tagged(line: str | bytes) -> TaggedEvent:
+    """The event of a view that a line shows."""
+    return tagged_of(_decode_whole(_decode_tagged, line if isinstance(line, bytes) else line.encode()))
+
+
+def _decode_whole(decode: Callable[[bytes], Body], line: bytes) -> Body:
+    try:
+        return decode(line)
+    except RecursionError:
+        cut = CutJson(line)
+        body = decode(cut.shell)
+        parts = {name: msgspec.Raw(cut.restore(bytes(getattr(body, name)))) for name in ("payload", "metadata")}
+        return msgspec.structs.replace(body, **parts)
 
 
 def record_of(body: EventBody) -> EventRecord:
@@ -253,5 +314,7 @@ def decode_as(data: bytes, kind: Any) -> Any:
     """A request's body as this type, or an error that says where it is not."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError as error:
+        raise InvalidDocument("invalid-body", f"this body has more than {MAX_DEPTH} levels: flatten it") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidDocument("invalid-body", f"this body is not what is expected here: {error}") from error

@@ -99,6 +99,7 @@ def commits(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (root / "scripts" / "setup.sh").write_text(FAKE_SETUP)
     (root / "scripts" / "setup.sh").chmod(0o755)
+    (root / "scripts" / "apt.sh").touch()
     for name in ("requirements-build.lock", "requirements.lock", "requirements-bench.lock"):
         (root / name).write_text("")
     git(root, "init", "--quiet")
@@ -110,6 +111,13 @@ def commits(tmp_path, monkeypatch):
     return root
 
 
+def test_another_commit_is_set_up_by_the_script_of_this_one(commits, tmp_path):
+    """What an old script did may not work any more with what was released since."""
+    (commits / "scripts" / "setup.sh").write_text(f"{FAKE_SETUP}\ntouch set-up-by-the-new-one\n")
+    with other_checkout("old", commits, tmp_path / "cache") as old:
+        assert (old.folder / "set-up-by-the-new-one").exists()
+
+
 def git(root, *words):
     subprocess.run(["git", "-C", root, *words], check=True)
 
@@ -119,7 +127,7 @@ def test_two_commits_are_measured_by_turns(commits, tmp_path):
         report = run((old, this_checkout(commits)), "bench", ["tiny"], ["--seed", "1"], 2, tmp_path)
     turns = (tmp_path / "trace").read_text().splitlines()
     words = "--only tiny --rounds 3 --seed 1 --folder"
-    assert turns == [f"old {words}", f"new {words}"] * 2
+    assert turns == [f"{side} {words}" for side in ("old", "new", "new", "old")]
     assert not report.failed
     ratios = {one.key: one.ratio for one in report.comparisons}
     assert ratios == {
@@ -197,7 +205,7 @@ def test_the_options_of_a_comparison_reach_both_sides(monkeypatch):
         failed = ()
 
     monkeypatch.setattr(bench.__main__, "against", lambda *words: asked.append(words) or Done)
-    words = ["--against", "abc", "--quick", "--only", "replay", "--rounds", "4", "--no-big", "--events", "2000"]
+    words = ["--against", "abc", "--quick", "--only", "replay", "--turns", "4", "--no-big", "--events", "2000"]
     done = CliRunner().invoke(bench.__main__.main, words)
     assert done.exit_code == 0, done.output
     (commit, program, names, passed, turns, _) = asked[0]

@@ -91,7 +91,7 @@ async def close_all(*sessions: Session) -> None:
 
 async def test_equal_settings_share_one_connection(driver) -> None:
     """What only statements need, the keyspace first of all, does not part users."""
-    others = {"keyspace": "akka", "create_schema": False, "retries": 1, "reconnect_on_init": True}
+    others = {"keyspace": "akka", "create_schema": False, "max_retries": 1, "reconnect_on_init": True}
     other = msgspec.structs.replace(CONFIG, contact_points=list(CONFIG.contact_points), **others)
     first, second = await connect(CONFIG), await connect(other)
     assert (driver.attempts, first._raw is second._raw, first._turns is second._turns) == (1, True, True)

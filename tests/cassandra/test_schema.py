@@ -43,6 +43,7 @@ TABLES = {
     "tag_views",
     "tag_watermark",
     "tag_write_progress",
+    "verdict",
 }
 CHANGES = ("CREATE", "ALTER", "DROP")
 PARTS = (JOURNAL_TABLES, QUEUE_TABLES, PROJECTION_TABLES, DOCUMENT_TABLES)
@@ -315,8 +316,11 @@ async def test_copies_of_a_view_are_made_and_dropped_under_the_lock(config, sess
     assert await tables(session) == TABLES
 
 
-async def test_an_everlog_with_all_its_parts_connects_once(cluster_config, monkeypatch) -> None:
-    """Journals, queues, projections, documents, the nodes' table, and what others wrote: one pool for all of them."""
+async def test_an_everlog_with_all_its_parts_connects_once_per_event_loop(cluster_config, monkeypatch) -> None:
+    """Journals, projections, documents, the nodes' table, and what others wrote: one pool for all of them.
+
+    Queues have another one, because they have an event loop of their own.
+    """
     connected = []
 
     async def counted(config: CassandraConfig) -> DriverConnection:
@@ -327,11 +331,12 @@ async def test_an_everlog_with_all_its_parts_connects_once(cluster_config, monke
     config = msgspec.structs.replace(cluster_config(), pekko=PekkoConfig(keyspace="akka"))
     async with everlog.connect(config) as log:
         assert (await log.status()).nodes == []
-        assert await log.queues.names() == []
         assert await log.projections.list() == []
         assert await log.documents.indexes("orders~") == []
         await log.pekko()
         assert (len(connected), len(pools._pools)) == (1, 1)
+        assert await log.queues.names() == []
+        assert (len(connected), len(pools._pools)) == (2, 2)
         made = await tables_of(config.cassandra)
     assert made == {"locks", "setting"} | {name for part in PARTS for name in part.statements("", "tables.cql")}
     assert len(pools._pools) == 0

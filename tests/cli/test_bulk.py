@@ -131,6 +131,15 @@ def test_failures_of_one_kind_end_with_its_exit_code(cli):
     assert bulk(cli, [{"id": "a", "expected": 7}], code=3)["failed"] == 1
 
 
+def test_a_line_may_expect_a_life(cli):
+    bulk(cli, [{"id": "a"}])
+    seen = cli.json("journal", "pointer", "orders", "a")
+    version = f"{seen['seq_nr']}@{seen['life']}"
+    assert bulk(cli, [{"id": "a", "expected": version}])["appended"] == 1
+    assert bulk(cli, [{"id": "a", "expected": version}], code=3)["failed"] == 1
+    assert bulk(cli, [{"id": "a", "expected": "two"}], code=2)["failed"] == 1
+
+
 def test_no_lines_are_fine(cli):
     assert bulk(cli, [])["appended"] == 0
 

@@ -38,11 +38,32 @@ def test_append_prints_a_token_that_read_and_pointer_accept(cli):
 
 def test_read_prints_a_table(filled):
     lines = filled.out("journal", "read", "orders", "o-1").splitlines()
-    assert lines[0].split() == ["seqNr", "time", "(UTC)", "tags", "payload"]
+    assert lines[0].split() == ["seqNr", "time", "(UTC)", "tags", "type", "payload"]
     assert [line.split()[0] for line in lines[1:]] == ["1", "2", "3"]
-    assert lines[1].split()[-2:] == ["eu,new", "hello"]
+    assert lines[1].split()[-3:] == ["eu,new", "-", "hello"]
     assert lines[2].endswith('{"total":12}')
     assert lines[3].endswith("base64:/wA=")
+
+
+def test_types_are_taken_and_printed(cli):
+    placed = ("journal", "append", "orders", "o-1", "--json-payload", '{"cents": 3}', "--type", "order-placed")
+    cli.json(*placed)
+    cli.json(*placed, "--type-version", "2")
+    lines = cli.out("journal", "read", "orders", "o-1").splitlines()
+    assert [line.split()[-2] for line in lines[1:]] == ["order-placed", "order-placed/2"]
+    found = cli.lines("journal", "read", "orders", "o-1")
+    assert [(one["type"], one["type_version"]) for one in found] == [("order-placed", 1), ("order-placed", 2)]
+    assert cli.error(*placed, "--type-version", "0", code=2)["type"] == "InvalidEventType"
+
+
+def test_lines_keep_their_types(cli, tmp_path):
+    """What one log prints, another takes."""
+    cli.json("journal", "append", "orders", "o-1", "--payload", "x", "--type", "note", "--type-version", "3")
+    file = tmp_path / "events.jsonl"
+    file.write_text(cli.out("journal", "read", "orders", "o-1", "--json"))
+    cli.json("journal", "append", "copies", "--lines", str(file))
+    (found,) = cli.lines("journal", "read", "copies", "o-1")
+    assert (found["type"], found["type_version"], found["payload"]) == ("note", 3, "x")
 
 
 def test_read_prints_json_lines(filled):
@@ -208,3 +229,43 @@ def test_a_halted_journal_ends_with_5_after_what_could_be_read(filled):
     filled.error("journal", "append", "orders", "o-1", "--payload", "a", code=5)
     filled.run("journal", "purge", "orders", "o-1")
     assert filled.json("journal", "append", "orders", "o-1", "--payload", "a")["seq_nr"] == 1
+
+
+@pytest.mark.parametrize("command", [("append", "--json-payload"), ("append", "--metadata"), ("append", "--lines")])
+@pytest.mark.parametrize(
+    "wrong",
+    ["NaN", "1e999", "[" * 129 + "]" * 129, "[" * 5000 + "]" * 5000, r'"\ud800"', "[1,]"],
+    ids=lambda text: text[:8],
+)
+def test_json_that_is_refused_elsewhere_is_refused_here(filled, command, wrong):
+    """The same limits as in Python: exit code 2, and nothing is stored."""
+    name, option = command
+    if option == "--lines":
+        line = f'{{"id":"o-1","payload":{wrong},"payload_type":"json"}}'
+        result = filled.run("journal", name, "orders", "--lines", "-", stdin=line, code=2)
+    else:
+        payload = () if option == "--json-payload" else ("--payload", "x")
+        result = filled.run("journal", name, "orders", "o-1", *payload, option, wrong, code=2)
+    assert "Traceback" not in result.stderr
+    assert filled.out("journal", "pointer", "orders", "o-1") == "3\n"
+
+
+def test_words_that_are_not_unicode_are_refused(filled):
+    """A shell hands on bytes that are no UTF-8 as halves of surrogate pairs."""
+    half = "o-\udcff"
+    for words in (
+        ("append", "orders", half, "--payload", "x"),
+        ("append", "orders", "o-1", "--payload", half),
+        ("append", "orders", "o-1", "--payload", "x", "--header", f"{half}=x"),
+        ("append", "orders", "o-1", "--payload", "x", "--header", f"x={half}"),
+        ("append", "orders", "o-1", "--payload", "x", "--tag", half),
+        ("append", half, "o-1", "--payload", "x"),
+        ("read", "orders", half),
+        ("read", "orders", "o-1", "--after", half),
+        ("purge", "orders", half),
+    ):
+        said = filled.run("journal", *words, code=2).stderr
+        assert "Traceback" not in said
+        assert "No such" not in said
+    assert filled.out("journal", "pointer", "orders", "o-1") == "3\n"
+    assert filled.out("journal", "keys", "orders").split() == ["o-1"]

@@ -85,7 +85,15 @@ def test_without_a_command_help_is_shown_and_it_is_a_usage_error(cli):
 
 def test_global_options_stand_before_or_after_the_command(cli, tmp_path):
     cli.run("journal", "append", "orders", "o-1", "--payload", "a")
-    expected = {"topic": "orders", "id": "o-1", "seq_nr": 1}
+    known = cli.json("journal", "pointer", "orders", "o-1")
+    expected = {
+        "topic": "orders",
+        "id": "o-1",
+        "seq_nr": 1,
+        "life": known["life"],
+        "expire_on": None,
+        "expire_at": None,
+    }
     words = ["journal", "pointer", "orders", "o-1"]
     for line in (["--json", *words], ["journal", "--json", *words[1:]], [*words, "--json"]):
         assert json.loads(cli.out(*line)) == expected

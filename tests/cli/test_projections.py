@@ -9,13 +9,20 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
+import uuid
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from everlog import Event, Projection, Recovery, records
+from everlog import Event, Projection, Recovery, records, tag
 from everlog.cli.projections import load_app, read_offset
 from everlog.errors import InvalidOffset, InvalidProjection
+from everlog.projections.offsets import RecordPlace
+from everlog.projections.port import Report
+from everlog.projections.projection_id import ProjectionId
+from everlog.testing import replicate
 from tests.cli_support import Cli
 from tests.waiting import until
 
@@ -72,13 +79,17 @@ def test_offsets_are_set_and_cleared(cli):
     cli.run("projections", "clear", "orders")
     assert cli.json("projections", "show", "orders")["offset"] is None
     cli.run(*words, "--expected", "none")
-    assert cli.error("projections", "set", "orders", "7", code=2)["type"] == "InvalidOffset"
+    for wrong in (["7"], ["7", "--type", "text"], ["x-0=7", "--type", "map"]):
+        assert cli.error("projections", "set", "orders", *wrong, code=2)["type"] == "InvalidOffset"
 
 
 def test_offsets_are_read():
     assert read_offset("7", "long") == 7
     assert read_offset("7", "text") == "7"
     assert read_offset("a=1,b=c=2", "map") == {"a": 1, "b=c": 2}
+    assert read_offset("a=17/2", "map") == {"a": RecordPlace(17, 2)}
+    place = "49225740-2019-11ea-a752-ffae2393b6e4"
+    assert read_offset(f"slices-0-15={place}", "map") == {"slices-0-15": uuid.UUID(place)}
     for text, kind in (("x", "long"), ("no", "uuid"), ("a", "map"), ("=1", "map"), ("a=x", "map")):
         with pytest.raises(InvalidOffset):
             read_offset(text, kind)
@@ -94,6 +105,9 @@ def test_a_pause_is_remembered(cli):
 
 def test_dead_letters(cli):
     (letter,) = cli.lines("projections", "dead-letters", "orders")
+    event = letter["event"]
+    assert (event["topic"], event["id"], event["seq_nr"], event["payload"]) == ("orders", "bad", 1, "x")
+    assert "orders  bad  1      x" in cli.out("projections", "dead-letters", "orders")
     assert (letter["cause"], letter["attempts"], letter["requested"]) == ("ValueError: a poison event", 1, False)
     assert "a poison event" in cli.out("projections", "dead-letters", "orders")
     assert cli.json("projections", "replay", "orders", "--offset", letter["offset"])["count"] == 1
@@ -104,11 +118,59 @@ def test_dead_letters(cli):
 
 def test_skips_and_waits(cli):
     assert "nothing is failing" in cli.error("projections", "skip", "orders", code=2)["message"]
-    assert cli.json("projections", "skip", "orders", "--offset", "journal-orders-0=9")["offset"] == "journal-orders-0=9"
+    for wrong in ("no such thing", "journal-orders-0=9", "journal-orders-0=0"):
+        cli.error("projections", "skip", "orders", "--offset", wrong, code=2)
     token = cli.json("journal", "append", "orders", "z", "--payload", "x")["token"]
+    place = "journal-orders-{1}={2}".format(*token.split(":"))
+    assert cli.json("projections", "skip", "orders", "--offset", place)["offset"] == place
     assert cli.error("projections", "wait", "orders", token, "--timeout", "0.05", code=75)["type"] == "StillBehind"
     partition = token.split(":")[1]
     assert cli.out("projections", "wait", "orders", f"orders:{partition}:0") == f"orders: has orders:{partition}:0\n"
+
+
+def test_a_killed_owner_is_silent_and_a_version_waits(cli):
+    """What a process left that did not shut down, and what one says that cannot write to the view."""
+
+    async def leave(log) -> None:
+        store = await log.projections.store()
+        lease = await store.take(ProjectionId("orders", KEY), "dead", (await store.leases("orders"))[KEY])
+        await store.renew(lease, Report(state="running", updated_ms=1))
+        await log.projections.request_rebuild("orders")
+        owned = {"owner": "dead", "beat": 1, "beat_ms": 1}
+        await store.update_copies("orders", lambda seen: replace(seen, rebuild=replace(seen.rebuild, **owned)))
+
+    cli.library(leave)
+    (found,) = cli.lines("projections", "list")
+    assert (found["state"], "start it again with 'everlog projections run'" in found["remedy"]) == ("silent", True)
+    assert cli.json("projections", "copies", "orders")["rebuild"]["state"] == "silent"
+    assert "stopped reporting" in cli.out("projections", "copies", "orders")
+
+    async def wait(log) -> None:
+        store = await log.projections.store()
+        lease = (await store.leases("orders"))[KEY]
+        await store.release(lease, Report(state="stopped"))
+        now_ms = round(time.time() * 1000)
+        await store.update_copies("orders", lambda seen: seen.recorded("1").waits("2", now_ms))
+
+    cli.library(wait)
+    (found,) = cli.lines("projections", "list")
+    assert (found["state"], "version '2' waits" in found["remedy"]) == ("waiting", True)
+
+
+def test_a_number_is_no_offset_of_a_tag(cli):
+    async def work(log) -> None:
+        token = await log.journal("orders").append("t", Event("x", tags={"eu"}))
+        await replicate(log)
+        async with log.projections.run(Projection("tagged", source=tag("eu"), handler=handler_of_tag)):
+            await log.projections.wait("tagged", token)
+
+    async def handler_of_tag(event) -> None:
+        """Does nothing."""
+
+    cli.library(work)
+    before = cli.json("projections", "show", "tagged")["offset"]
+    assert cli.error("projections", "set", "tagged", "5", code=2)["type"] == "InvalidOffset"
+    assert cli.json("projections", "show", "tagged")["offset"] == before
 
 
 def test_a_view_is_verified(cli, tmp_path, monkeypatch):
@@ -174,6 +236,8 @@ def test_a_view_is_rebuilt_and_switched(cli, tmp_path, monkeypatch):
         "building": None,
         "filled": False,
         "previous": 0,
+        "version": "",
+        "waiting": {},
         "rebuild": None,
         "verify": None,
     }

@@ -46,11 +46,11 @@ def test_dead_letters_and_flags(cli):
     (letter,) = cli.lines("queue", "dead", "jobs")
     assert (letter["key"], letter["data"], letter["reason"], len(letter["attempts"])) == ("k", {"n": 1}, "broken", 5)
     assert "broken" in cli.out("queue", "dead", "jobs")
-    assert json.loads(cli.run("queue", "flags", "jobs", "--json", code=1).stdout)["reason"] == "max_timeouts"
-    assert "max_timeouts" in cli.run("queue", "flags", "jobs", code=1).stdout
-    cli.run("queue", "flags", "jobs", "--ack", "max_timeouts")
+    assert json.loads(cli.run("queue", "flags", "jobs", "--json", code=1).stdout)["reason"] == "failed"
+    assert "failed" in cli.run("queue", "flags", "jobs", code=1).stdout
+    cli.run("queue", "flags", "jobs", "--ack", "failed")
     assert cli.out("queue", "flags", "jobs") == ""
-    cli.run("queue", "flags", "jobs", "--ack", "max_timeouts", code=4)
+    cli.run("queue", "flags", "jobs", "--ack", "failed", code=4)
     assert cli.json("queue", "revive", "jobs", str(letter["entry"]))["revived"] == 1
     cli.run("queue", "revive", "jobs", str(letter["entry"]), code=4)
     assert cli.json("queue", "revive", "jobs", "--all")["revived"] == 0

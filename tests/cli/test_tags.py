@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from everlog import Event, sync
+from everlog.cli.tags import warnings_behind
+from everlog.tags.tag_status import TagStatus
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
+from tests.waiting import until
 
 
 def fill(cli: Cli, count: int = 4) -> None:
@@ -56,6 +62,16 @@ def test_read(filled) -> None:
     assert found[0]["offset"] in filled.run("tags", "read", "eu").stdout
 
 
+def test_a_view_that_is_behind_is_a_warning(filled) -> None:
+    """What is missing, and how to start the pipeline, on stderr: the events on stdout stay as they are."""
+    filled.run("journal", "append", "orders", "o-9", "--payload", "x", "--tag", "eu")
+    for words in (("read", "eu"), ("read", "eu", "--json"), ("list",), ("verify", "eu")):
+        found = filled.run("tags", *words)
+        assert found.stderr.startswith("warning: views by tag are 1 record behind the log")
+        assert "'everlog up' or 'everlog replicate'" in found.stderr
+    assert len(filled.lines("tags", "read", "eu")) == 4
+
+
 def test_bad_input(filled) -> None:
     assert filled.run("tags", "read", "eu", "--after", "cats", code=2).stderr.startswith(
         "error: an offset is a time-UUID"
@@ -71,23 +87,72 @@ def test_verify_and_drop(filled) -> None:
     assert filled.lines("tags", "read", "eu") == []
 
 
-def test_follow(filled) -> None:
-    """Events as they come, each on a line of its own, until Ctrl-C ends it as a matter of course."""
+@contextmanager
+def following(filled) -> Iterator[subprocess.Popen]:
+    """`everlog tags follow eu`; ended by the caller, by `interrupt`."""
     command = [sys.executable, "-m", "everlog.cli", "--data", str(filled.folder), "tags", "follow", "eu", "--json"]
-    # Whoever started the tests may have told them not to listen to Ctrl-C.
+    # The tests may have been started so that they do not listen to Ctrl-C.
     listen = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **listen) as process:
         watchdog = threading.Timer(60, process.kill)
         watchdog.start()
+        yield process
+        watchdog.cancel()
+
+
+def interrupt(process: subprocess.Popen) -> str:
+    """End it with Ctrl-C; what it wrote to stderr."""
+    os.kill(process.pid, signal.SIGINT)
+    return process.communicate(timeout=60)[1]
+
+
+def test_follow(filled) -> None:
+    """Events as they come, each on a line of its own, until Ctrl-C ends it as a matter of course."""
+    with following(filled) as process:
         assert process.stdout is not None
         seen = [json.loads(process.stdout.readline())["payload"]["n"] for _ in range(4)]
         assert sorted(seen) == [0, 1, 2, 3]
         fill(filled, 1)
         assert json.loads(process.stdout.readline())["payload"]["n"] == 0
-        os.kill(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-        watchdog.cancel()
+        errors = interrupt(process)
     assert (process.returncode, errors) == (0, "")
+
+
+class Changing:
+    """A view whose status changes from look to look."""
+
+    def __init__(self, *statuses: TagStatus) -> None:
+        self._left = [*statuses]
+
+    async def status(self) -> TagStatus:
+        return self._left.pop(0) if len(self._left) > 1 else self._left[0]
+
+
+async def test_what_follows_for_long_says_each_change_once(monkeypatch, capsys) -> None:
+    """The pipeline runs, ends, and comes again, while a reader or a projection goes on."""
+    monkeypatch.setattr("everlog.cli.tags.LOOK_BEHIND_S", 0.001)
+    fine = TagStatus(records=0, pipeline="running")
+    behind = [TagStatus(records=count, pipeline="stopped", remedy="start it") for count in (1, 2, 3)]
+    tag = Changing(fine, fine, *behind, fine, fine, *behind)
+    async with warnings_behind(tag):
+        await until(lambda: len(tag._left) == 1)
+        await asyncio.sleep(0.02)
+    lines = capsys.readouterr().err.splitlines()
+    warning, again = behind[0].warning, "the views by tag are up to date again"
+    assert lines == [f"warning: {warning}", again, f"warning: {warning}"]
+
+
+def test_follow_without_a_pipeline_says_so(filled) -> None:
+    """On stderr, once; the events that are there come on stdout."""
+    filled.run("journal", "append", "orders", "o-9", "--payload", "x", "--tag", "eu")
+    with following(filled) as process:
+        assert process.stdout is not None
+        for _ in range(4):
+            process.stdout.readline()
+        errors = interrupt(process)
+    assert process.returncode == 0
+    assert errors.startswith("warning: views by tag are 1 record behind the log")
+    assert len(errors.splitlines()) == 1
 
 
 def test_a_mistyped_folder_is_not_made(cli) -> None:

@@ -13,6 +13,8 @@ from everlog.pipeline.phases import SlowKey
 from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
+from tests.http_support import server_in_thread
+from tests.support import small_config
 
 
 @pytest.fixture
@@ -114,9 +116,20 @@ def test_retry_halts_again_and_skip_lets_the_journal_go_on(broken):
 # Expiry
 
 
+def test_a_server_says_when_a_journal_expires(tmp_path):
+    with server_in_thread(small_config(tmp_path / "data")) as url:
+        remote = Cli(url)
+        remote.run("journal", "append", "carts", "c-1", "--payload", "a", "--expire-after", "1 day")
+        found = remote.json("journal", "pointer", "carts", "c-1")
+        assert found["expire_at"][:10] == found["expire_on"]
+
+
 def test_expire_purges_journals_whose_day_has_come(cli):
     cli.run("journal", "append", "carts", "c-1", "--payload", "a", "--expire-after", "1 day")
     cli.library(replicate)
+    found = cli.json("journal", "pointer", "carts", "c-1")
+    assert found["expire_at"][:10] == found["expire_on"]
+    assert cli.json("journal", "pointer", "accounts", "a-1")["expire_at"] is None
     assert cli.json("expire")["purged"] == {"accounts": 0, "carts": 0}
     assert cli.json("expire", "--day", "2999-01-01", "--topic", "accounts")["purged"] == {"accounts": 0}
     assert cli.out("expire", "--day", "2999-01-01").splitlines() == [

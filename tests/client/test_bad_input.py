@@ -9,6 +9,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -36,7 +37,7 @@ from everlog.errors import (
     StorageFailed,
 )
 from everlog.testing import replicate
-from everlog.testing.journal_support import events, read
+from everlog.testing.journal_support import events, keys, read
 from tests.support import small_config
 
 
@@ -128,6 +129,33 @@ async def test_a_token_of_another_place_is_refused(small_log):
     for wrong in ("nonsense", "t:0", "t:-1:5", Position("u", 0, 0), Position("t", token.partition, 99)):
         with pytest.raises(InvalidPosition):
             await read(journal, after=wrong)
+
+
+async def test_a_token_of_no_partition_is_refused(small_log):
+    """Wherever a token is taken: a partition that is not there never gets as far as the token."""
+    journal = small_log.journal("t")
+    await journal.append("k", Event(1, tags={"eu"}))
+    await replicate(small_log)
+    missing = small_log.journal("missing")
+    for wrong in ("t:2:0", Position("t", 2, 0), Position("t", 10**6, 0), "missing:0:0"):
+        absent = str(wrong).startswith("missing")
+        place = missing if absent else journal
+        for call in (
+            lambda place=place, wrong=wrong: read(place, after=wrong),
+            lambda place=place, wrong=wrong: read(place, after=wrong, reverse=True, limit=1),
+            lambda place=place, wrong=wrong: place.pointer("k", after=wrong),
+            lambda place=place, wrong=wrong: place.pointer("other", after=wrong),
+            lambda place=place, wrong=wrong: keys(place, after=wrong),
+            lambda wrong=wrong: small_log.status(after=wrong),
+            lambda wrong=wrong: small_log.tags(token=wrong),
+            lambda wrong=wrong: anext(aiter(small_log.tag("eu").current(after=wrong))),
+            lambda wrong=wrong: anext(aiter(small_log.tag("eu").live(token=wrong))),
+        ):
+            with pytest.raises(InvalidPosition, match="another log"):
+                await call()
+    with pytest.raises(InvalidPosition, match="no partition"):
+        await journal.pointer("k", after="t:2:0", strict=True)
+    assert await small_log.topics() == ["t"]
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "a/b", "x" * 201])
@@ -253,14 +281,20 @@ except NotWritable as error:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody without rights")
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users reach; pytest closes its own to them whenever a run begins."""
+    with tempfile.TemporaryDirectory(prefix="everlog-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without rights")
 @pytest.mark.parametrize("case", ["no folder yet", "foreign folder", "foreign files"])
-async def test_a_folder_without_permission_is_refused(case, tmp_path_factory):
+async def test_a_folder_without_permission_is_refused(case, open_folder):
     """A user who may not write there gets an error that names the place; what is in it stays."""
-    base = tmp_path_factory.mktemp("place")
-    for folder in (base, *base.parents):
-        if folder.stat().st_uid == 0 and str(folder).startswith(str(tmp_path_factory.getbasetemp().parent)):
-            folder.chmod(0o755)
+    base = open_folder
     data = base / "data"
     if case != "no folder yet":
         async with connect(small_config(data)) as log:

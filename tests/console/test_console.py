@@ -324,7 +324,7 @@ async def test_the_sampler_keeps_an_hour_at_most_and_shares_a_look(log, monkeypa
 
     original = sampler.observe
     monkeypatch.setattr(sampler, "observe", counted)
-    sampler = Sampler(log, every=1.0, kept=5.0)
+    sampler = Sampler(log, interval_s=1.0, kept_s=5.0)
     await asyncio.gather(*(sampler.latest(60.0) for _ in range(20)))
     assert looks == 1
     for number in range(8):
@@ -399,6 +399,13 @@ async def test_a_long_timeline_is_paged_without_a_gap(log):
     assert offsets == everything[::-1]
 
 
+async def test_a_journal_shows_the_types_of_its_events(http, log):
+    await log.journal("orders").append("o", [Event({}, type="placed", type_version=2), Event({})])
+    found = (await http.get("/console/journal.json?topic=orders&id=o")).json()["journal"]["items"]
+    assert [(item["type"], item["type_version"]) for item in found] == [(None, None), ("placed", 2)]
+    assert "placed/2" in (await http.get("/console/journal?topic=orders&id=o", headers=HTML)).text
+
+
 async def test_a_halted_journal_shows_what_precedes_and_where_it_stands(http, log):
     orders = log.journal("orders")
     token = await orders.append("o", Event("good"))
@@ -459,6 +466,33 @@ async def test_a_topic_is_never_read_to_its_end(log, monkeypatch):
     assert (len(found), more) == (5, True)
     monkeypatch.setattr(journal_page, "MAX_LOOKED", 10)
     assert await journal_page.first_keys(log, "orders", "nothing") == ([], True)
+
+
+async def test_views_that_stand_still_and_dead_letters_are_told(log, http):
+    """Without a pipeline, tags and projections say what is missing and what to do; a dead letter is an event."""
+
+    async def fails(event) -> None:
+        raise ValueError("poison")
+
+    source, recovery = everlog.tag("eu"), everlog.Recovery.skip()
+    projection = everlog.Projection("seen", source=source, handler=fails, recovery=recovery)
+    token = await log.journal("orders").append("o-1", Event({"n": 1}, tags={"eu"}))
+    await replicate(log)
+    async with log.projections.run(projection):
+        await log.projections.wait("seen", token)
+    pages = ("/console/tags?tag=eu", "/console/projections?name=seen")
+    for path in pages:
+        assert "no pipeline ever ran here" not in (await http.get(path, headers=HTML)).text
+    await log.journal("orders").append("o-2", Event("new", tags={"eu"}))
+    for path in pages:
+        page = (await http.get(path, headers=HTML)).text
+        assert "1 record behind the log" in page
+        assert "no pipeline ever ran here, start it with" in page
+    model = (await http.get("/console/projections.json?name=seen")).json()
+    (letter,) = model["letters"]
+    shown = {field: letter[field] for field in ("topic", "id", "seq_nr", "tags", "payload")}
+    assert shown == {"topic": "orders", "id": "o-1", "seq_nr": 1, "tags": ["eu"], "payload": {"n": 1}}
+    assert "/console/journal?topic=orders&amp;id=o-1" in page
 
 
 async def test_a_rebuilt_view_is_switched_to_and_back(http, log):

@@ -14,6 +14,7 @@ from everlog import Event
 from everlog.core.actions import (
     ActionRange,
     Append,
+    Copied,
     Delete,
     Expected,
     Mark,
@@ -21,13 +22,16 @@ from everlog.core.actions import (
     Resume,
     decode_action,
     encode_action,
+    wrap_header_data,
 )
 from everlog.core.entry import decode
 from everlog.core.record import Record
 from everlog.core.values import MAX_SEQ_NR
 from everlog.errors import MalformedRecord
 from everlog.testing.replication import replicate
-from tests.support import START_MS, append_record, broken_record, foreign_record, produce_raw
+from tests.support import START_MS, append_record, at_depth, broken_record, foreign_record, produce_raw
+
+LIFE = "0f61d3a5-0d9c-4f7b-9d5b-5a8c4a0b7a11"
 
 
 @pytest.mark.parametrize(
@@ -35,13 +39,17 @@ from tests.support import START_MS, append_record, broken_record, foreign_record
     [
         (
             Append(
-                range=ActionRange(3, 5), origin="h1", version="1.0", payload_type="json", metadata={"data": {"k": "v"}}
+                range=ActionRange(3, 5),
+                origin="h1",
+                version="1.0",
+                payload_type="json",
+                metadata=wrap_header_data('{"k":"v"}'),
             ),
             b'{"append":{"range":{"from":3,"to":5},"origin":"h1","version":"1.0","payloadType":"json",'
             b'"metadata":{"data":{"k":"v"}}}}',
         ),
         (
-            Append(range=ActionRange(1, 1), payload_type="binary", metadata={}),
+            Append(range=ActionRange(1, 1), payload_type="binary", metadata=wrap_header_data(None)),
             b'{"append":{"range":{"from":1,"to":1},"payloadType":"binary","metadata":{}}}',
         ),
         (Delete(to=3, origin="h1", version="1.0"), b'{"delete":{"to":3,"origin":"h1","version":"1.0"}}'),
@@ -49,10 +57,25 @@ from tests.support import START_MS, append_record, broken_record, foreign_record
         (Mark(id="5e1f"), b'{"mark":{"id":"5e1f"}}'),
         # Everlog's own additions are optional fields of the same objects.
         (Delete(to=3, if_exists=True), b'{"delete":{"to":3,"ifExists":true}}'),
+        (Delete(to=3, only_life=LIFE), b'{"delete":{"to":3,"onlyLife":"%b"}}' % LIFE.encode()),
         (Purge(expire_on=date(2024, 2, 29)), b'{"purge":{"expireOn":"2024-02-29"}}'),
-        (Resume(skip=(4, 7)), b'{"resume":{"skip":[4,7]}}'),
         (
-            Append(range=ActionRange(2, 2), payload_type="json", metadata={}, expected=Expected(1, "life"), id="2.x"),
+            Purge(expire_on=date(2024, 2, 29), expire_at=1_709_200_000_000),
+            b'{"purge":{"expireOn":"2024-02-29","expireAt":1709200000000}}',
+        ),
+        (
+            Delete(to=3, copied=Copied(expire_after="1 day", expire_on=date(2024, 2, 29), expire_at=1_709_200_000_000)),
+            b'{"delete":{"to":3,"copied":{"expireAfter":"1 day","expireOn":"2024-02-29","expireAt":1709200000000}}}',
+        ),
+        (Resume(skip=("4f", "07")), b'{"resume":{"skip":["4f","07"]}}'),
+        (
+            Append(
+                range=ActionRange(2, 2),
+                payload_type="json",
+                metadata=wrap_header_data(None),
+                expected=Expected(1, "life"),
+                id="2.x",
+            ),
             b'{"append":{"range":{"from":2,"to":2},"payloadType":"json","metadata":{},'
             b'"expected":{"seqNr":1,"recordId":"life"},"id":"2.x"}}',
         ),
@@ -116,6 +139,8 @@ def test_the_names_are_tried_in_order() -> None:
         b'{"mark":{}}',
         b'{"mark":{"id":"\xff"}}',
         b'{"purge":{"expireOn":"yesterday"}}',
+        b'{"purge":{"expireAt":"yesterday"}}',
+        b'{"purge":{"expireAt":9223372036854775808}}',
         b'{"resume":{"skip":4}}',
     ],
 )
@@ -132,12 +157,26 @@ def test_an_expectation_beyond_every_seq_nr_is_malformed(seq_nr) -> None:
         decode_action(json.dumps({"append": append}).encode())
 
 
-def test_a_bottomless_header_is_malformed() -> None:
-    """Nesting that no stack survives is an error of that record, and of nothing else."""
-    deep = b"[" * 100_000 + b"]" * 100_000
-    header = b'{"append":{"range":{"from":1,"to":1},"payloadType":"json","metadata":{"data":' + deep + b"}}}"
+@pytest.mark.parametrize("room", [1000, 60])
+@pytest.mark.parametrize("levels", [10, 128, 940, 20_000])
+def test_metadata_is_carried_however_deep_it_is(levels, room) -> None:
+    """What the user gave stays text; the answer does not depend on how much of the stack is used already."""
+    deep = b"[" * levels + b'{"]": "\\\\\\"["}' + b"]" * levels
+    header = b'{"append":{"range":{"from":1,"to":1},"payloadType":"json","metadata":{"x":[[]],"data": %b }}}' % deep
+    action = at_depth(room, lambda: decode_action(header))
+    assert isinstance(action, Append)
+    assert at_depth(room, lambda: action.header_data) == deep.decode()
+    for wrong in (deep[:-1], deep + b"]", deep.replace(b"]]", b"]}", 1), deep.replace(b'{"', b'{1,"')):
+        broken = header.replace(deep, wrong)
+        with pytest.raises(MalformedRecord):
+            at_depth(room, lambda broken=broken: decode_action(broken))
+
+
+def test_a_purge_beside_something_deep_is_a_purge() -> None:
+    deep = b"[" * 5000 + b"]" * 5000
+    assert decode_action(b'{"purge":{"x":%b},"y":%b}' % (deep, deep)) == Purge()
     with pytest.raises(MalformedRecord):
-        decode_action(header)
+        decode_action(b'{"mark":{"id":%b}}' % deep)
 
 
 @given(st.binary())
@@ -157,14 +196,17 @@ actions = st.one_of(
         origin=texts,
         version=texts,
         payload_type=st.sampled_from(["json", "binary"]),
-        metadata=st.just({}) | st.dictionaries(st.text(), st.integers(-5, 5), max_size=2),
+        metadata=(st.just({}) | st.dictionaries(st.text(), st.integers(-5, 5), max_size=2)).map(
+            lambda found: msgspec.Raw(msgspec.json.encode(found))
+        ),
         expected=st.none() | st.builds(Expected, st.integers(0, MAX_SEQ_NR), texts),
         id=texts,
+        life=st.none() | st.uuids().map(str),
     ),
     st.builds(Delete, st.integers(1, MAX_SEQ_NR), texts, texts, st.booleans()),
     st.builds(Purge, texts, texts, st.none() | st.dates()),
     st.builds(Mark, st.text(), texts, texts),
-    st.builds(Resume, st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple), texts, texts),
+    st.builds(Resume, st.lists(st.text(), max_size=3).map(tuple), texts, texts),
 )
 
 

@@ -15,17 +15,18 @@ from everlog.core.codec import (
     AppendValue,
     EventData,
     PayloadMetadata,
-    check_json_metadata,
     decode_value,
     encode_headers,
     encode_tags,
     encode_value,
     record_metadata,
+    split_metadata,
 )
 from everlog.core.duration import ExpireAfter
 from everlog.core.events import EventRecord
 from everlog.core.values import MAX_SEQ_NR
-from everlog.errors import InvalidInput, MalformedRecord
+from everlog.errors import MalformedRecord, UnreadableJson
+from tests.support import at_depth
 
 GOLDEN_ONE = bytes.fromhex("01000000010000001800000000000000070000000500000001610100000002cafe7b7d")
 GOLDEN_FOUR = bytes.fromhex(
@@ -75,7 +76,7 @@ def test_the_specs_json_value_decodes() -> None:
     found = decode_value("json", value)
     assert [event.seq_nr for event in found.events] == [1, 2, 3]
     assert [event.data for event in found.events] == ["hello", '{"k":1}', None]
-    assert found.metadata == PayloadMetadata(ExpireAfter.parse("1 day"), {"k": "v"})
+    assert found.metadata == PayloadMetadata(ExpireAfter.parse("1 day"), '{"k":"v"}')
 
 
 @pytest.mark.case("kafka-journal", 2)
@@ -98,11 +99,37 @@ def test_other_versions_have_no_metadata(version) -> None:
     assert decode_value("binary", without).metadata == NO_METADATA
 
 
-@pytest.mark.parametrize("value", [GOLDEN_ONE, GOLDEN_FOUR])
-def test_a_binary_value_cut_short_is_never_taken_for_a_whole_one(value) -> None:
-    for size in range(len(value)):
+@pytest.mark.parametrize(
+    "rest",
+    [b"", b"\xff", b"{", b"[]", b'"text"', b'{"expireAfter":"test"}', b'{"expireAfter":1.5,"data":{"k":"v"}}'],
+)
+def test_metadata_that_cannot_be_read_behind_binary_events_is_none(rest) -> None:
+    """kafka-journal then takes the value for one of before there was metadata; in a JSON value it is an error there."""
+    assert decode_value("binary", GOLDEN_ONE[:-2] + rest) == decode_value("binary", GOLDEN_ONE)
+
+
+EXPIRING = bytes.fromhex(
+    "0100000001000000180000000000000007000000050000000161010000000"
+    "2cafe7b226578706972654166746572223a22312e3520686f757273227d"
+)
+
+
+@pytest.mark.case("kafka-journal", 9)
+def test_durations_that_kafka_journal_reads() -> None:
+    """With fractions, and before zero; written they are whole numbers of a finer unit, as there."""
+    assert decode_value("binary", EXPIRING).metadata == PayloadMetadata(ExpireAfter.parse("90 minutes"))
+    for text, written in (("1.5 hours", "90 minutes"), ("-1 day", "-1 days"), (".5s", "500 milliseconds")):
+        value = b'{"events":[{"seqNr":1,"tags":[]}],"metadata":{"expireAfter":"%s"}}'
+        metadata = decode_value("json", value % text.encode()).metadata
+        assert encode_value((EventData(1),), metadata) == ("json", value % written.encode())
+
+
+@pytest.mark.parametrize(("value", "events"), [(GOLDEN_ONE, GOLDEN_ONE[:-2]), (GOLDEN_FOUR, GOLDEN_FOUR[:-23])])
+def test_binary_events_cut_short_are_never_taken_for_whole_ones(value, events) -> None:
+    for size in range(len(events)):
         with pytest.raises(MalformedRecord):
             decode_value("binary", value[:size])
+    assert decode_value("binary", events).metadata == NO_METADATA
 
 
 def test_a_json_value_cut_short_is_never_taken_for_a_whole_one() -> None:
@@ -125,8 +152,6 @@ def test_a_json_value_cut_short_is_never_taken_for_a_whole_one() -> None:
         GOLDEN_ONE.replace(b"a\x01", b"\xff\x01"),  # a tag that is no text
         GOLDEN_FOUR.replace(b"hi", b"\xff\xff"),  # a text that is none
         GOLDEN_FOUR.replace(b'{"k":1}', b'{"k":1)'),  # JSON that is none
-        GOLDEN_ONE[:-2] + b"[]",  # metadata that is no object
-        GOLDEN_ONE[:-2] + b'{"expireAfter":"test"}',
     ],
 )
 def test_a_malformed_binary_value_is_an_error(value) -> None:
@@ -151,7 +176,6 @@ def test_a_malformed_binary_value_is_an_error(value) -> None:
         b'{"events":[{"seqNr":1,"payload":"\xff"}]}',
         b'{"events":[{"seqNr":1}],"metadata":[1]}',
         b'{"events":[{"seqNr":1}],"metadata":{"expireAfter":"test"}}',
-        b'{"events":[{"seqNr":1}],"metadata":{"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
     ],
 )
 def test_a_malformed_json_value_is_an_error(value) -> None:
@@ -181,7 +205,7 @@ binary_events = st.builds(EventData, seq_nrs, tags, st.just("binary"), st.binary
 metadata = st.builds(
     PayloadMetadata,
     st.none() | st.integers(1, 2**60).map(ExpireAfter),
-    st.none() | st.dictionaries(st.text(), json_values, max_size=3),
+    st.none() | st.dictionaries(st.text(), json_values, max_size=3).map(json.dumps),
 )
 
 
@@ -201,9 +225,10 @@ def test_binary_values_round_trip(before, binary, after, metadata) -> None:
 
 
 @given(st.lists(plain_events, max_size=2), binary_events, metadata, st.data())
-def test_every_cut_of_a_binary_value_is_noticed(before, binary, metadata, data) -> None:
+def test_every_cut_of_binary_events_is_noticed(before, binary, metadata, data) -> None:
     _, value = encode_value((*before, binary), metadata)
-    size = data.draw(st.integers(0, len(value) - 1))
+    _, events = encode_value((*before, binary))
+    size = data.draw(st.integers(0, len(events) - len("{}") - 1))
     with pytest.raises(MalformedRecord):
         decode_value("binary", value[:size])
 
@@ -220,7 +245,7 @@ def _row(metadata_json: str) -> EventRecord:
 
 def test_the_metadata_column() -> None:
     """Header and payload metadata stand side by side; the older shape is the header's alone."""
-    assert json.loads(record_metadata({"a": 1}, PayloadMetadata(ExpireAfter.parse("1 day"), [2]))) == {
+    assert json.loads(record_metadata('{"a":1}', PayloadMetadata(ExpireAfter.parse("1 day"), "[2]"))) == {
         "header": {"data": {"a": 1}},
         "payload": {"expireAfter": "1 day", "data": [2]},
     }
@@ -242,7 +267,53 @@ def test_tags_and_headers_of_a_row() -> None:
     assert encode_headers(()) == ""
 
 
-def test_metadata_that_json_cannot_hold_is_refused() -> None:
-    assert check_json_metadata("metadata", {"a": (1, 2)}) == {"a": [1, 2]}
-    with pytest.raises(InvalidInput):
-        check_json_metadata("metadata", {"a": object()})
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"data":{"k":"v"}}',
+        '{"header":{"data":1}}',
+        '{"payload":{"data":[1.10],"expireAfter":"1 day"}}',
+    ],
+)
+def test_the_metadata_column_says_again_what_the_record_said(metadata) -> None:
+    header, payload = split_metadata(metadata)
+    shown = _row(metadata).metadata
+    assert (header is None, payload.data is None) == ("data" not in shown["header"], "data" not in shown["payload"])
+    assert split_metadata(record_metadata(header, payload)) == (header, payload)
+    assert _row(record_metadata(header, payload)).metadata == shown
+
+
+@pytest.mark.parametrize("kind", ["json", "binary"])
+@pytest.mark.parametrize("room", [1000, 60])
+@pytest.mark.parametrize("levels", [10, 128, 940, 20_000])
+def test_json_is_carried_however_deep_it_is(kind, levels, room) -> None:
+    """Payloads and metadata of users stay text, and no stack is needed to tell them from broken ones."""
+    deep = "[" * levels + '{"a": 1.10}' + "]" * levels
+    events = (EventData(1, ("t",), "json", deep), EventData(2, (), "text", "[["), EventData(3))
+    if kind == "binary":
+        events += (EventData(4, (), "binary", b"{"),)
+    metadata = PayloadMetadata(ExpireAfter.parse("1 day"), deep)
+    _, value = encode_value(events, metadata)
+    assert at_depth(room, lambda: decode_value(kind, value)) == AppendValue(events, metadata)
+    column = record_metadata(deep, metadata)
+    assert at_depth(room, lambda: split_metadata(column)) == (deep, metadata)
+    with pytest.raises(MalformedRecord):
+        at_depth(room, lambda: decode_value(kind, value.replace(b"]]", b"]}", 1)))
+
+
+def test_what_is_too_deep_for_python_is_an_error_for_who_looks() -> None:
+    """At the same depth on every stack: two levels of the column are ours."""
+    for levels, readable in ((128, True), (129, False), (940, False), (20_000, False)):
+        row = _row('{"header":{"data":%s},"payload":{}}' % ("[" * levels + "]" * levels))
+        for room in (1000, 250):
+            if readable:
+                at_depth(room, lambda row=row: row.metadata)
+                continue
+            with pytest.raises(UnreadableJson, match="metadata_json"):
+                at_depth(room, lambda row=row: row.metadata)
+    for payload in ("[" * 5000 + "]" * 5000, "1e999", "[1e999]"):
+        with pytest.raises(UnreadableJson):
+            _ = EventRecord(1, 0, 0, 0, "json", payload).payload

@@ -231,7 +231,7 @@ def test_an_expectation_holds_for_the_life_that_it_was_read_under() -> None:
     assert first.head is not None
     assert first.head.record_id == new
     late = run(first.head, append_record(3, 2, expected=1, record_id=old))
-    assert [lost.reason for lost in late.rejected] == ["conflict"]
+    assert [lost.reason for lost in late.rejected] == ["life"]
     right = run(first.head, append_record(3, 2, expected=1, record_id=new))
     assert seq_nrs(right) == [2]
 
@@ -242,7 +242,7 @@ def test_a_purged_journal_is_expected_at_zero() -> None:
     purged = run(None, append_record(0, 1), purge_record(1)).head
     assert run(purged, append_record(2, 1, expected=0)).rejected == []
     assert run(purged, append_record(2, 2, expected=1, record_id=old)).rejected[0].actual == 0
-    assert run(purged, append_record(2, 1, expected=0, record_id=old)).rejected[0].reason == "conflict"
+    assert run(purged, append_record(2, 1, expected=0, record_id=old)).rejected[0].reason == "life"
 
 
 def test_a_delete_does_not_change_what_is_expected() -> None:
@@ -253,6 +253,19 @@ def test_a_delete_does_not_change_what_is_expected() -> None:
         append_record(2, 4, expected=3, record_id=TOPIC.life(0, 0)),
     )
     assert seq_nrs(change) == [4]
+
+
+def test_a_delete_counts_in_the_life_that_it_names() -> None:
+    """Of the present one it deletes; of one that is over, or of an absent journal, it changes nothing at all."""
+    mine, old = TOPIC.life(0, 2), TOPIC.life(0, 0)
+    lives = append_record(0, 1, 3), purge_record(1), append_record(2, 1, 3)
+    late = run(None, *lives, delete_record(3, 2, only_life=old))
+    assert numbers(late.head) == (3, 0, 2)
+    assert seq_nrs(late) == [1, 2, 3]
+    own = run(None, *lives, delete_record(3, 2, only_life=mine))
+    assert numbers(own.head) == (3, 2, 3)
+    assert seq_nrs(own) == [3]
+    assert run(None, delete_record(1, 5, only_life=old)).head is None
 
 
 def test_an_expectation_comes_before_the_numbers() -> None:
@@ -477,7 +490,7 @@ def test_the_last_append_says_when_a_journal_expires() -> None:
     first = run(None, append_record(0, 1, expire_after="1 min"))
     assert first.head is not None
     assert first.head.expire_after == ExpireAfter.parse("1 min")
-    assert first.head.expire_on == date(2023, 11, 14)
+    assert (first.head.expire_on, first.head.expire_at) == (date(2023, 11, 14), START_MS + 60_000)
     second = run(first.head, append_record(1, 2, expire_after="2 days"))
     assert second.head is not None
     assert second.head.expire_after == ExpireAfter.parse("2 days")
@@ -485,7 +498,7 @@ def test_the_last_append_says_when_a_journal_expires() -> None:
     third = run(second.head, append_record(2, 3))
     assert third.head is not None
     assert third.head.expire_after is None
-    assert third.head.expire_on is None
+    assert third.head.expire_on is third.head.expire_at is None
 
 
 @pytest.mark.case("kafka-journal", 24)
@@ -536,6 +549,30 @@ def test_a_purge_for_expiry_looks_at_the_date_where_it_stands_in_the_log(expires
     assert seq_nrs(change) == ([] if gone else [1])
 
 
+@pytest.mark.parametrize(("after_ms", "gone"), [(0, True), (1, True), (-1, False)])
+def test_a_purge_for_expiry_looks_at_the_time_if_it_has_one(after_ms, gone) -> None:
+    """23 hours end an hour before the day does, or wherever they do: the day alone decides nothing."""
+    until = START_MS + 23 * 3_600_000 + after_ms
+    for day in (date(2023, 11, 14), date(2023, 11, 20), None):
+        purge = purge_record(1, expire_on=day, expire_at=until)
+        change = run(None, append_record(0, 1, expire_after="23h"), purge)
+        assert exists(change.head) is not gone
+        assert exists(run(None, append_record(0, 1), purge).head), "one that never expires"
+
+
+def test_a_head_that_knows_its_day_only_expires_on_that_day() -> None:
+    """As one that was taken over from kafka-journal; a purge that has no day leaves it alone."""
+    head = head_of(1, 0, 1, expire_after=ExpireAfter.parse("1 day"), expire_on=date(2023, 11, 15))
+    for day, gone in ((14, False), (15, True), (16, True)):
+        assert exists(run(head, purge_record(2, expire_on=date(2023, 11, day), expire_at=START_MS)).head) is not gone
+    assert exists(run(head, purge_record(2, expire_at=START_MS * 2)).head)
+
+
+def test_a_duration_before_zero_expires_at_once() -> None:
+    change = run(None, append_record(0, 1, expire_after="-3 days"), purge_record(1, expire_at=START_MS))
+    assert not exists(change.head)
+
+
 @pytest.mark.case("kafka-journal", 50)
 def test_an_append_that_extends_the_life_wins() -> None:
     """Between the search for expired journals and the purge, somebody appended: the journal stays."""
@@ -543,7 +580,7 @@ def test_an_append_that_extends_the_life_wins() -> None:
         None,
         append_record(0, 1, expire_after="1 day"),
         append_record(1, 2, expire_after="9 days"),
-        purge_record(2, expire_on=date(2023, 11, 15)),
+        purge_record(2, expire_on=date(2023, 11, 15), expire_at=START_MS + 8 * 86_400_000),
     )
     assert seq_nrs(change) == [1, 2]
     assert numbers(change.head) == (2, 0, 1)

@@ -101,7 +101,7 @@ def test_what_waited_takes_its_place_where_it_is_taken_up() -> None:
     """Events behind a broken record get their place from the Resume: theirs may be published already."""
     halted = run(None, tagged(0, 1, ("t",)), broken_record(1), tagged(2, 2, ("t",), ("t",)), tagged(3, 4, ("t",)))
     assert numbers(halted) == [(1, {"t": 1})]
-    change = run(halted.head, resume_record(9, [1]), quarantined=halted.waiting)
+    change = run(halted.head, resume_record(9, [broken_record(1)]), quarantined=halted.waiting)
     assert numbers(change) == [(2, {"t": 2}), (3, {"t": 3}), (4, {"t": 4})]
     assert [(found.position, found.index) for found in change.tagged] == [(9, 0), (9, 1), (9, 2)]
     assert [found.row.offset for found in change.tagged] == [2, 2, 3]

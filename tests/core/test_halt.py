@@ -68,7 +68,7 @@ def test_a_value_that_no_row_could_hold_halts_as_well() -> None:
     again = run(change.head, resume_record(2), waiting=change.waiting)
     assert again.head is not None
     assert again.head.halted_at == 0
-    after = run(again.head, resume_record(3, [0]), waiting=again.waiting)
+    after = run(again.head, resume_record(3, [again.waiting[0].record]), waiting=again.waiting)
     assert seq_nrs(after) == [1]
 
 
@@ -108,7 +108,7 @@ def test_a_second_broken_record_waits_like_any_other() -> None:
 def test_skip_takes_up_what_waited_in_order() -> None:
     """As if the bad record had never been: the same events, seqNr, deleteTo and life."""
     records = [append_record(0, 1), broken_record(1), append_record(2, 2, 3), delete_record(3, 1), append_record(4, 4)]
-    change = run(None, *records, resume_record(5, skip=[1]))
+    change = run(None, *records, resume_record(5, skip=[broken_record(1)]))
     plain = run(None, *(record for record in records if record.offset != 1))
     assert change.head is not None
     assert plain.head is not None
@@ -123,7 +123,13 @@ def test_skip_takes_up_what_waited_in_order() -> None:
 
 
 def test_a_skipped_record_may_be_any_that_waits() -> None:
-    change = run(None, broken_record(0), append_record(1, 1), delete_record(2, 1), resume_record(3, skip=[0, 2]))
+    change = run(
+        None,
+        broken_record(0),
+        append_record(1, 1),
+        delete_record(2, 1),
+        resume_record(3, skip=[broken_record(0), delete_record(2, 1)]),
+    )
     assert seq_nrs(change) == [1]
     assert change.head is not None
     assert change.head.delete_to == 0
@@ -137,7 +143,7 @@ def test_a_waiting_append_may_lose() -> None:
         broken_record(1),
         append_record(2, 2, expected=0),
         append_record(3, 2, expected=1, record_id=TOPIC.life(0, 0)),
-        resume_record(4, skip=[1]),
+        resume_record(4, skip=[broken_record(1)]),
     )
     assert [(lost.offset, lost.reason) for lost in change.rejected] == [(2, "conflict")]
     assert [row.offset for row in change.rows] == [0, 3]
@@ -154,14 +160,19 @@ def test_resume_without_skip_halts_again_at_a_record_that_still_makes_no_sense()
 def test_resume_goes_as_far_as_the_next_broken_record() -> None:
     """What lies before the next one is taken and waits no longer; that one and the rest still wait."""
     change = run(
-        None, broken_record(0), append_record(1, 1), broken_record(2), append_record(3, 2), resume_record(4, skip=[0])
+        None,
+        broken_record(0),
+        append_record(1, 1),
+        broken_record(2),
+        append_record(3, 2),
+        resume_record(4, skip=[broken_record(0)]),
     )
     assert change.head is not None
     assert (change.head.halted_at, change.head.seq_nr, change.head.offset) == (2, 1, 4)
     assert offsets(change.waiting) == [2, 3]
     assert seq_nrs(change) == [1]
     assert change.deletions[-1] == Deletion(offset=4, quarantine=1)
-    end = run(change.head, resume_record(5, skip=[2]), waiting=change.waiting)
+    end = run(change.head, resume_record(5, skip=[broken_record(2)]), waiting=change.waiting)
     assert end.head is not None
     assert (end.head.halted_at, end.head.seq_nr) == (None, 2)
     assert seq_nrs(end) == [2]
@@ -174,7 +185,7 @@ def test_a_resume_of_a_journal_that_is_not_halted_does_nothing() -> None:
 
 
 def test_an_absent_journal_whose_only_record_is_skipped_is_absent() -> None:
-    change = run(None, broken_record(0), resume_record(1, skip=[0]))
+    change = run(None, broken_record(0), resume_record(1, skip=[broken_record(0)]))
     assert change.head is not None
     assert not exists(change.head)
     assert change.head.halted_at is None
@@ -205,7 +216,7 @@ def test_a_purge_for_expiry_waits_like_any_other_record() -> None:
     assert halted.head is not None
     assert halted.head.halted_at == 1
     assert offsets(halted.waiting) == [1, 2]
-    change = run(halted.head, resume_record(3, skip=[1]), waiting=halted.waiting)
+    change = run(halted.head, resume_record(3, skip=[broken_record(1)]), waiting=halted.waiting)
     assert not exists(change.head)
     assert change.purged_at == 2
 
@@ -220,8 +231,8 @@ def test_where_the_batch_is_cut_does_not_matter(cut) -> None:
         append_record(2, 2),
         broken_record(3),
         append_record(4, 3),
-        resume_record(5, skip=[1]),
-        resume_record(6, skip=[3]),
+        resume_record(5, skip=[broken_record(1)]),
+        resume_record(6, skip=[broken_record(3)]),
         append_record(7, 4),
     ]
     whole = run(None, *records)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.core.buckets import Bucket, bucket_of, bucket_size
-from everlog.core.plan import NOTHING, Order, TagPlan, advance, ends_of, extend, piece_of
+from everlog.core.plan import NOTHING, Order, TagPlan, advance, ends_of, extend, share_of
 from everlog.core.tag_names import (
     MAX_TAG_BYTES,
     SLICES,
@@ -203,7 +203,7 @@ def test_every_offset_has_one_place_and_the_order_of_the_log(found) -> None:
     plans = make_plans(found)
     assert all(one.last_tick < two.tick for one, two in itertools.pairwise(plans))
     for number, place in enumerate(PLACES):
-        order = Order(number, 0, [piece_of(plan, place) for plan in plans if place in plan.ranges])
+        order = Order(number, 0, [share_of(plan, place) for plan in plans if place in plan.ranges])
         end = ends_of(plans).get(place, 0)
         places = [order.place(offset) for offset in range(end)]
         assert None not in places
@@ -221,7 +221,7 @@ def test_the_watermark_is_below_everything_that_may_still_be_written(found, data
     pointers = {place: data.draw(st.integers(-1, end - 1)) for place, end in ends.items()}
     reached = advance(NOTHING, plans, pointers) or NOTHING
     for place in ends:
-        order = Order(0, 0, [piece_of(plan, place) for plan in plans if place in plan.ranges])
+        order = Order(0, 0, [share_of(plan, place) for plan in plans if place in plan.ranges])
         for offset in range(pointers[place] + 1, ends[place]):
             assert order.place(offset).offset(0) > reached.end
         for offset in range(reached.positions.get(place, 0)):
@@ -251,7 +251,7 @@ def test_a_missing_plan_is_noticed() -> None:
 
 def test_the_place_of_an_event_says_its_bucket() -> None:
     """As it was when the plan was made, whatever the settings are by now."""
-    order = Order(3, 1, [piece_of(TagPlan(1, tick_of(1409547599999), {"a/1": (10, 99_999)}, HOUR, {"hot": 2}), "a/1")])
+    order = Order(3, 1, [share_of(TagPlan(1, tick_of(1409547599999), {"a/1": (10, 99_999)}, HOUR, {"hot": 2}), "a/1")])
     place = order.place(10)
     assert place.offset(4) == TimeUuid(tick_of(1409547599999), event_rank(3, 1, 4))
     assert place.ordering(300) == str(place.offset(300)) == str(TimeUuid(place.tick, event_rank(3, 1, 300)))

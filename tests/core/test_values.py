@@ -51,7 +51,7 @@ def test_a_range_does_not_end_before_it_begins() -> None:
 def test_a_position_reads_back_what_it_prints() -> None:
     position = Position("a:b", 3, 42)
     assert Position.parse(str(position)) == position
-    for wrong in ("", "orders", "orders:1", "orders:-1:2", "orders:1:x", ":1:2", "orders::2"):
+    for wrong in ("", "orders", "orders:1", "orders:-1:2", "orders:1:x", ":1:2", "orders::2", f"orders:1:{'9' * 5000}"):
         with pytest.raises(InvalidPosition):
             Position.parse(wrong)
     with pytest.raises(InvalidPosition):

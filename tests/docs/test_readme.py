@@ -58,6 +58,18 @@ def test_the_program_of_the_readme_prints_what_it_says(tmp_path):
     assert (done.stdout, done.stderr) == (program.output, "")
 
 
+@pytest.mark.parametrize("name", ["typed-events.md", "aggregates.md"])
+def test_a_page_begins_with_a_program(name, tmp_path):
+    """It is pasted into a file and run, as a reader does."""
+    program = blocks(ROOT / "docs" / name)[0]
+    assert (program.language, program.output is None) == ("python program", False)
+    file = tmp_path / "program.py"
+    file.write_text(program.code)
+    words = [sys.executable, "-W", "error", str(file)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (program.output, "")
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES[1:] if python_blocks(page)], ids=lambda page: page.name)
 async def test_the_code_of_a_page_prints_what_it_says(page, tmp_path):
     """Block after block in one log, as in `python -m asyncio`."""
@@ -144,6 +156,11 @@ def test_links_lead_somewhere(page):
         ("projection_words.py", [f"{form}: {{'a': 3, 'rose': 3, 'is': 2}}" for form in ("initial", "demand", "actor")]),
         ("threads.py", ["sensor-4: 25 readings, mean 22.0", "left of sensor-1: [21, 22, 23, 24, 25]"]),
         ("queue_pages.py", ["40 edits of 3 pages, fewer than 10 runs", "news: indexed with edit 39, the last one"]),
+        (
+            "typed_events.py",
+            ["reading/1: 20.0 °C from unknown", "unknown, so plain JSON: reading {'fahrenheit': 68.0}"],
+        ),
+        ("aggregates.py", ["20 seats are sold", "20 have an owner, after 20 events", "eve has none left"]),
         ("documents.py", ["open: ['call Eve']", "3 feed:patch {'done': True}", "new: todo~/rest"]),
     ],
 )
@@ -163,6 +180,8 @@ def test_every_example_is_run():
         "threads.py",
         "queue_pages.py",
         "documents.py",
+        "typed_events.py",
+        "aggregates.py",
         "projection_view.py",
         "projection_words.py",
         "projection_cassandra.py",  # in tests/projections/test_record_source_cluster.py

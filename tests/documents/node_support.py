@@ -23,11 +23,11 @@ C = "/hyper-storage/content/"
 POINT = "documents.decided"
 # Recovery that need not be waited for.
 QUICK = DocumentsConfig(
-    node_sync_s=0.2,
+    node_sync_interval_s=0.2,
     node_lease_s=5.0,
     fail_timeout_s=1.0,
     hot_recovery_s=120.0,
-    hot_recovery_retry_s=0.3,
+    hot_recovery_interval_s=0.3,
     stale_recovery_s=240.0,
     # Tests hold tasks while they start another server, which takes as long as the machine makes it.
     request_timeout_s=60.0,

@@ -133,7 +133,7 @@ class _Meeting:
 async def test_documents_are_completed_side_by_side_each_by_one_worker() -> None:
     """Two documents, two tasks each, two workers: both first tasks run together, the second ones after them."""
     outbox, publisher = _Outbox(), _Meeting()
-    completer = Completer(outbox, publisher, clock=ManualClock(), workers=2)  # type: ignore[arg-type]
+    completer = Completer(outbox, publisher, clock=ManualClock(), max_completers=2)  # type: ignore[arg-type]
     async with asyncio.timeout(60):
         for uri in ("a", "b"):
             completer.kick(uri)

@@ -252,8 +252,8 @@ async def test_one_worker_per_key_and_so_many_in_all() -> None:
     assert not workers.keys
 
 
-async def test_a_full_stash_refuses_and_a_cancelled_wait_leaves_no_trace() -> None:
-    workers = Workers(max_tasks=1, stash=1)
+async def test_a_full_waiting_room_refuses_and_a_cancelled_wait_leaves_no_trace() -> None:
+    workers = Workers(max_tasks=1, max_waiting=1)
     await workers.take("a")
     second = asyncio.create_task(workers.take("b"))
     await asyncio.sleep(0)

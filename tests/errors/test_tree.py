@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import pickle
 import pkgutil
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -53,3 +55,31 @@ def test_an_error_is_called_what_one_imports(name: str) -> None:
     assert f"{kind.__module__}.{kind.__qualname__}" == f"everlog.errors.{name}"
     assert pickle.loads(pickle.dumps(kind)) is kind
     assert (kind.__doc__ or "").strip()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.Conflict("orders:o-1", 1, 2, "life"),
+        errors.EventMismatch("paid", 1, 7, "no cents", remedy="mend it", where="Order 'o-1'"),
+        errors.OutcomeUnknown("orders:o-1", "1.x", "no answer"),
+        errors.InvalidInput("wrong"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_an_error_gets_to_another_process_as_it_is(
+    error: Exception, duplicate: Callable[[Exception], Exception]
+) -> None:
+    """As from a worker of a pool, which hangs or breaks if it does not."""
+    again = duplicate(error)
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_can_be_pickled(name: str) -> None:
+    kind = getattr(errors, name)
+    error = kind.__new__(kind, "what happened")
+    error.detail = 3
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.args, again.detail) == (kind, ("what happened",), 3)

@@ -39,7 +39,7 @@ def patient(config: Config) -> Config:
         config,
         journal=msgspec.structs.replace(config.journal, append_timeout_s=10.0, segment_size=10),
         pipeline=msgspec.structs.replace(config.pipeline, max_retry_s=2.0),
-        cassandra=msgspec.structs.replace(config.cassandra, request_timeout_s=2.0, retries=2),
+        cassandra=msgspec.structs.replace(config.cassandra, request_timeout_s=2.0, max_retries=2),
         kafka=msgspec.structs.replace(config.kafka, request_timeout_s=5.0),
     )
 

@@ -22,13 +22,6 @@ def backend(tmp_path: Path) -> EmbeddedBackend:
     return EmbeddedBackend(Config(data=str(tmp_path / "data"), journal=journal, log=log))
 
 
-@pytest.mark.case("kafka-journal", 31)
-async def test_killed_in_the_middle(backend: EmbeddedBackend, tmp_path: Path, pipeline: Pipeline) -> None:
-    """Killed while it writes: the rerun gives the same tables. (Between applying and publishing: on the cluster.)"""
-    await fill(backend.config)
-    await kill_pipelines(backend, tmp_path / "runs", ["apply.heads"], pipeline, most=60)
-
-
 @pytest.mark.faults
 @pytest.mark.usefixtures("class_archive")
 @pytest.mark.case("kafka-journal", 31)

@@ -22,7 +22,7 @@ def backend(cluster_config: MakeConfig) -> ClusterBackend:
 
 @pytest.mark.case("kafka-journal", 31)
 async def test_killed_in_the_middle(backend: ClusterBackend, tmp_path: Path, pipeline: Pipeline) -> None:
-    """Killed before a batch of deletes is published. (Within a batch: on a folder.)"""
+    """Killed before a batch of deletes is published. (At every other point: `make faults`.)"""
     await fill_in_kinds(backend.config)
     await kill_pipelines(backend, tmp_path / "runs", ["batch.applied:2"], pipeline, most=BATCH)
 

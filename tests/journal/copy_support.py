@@ -75,7 +75,7 @@ async def state_of(journal: Journal, journal_id: str) -> dict[str, Any] | None:
         async for event in journal.read(journal_id)
     ]
     snapshots = [(one.seq_nr, one.timestamp, one.payload) for one in await journal.snapshots.list(journal_id)]
-    ends = (head.seq_nr, head.delete_to, head.expire_after, head.expire_on)
+    ends = (head.seq_nr, head.delete_to, head.expire_after, head.expire_on, head.expire_at)
     return {"ends": ends, "events": events, "snapshots": snapshots}
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import everlog
 from everlog import Event, JournalNotFound, Overtaken
 from everlog.api import Everlog
-from everlog.core.actions import ActionRange, Append, Copied, Delete, decode_action, encode_action
+from everlog.core.actions import ActionRange, Append, Copied, Delete, decode_action, encode_action, wrap_header_data
 from everlog.core.fold import decode, fold, rowless
 from everlog.core.record import Record
 from everlog.core.values import partition_of
@@ -328,7 +328,7 @@ async def test_somebody_who_writes_while_the_journal_is_copied(small_log, delete
 
 
 def test_the_headers_of_a_copy() -> None:
-    append = Append(range=ActionRange(3, 4), payload_type="json", metadata={}, timestamp=7)
+    append = Append(range=ActionRange(3, 4), payload_type="json", metadata=wrap_header_data(None), timestamp=7)
     assert encode_action(append) == (
         b'{"append":{"range":{"from":3,"to":4},"payloadType":"json","metadata":{},"timestamp":7}}'
     )

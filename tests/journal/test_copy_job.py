@@ -54,7 +54,7 @@ def test_a_topic_that_was_made_again_is_copied(spark, tmp_path, monkeypatch) -> 
     """All journals, in several jobs and tasks; told how far it is; done again, it only compares."""
     config = small_config(tmp_path / "data")
     originals = asyncio.run(fill(config))
-    monkeypatch.setattr("everlog.journal.spark.copy_job.CHUNK", 5)
+    monkeypatch.setattr("everlog.journal.spark.copy_job.JOURNALS_PER_JOB", 5)
     monkeypatch.setattr("everlog.journal.spark.copy_job.PER_TASK", 2)
     events = sum(len(state["events"]) for state in originals.values())
     gaps = dict.fromkeys(range(2), "the topic was made again")

@@ -1,10 +1,11 @@
-"""Expiry: journals whose day has come are purged through the log."""
+"""Expiry: journals whose time has come are purged through the log."""
 
 from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
+from random import Random, randrange
 
 import msgspec
 import pytest
@@ -17,7 +18,8 @@ from everlog.errors import InvalidInput
 from everlog.journal.expiry import Expiry
 from everlog.testing import replicate
 from everlog.testing.journal_support import keys, read
-from tests.support import small_config
+from tests.journal.expiry_support import check_expiry
+from tests.support import examples, small_config
 
 DAY = 86_400
 
@@ -44,7 +46,7 @@ async def test_expired_journals_vanish(small_log, clock):
     before = await ends(small_log)
     report = await small_log.expire()
     assert report.purged == {"t": 2}
-    assert report.day == today(clock)
+    assert report.until == datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
     assert await ends(small_log) == before + 2
     assert await keys(journal) == ["forever", "later"], "readers fold the purges from the tail"
     await replicate(small_log)
@@ -91,6 +93,70 @@ async def test_missed_days_are_caught_up(small_log, clock):
     assert (await small_log.expire()).purged == {"t": 8}
     await replicate(small_log)
     assert await keys(journal) == ["day-20"]
+
+
+async def test_23_hours_are_23_hours(small_log, clock):
+    """Not a day that begins earlier: nothing is lost before its time, and nothing stays a day longer."""
+    journal = small_log.journal("t")
+    clock.advance(DAY - clock.now_ms() // 1000 % DAY + 600)
+    assert datetime.fromtimestamp(clock.now_ms() / 1000, UTC).hour == 0
+    await journal.append("k", Event(1), expire_after=timedelta(hours=23))
+    await journal.snapshots.save("k", seq_nr=1, payload="state")
+    await replicate(small_log)
+    for seconds, purged in ((3600, 0), (22 * 3600 - 0.001, 0), (0.001, 1)):
+        clock.advance(seconds)
+        assert (await small_log.expire()).purged == {"t": purged}
+    await replicate(small_log)
+    assert await journal.pointer("k") is None
+    await journal.append("k", Event("a new life"))
+    assert (await journal.recover("k")).snapshot is None
+
+
+async def test_an_extension_by_a_millisecond_is_enough(small_log, clock):
+    journal = small_log.journal("t")
+    await journal.append("k", Event(1), expire_after=timedelta(hours=1))
+    await replicate(small_log)
+    clock.advance(3600)
+    await journal.append("k", Event(2), expire_after=timedelta(milliseconds=1))
+    assert (await small_log.expire()).purged == {"t": 0}
+    await replicate(small_log)
+    clock.advance(0.001)
+    assert (await small_log.expire()).purged == {"t": 1}
+
+
+async def test_a_journal_is_purged_when_its_time_has_come_and_not_before(small_log, clock):
+    seed = randrange(10**6)
+    print(f"seed {seed}")
+    await small_log.journal("t").mark("first")
+    await check_expiry(small_log, clock, Random(seed), runs=examples(40), appends=15)
+
+
+async def test_a_head_that_was_taken_over_expires_with_its_day(small_log, clock):
+    """kafka-journal stores the day and no time."""
+    journal = small_log.journal("t")
+    await journal.append("k", Event(1), expire_after=timedelta(days=2, hours=1))
+    await replicate(small_log)
+    with closing(sqlite3.connect(small_log.config.folder / "store.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE metajournal SET expire_at = NULL")
+    assert (await small_log.expire(day=today(clock) + timedelta(days=1))).purged == {"t": 0}
+    clock.advance(2 * DAY - clock.now_ms() // 1000 % DAY)
+    assert (await small_log.expire()).purged == {"t": 1}
+    assert await journal.pointer("k") is None
+
+
+async def test_a_day_is_its_end(small_log, clock):
+    """`day=` means before that day is over: also what expires later on it."""
+    journal = small_log.journal("t")
+    rest = DAY - clock.now_ms() // 1000 % DAY
+    await journal.append("last second", Event(1), expire_after=timedelta(seconds=rest - 1))
+    await journal.append("midnight", Event(1), expire_after=timedelta(seconds=rest))
+    await replicate(small_log)
+    assert (await small_log.expire()).purged == {"t": 0}
+    report = await small_log.expire(day=today(clock))
+    assert (report.purged, report.until.time().isoformat()) == ({"t": 1}, "23:59:59.999000")
+    assert await keys(journal) == ["midnight"]
+    assert (await small_log.expire(day=date.max)).purged == {"t": 1}
+    assert (await small_log.expire(day=date.min)).purged == {"t": 0}
 
 
 async def test_a_day_and_topics_can_be_chosen(small_log, clock):

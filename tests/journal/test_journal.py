@@ -11,6 +11,7 @@ from everlog.api import Everlog
 from everlog.client import connect
 from everlog.config import LogConfig
 from everlog.testing import JournalConformance
+from everlog.testing.journal_support import TRIMMED
 from tests.support import ManualClock, small_config
 
 
@@ -44,3 +45,7 @@ class TestEmbeddedJournal(JournalConformance):
     test_journals_work_while_nothing_is_replicated = pytest.mark.case("kafka-journal", 55)(
         JournalConformance.test_journals_work_while_nothing_is_replicated
     )
+
+    async def test_a_plain_append_goes_on_after_the_log_was_trimmed(self, everlog: Everlog) -> None:
+        """Another process compacted and trimmed: what this writer remembers is gone from the log, too."""
+        await self.test_a_plain_append_goes_on_after_another_writer_deleted(everlog, TRIMMED)

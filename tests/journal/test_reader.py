@@ -309,9 +309,28 @@ async def test_a_halted_journal_reads_up_to_the_bad_record(small_log, replicated
     assert await numbers(small_log, to_seq=2) == [1, 2]
     with pytest.raises(JournalHalted):
         await small_log.journal("orders").append("k", [Event("in vain")])
-    await produce_raw(small_log, "orders", resume_record(3, skip=[bad], **place))
+    await produce_raw(small_log, "orders", resume_record(3, skip=[broken_record(1, **place)], **place))
     for _ in range(2):
         assert await numbers(small_log) == [1, 2, 3]
+        await replicate(small_log)
+
+
+async def test_pages_hold_no_more_events_than_they_may(small_log) -> None:
+    """Also where one append has many: from the log, and from the tables."""
+    orders, size = small_log.journal("orders"), small_log.config.journal.page_size
+    await orders.append("k", Event(0))
+    await orders.append("k", [Event(number) for number in range(2 * size + 1)])
+    whole = list(range(1, 2 * size + 3))
+    for _ in range(2):
+        for options, expected in (
+            ({}, whole),
+            ({"reverse": True}, whole[::-1]),
+            ({"limit": size + 2}, whole[: size + 2]),
+            ({"from_seq": 3, "reverse": True}, whole[:1:-1]),
+        ):
+            pages = [page async for page in orders.read_pages("k", **options)]
+            assert max(map(len, pages)) <= size
+            assert [event.seq_nr for page in pages for event in page] == expected
         await replicate(small_log)
 
 

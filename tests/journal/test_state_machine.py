@@ -292,7 +292,7 @@ class Journals(RuleBasedStateMachine):
     def tables(self) -> dict[str, list[tuple[object, ...]]]:
         connection = sqlite3.connect(self.folder / "store.db")
         try:
-            names = ("journal", "metajournal", "pointer2", "snapshot_buffer", "rejected", "quarantine")
+            names = ("journal", "metajournal", "pointer2", "snapshot_buffer", "rejected", "quarantine", "verdict")
             return {name: connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3, 4").fetchall() for name in names}
         finally:
             connection.close()

@@ -391,6 +391,19 @@ async def test_a_broker_that_was_killed_is_found_again(broker):
         assert len(await log.tail(topic, 0, b"0", after=-1, before=1601, limit=1000)) == 201
 
 
+async def test_a_question_outlives_the_broker_that_was_asked(broker):
+    """The broker dies with the question in its hands; the one that comes back answers it."""
+    topic = await made(broker, "asked")
+    async with opened(config_of(broker, request_timeout_s=60.0)) as log:
+        assert broker.process.pid is not None
+        os.kill(broker.process.pid, signal.SIGSTOP)
+        asked = asyncio.create_task(log.topic("asked"))
+        await asyncio.sleep(0.3)  # it is on its way
+        end(broker)
+        await asyncio.to_thread(broker.start)
+        assert (await asked) == topic
+
+
 # A broker that asks who comes.
 
 

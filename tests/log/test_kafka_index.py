@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from everlog.core.record import Record
-from everlog.log.kafka.index import DROPPED, OVERHEAD, Budget, cost
+from everlog.log.kafka.index import DROPPED_FRACTION, RECORD_OVERHEAD_BYTES, Budget, cost
 
 KEYS = [b"a", b"b", b"c", None]
 MANY = 10**9
@@ -21,7 +21,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @initialize(records=st.integers(1, 30), size=st.integers(1, 30))
     def open(self, records, size):
-        self.budget = Budget(records, size * (OVERHEAD + 20))
+        self.budget = Budget(records, size * (RECORD_OVERHEAD_BYTES + 20))
         self.indexes = [self.budget.open(at) for at in (0, 5)]
         self.logs = [{}, {}]
         self.ends = [0, 5]
@@ -139,7 +139,7 @@ def test_the_largest_index_makes_room():
     large.extend([record(offset) for offset in range(8)], 8)
     small.extend([record(2)], 3)
     assert (small.lower, small.upper) == (0, 3)
-    assert (large.lower, large.upper) == (8 // DROPPED + 1, 8)
+    assert (large.lower, large.upper) == (8 // DROPPED_FRACTION + 1, 8)
 
 
 def test_a_record_larger_than_the_bound_is_not_kept():
@@ -152,7 +152,7 @@ def test_a_record_larger_than_the_bound_is_not_kept():
 
 
 def test_what_fits_is_guessed_from_what_is_there():
-    budget = Budget(1000, 100 * (OVERHEAD + 1000))
+    budget = Budget(1000, 100 * (RECORD_OVERHEAD_BYTES + 1000))
     assert budget.fits(100)
     assert not budget.fits(1001)
     budget.open(0).extend([record(offset, size=2000) for offset in range(10)], 10)

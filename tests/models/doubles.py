@@ -14,7 +14,7 @@ from everlog.core.head import Head, Topic
 from everlog.core.record import NewRecord, Record
 from everlog.core.values import segment_of
 from everlog.log.port import Ack, Bounds, Log, LogTopic, Trimmed
-from everlog.store.port import KeyChange, RowCursor, Store, StoreTask
+from everlog.store.port import KeyChange, RowCursor, Store, StoreTask, Verdict
 from tests.models.scheduler import Step
 from tests.models.tables import Tables, head_columns
 
@@ -89,6 +89,10 @@ class TaskDouble(StoreTask):
             (f"set {found.record.offset} of {key.id} aside", partial(self.tables.put_waiting, key.id, found))
             for found in change.quarantined
         ]
+        statements += [
+            (f"write the verdict on {found.offset} of {key.id}", partial(self.tables.put_verdict, found))
+            for found in key.verdicts
+        ]
         for row in change.rows:
             assert change.head is not None
             segment = segment_of(row.seq_nr, change.head.segment_size)
@@ -149,6 +153,13 @@ class StoreDouble(Store):
     async def waiting(self, topic: str, journal_id: str) -> list[Quarantined]:
         await Step(f"read what waits of {journal_id}")
         return self.tables.waiting(journal_id)
+
+    async def verdicts(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Verdict]:
+        found: list[Verdict] = []
+        for offset in offsets:
+            await Step(f"read the verdict on {offset}")
+            found += self.tables.verdicts(offset)
+        return found
 
     async def rows(
         self,

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from everlog.core.head import Head
-from everlog.core.record import Record
+from everlog.core.record import Record, digest
 
 
 class Facts(NamedTuple):
@@ -23,6 +23,7 @@ class Facts(NamedTuple):
     created: int | None
     updated: int | None
     expire_on: date | None
+    expire_at: int | None
     halted_at: int | None
 
 
@@ -36,7 +37,7 @@ class State(NamedTuple):
 def facts_of(head: Head | None) -> Facts:
     """The same of a real head. A journal that is absent has no facts but its halt, and where it ended."""
     if head is None:
-        return Facts(-1, False, 0, 0, None, None, None, None, None)
+        return Facts(-1, False, 0, 0, None, None, None, None, None, None)
     return Facts(
         head.offset,
         not head.purged,
@@ -46,6 +47,7 @@ def facts_of(head: Head | None) -> Facts:
         head.created,
         head.updated,
         head.expire_on,
+        head.expire_at,
         head.halted_at,
     )
 
@@ -63,12 +65,15 @@ class Oracle:
     created: int | None = None
     updated: int | None = None
     expire_on: date | None = None
+    expire_at: int | None = None
     halted_at: int | None = None
     events: list[tuple[int, int]] = field(default_factory=list)
     waiting: list[Record] = field(default_factory=list)
     accepted: dict[int, list[int]] = field(default_factory=dict)
     append_ids: list[tuple[str | None, str]] = field(default_factory=list)
     rejected: set[int] = field(default_factory=set)
+    purges: int = 0
+    purges_before: dict[int, int] = field(default_factory=dict)
 
     def state(self) -> State:
         facts = Facts(
@@ -80,6 +85,7 @@ class Oracle:
             self.created,
             self.updated,
             self.expire_on,
+            self.expire_at,
             self.halted_at,
         )
         return State(facts, tuple(self.events))
@@ -98,8 +104,13 @@ class Oracle:
             self._delete(record, action)
         elif name == "purge" and self.exists:
             day = action.get("expireOn")
-            if day is None or (self.expire_on is not None and self.expire_on <= date.fromisoformat(day)):
+            if day is None or self._expired(date.fromisoformat(day), action.get("expireAt")):
                 self._purge(record)
+
+    def _expired(self, day: date, time: int | None) -> bool:
+        if self.expire_at is not None and time is not None:
+            return self.expire_at <= time
+        return self.expire_on is not None and self.expire_on <= day
 
     def _wait(self, record: Record) -> None:
         if self.offset < 0:
@@ -118,11 +129,11 @@ class Oracle:
         elif name != "mark":
             self._wait(record)
 
-    def _resume(self, record: Record, skip: list[int]) -> None:
+    def _resume(self, record: Record, skip: list[str]) -> None:
         todo, self.waiting, self.halted_at = self.waiting, [], None
         while todo:
             found = todo.pop(0)
-            if found.offset in skip:
+            if digest(found) in skip:
                 continue
             self.take(found)
             if self.halted_at is not None:
@@ -144,22 +155,25 @@ class Oracle:
             return
         if not self.exists:
             self.exists, self.delete_to, self.created = True, first - 1, record.timestamp
-            self.record_id = self.life(record.offset)
+            self.record_id = action.get("life") or self.life(record.offset)
         elif self.record_id is None:
-            self.record_id = self.life(record.offset)
+            self.record_id = action.get("life") or self.life(record.offset)
         days = value["metadata"].get("expireAfter")
-        self.expire_on = None
+        self.expire_on = self.expire_at = None
         if days is not None:
             at = datetime.fromtimestamp(record.timestamp / 1000, UTC) + timedelta(days=int(days.split()[0]))
-            self.expire_on = at.date()
+            self.expire_on, self.expire_at = at.date(), record.timestamp + int(days.split()[0]) * 86_400_000
         self.offset, self.updated, self.seq_nr = record.offset, record.timestamp, last
         self.events += [(number, record.offset) for number in numbers]
         self.accepted[record.offset] = numbers
+        self.purges_before[record.offset] = self.purges
         if "id" in action:
             self.append_ids.append((self.record_id, action["id"]))
 
     def _delete(self, record: Record, action: Any) -> None:
         to = action["to"]
+        if "onlyLife" in action and action["onlyLife"] != self.record_id:
+            return
         if not self.exists:
             if action.get("ifExists"):
                 return
@@ -169,8 +183,9 @@ class Oracle:
         self.offset, self.updated = record.offset, record.timestamp
 
     def _purge(self, record: Record) -> None:
+        self.purges += 1
         self.exists, self.seq_nr, self.delete_to, self.events = False, 0, 0, []
-        self.record_id = self.created = self.expire_on = None
+        self.record_id = self.created = self.expire_on = self.expire_at = None
         self.offset, self.updated = record.offset, record.timestamp
 
 
@@ -187,9 +202,14 @@ class Journals:
     def __init__(self, ids: list[str], life: Callable[[int], str]) -> None:
         self.now = {journal_id: Oracle(life) for journal_id in ids}
         self.after = {journal_id: [oracle.state()] for journal_id, oracle in self.now.items()}
+        # By the record at which they count: the offsets of appends.
+        self.counted: list[list[int]] = []
 
     def take(self, record: Record) -> None:
         assert record.key is not None
-        self.now[record.key.decode()].take(record)
+        oracle = self.now[record.key.decode()]
+        before = len(oracle.accepted)
+        oracle.take(record)
+        self.counted.append(list(oracle.accepted)[before:])
         for journal_id, oracle in self.now.items():
             self.after[journal_id].append(oracle.state())

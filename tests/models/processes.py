@@ -7,8 +7,10 @@ from datetime import timedelta
 from everlog.core.actions import Action, encode_action
 from everlog.core.events import Event
 from everlog.core.record import Headers, NewRecord, Record
-from everlog.errors import Conflict, JournalHalted, OutcomeUnknown, Overtaken
+from everlog.core.values import Version
+from everlog.errors import Conflict, JournalHalted, LogTruncated, OutcomeDeleted, OutcomeUnknown, Overtaken
 from everlog.journal.reader import Reader, Ref, Span
+from everlog.journal.verdict_reader import VerdictReader
 from everlog.journal.writer import Appended, Draft, Origin, Writer
 from everlog.log.port import Ack
 from everlog.pipeline.apply import KeyGroups, apply
@@ -16,7 +18,7 @@ from everlog.pipeline.head_cache import KnownHeads
 from everlog.store.port import Store
 from tests.models.oracle import facts_of
 from tests.models.scheduler import Step
-from tests.models.world import TOPIC, World, ref_of
+from tests.models.world import LOG_TOPIC, TOPIC, World, ref_of
 
 BATCHES = (1, 1, 2, 3, 4, 6)
 PAGES = (1, 2, 3, 100)
@@ -93,6 +95,33 @@ async def look(world: World, reader_class: type[Reader]) -> None:
         world.find("view", journal=journal_id, got=facts_of(view.state), right=right)
 
 
+async def judge(world: World, reader_class: type[VerdictReader]) -> None:
+    """Read the log from anywhere up to its end, as a projection over a topic's events does, and name what counts."""
+    random, log = world.random, world.log
+    pointer = await world.store.pointer(TOPIC.name, 0)
+    first = random.randint(log.start, len(log.records))
+    at = first if random.random() < 0.5 else max(log.start, min(first, pointer + 1))
+    sizes = {"page_size": random.choice(PAGES), "max_known": random.choice([0, 1, 10])}
+    reader = reader_class(log, world.store, LOG_TOPIC, TOPIC, 0, start=at, **sizes)
+    while at < len(log.records):
+        end = min(len(log.records), at + random.choice(BATCHES))
+        page = log.records[at:end]
+        await Step(f"read the log from {at} to {end - 1}")
+        if log.start > at:
+            return  # as a reader of the log says
+        try:
+            found = await reader.judge(page)
+        except (LogTruncated, Overtaken):
+            world.overtaken += 1
+            return
+        for record, accepted in zip(page, found, strict=True):
+            got, right = [one.record.offset for one in accepted.appends], world.journals.counted[record.offset]
+            if accepted.offset != record.offset or got != right:
+                world.find("events", at=record.offset, got=got, right=right)
+        world.judged += len(page)
+        at = end
+
+
 class ModelClock:
     """The world's time."""
 
@@ -106,7 +135,8 @@ class ModelClock:
         return self.world.now_ms / 1000
 
     def new_id(self) -> str:
-        return f"id-{self.world.tick()}"
+        self.world.tick()
+        return self.world.new_life()
 
 
 class ModelWriter(Writer):
@@ -153,7 +183,9 @@ async def write(world: World, writer: ModelWriter) -> None:
     seq_nr = oracle.seq_nr
     first = random.choice([None, seq_nr + 1, seq_nr + 2])
     events = [Event("written", seq_nr=None if first is None else first + at) for at in range(count)]
-    expected = random.choice([None, seq_nr]) if first is None else None
+    version = Version(seq_nr, oracle.record_id)
+    expected = random.choice([None, seq_nr, version]) if first is None else None
+    purges = oracle.purges
     after = random.choice([None, timedelta(days=1)])
     draft, append_id = Draft(events, expected=expected, expire_after=after), None
     for _ in range(3):
@@ -163,6 +195,8 @@ async def write(world: World, writer: ModelWriter) -> None:
         except OutcomeUnknown as error:
             append_id = error.append_id
             continue
+        except OutcomeDeleted:
+            pass
         except Conflict:
             undecided = {record.offset for record in oracle.waiting} | oracle.accepted.keys()
             if len(writer.sent) > sent and writer.sent[-1] in undecided:
@@ -173,6 +207,8 @@ async def write(world: World, writer: ModelWriter) -> None:
             pass
         else:
             _check_win(world, journal_id, appended)
+            if isinstance(expected, Version) and expected and oracle.purges_before.get(appended.offset) != purges:
+                world.find("win in another life", journal=journal_id, told=appended)
         return
 
 

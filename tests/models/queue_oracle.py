@@ -151,9 +151,9 @@ class Oracle:
         return [row for row in self.waiting(now) if row["process"] <= now]
 
     def claim(self, owner: str, limit: int, lease_ms: int | None, fast_only: bool, now: int) -> list[Entry]:
+        self.sweep(now)
         if self.paused:
             return []
-        self.sweep(now)
         lease = min(lease_ms or self.settings.processing_timeout_ms, self.settings.max_processing_timeout_ms)
         if self.settings.max_in_flight is not None:
             limit = min(limit, self.settings.max_in_flight - sum(row["status"] == "P" for row in self.rows))
@@ -197,12 +197,12 @@ class Oracle:
         if self.ended_for_good(row, now):
             return
         if row["timeouts"] >= self.settings.max_timeouts or not retry:
-            reason = "max_timeouts" if row["timeouts"] >= self.settings.max_timeouts else "failed"
+            reason = "max_timeouts" if how == "timeout" else "failed"
             self.flags[reason] = self.flags.get(reason, 0) + 1
             self.dead.append(dict(row, cause=reason))
             self.leave(row, now)
             return
-        if not self.merge_slot(row, now):
+        if not self.merge_slot(row, now, delay or 0):
             pause = 0
             if self.settings.retry_backoff_ms:
                 pause = min(
@@ -219,10 +219,12 @@ class Oracle:
             self.merge_slot(row, now)
             self.to_waiting(row)
 
-    def merge_slot(self, row: Entry, now: int) -> bool:
+    def merge_slot(self, row: Entry, now: int, delay: int = 0) -> bool:
         slot = row["slot"]
         if slot is None or self.expired(slot, now):
             return False
+        if delay:
+            row["process"] = max(row["process"], now + delay)
         self.merge(row, slot)
         row["timeouts"] = 0
         return True

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import traceback
+from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
+from typing import Any
+from unittest.mock import patch
 
 from everlog.journal.reader import Reader
+from everlog.journal.verdict_reader import VerdictReader
 from tests.models.doubles import StoreDouble
 from tests.models.oracle import facts_of
-from tests.models.processes import ModelWriter, Pipeline, look, read, write
+from tests.models.processes import ModelWriter, Pipeline, judge, look, read, write
 from tests.models.scheduler import Process
 from tests.models.world import World
 
@@ -19,7 +23,11 @@ CRASH = 0.03
 
 @dataclass(frozen=True)
 class Setup:
-    """Who takes part, and by which rules. `from_start`: a restarted pipeline may have forgotten everything."""
+    """Who takes part, and by which rules. `from_start`: a restarted pipeline may have forgotten everything.
+
+    With `verdicts`, readers want the events of the whole topic that count, instead of a journal. `broken` replaces a
+    part of the product by one without its rule.
+    """
 
     pipelines: int = 1
     from_start: bool = True
@@ -28,6 +36,8 @@ class Setup:
     store: type[StoreDouble] = StoreDouble
     pipeline: type[Pipeline] = Pipeline
     reader: type[Reader] = Reader
+    verdicts: type[VerdictReader] | None = None
+    broken: tuple[Any, str, Any] | None = None
 
 
 class Simulation:
@@ -81,6 +91,7 @@ class Simulation:
                 self._start_client()
             elif chance < 0.22:
                 world.log.trim(random.randint(0, world.tables.pointer() + 1))
+                world.tables.drop_verdicts(world.log.start)
             elif chance < 0.5 and self.readers:
                 self._turn(self.readers)
             elif chance < 0.58 and self.clients:
@@ -92,9 +103,12 @@ class Simulation:
                 break
 
     def _start_reader(self) -> None:
-        kind = read if self.random.random() < 0.8 else look
         self.started += 1
-        coroutine = kind(self.world, self.setup.reader)
+        if self.setup.verdicts is not None:
+            coroutine = judge(self.world, self.setup.verdicts)
+        else:
+            kind = read if self.random.random() < 0.8 else look
+            coroutine = kind(self.world, self.setup.reader)
         self.readers.append(Process(f"reader {self.started}", coroutine, self.world.trace))
 
     def _start_client(self) -> None:
@@ -165,6 +179,8 @@ class Simulation:
         for _ in range(2):
             for kind in (read, look):
                 Process("last reader", kind(self.world, self.setup.reader), self.world.trace).finish()
+            if self.setup.verdicts is not None:
+                Process("last judge", judge(self.world, self.setup.verdicts), self.world.trace).finish()
 
     def _check_pointer(self) -> None:
         pointer = self.world.tables.pointer()
@@ -195,7 +211,10 @@ class Simulation:
 
 def run(seed: int, setup: Setup) -> World:
     """One run by its seed."""
-    return Simulation(seed, setup).run()
+    with ExitStack() as stack:
+        if setup.broken is not None:
+            stack.enter_context(patch.object(*setup.broken))
+        return Simulation(seed, setup).run()
 
 
 def story(seed: int, setup: Setup, world: World) -> str:

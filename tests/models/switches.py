@@ -83,6 +83,19 @@ class GarbageOnlyWithChanges(TaskDouble):
         return await super().delete_garbage([key for key in changes if key.change.changed])
 
 
+class EveryLife(str):
+    """A life that is equal to any."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
 def store_with(task: type[TaskDouble]) -> type[StoreDouble]:
     """A store whose tasks break a rule."""
     return type(f"StoreWith{task.__name__}", (StoreDouble,), {"task_class": task})

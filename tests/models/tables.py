@@ -19,6 +19,7 @@ from everlog.core.duration import ExpireAfter
 from everlog.core.events import EventRecord
 from everlog.core.head import Deletion, Head
 from everlog.core.values import MAX_SEQ_NR
+from everlog.store.port import Verdict
 
 _decode_garbage = msgspec.json.Decoder(tuple[Deletion, ...]).decode
 
@@ -66,6 +67,7 @@ def head_columns(head: Head) -> dict[str, Any]:
         "updated": head.updated,
         "expire_after": None if head.expire_after is None else head.expire_after.nanos,
         "expire_on": None if head.expire_on is None else head.expire_on.isoformat(),
+        "expire_at": head.expire_at,
         "record_id": head.record_id,
         "origin": head.origin,
         "purged": head.purged or None,
@@ -87,6 +89,7 @@ def head_from(found: Mapping[str, Any]) -> Head:
         updated=found.get("updated"),
         expire_after=None if after is None else ExpireAfter(after),
         expire_on=None if day is None else date.fromisoformat(day),
+        expire_at=found.get("expire_at"),
         record_id=found.get("record_id"),
         origin=found.get("origin"),
         purged=found.get("purged", False),
@@ -107,6 +110,9 @@ class Tables:
         # By journal: records by offset, and range tombstones as (up to offset, timestamp).
         self._waiting: dict[str, dict[int, Quarantined]] = defaultdict(dict)
         self._waiting_tombstones: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        # By offset and what was taken up there, and below which offset they are dropped.
+        self._verdicts: dict[tuple[int, int], Verdict] = {}
+        self._verdicts_start = 0
         self._pointer = Row()
 
     def pointer(self) -> int:
@@ -166,6 +172,17 @@ class Tables:
             for offset, found in sorted(self._waiting[journal_id].items(), key=_key)
             if not any(offset <= to and offset <= deleted for to, deleted in tombstones)
         ]
+
+    def put_verdict(self, verdict: Verdict) -> None:
+        self._verdicts[verdict.offset, verdict.taken] = verdict
+
+    def drop_verdicts(self, start: int) -> None:
+        self._verdicts_start = max(self._verdicts_start, start)
+
+    def verdicts(self, offset: int) -> list[Verdict]:
+        """Those at one offset."""
+        found = sorted(self._verdicts.items(), key=_key) if offset >= self._verdicts_start else []
+        return [verdict for (at, _), verdict in found if at == offset]
 
 
 def _key(item: tuple[Any, Any]) -> Any:

@@ -8,11 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from everlog.core import fold
+from everlog.journal.reader import Pin
 from tests.models.simulation import Setup, run, story
 from tests.models.switches import (
     CachedHeads,
     CachedHeadsFiltered,
     CachedHeadsKept,
+    EveryLife,
     GarbageOnlyWithChanges,
     GarbageWithRows,
     HeadsBeforeRows,
@@ -25,6 +28,7 @@ from tests.models.switches import (
     PublishFirst,
     store_with,
 )
+from tests.models.world import World
 
 # Who takes part: pipelines, whether a restarted one may begin at the very start, records that halt a journal.
 SETUPS = {
@@ -37,6 +41,7 @@ SETUPS = {
     "three pipelines and halts": Setup(pipelines=3, halts=True),
 }
 BLOCK = 100
+SAME_LIFE = "5a0e7c1c-6a52-4d0f-9d0b-3f4f1f7d2c11"
 # Enough for every day: of the rules left out below, the one that is hardest to miss shows at seed 116 of one setup, the
 # others below 75. A soak goes on from here.
 SEEDS = 200
@@ -108,6 +113,9 @@ SWITCHES = {
     "heads are left for the next batch": (Setup(pipeline=HeadsHandedToAnybody), {"head", "rows", "read", "verdict"}),
     "known heads allow no filter": (Setup(pipeline=CachedHeadsFiltered), {"head", "rows", "read", "verdict"}),
     "the pointer comes last": (Setup(pipeline=PublishFirst), {"read"}),
+    "an expectation names its life": (Setup(broken=(fold, "life_of", lambda head: EveryLife())), {"verdict", "rows"}),
+    "a read is of one moment": (Setup(broken=(Pin, "holds", lambda *_: True)), {"read"}),
+    "the name of a life is fresh": (Setup(broken=(World, "new_life", lambda _: SAME_LIFE)), {"win in another life"}),
 }
 
 

@@ -75,7 +75,7 @@ class ByBatch(real.Order):
         self.count += 1
         place = super().place(position)
         if place is not None:
-            place.tick = max(piece.tick for piece in self._pieces) + self.count
+            place.tick = max(share.tick for share in self._shares) + self.count
         return place
 
 

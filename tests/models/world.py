@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from everlog.core.actions import Action, ActionRange, Append, Delete, Expected, Mark, Purge, Resume, encode_action
+from everlog.core.actions import (
+    Action,
+    ActionRange,
+    Append,
+    Delete,
+    Expected,
+    Mark,
+    Purge,
+    Resume,
+    encode_action,
+    wrap_header_data,
+)
 from everlog.core.codec import EventData, PayloadMetadata, encode_value
 from everlog.core.duration import ExpireAfter
 from everlog.core.head import Topic
-from everlog.core.record import NewRecord, Record
+from everlog.core.record import NewRecord, Record, digest
 from everlog.journal.reader import Ref
 from everlog.log.port import Ack, LogTopic
 from tests.models.doubles import LogDouble, StoreDouble
@@ -59,11 +71,13 @@ class World:
     ids: list[str]
     store_class: type[StoreDouble] = StoreDouble
     halts: bool = False
+    mirrored: bool = False
     trace: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
     workers: list[Any] = field(default_factory=list)
     left: list[Any] = field(default_factory=list)
     overtaken: int = 0
+    judged: int = 0
     now_ms: int = START_MS
 
     def __post_init__(self) -> None:
@@ -76,6 +90,10 @@ class World:
         text = f"{kind}: " + ", ".join(f"{name} {value}" for name, value in facts.items())
         self.findings.append(text)
         self.trace.append(f"FINDING {text}")
+
+    def new_life(self) -> str:
+        """A name that no other life has."""
+        return str(uuid.UUID(int=self.random.getrandbits(128)))
 
     def tick(self) -> int:
         """The next record's time. Clocks are coarse: several records may have the same."""
@@ -101,17 +119,22 @@ class World:
         random, oracle = self.random, self.journals.now[journal_id]
         chance, seq_nr = random.random(), oracle.seq_nr
         if oracle.halted_at is not None and chance < 0.3:
-            first, everything = (oracle.halted_at,), tuple(record.offset for record in oracle.waiting)
-            return plain(Resume(skip=random.choice([first, first, everything, ()])))
+            everything = tuple(digest(record) for record in oracle.waiting)
+            return plain(Resume(skip=random.choice([everything[:1], everything[:1], everything, ()])))
         if chance < 0.04:
             return plain(Mark(id="mark"))
         if chance < 0.64 or (chance < 0.8 and not oracle.exists and random.random() < 0.8):
             return self._append(seq_nr, oracle.record_id)
         if chance < 0.8:
-            return plain(Delete(to=random.randint(1, max(1, seq_nr) + 1), if_exists=random.random() < 0.4))
+            # What one knows of a journal may be of a life that is over.
+            only = random.choice([None, None, oracle.record_id, life(0)])
+            return plain(
+                Delete(to=random.randint(1, max(1, seq_nr) + 1), if_exists=random.random() < 0.4, only_life=only)
+            )
         if chance < 0.86:
             day = datetime.fromtimestamp(self.now_ms / 1000, UTC) + timedelta(days=random.randint(0, 3))
-            return plain(Purge(expire_on=day.date()))
+            time = self.now_ms + random.randint(-2, 2) * 43_200_000
+            return plain(Purge(expire_on=day.date(), expire_at=random.choice([None, time])))
         return plain(Purge())
 
     def _append(self, seq_nr: int, record_id: str | None) -> Message:
@@ -124,18 +147,34 @@ class World:
         seen = random.choice([None, None, seq_nr, max(0, seq_nr - 1)])
         expected = None if seen is None else Expected(seen, record_id if random.random() < 0.95 else life(0))
         last = numbers[-1] + (random.random() < 0.03)
-        return append(numbers, last=last, expected=expected, days=random.choice([None, None, 1, 2]))
+        # Records of kafka-journal name no life; ours do, unless they expect one.
+        named = self.mirrored or random.random() < 0.7
+        begun = self.new_life() if named and (expected is None or expected.record_id is None) else None
+        return append(numbers, last=last, expected=expected, days=random.choice([None, None, 1, 2]), begun=begun)
 
 
 def append(
-    numbers: list[int], *, last: int | None = None, expected: Expected | None = None, days: int | None = None
+    numbers: list[int],
+    *,
+    last: int | None = None,
+    expected: Expected | None = None,
+    days: int | None = None,
+    begun: str | None = None,
 ) -> Message:
     """An append of events with these seqNrs; its header may claim another last one."""
     events = [EventData(number, (), "text", f"event {number}") for number in numbers]
     after = None if days is None else ExpireAfter.of(timedelta(days=days))
     payload_type, value = encode_value(events, PayloadMetadata(after))
     span = ActionRange(numbers[0], last or numbers[-1])
-    return encode_action(Append(range=span, payload_type=payload_type, metadata={}, expected=expected)), value
+    action = Append(
+        range=span, payload_type=payload_type, metadata=wrap_header_data(None), expected=expected, life=begun
+    )
+    return encode_action(action), value
+
+
+def without(world: World, offset: int) -> Message:
+    """A Resume that leaves out the record at this offset."""
+    return plain(Resume(skip=(digest(world.log.records[offset]),)))
 
 
 def bad() -> Message:

@@ -19,6 +19,7 @@ from everlog.pekko.port import (
     FetchRows,
     FindBuckets,
     JournalRow,
+    ListBuckets,
     ReadDeletedTo,
     ReadEvents,
     ReadIds,
@@ -51,6 +52,7 @@ class MemoryTables:
         self.partition_size = partition_size
         self.views: dict[EventKey, TaggedRow] = {}
         self.journals: dict[tuple[str, int], dict[int, JournalRow]] = {}
+        self.other_buckets: set[int] = set()
         self.deleted: dict[str, int] = {}
         self.known_ids: list[str] = []
         self.asked: list[TableQuery] = []
@@ -86,6 +88,15 @@ class MemoryTables:
         assert len(query.buckets) <= 100
         there = {unix_ms(key.place) - unix_ms(key.place) % self.bucket_ms for key in self.views}
         return RowPage([bucket for bucket in query.buckets if bucket in there])
+
+    async def all_buckets(self, query: ListBuckets) -> RowPage[int]:
+        """In the order of a hash, a hundred to a page, those of other tags among them."""
+        self._note(query)
+        there = {unix_ms(key.place) - unix_ms(key.place) % self.bucket_ms for key in self.views} | self.other_buckets
+        listed = sorted(there, key=lambda bucket: hash((bucket, "tag")))
+        first = 0 if query.cursor is None else int(query.cursor)
+        cursor = str(first + 100).encode() if first + 100 < len(listed) else None
+        return RowPage([one for one in listed[first : first + 100] if one not in self.other_buckets], cursor)
 
     async def keys(self, query: ReadKeys) -> RowPage[EventKey]:
         self._note(query)
@@ -163,6 +174,12 @@ class World:
         self.clock.advance((stop - self.now) / 1000)
         if target > stop:
             raise TimeUp
+
+    def pass_time(self, ms: int) -> None:
+        """Let time pass while a query runs."""
+        target = self.now + ms
+        self._catch_up(target)
+        self.clock.advance((target - self.now) / 1000)
 
     async def sleep_through(self, ms: int) -> None:
         """Let time pass while nobody reads."""

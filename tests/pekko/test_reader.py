@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,18 @@ from everlog.pekko.delivered import DeliveredNumbers
 from everlog.pekko.events import ResumePoint
 from everlog.pekko.gap_search import GapSearch, SearchRound
 from everlog.pekko.key_scans import FirstLook
-from everlog.pekko.port import AskQuery, Deliver, FetchRows, FindBuckets, Now, ReadKeys, ReadRows, RowPage, Wait
+from everlog.pekko.port import (
+    AskQuery,
+    Deliver,
+    FetchRows,
+    FindBuckets,
+    ListBuckets,
+    Now,
+    ReadKeys,
+    ReadRows,
+    RowPage,
+    Wait,
+)
 from everlog.pekko.settings import StageSettings
 from everlog.pekko.tag_stage import TagStage
 from everlog.pekko.time_buckets import first_place, last_place, offset_of, unix_ms
@@ -107,6 +119,41 @@ async def test_years_without_events_are_skipped():
     world.tables.asked.clear()
     assert await everything(world.reader().tag(TAG).current(after=offset_of(start.key.place))) == ["p3", "p4"]
     assert len(world.tables.asked) < 800 * 24 / 100 + 20
+
+
+MINUTES = {
+    "bucket_size": "Minute",
+    "first_time_bucket": "20151120T00:00",
+    "back_track_interval": "off",
+    "back_track_long_interval": "off",
+}
+
+
+async def test_millions_of_empty_buckets_are_not_walked():
+    """Eight years by the minute: the table's buckets are listed once, for the start and for every silence after it."""
+    world = World(bucket_ms=60_000, **MINUTES)
+    for number, hours in enumerate((30_000, 29_000, 25_000, 24_000, 3), 1):
+        world.write("p", number, -hours * HOUR)
+    names = [f"p{number}" for number in range(1, 6)]
+    assert await everything(world.reader().tag(TAG).current()) == names
+    assert sum(isinstance(query, ListBuckets) for query in world.tables.asked) == 1
+    assert len(world.tables.asked) < 60
+
+
+@pytest.mark.parametrize("trouble", ["long", "refused"])
+async def test_without_a_list_buckets_are_asked_for_in_order(trouble):
+    """Other tags have more buckets than are worth listing, or the server refuses: it takes longer, nothing is lost."""
+    world = World(bucket_ms=60_000, **{**MINUTES, "first_time_bucket": "20230901T00:00"})
+    for number, hours in enumerate((900, 400, 3), 1):
+        world.write("p", number, -hours * HOUR)
+    if trouble == "long":
+        world.tables.other_buckets = set(range(0, 60_000 * 10_000, 60_000))
+    else:
+        refused = AccessDenied("no list")
+        world.tables.failing = lambda query: refused if isinstance(query, ListBuckets) else None
+    assert await everything(world.reader().tag(TAG).current()) == ["p1", "p2", "p3"]
+    lists = sum(isinstance(query, ListBuckets) for query in world.tables.asked)
+    assert lists < (2 if trouble == "refused" else 30)
 
 
 @pytest.mark.case("tags-and-projections", 30)
@@ -549,6 +596,21 @@ async def test_a_restart_after_a_clock_that_was_off(hold):
     for index, event in enumerate(events[1:], 1):
         rest = await world.until(world.reader().tag(TAG).live(after=event.resume), world.now + 30_000)
         assert sorted(names[: index + 1] + rest) == sorted(names)
+
+
+@BOTH
+async def test_a_resume_never_lies_behind_the_last_event(hold):
+    """A late event went out when the read was in the next bucket already. Another one appears while no reader runs."""
+    minutes: dict[str, Any] = {"bucket_ms": 60_000, "bucket_size": "Minute", "first_time_bucket": "20231114T22:12"}
+    world = World(hold=hold, back_track_long_interval=2.0, **minutes)
+    world.write("p", 1, 30_000)
+    world.write("q", 1, 32_000)
+    world.write("p", 2, 31_000, seen=46_500)  # the next bucket begins at 40 s, and is read from 45 s on
+    events = await world.gather(world.reader().tag(TAG).live(), 60_000)
+    assert [label(event) for event in events] == ["p1", "q1", "p2"]
+    assert events[-1].resume.after == events[1].offset
+    world.write("q", 2, 39_000)
+    assert await world.until(world.reader().tag(TAG).live(after=events[-1].resume), 90_000) == ["q2"]
 
 
 async def test_an_unseen_journal_far_ahead_is_no_error_behind_an_offset():

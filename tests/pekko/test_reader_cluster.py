@@ -341,7 +341,9 @@ async def test_an_outage_is_waited_out(cassandra, writer):
     for number in range(1, 31):
         await writer.event("a", number, START_MS - 100_000 + number)
     async with Proxy.to(cassandra) as proxy:
-        there = msgspec.structs.replace(cassandra, contact_points=(proxy.address,), request_timeout_s=0.5, retries=1)
+        there = msgspec.structs.replace(
+            cassandra, contact_points=(proxy.address,), request_timeout_s=0.5, max_retries=1
+        )
         async with reading(there, retry_min_backoff=0.1, retry_max_backoff=0.5) as reader:
             stream = reader.tag(TAG).current()
             found = [(await anext(stream)).seq_nr for _ in range(10)]

@@ -43,7 +43,7 @@ def test_settings_that_cannot_work_are_named(settings, named):
 
 def test_the_defaults_are_the_originals():
     settings = StageSettings.of(PekkoConfig())
-    assert (settings.delay_ms, settings.gap_timeout_ms, settings.new_pid_timeout_ms, settings.refresh_ms) == (
+    assert (settings.delay_ms, settings.gap_timeout_ms, settings.new_id_timeout_ms, settings.refresh_ms) == (
         5000,
         10_000,
         0,

@@ -62,6 +62,7 @@ class EmbeddedBackend(Backend):
         "journal": "id, topic, segment, seq_nr, timestamp",
         "quarantine": "topic, partition, offset",
         "rejected": "topic, partition, offset",
+        "verdict": "topic, partition, offset, taken",
     }
 
     def connect(self) -> closing[sqlite3.Connection]:

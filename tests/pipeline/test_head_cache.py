@@ -133,6 +133,7 @@ def test_every_field_of_a_head_is_handed_over(tmp_path: Path) -> None:
         updated=5,
         expire_after=ExpireAfter(3),
         expire_on=date(2026, 1, 2),
+        expire_at=9,
         record_id="life",
         origin="here",
         purged=True,

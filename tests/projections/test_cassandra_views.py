@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.errors import HandlerFailed, InvalidInput, OwnershipLost
-from everlog.projections.offsets import SerializedOffset
+from everlog.projections.offsets import SerializedOffset, is_ordered, is_reached
 
 pytest.importorskip("acsylla")
 
@@ -25,8 +25,6 @@ from everlog.projections.cassandra.marks import (
     MAX_LETTERS,
     Commands,
     PartitionMark,
-    is_ordered,
-    is_reached,
     read_mark,
     write_mark,
 )

@@ -164,8 +164,37 @@ async def test_the_failing_envelope_is_skipped_by_a_command(store, strategy):
     (letter,) = await store.dead_letters("words")
     assert (letter.offset, letter.cause) == ("4", "skipped by a command")
     assert letter.attempts >= 1
-    assert (await store.desired("words"))["all"].skip is None, "once"
+    assert (await store.desired("words"))["all"].skips == (), "once"
     assert await store.load(ID) == 6
+
+
+@pytest.mark.parametrize("offset", ["4", "5", "6"])
+@virtually
+async def test_a_skip_leaves_out_one_event_of_a_group(store, offset):
+    """Whichever place in its group the event has: it becomes a dead letter, and the others are handled."""
+    joined = Joined(fail_at=int(offset), times=10**6)
+    projection = live(joined.group, strategy=grouped(size=3), recovery=Recovery.retry_and_fail(10**6, 1.0))
+    async with Runner([projection], store=store) as runner:
+        await until(lambda: report(runner).failing == "4..6")
+        await store.skip(ID, offset)
+        await at_six(store)
+        assert report(runner).failing is None
+        assert report(runner).skipped == 1
+    rest = "+".join(one.text for one in ENVELOPES[3:] if str(one.offset) != offset)
+    assert joined.result == f"abc+def+ghi|{rest}"
+    assert [letter.offset for letter in await store.dead_letters("words")] == [offset]
+    assert (await store.desired("words"))["all"].skips == ()
+
+
+@virtually
+async def test_a_skip_leaves_out_a_group_as_it_is_named(store):
+    joined = Joined(fail_at=5, times=10**6)
+    async with Runner([live(joined.group, strategy=grouped(size=3))], store=store) as runner:
+        await until(lambda: report(runner).failing == "4..6")
+        await store.skip(ID, "4..6")
+        await at_six(store)
+    assert joined.result == "abc+def+ghi"
+    assert [letter.offset for letter in await store.dead_letters("words")] == ["4", "5", "6"]
 
 
 @virtually

@@ -72,6 +72,17 @@ async def test_what_akka_left_is_taken_over(store):
     assert await store.load(ID) == 18, "ours is the authority"
 
 
+async def test_what_akka_left_is_taken_over_key_by_key(store):
+    """A row of ours for one key does not hide what is there for the others."""
+    for number, at in enumerate((3, 4, 0)):
+        rows(store, f"INSERT INTO offset_store VALUES ('carts', {at}, 'carts-{number}', '{number}', 'LNG', 1, NULL)")
+    await store.save(await own(store), OffsetProgress(18))
+    assert [await store.load(ProjectionId("carts", f"carts-{number}")) for number in range(3)] == [18, 1, 2]
+    assert [one.offset for one in await store.known("carts")] == [18, 1, 2]
+    await store.set_offset(ProjectionId("carts", "carts-2"), 7, expected=2)
+    assert [one.offset for one in await store.known("carts")] == [18, 1, 7]
+
+
 async def test_an_offset_that_akka_left_can_be_set(store):
     rows(store, "INSERT INTO offset_store VALUES ('carts', 3, 'carts-0', '17', 'LNG', 1, NULL)")
     await store.set_offset(ID, 5, expected=17)

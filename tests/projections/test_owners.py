@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -153,6 +154,69 @@ async def test_an_owner_that_was_cut_off_goes_on_if_nobody_took_over(store, stra
     rows = await store.view().fetch("SELECT count(DISTINCT nr), count(*) FROM counted")
     assert rows[0][0] == 200
     assert await store.dead_letters("words") == []
+
+
+class SlowRenewals(MemoryOffsets):
+    """Renewals of a key take until the runner has given it away; the store sees them before that, or after."""
+
+    def __init__(self, *, late: bool) -> None:
+        super().__init__()
+        self.gone: Callable[[str], bool] | None = None
+        self._late = late
+        self.met = 0
+
+    async def renew(self, lease, report):
+        found = None if self._late else await super().renew(lease, report)
+        gone = self.gone
+        if gone is not None:
+            self.met += 1
+            await until(lambda: gone(lease.key))
+        return await super().renew(lease, report) if self._late else found
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["kept", "given back"])
+def test_a_key_may_be_given_away_while_it_is_renewed(late, caplog):
+    """A new instance gets the key as soon as its last call ends, which is in the middle of a renewal."""
+
+    async def run() -> None:
+        store = SlowRenewals(late=late)
+        calls: dict[str, asyncio.Event] = {}
+
+        async def slow(key: str) -> None:
+            calls[key] = asyncio.Event()
+            await calls[key].wait()
+
+        class Keyed(Six):
+            def __init__(self, key: str) -> None:
+                super().__init__([key], completes=False)
+                self.extract_offset = lambda _: 1
+                self._start_from = lambda stored, _: stored >= 1
+
+        projection = declare(slow, {key: Keyed(key) for key in "ab"})
+        first, second = (Runner([projection], store=store, lease_s=LEASE) for _ in range(2))
+        first.start()
+        await until(lambda: len(calls) == 2)
+        second.start()
+        (supervisor,) = first._supervisors.values()
+        (key,) = await until(lambda: list(supervisor._giving))
+
+        def gone(renewed: str) -> bool:
+            calls[key].set()
+            return renewed != key or key not in first.status()["words"]
+
+        store.gone = gone
+        await until(lambda: store.met > 1)
+        await second.owns("words", 1)
+        assert list(first.status()["words"]) == ["b" if key == "a" else "a"]
+        store.gone = None
+        for call in calls.values():
+            call.set()
+        await first.stop()
+        await second.stop()
+        await store.close()
+
+    run_virtually(run())
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
 @virtually
@@ -418,3 +482,40 @@ async def test_nothing_begins_anew_while_its_runner_stops(store):
     going.set()
     await stopping
     assert {lease.owner for lease in (await store.leases("words")).values()} == {None}
+
+
+class SlowTakes(MemoryOffsets):
+    """A lease is taken back only after this condition holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wait: Callable[[], bool] = lambda: True
+
+    async def take(self, projection, owner, seen):
+        await until(self.wait)
+        return await super().take(projection, owner, seen)
+
+
+@pytest.mark.parametrize("given", ["b", "a"], ids=["another key", "the same key"])
+def test_a_key_may_be_given_away_while_keys_are_claimed_again(given):
+    """Another division of the source ended, and a call of a key that is given away ends just then."""
+
+    async def run() -> None:
+        store = SlowTakes()
+        async with Runner([keyed(nothing, "abc")], store=store, lease_s=LEASE) as runner:
+            await runner.owns("words", 3)
+            (supervisor,) = runner._supervisors.values()
+            leases = await store.leases("words")
+            supervisor._workers["a"].outclaimed = True
+            store.wait = lambda: given not in supervisor._workers
+            claims = asyncio.create_task(supervisor._claim_again(leases, "abc", dict.fromkeys("abc", runner.owner)))
+            await asyncio.sleep(0)
+            await supervisor._give(given)
+            await claims
+            found = {key: lease.owner for key, lease in (await store.leases("words")).items()}
+            assert found == {key: None if key == given else runner.owner for key in "abc"}
+            store.wait = lambda: True
+            await runner.owns("words", 3)
+        await store.close()
+
+    run_virtually(run())

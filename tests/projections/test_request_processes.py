@@ -84,6 +84,7 @@ async def killed_while_it_fills(log, folder) -> None:
     finally:
         process.kill()
         process.wait(30)
+    await until(log, lambda seen: seen.rebuild.state == "silent")
     async with log.projections.run(declare(log.config, "new")):
         seen = await until(log, lambda seen: seen.filled)
         assert seen.rebuild.owner not in (None, dead)

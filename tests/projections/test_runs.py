@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import itertools
 
 import pytest
 
@@ -62,6 +63,89 @@ async def test_all_is_handled_and_the_offset_is_stored(store):
     assert (joined.result, await store.load(ID)) == (ALL, 6)
     await run_to_end(declare(joined), store)
     assert joined.result == ALL, "nothing comes twice"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"recovery": Recovery.retry_and_fail(10**6, 1.0)},
+        {"restart": Restart(min_s=1.0, max_s=1.0)},
+        {"restart": Restart(min_s=1.0, max_s=1.0), "strategy": at_least_once(save_every=1)},
+    ],
+    ids=["attempts", "restarts", "restarts at once"],
+)
+def test_an_event_that_fails_for_long_is_logged_with_one_traceback(settings, caplog):
+    """One traceback says where; then a line a minute says that it goes on, and how often it happened."""
+
+    @virtually
+    async def run(store) -> None:
+        async with Runner([declare(Joined(fail_at=4, times=10**6), **settings)], store=store):
+            await asyncio.sleep(599)
+
+    run()
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+    lines = [record.getMessage() for record in caplog.records]
+    assert 9 <= len(lines) <= 25
+    assert "cannot take jkl" in lines[-1]
+    assert " times in 5" in lines[-1]
+
+
+STUCK_S = 599
+
+
+def tracebacks(caplog, projection: Projection) -> list[str]:
+    """Run it for ten minutes; what was logged with a traceback."""
+
+    @virtually
+    async def run(store) -> None:
+        async with Runner([projection], store=store):
+            await asyncio.sleep(STUCK_S)
+
+    run()
+    assert len(caplog.records) <= 25 * len([record for record in caplog.records if record.exc_info])
+    return [record.getMessage() for record in caplog.records if record.exc_info]
+
+
+def test_events_that_are_stuck_beside_each_other_are_logged_with_a_traceback_each(caplog):
+    async def fails(envelope: Envelope) -> None:
+        await asyncio.sleep(0.1)
+        if envelope.offset <= 3:
+            raise ValueError(envelope.text)
+
+    source = Six(completes=False, extract_journal=lambda envelope: envelope.text)
+    strategy, recovery = at_least_once(parallelism=8), Recovery.retry_and_fail(10**6, 1.0)
+    found = tracebacks(caplog, declare(fails, source, strategy=strategy, recovery=recovery))
+    assert sorted(line.rpartition(" ")[2] for line in found) == ["abc", "def", "ghi"]
+
+
+def test_an_event_that_fails_in_two_ways_is_logged_with_two_tracebacks(caplog):
+    ways = itertools.cycle([ValueError, KeyError])
+
+    async def fails(envelope: Envelope) -> None:
+        raise next(ways)("poison")
+
+    found = tracebacks(caplog, declare(fails, restart=Restart(min_s=1.0, max_s=1.0)))
+    assert len(found) == 2
+
+
+def test_a_group_that_grows_while_it_fails_is_logged_with_one_traceback(caplog):
+    """It is formed anew at each start, and ends elsewhere: it is still stuck at the same event."""
+
+    async def fails(envelopes: list[Envelope]) -> None:
+        raise ValueError("poison")
+
+    class Growing(Six):
+        """One envelope in three seconds."""
+
+        async def source(self, read_offset):
+            now = asyncio.get_running_loop().time
+            for number in itertools.count(1):
+                await asyncio.sleep(max(0.0, 3.0 * number - now()))
+                yield Envelope(number, "x")
+
+    strategy = grouped(size=10**6, within_s=0.5)
+    found = tracebacks(caplog, declare(fails, Growing(), strategy=strategy, restart=Restart(min_s=1.0, max_s=1.0)))
+    assert len(found) == 1
 
 
 # At least once
@@ -676,13 +760,16 @@ async def test_a_plain_function_runs_in_a_thread(recovery):
     store = memory()
     diary = Diary()
     strategy = at_least_once(save_every=1)
-    projection = declare(plain, strategy=strategy, timeout_s=0.05, restart=QUICK, recovery=recovery, observers=[diary])
+    projection = declare(plain, strategy=strategy, timeout_s=0.25, restart=QUICK, recovery=recovery, observers=[diary])
     async with Runner([projection], store=store):
         await until(lambda: diary.count("failed") > 3, seconds=20)
-        assert calls == [1, 2], "its call is still open"
+        assert calls.count(2) == 1, "its call is still open"
         release.set()
         await until(lambda: store.last_offset == 6, seconds=20)
-    assert calls == [1, 2, 2, 3, 4, 5, 6]
+    # On a busy machine another call may take too long as well, and comes again when it is back.
+    assert list(dict.fromkeys(calls)) == [1, 2, 3, 4, 5, 6]
+    assert calls.count(2) >= 2
+    assert calls == sorted(calls)
     await store.close()
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everlog.core.resume_point import ResumePoint
 from everlog.errors import InvalidOffset, InvalidProjection
 from everlog.projections.offsets import (
     Encoded,
@@ -75,6 +76,7 @@ GOLDEN = [
     (UUID, Encoded("49225740-2019-11ea-a752-ffae2393b6e4", "TBU")),
     (SerializedOffset(4, "cart.Offset", b"\x00\xff"), Encoded("AP8=", "4:cart.Offset")),
     (SerializedOffset(17, "", b""), Encoded("", "17:")),
+    (ResumePoint(UUID, {"q": 2, "p": 1}), Encoded(f'{{"after":"{UUID}","last":{{"p":1,"q":2}}}}', "RESUME")),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sqlite3
 import threading
 from datetime import UTC, datetime, timedelta
@@ -11,6 +13,7 @@ import pytest
 import everlog
 from everlog.core.events import Json
 from everlog.errors import (
+    Busy,
     DeclarationRefused,
     InvalidConfig,
     InvalidHandle,
@@ -30,6 +33,7 @@ from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.testing.queue_desk import T, VirtualClock
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -66,6 +70,10 @@ class Untouched(MemoryQueueStore):
         (InvalidKey, ("k" * 5000,), {}),
         (PayloadTooLarge, ("k", "x" * 101), {}),
         (InvalidInput, ("k", object()), {}),
+        (InvalidInput, ("k", {"price": float("nan")}), {}),
+        (InvalidInput, ("k", [float("inf")]), {}),
+        (InvalidInput, ("k", Json("\ud800")), {}),
+        (InvalidInput, ("k", json.loads("[" * 200 + "]" * 200)), {}),
         (InvalidInput, ("k",), {"at": datetime(2030, 1, 1)}),  # noqa: DTZ001
         (InvalidInput, ("k",), {"at": timedelta(1), "delay": 5}),
         (InvalidInput, ("k",), {"delay": "soon"}),
@@ -79,6 +87,20 @@ async def test_bad_input_is_refused_before_any_io(error, arguments, options, clo
     await queue.declare(max_payload_bytes=100)
     with pytest.raises(error):
         await queue.put(*arguments, **options)
+
+
+async def test_several_callers_may_wait_at_once(queue):
+    """Under one name: a job wakes one of them, and the others go on waiting."""
+    await queue.ensure()
+    waiting = [asyncio.create_task(queue.wait(60)) for _ in range(3)]
+    await until(lambda: queue.store.waker(queue.name).listeners.idle == 3)
+    await queue.put("k")
+    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.result() for task in done] == [True]
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert queue.store.waker(queue.name).listeners.idle == 0
 
 
 async def test_a_claim_is_bounded(queue):
@@ -265,6 +287,20 @@ async def test_a_job_in_the_callers_transaction_shares_its_fate(app):
     assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
     with pytest.raises(InvalidPriority):
         queue.put_in(connection, "k", priority=999)
+
+
+async def test_a_transaction_that_read_too_early_is_told_so(app):
+    """Another process wrote since: waiting cannot help, only a new transaction can."""
+    connection, queue = app
+    connection.execute("BEGIN")
+    connection.execute("SELECT count(*) FROM orders").fetchone()
+    await queue.put("other")
+    with pytest.raises(Busy, match="BEGIN IMMEDIATE"):
+        queue.put_in(connection, "mine")
+    connection.rollback()
+    assert queue.put_in(connection, "mine").result == "CREATED"
+    connection.commit()
+    assert sorted(info.key for info in await queue.peek()) == ["mine", "other"]
 
 
 async def test_a_queue_elsewhere_is_not_transactional(app, tmp_path, store):

@@ -153,7 +153,7 @@ def test_every_end_of_every_attempt(ending, slot, cancelled, expired, last):
         assert change.row.timeouts == (0 if live else counted + (2 if last else 0))
         assert change.expired == (slot == "dead")
     assert [reason for reason in change.flags if reason != "lifetime_timeouts"] == (
-        ["max_timeouts" if last else "failed"] if killed else []
+        ["max_timeouts" if ending == "timeout" else "failed"] if killed else []
     )
     if change.row is not None:
         assert (change.row.token, change.row.slot, change.row.stop) == (before.token, None, None)

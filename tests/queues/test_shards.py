@@ -119,7 +119,7 @@ def test_shards_are_one_queue(shards, puts):
         (lease.row.entry for lease in leases if lease.row.entry % 2 == 0), reverse=True
     )
     flags = many.apply(ListFlags())
-    assert [(flag.reason, flag.count) for flag in flags] == ([("max_timeouts", len(letters))] if letters else [])
+    assert [(flag.reason, flag.count) for flag in flags] == ([("failed", len(letters))] if letters else [])
     for letter in letters:
         assert many.apply(Revive(letter.entry)).result == "CREATED"
     assert many.apply(AskStats()).ready == len(letters)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
+from collections import Counter
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
@@ -12,10 +14,11 @@ import pytest
 
 import everlog
 from everlog.errors import InvalidInput
+from everlog.queues import worker as worker_module
 from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job_function import find_jobs
 from everlog.queues.memory import MemoryQueueStore
-from everlog.queues.operations import BeatAnswer, Handle
+from everlog.queues.operations import BeatAnswer, Done, Handle
 from everlog.queues.queue import Queue
 from everlog.queues.schedule import Schedule, parse_every
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
@@ -68,6 +71,151 @@ async def test_every_job_runs_once(store):
         await until_empty(queue)
     assert sorted(ran) == list(range(130))
     assert worker.counted == {"done": 130}
+
+
+@pytest.mark.parametrize("broken", ["declared", "wait", "execute", "tend"])
+async def test_no_error_ends_a_worker(store, monkeypatch, caplog, broken):
+    """Whatever the store raises, once: it is in the log, and the worker goes on."""
+    monkeypatch.setattr(worker_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(worker_module, "TEND_S", 0.01)
+    ran, raised = [], []
+
+    @everlog.job("jobs")
+    async def work(job):
+        ran.append(job.key)
+
+    queue = Queue("jobs", store)
+    async with working(store, work, poll_s=0.01):
+        await queue.put("before")
+        await until(lambda: ran == ["before"])
+        whole = getattr(store, broken)
+
+        async def fails_once(*arguments):
+            if not raised:
+                raised.append(broken)
+                raise KeyError("not one of ours")
+            return await whole(*arguments)
+
+        monkeypatch.setattr(store, broken, fails_once)
+        await until(lambda: raised)
+        await queue.put("after")
+        await until(lambda: ran == ["before", "after"])
+    assert "KeyError: 'not one of ours'" in caplog.text
+
+
+@pytest.mark.parametrize("concurrency", [1, 5])
+async def test_a_worker_with_a_backlog_does_not_rest(store, caplog, concurrency):
+    """Jobs that take a while: a place that becomes free is taken at once, and no claim is made for none."""
+    queue = Queue("jobs", store)
+    await queue.put_many((number, None) for number in range(100))
+
+    @everlog.job("jobs")
+    async def work(job):
+        await asyncio.sleep(0.015)
+
+    started = time.monotonic()
+    async with working(store, work, concurrency=concurrency):
+        await until_empty(queue)
+    ideal = 100 * 0.015 / concurrency
+    assert time.monotonic() - started < ideal + 5  # with a rest of a second after each few jobs, 15 more
+    assert "no claim" not in caplog.text
+
+
+ENDINGS = {
+    "exit": lambda: sys.exit(3),
+    "cancelled": lambda: _raise(asyncio.CancelledError()),
+    "stop iteration": lambda: _raise(StopIteration()),
+    "generator exit": lambda: _raise(GeneratorExit()),
+}
+
+
+def _raise(error):
+    raise error
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+async def test_whatever_a_function_raises_is_a_counted_attempt(store, ending, plain):
+    """It neither ends the worker nor runs again without end."""
+    ran = Counter()
+
+    def work(job):
+        ran[job.key] += 1
+        if job.key == "bad":
+            ENDINGS[ending]()
+
+    async def work_async(job):
+        work(job)
+
+    queue = Queue("jobs", store)
+    await queue.declare(max_timeouts=3)
+    await queue.put("bad")
+    async with working(store, everlog.job("jobs")(work if plain else work_async), concurrency=1) as worker:
+        await until(lambda: worker.counted["failed"] == 3)
+        await queue.put("good")
+        await until_empty(queue)
+    assert ran == {"bad": 3, "good": 1}
+    (letter,) = await queue.dead()
+    assert (letter.cause, len(letter.attempts)) == ("failed", 3)
+
+
+async def test_a_heartbeat_that_comes_too_late_cuts_no_report_off(store, monkeypatch):
+    """The job is gone already, and the answer to its end is still on its way."""
+    execute, ended, answered = store.execute, asyncio.Event(), asyncio.Event()
+
+    async def answer_late(name, operation):
+        answer = await execute(name, operation)
+        if isinstance(operation, Done):
+            ended.set()
+            await answered.wait()
+        return answer
+
+    monkeypatch.setattr(store, "execute", answer_late)
+    lost = []
+    whole = Worker._cancel
+    monkeypatch.setattr(Worker, "_cancel", lambda *given: (lost.append(given[2]), whole(*given)))
+
+    @everlog.job("jobs", timeout=0.05)
+    async def work(job):
+        pass
+
+    await Queue("jobs", store).put("k")
+    async with working(store, work) as worker:
+        await ended.wait()
+        await until(lambda: lost)
+        answered.set()
+    assert (lost, worker.counted) == (["lost"], {"done": 1})
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+async def test_a_job_that_is_given_back_is_not_counted(store, plain):
+    """A plain function that ends early because the worker stops says so; another worker does the job."""
+    began, attempts = threading.Event(), []
+
+    def work(job):
+        attempts.append(job.attempt)
+        began.set()
+        if len(attempts) == 1:
+            while not job.stopping:
+                time.sleep(0.001)
+            raise everlog.GiveBack
+
+    async def work_async(job):
+        attempts.append(job.attempt)
+        if len(attempts) == 1:
+            raise everlog.GiveBack("not here")
+
+    queue = Queue("jobs", store)
+    await queue.put("a")
+    function = everlog.job("jobs")(work if plain else work_async)
+    async with working(store, function, grace_s=0.01) as first:
+        await until(lambda: began.is_set() if plain else first.counted["done"])
+    async with working(store, function) as second:
+        await until_empty(queue)
+    assert first.counted["released"] == 1
+    assert first.counted["done"] + second.counted["done"] == 1
+    assert attempts == [1, 1]
+    assert await queue.dead() == []
 
 
 async def test_no_more_than_so_many_at_a_time(store):

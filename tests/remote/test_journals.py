@@ -120,6 +120,16 @@ async def test_errors_are_the_same(everlog_: Any) -> None:
     assert (conflict.value.expected, conflict.value.actual) == (1, 2)
     with pytest.raises(InvalidPosition):
         _ = [event async for event in journal.read("k", after=f"other{token}")]
+    nowhere = f"t:10000:{token.offset}"
+    for call in (
+        anext(aiter(journal.read("k", after=nowhere))),
+        journal.pointer("k", after=nowhere),
+        anext(aiter(journal.keys(after=nowhere))),
+        anext(aiter(everlog_.tag("eu").current(after=nowhere))),
+        everlog_.status(after=nowhere),
+    ):
+        with pytest.raises(InvalidPosition):
+            await call
     with pytest.raises(InvalidId):
         await journal.append("", Event(1))
     with pytest.raises(InvalidInput):

@@ -36,6 +36,7 @@ from everlog.queues.operations import Claim, Peek, Put
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Packet
 from everlog.remote.queues import RemoteQueueStore
+from everlog.runtime.clock import SystemClock
 from everlog.server.routes.queues import QUEUE_ROUTES
 from everlog.server.security.guard import ALL, Principal
 from everlog.testing.queue_desk import VirtualClock, VirtualQueue
@@ -257,3 +258,45 @@ async def test_an_address_where_something_else_answers(tmp_path):
     async with listening, everlog.connect(f"http://127.0.0.1:{port}") as remote:
         with pytest.raises(StorageFailed, match="Everlog server"):
             await remote.queue("jobs").put("k")
+
+
+async def test_a_page_of_something_between_is_an_error_that_every_caller_hears():
+    """A proxy that answers with its own page, as an error or as if all were well: nothing waits for ever."""
+    for status in ("502 Bad Gateway", "200 OK"):
+
+        async def answer(reader, writer, status=status):
+            while await reader.readline() not in (b"\r\n", b""):
+                pass
+            page = b"<html>try again later</html>"
+            head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(page)}\r\n\r\n"
+            writer.write(head.encode() + page)
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        http = httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}")
+        store = RemoteQueueStore(http, SystemClock(), owns_client=True)
+        async with server, asyncio.timeout(60):
+            for call in (
+                store.wait("jobs", "me", 1),
+                store.declared("jobs"),
+                store.names(),
+                store.execute("jobs", Claim("me")),
+                store.execute("jobs", Peek()),
+            ):
+                with pytest.raises(StorageFailed, match=r"Everlog|502"):
+                    await call
+        await store.close()
+
+
+async def test_an_error_of_any_kind_reaches_those_who_wait(monkeypatch, caplog):
+    store = RemoteQueueStore(httpx.AsyncClient(base_url="http://127.0.0.1:9"), VirtualClock(), owns_client=True)
+
+    async def fail(*_: object, **__: object) -> None:
+        raise KeyError("not one of ours")
+
+    monkeypatch.setattr(store, "_call", fail)
+    with pytest.raises(AnswerLost, match="not one of ours"):
+        await store.execute("jobs", Claim("me"))
+    assert "a request about the queue jobs failed" in caplog.text
+    await store.close()

@@ -24,7 +24,7 @@ D = {"item1": {"a": "hello", "b": 100500}, "item2": {"a": "goodbye", "b": 1}, "i
 @pytest.fixture
 async def http(tmp_path) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server on a folder of its own."""
-    settings = DocumentsConfig(request_timeout_s=5.0, feed_checkpoint_s=0.2, max_body_bytes=100_000)
+    settings = DocumentsConfig(request_timeout_s=5.0, feed_checkpoint_interval_s=0.2, max_body_bytes=100_000)
     config = msgspec.structs.replace(small_config(tmp_path / "data"), documents=settings)
     async with (
         connect(config) as log,

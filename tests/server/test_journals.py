@@ -58,23 +58,25 @@ async def append(http: httpx.AsyncClient, *payloads: Any, path: str = J, status:
 
 async def test_append_and_read(http):
     answer = await append(http, {"placed": 3}, "text")
+    life = answer.json()["life"]
     assert answer.json() == {
         "topic": "orders",
         "id": "o-1",
         "first": 1,
         "last": 2,
+        "life": life,
         "position": answer.headers["journal-position"],
     }
-    assert (answer.headers["etag"], answer.headers["location"]) == ('"2"', J)
+    assert (answer.headers["etag"], answer.headers["location"]) == (f'"2@{life}"', J)
     page = await send(http, "GET", J, params={"after": answer.headers["journal-position"]})
-    assert page.headers["etag"] == '"2"'
+    assert page.headers["etag"] == f'"2@{life}"'
     events = page.json()["events"]
     assert [(one["seq_nr"], one["payload_type"], one["payload"], one["tags"]) for one in events] == [
         (1, "json", {"placed": 3}, ["eu"]),
         (2, "text", "text", ["eu"]),
     ]
     assert events[0]["position"] == answer.headers["journal-position"]
-    assert (await send(http, "HEAD", J)).headers["etag"] == '"2"'
+    assert (await send(http, "HEAD", J)).headers["etag"] == f'"2@{life}"'
     assert (await send(http, "GET", "/journals")).json() == {"topics": ["orders"]}
     assert (await send(http, "GET", "/journals/orders")).json() == {"topic": "orders", "ids": ["o-1"], "more": False}
     assert (await send(http, "GET", "/journals/orders", headers=LINES)).text == '"o-1"\n'
@@ -121,12 +123,24 @@ async def test_every_kind_of_payload(http):
     await send(http, "POST", J, status=400, content=b"[" * 50_000)
 
 
+async def test_a_pointer_says_when_the_journal_expires(log, http):
+    await send(http, "POST", J, {"events": [{"payload": "a"}], "expire_after": "1.5 hours"}, 201)
+    head = await log.journal("orders").head("o-1")
+    found = (await send(http, "GET", f"{J}/pointer")).json()
+    assert timestamp_of(found["expire_at"]) == head.expire_at == head.updated + 5_400_000
+    assert found["expire_on"] == head.expire_on.isoformat()
+    await append(http, "b")
+    found = (await send(http, "GET", f"{J}/pointer")).json()
+    assert (found["expire_at"], found["expire_on"]) == (None, None)
+
+
 async def test_expectations(http):
-    await append(http, 1, headers={"If-None-Match": "*"})
+    first = await append(http, 1, headers={"If-None-Match": "*"})
     answer = await append(http, 1, headers={"If-None-Match": "*"}, status=412)
-    assert answer.json()["extra"] == {"key": "orders:o-1", "expected": 0, "actual": 1}
-    assert (answer.json()["code"], answer.headers["etag"]) == ("conflict", '"1"')
-    await append(http, 2, headers={"If-Match": '"1"'})
+    life = first.json()["life"]
+    assert answer.json()["extra"] == {"key": "orders:o-1", "expected": 0, "actual": 1, "life": life}
+    assert (answer.json()["code"], answer.headers["etag"]) == ("conflict", f'"1@{life}"')
+    await append(http, 2, headers={"If-Match": first.headers["etag"]})
     await append(http, 3, headers={"If-Match": "2"})
     await append(http, 3, headers={"If-Match": '"2"'}, status=412)
     await send(http, "POST", J, {"events": [{"seq_nr": 2}]}, 409)
@@ -262,7 +276,12 @@ async def test_tags(log, http):
     assert [json.loads(line) for line in lines.splitlines()] == seen[2:]
     since = {"since": moment(timestamp_of(seen[0]["time"]) + 3_600_000)}
     assert (await send(http, "GET", "/tags/eu", params=since)).json()["events"] == []
-    assert (await send(http, "GET", "/tags/none")).json() == {"events": [], "offset": None, "next": None}
+    assert (await send(http, "GET", "/tags/none")).json() == {
+        "events": [],
+        "offset": None,
+        "next": None,
+        "behind": None,
+    }
     for query in ("after=x", "since=yesterday", "limit=0", "after=x:0:0&position=y:0:0"):
         assert (await http.get(f"/tags/eu?{query}")).status_code == 400, query
     assert (await http.get("/slices/0/1023")).status_code == 200
@@ -327,7 +346,11 @@ async def test_projections(log, http):
     offset = (await send(http, "GET", one_ + "/offset")).json()["offset"]
     assert isinstance(offset, dict)
     await send(http, "PUT", one_ + "/offset", {"offset": offset, "type": "map", "expected": offset})
-    await send(http, "PUT", one_ + "/offset", {"offset": {"x": 1}, "type": "map", "expected": None}, 412)
+    first = {next(iter(offset)): 0}
+    await send(http, "PUT", one_ + "/offset", {"offset": first, "type": "map", "expected": None}, 412)
+    for wrong in ({"offset": {"x": 1}, "type": "map"}, {"offset": 7}, {"offset": "text", "type": "text"}):
+        answer = await send(http, "PUT", one_ + "/offset", wrong, 400)
+        assert answer.json()["code"] == "invalid-offset", answer.text
     await send(http, "PUT", one_ + "/offset", {"offset": [1]}, 400)
     await send(http, "DELETE", one_ + "/offset")
     assert (await send(http, "GET", one_ + "/offset")).json()["offset"] is None

@@ -89,12 +89,12 @@ async def test_failures_dead_letters_flags(http):
         handle = f"/jobs/claims/{job['entry']}/{job['token']}"
         await post(http, f"{handle}/fail", {"reason": "broken", "delay": 0}, 204)
     (letter,) = (await send(http, "GET", "/jobs/dead", 200))["dead"]
-    assert (letter["key"], letter["cause"], letter["reason"]) == ("a", "max_timeouts", "broken")
+    assert (letter["key"], letter["cause"], letter["reason"]) == ("a", "failed", "broken")
     assert [attempt["reason"] for attempt in letter["attempts"]] == ["broken", "broken"]
     (flag,) = (await send(http, "GET", "/jobs/flags", 200))["flags"]
-    assert (flag["reason"], flag["count"], flag["deadEntry"]) == ("max_timeouts", 1, letter["entry"])
-    await send(http, "DELETE", "/jobs/flags/max_timeouts", 204)
-    await send(http, "DELETE", "/jobs/flags/max_timeouts", 404)
+    assert (flag["reason"], flag["count"], flag["deadEntry"]) == ("failed", 1, letter["entry"])
+    await send(http, "DELETE", "/jobs/flags/failed", 204)
+    await send(http, "DELETE", "/jobs/flags/failed", 404)
     assert (await post(http, f"/jobs/dead/{letter['entry']}/revive"))["result"] == "CREATED"
     await post(http, f"/jobs/dead/{letter['entry']}/revive", status=404)
     (job,) = await claim(http)

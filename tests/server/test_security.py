@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import socket
@@ -23,6 +24,7 @@ from everlog.client import connect
 from everlog.config import Config, DocumentsConfig, JournalConfig, ServerConfig
 from everlog.console.server import make_app, serving
 from everlog.core.values import Position
+from everlog.documents.router import HashRing
 from everlog.errors import AccessDenied, InvalidConfig
 from everlog.queues.queue import Receipt
 from everlog.server.requests import AnyRequest
@@ -30,6 +32,7 @@ from everlog.server.security.guard import needed_scope
 from everlog.server.security.tokens import TokenFile, tokens_path
 from tests.http_support import frames, new_token, send, server
 from tests.support import small_config
+from tests.waiting import until
 
 J = "/journals/orders/o-1"
 EVENT = {"events": [{"payload": 1}]}
@@ -595,7 +598,7 @@ async def test_servers_know_each_other(config, tmp_path):
     both = msgspec.structs.replace(
         config,
         server=ServerConfig(cert_file=str(cert), key_file=str(key), cluster_token="0123456789abcdef"),
-        documents=DocumentsConfig(node_sync_s=0.2, node_lease_s=5.0),
+        documents=DocumentsConfig(node_sync_interval_s=0.2, node_lease_s=5.0),
     )
     token = new_token(both, "write")
     async with AsyncExitStack() as stack:
@@ -605,21 +608,27 @@ async def test_servers_know_each_other(config, tmp_path):
             addresses.append(await stack.enter_async_context(serving(log, host="127.0.0.1", port=0)))
         trusted = ssl.create_default_context(cafile=str(cert))
         http = await stack.enter_async_context(httpx.AsyncClient(verify=trusted, headers=bearer(token), timeout=60))
-        nodes = f"{addresses[0]}/hyper-storage/nodes"
-        assert (await http.get(nodes, headers=bearer("0123456789abcdef"))).status_code == 200
-        assert (await http.get(nodes, headers=bearer("0123456789abcdeg"))).status_code == 401
-        writers = set()
-        for name in "abcdefghij":
+        routes = [f"{address}/hyper-storage/nodes" for address in addresses]
+        known, unknown = bearer("0123456789abcdef"), bearer("0123456789abcdeg")
+        assert (await http.get(routes[0], headers=unknown)).status_code == 401
+
+        async def sharing() -> list[str] | None:
+            nodes = [(await http.get(route, headers=known)).json() for route in routes]
+            agreed = {(node["state"], node["view"]) for node in nodes} == {("active", nodes[0]["view"])}
+            return [node["id"] for node in nodes] if agreed else None
+
+        owners = await until(sharing)
+        ring = HashRing(owners)
+        for owner in owners:
+            name = next(name for name in map(str, itertools.count()) if ring.owner(name) == owner)
             wait = {"Hyper-Storage-Wait": "full"}
             urls = [f"{one}/hyper-storage/content/{name}" for one in addresses]
             answers = [await http.put(url, json={"by": url}, headers=wait) for url in urls]
-            assert {answer.status_code for answer in answers} <= {200, 201}
+            assert [answer.status_code for answer in answers] == [201, 200]
+            assert {answer.headers["everlog-node"] for answer in answers} == {owner}
             first, second = [Position.parse(answer.headers["journal-position"]) for answer in answers]
             assert first[:2] == second[:2]
             assert first.offset < second.offset
-            (writer,) = {answer.headers["everlog-node"] for answer in answers}
-            writers.add(writer)
-        assert len(writers) == 2
 
 
 async def test_tls(config, tmp_path):

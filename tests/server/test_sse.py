@@ -38,9 +38,11 @@ def source() -> Source:
     return Source()
 
 
-def stream(source: Source, *, every: float = 60.0, begin: str | None = None, **options) -> AsyncIterator[bytes]:
+def stream(source: Source, *, interval_s: float = 60.0, begin: str | None = None, **options) -> AsyncIterator[bytes]:
     given = {"stopping": asyncio.Event(), "counters": HttpCounters(), **options}
-    return event_stream(source.items(), checkpoint=lambda place: f'"{place}"', every=every, begin=begin, **given)
+    return event_stream(
+        source.items(), checkpoint=lambda place: f'"{place}"', interval_s=interval_s, begin=begin, **given
+    )
 
 
 async def chunk(found: AsyncIterator[bytes]) -> list[str]:
@@ -56,7 +58,7 @@ async def test_frames_of_an_item_go_out_together(source):
 
 
 async def test_a_checkpoint_comes_at_once_and_then_in_time(source):
-    found = stream(source, every=0.05, begin="0")
+    found = stream(source, interval_s=0.05, begin="0")
     for _ in range(3):
         assert await chunk(found) == ['id: 0\nevent: checkpoint\ndata: "0"']
     source.queue.put_nowait([Frame("7", "event", "a")])
@@ -79,7 +81,7 @@ async def test_passing_over_many_events_is_told(source):
 
 async def test_a_checkpoint_is_due_while_events_flow(source):
     """A reader that gets events all the time still gets its checkpoints."""
-    found = stream(source, every=0.5)
+    found = stream(source, interval_s=0.5)
     seen: list[str] = []
     async with asyncio.timeout(60):
         for place in range(1000):

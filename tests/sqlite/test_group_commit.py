@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import sqlite3
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import everlog
 from everlog import Event
 from everlog.config import Config, JournalConfig
+from everlog.core.record import NewRecord
 from everlog.errors import OutcomeUnknown, StorageFailed, Unacknowledged
 from everlog.sqlite import group_commit as module
 from everlog.sqlite.connection import Connection
@@ -277,7 +280,7 @@ async def test_nothing_is_kept_of_what_was_answered(monkeypatch):
     """Not even by the timer that would have given up on it."""
     monkeypatch.setattr(module, "QUICK_S", 0.0)
     shelf = Shelf()
-    committer = shelf.committer(limit=3600.0)
+    committer = shelf.committer(timeout_s=3600.0)
     item = Heavy()
     kept = weakref.ref(item)
     await committer.execute(item)
@@ -287,3 +290,35 @@ async def test_nothing_is_kept_of_what_was_answered(monkeypatch):
     gc.collect()
     assert kept() is None
     await committer.close()
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_an_item_that_cannot_be_stored_fails_alone(tmp_path, monkeypatch, in_thread) -> None:
+    """A record that no file takes, past all checks: the others of its commit are stored, in their order."""
+    if in_thread:
+        monkeypatch.setattr(module, "QUICK_S", 0.0)
+    async with everlog.connect(tmp_path) as log:
+        orders = log.journal("orders")
+        await orders.append("k", Event(0))
+        ref = await orders.ref("k")
+
+        def record(**wrong: Any) -> NewRecord:
+            sound = {"partition": ref.partition, "timestamp": 1, "key": b"x", "action": None, "value": b""}
+            return NewRecord(**{**sound, **wrong})
+
+        wrong = [
+            record(headers=(("\ud800", b""),)),
+            record(timestamp=2**70),
+            record(value=object()),
+            record(partition=99),
+        ]
+        appends = [log.parts.log.append(ref.log_topic, one) for one in wrong]
+        innocent = [orders.append(f"key-{number}", Event(number)) for number in range(10)]
+        mixed = [found for pair in itertools.zip_longest(innocent, appends) for found in pair if found is not None]
+        answers = await asyncio.gather(*mixed, return_exceptions=True)
+        failed = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert [type(answer) for answer in failed] == [StorageFailed] * len(wrong)
+        assert len({str(answer) for answer in failed}) == len(wrong), "each has its own reason"
+        for number in range(10):
+            assert [event.payload async for event in orders.read(f"key-{number}")] == [number]
+        assert await orders.append("k", Event(1), expected=1)

@@ -29,6 +29,7 @@ def tables(log: Everlog) -> dict[str, list[tuple]]:
             "journal",
             "quarantine",
             "rejected",
+            "verdict",
             "snapshot_buffer",
             "tag_views",
             "tag_write_progress",

@@ -343,7 +343,10 @@ async def test_all_payloads_tags_and_headers_are_read(config, theirs) -> None:
         assert [row.timestamp for row in rows] == [START_MS - 1_000_000 + offset for offset in (1, 2, 3, 4)]
         head = await store.head(TOPIC, "k")
         assert (head.expire_after.text(), head.expire_on) == ("1 day", date(2030, 1, 2))
-        assert [page async for page in store.expired(TOPIC, date(2030, 1, 2))] == [["k"]]
+        assert head.expire_at is None, "their table knows the day only"
+        day_ms = int(datetime(2030, 1, 2, tzinfo=UTC).timestamp()) * 1000
+        assert [page async for page in store.expired(TOPIC, day_ms - 1)] == []
+        assert [page async for page in store.expired(TOPIC, day_ms)] == [["k"]]
         await take(store, topic, append_record(41, 5))
         assert (await store.head(TOPIC, "k")).expire_on is None
 

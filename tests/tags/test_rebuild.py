@@ -43,7 +43,7 @@ def test_a_lost_view_is_put_back(spark, tmp_path, monkeypatch) -> None:
     config = small_config(tmp_path / "data")
     before = asyncio.run(fill(config))
     assert asyncio.run(drop(config)) == 61
-    monkeypatch.setattr("everlog.tags.spark.rebuild.CHUNK", 5)
+    monkeypatch.setattr("everlog.tags.spark.rebuild.JOURNALS_PER_JOB", 5)
     told: list[tuple[int, int]] = []
     done = rebuild(config, tags=["t"], session=spark, progress=lambda *found: told.append(found))
     assert done == Rebuilt(13, 61)

@@ -1,4 +1,4 @@
-"""Documents: browse, filter with the plan beside the result, indexes, history, and the difference of two revisions."""
+"""Documents: browse, filter with the plan next to the result, indexes, history, and the difference of two revisions."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 from everlog.api import Everlog
 from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.timeline import Timeline, read_timeline, state_at
-from everlog.core.events import EventRecord
+from everlog.core.events import EventRecord, shown_payload
 from everlog.core.head import Head, exists
 from everlog.errors import InvalidInput
 from everlog.journal.reader import Ref
@@ -89,6 +89,7 @@ def _head(head: Head | None) -> dict[str, Any] | None:
         "created_ms": head.created,
         "updated_ms": head.updated,
         "expire_on": None if head.expire_on is None else str(head.expire_on),
+        "expire_at_ms": head.expire_at,
         "record_id": head.record_id,
         "purged": head.purged,
         "halted_at": head.halted_at,
@@ -98,7 +99,7 @@ def _head(head: Head | None) -> dict[str, Any] | None:
 
 
 def _scrub(ref: Ref, timeline: Timeline, at: int | None) -> dict[str, Any] | None:
-    """The journal as it was at a position. None: the log does not hold its past any more."""
+    """The journal as it was at a position. None: the log no longer holds its past."""
     if not timeline.whole:
         return None
     offsets = [entry.record.offset for entry in timeline.whole]
@@ -123,7 +124,8 @@ def _scrub(ref: Ref, timeline: Timeline, at: int | None) -> dict[str, Any] | Non
 
 
 def _brief(row: EventRecord) -> dict[str, Any]:
-    return {"seq_nr": row.seq_nr, "payload": row.payload, "payload_type": row.payload_type, "time_ms": row.timestamp}
+    payload = shown_payload(row.payload_type, row.data)
+    return {"seq_nr": row.seq_nr, "payload": payload, "payload_type": row.payload_type, "time_ms": row.timestamp}
 
 
 JOURNAL = ConsolePage("journal", "Journal", "journal.html", build_journal)

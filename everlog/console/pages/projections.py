@@ -7,16 +7,15 @@ from typing import Any
 import msgspec
 
 from everlog.console.console import ConsolePage, Context, Model
-from everlog.console.problems import is_silent
 from everlog.console.sampler import series
 from everlog.errors import UnknownProjection
 from everlog.projections.api import ProjectionStatus
 from everlog.projections.copies import CopyRequest, copy_name, is_copy
+from everlog.projections.dead_letters import ShownDeadLetter
 from everlog.projections.offsets import show as show_offset
-from everlog.projections.port import ProjectionDeadLetter
+from everlog.projections.source import EnvelopeFacts
 
 MAX_LETTERS = 100
-SHOWN_BYTES = 2000
 
 
 async def build_projections(context: Context) -> Model:
@@ -52,6 +51,7 @@ async def _copies(context: Context, name: str, rows: list[dict[str, Any]]) -> di
         "building": found.building,
         "filled": found.filled,
         "previous": found.previous,
+        "version": found.versions.get(found.current) or None,
         "waiting": sum(row["lag"] or 0 for row in built),
         "progress": min((row["progress"] for row in built if row["progress"] is not None), default=None),
         "running": any(row["owner"] is not None and not row["silent"] for row in current),
@@ -71,18 +71,22 @@ def _row(one: ProjectionStatus, context: Context) -> dict[str, Any]:
     shown = show_offset(one.offset)
     row["offset"] = ", ".join(f"{part} {at}" for part, at in shown.items()) if isinstance(shown, dict) else shown
     row["rate"] = context.sampler.handled_rate(one.name, one.key)
-    row["silent"] = is_silent(one, context.now_ms, context.log.config.projections.lease_s)
+    row["silent"] = one.state == "silent"
     row["lag"] = None if one.lag is None else one.lag.events
     row["lag_seconds"] = None if one.lag is None else one.lag.seconds
-    row["level"] = _level(one, row["silent"])
+    row["level"] = _level(one)
+    # What stands elsewhere on the page is not said twice.
+    row["remedy"] = None if row["silent"] else one.remedy
+    row["pipeline_lag"] = None if one.pipeline_lag is None else one.pipeline_lag.events
+    row["pipeline_seconds"] = None if one.pipeline_lag is None else one.pipeline_lag.seconds
     row["progress"] = _progress(one)
     return row
 
 
-def _level(one: ProjectionStatus, silent: bool) -> str:
-    if one.state == "failed" or one.failing is not None or silent:
+def _level(one: ProjectionStatus) -> str:
+    if one.state in ("failed", "silent", "waiting") or one.failing is not None:
         return "bad"
-    return "warn" if one.dead_letters or (one.paused and one.lag is not None and one.lag.events) else ""
+    return "warn" if one.dead_letters or one.remedy or (one.paused and one.lag is not None and one.lag.events) else ""
 
 
 def _progress(one: ProjectionStatus) -> int | None:
@@ -93,8 +97,8 @@ def _progress(one: ProjectionStatus) -> int | None:
     return 100 if not one.lag.events else min(99, 100 * (known - one.lag.events) // known)
 
 
-def _letter(one: ProjectionDeadLetter) -> dict[str, Any]:
-    payload = None if one.payload is None else one.payload[:SHOWN_BYTES].decode(errors="replace")
+def _letter(one: ShownDeadLetter) -> dict[str, Any]:
+    event = one.event or EnvelopeFacts()
     return {
         "offset": one.offset,
         "manifest": one.manifest,
@@ -102,7 +106,8 @@ def _letter(one: ProjectionDeadLetter) -> dict[str, Any]:
         "attempts": one.attempts,
         "created_ms": one.created_ms,
         "requested": one.requested,
-        "payload": payload,
+        "replayable": one.replayable,
+        **msgspec.structs.asdict(event),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from everlog.api import Everlog
 from everlog.console.console import ConsolePage, Context, Model
+from everlog.core.events import shown_payload
 from everlog.tags.tag import TaggedEvent, TagInfo
 
 MAX_TAGS = 500
@@ -28,6 +29,7 @@ async def build_tags(context: Context) -> Model:
         "total": len(found),
         "watermark_ms": None if observation.tags is None else observation.tags.watermark_ms,
         "lag": None if observation.tags is None else observation.tags.lag,
+        "warning": (await log.slices().status()).warning,
         "tag": name or None,
         "events": [],
         "next": None,
@@ -87,8 +89,10 @@ def _event(one: TaggedEvent) -> dict[str, Any]:
         "number": one.number,
         "offset": str(one.offset),
         "time_ms": one.event.timestamp,
+        "type": one.event.type,
+        "type_version": one.event.type_version,
         "payload_type": one.event.payload_type,
-        "payload": one.payload,
+        "payload": shown_payload(one.event.payload_type, one.event.data),
         "tags": sorted(one.tags),
         "position": f"{one.topic}:{one.event.partition}:{one.event.offset}",
     }

@@ -80,12 +80,16 @@ const pause = document.getElementById("pause");
 const chip = document.getElementById("chip");
 let source = null;
 let waiting = null;
+let pressed = false;
+for (const type of ["pointerdown", "pointerup", "pointercancel"]) {
+  addEventListener(type, () => { pressed = type === "pointerdown"; }, true);
+}
 
 function busy() {
-  // The visitor types, chooses or marks text here: what is new waits until that is done.
+  // The visitor types, clicks, chooses or marks text here: what is new waits until that is done.
   const active = document.activeElement;
   if (active && live.contains(active) && active.matches("input, select, textarea")) return true;
-  if (live.querySelector("details.menu[open]")) return true;
+  if (pressed || live.querySelector("details.menu[open]")) return true;
   const marked = getSelection();
   return !marked.isCollapsed && live.contains(marked.anchorNode);
 }

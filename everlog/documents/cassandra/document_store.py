@@ -11,6 +11,7 @@ import msgspec
 from everlog.cassandra.schema import Schema
 from everlog.cassandra.session import Session, connect, make_batch
 from everlog.config import CassandraConfig
+from everlog.core.duration import DAY_S
 from everlog.documents.cassandra.indexes import Indexes
 from everlog.documents.cassandra.nodes import CassandraNodes
 from everlog.documents.cassandra.outbox import Outbox, open_transactions
@@ -38,8 +39,7 @@ from everlog.runtime.trace import Trace
 
 PAGE = 500
 IDS_PAGE = 5000
-SETTLE_ATTEMPTS = 3
-DAY_S = 86_400
+MAX_SETTLE_ATTEMPTS = 3
 
 _messages = msgspec.json.Decoder(tuple[StoredMessage, ...]).decode
 _encode = msgspec.json.Encoder().encode
@@ -60,7 +60,7 @@ class CassandraDocuments(DocumentStore):
     def __init__(self, session: Session, *, transaction_days: float = 7.0) -> None:
         self._session = session
         self._cql = DOCUMENT_TABLES.statements(session.config.keyspace)
-        self._outbox = Outbox(session, self._cql, ttl=round(transaction_days * DAY_S))
+        self._outbox = Outbox(session, self._cql, ttl_s=round(transaction_days * DAY_S))
         self._indexes = Indexes(session, self._cql)
 
     @classmethod
@@ -125,11 +125,11 @@ class CassandraDocuments(DocumentStore):
     async def _settle(self, change: DocumentChange) -> bool:
         """What became of a write without an answer. A read at SERIAL finishes it, or makes it impossible."""
         one = change.transaction
-        for attempt in range(1, SETTLE_ATTEMPTS + 1):
+        for attempt in range(1, MAX_SETTLE_ATTEMPTS + 1):
             try:
                 head, waiting, completed_to, _ = await self._statics(one.uri, serial=True)
             except Unreachable:
-                if attempt == SETTLE_ATTEMPTS:
+                if attempt == MAX_SETTLE_ATTEMPTS:
                     raise
                 continue
             if head is None or head.revision < one.revision:

@@ -19,7 +19,7 @@ from everlog.documents.model import DocumentTransaction
 from everlog.documents.paths import partition_of_uri
 from everlog.documents.port import WaitingTransaction
 
-TOGETHER = 64
+ROWS_AT_ONCE = 64
 
 _pending = msgspec.json.Decoder(dict[int, str]).decode
 
@@ -33,10 +33,10 @@ def open_transactions(pending: str | None, completed_to: int | None) -> dict[int
 class Outbox:
     """Rows of the table `transaction`."""
 
-    def __init__(self, session: Session, cql: dict[str, str], *, ttl: int) -> None:
+    def __init__(self, session: Session, cql: dict[str, str], *, ttl_s: int) -> None:
         self._session = session
         self._cql = cql
-        self._ttl = ttl
+        self._ttl_s = ttl_s
         self._noted: set[tuple[int, int]] = set()
 
     async def add(self, one: DocumentTransaction) -> None:
@@ -71,7 +71,7 @@ class Outbox:
         await asyncio.gather(*[self._complete(one, now_ms) for one in transactions])
 
     async def _complete(self, one: DocumentTransaction, now_ms: int) -> None:
-        values = (one.uri, one.uuid, one.revision, one.item, one.event, one.old_body, now_ms, self._ttl)
+        values = (one.uri, one.uuid, one.revision, one.item, one.event, one.old_body, now_ms, self._ttl_s)
         await self._session.write(self._cql["complete"], *_place(one.uri, one.uuid, one.revision), *values)
 
     async def incomplete(
@@ -81,9 +81,9 @@ class Outbox:
         for quantum in range(first, last + 1):
             noted = [row[0] for row in await self._session.fetch(self._cql["partitions"], quantum)]
             partitions = noted if wanted is None else [one for one in noted if one in wanted]
-            for at in range(0, len(partitions), TOGETHER):
+            for at in range(0, len(partitions), ROWS_AT_ONCE):
                 pages = await asyncio.gather(
-                    *[self._incomplete(quantum, partition) for partition in partitions[at : at + TOGETHER]]
+                    *[self._incomplete(quantum, partition) for partition in partitions[at : at + ROWS_AT_ONCE]]
                 )
                 found = [one for page in pages for one in page]
                 if found:

@@ -66,7 +66,7 @@ class SharedWriter:
                     continue
                 for one, result in zip(batch, results, strict=True):
                     if one.done.done():
-                        continue  # the caller does not wait any more
+                        continue  # the caller no longer waits
                     if isinstance(result, Exception):
                         one.done.set_exception(result)
                     else:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # A job of Spark gets this many journals at a time; progress is reported in between.
-CHUNK = 2_000
+JOURNALS_PER_JOB = 2_000
 PER_TASK = 50
 # A task copies this many journals at once, each with a page of events in memory.
 AT_ONCE = 16
 # A report names at most this many; the others are counted.
-NAMED = 100
+MAX_NAMED = 100
 SPARK_OUTPUT = "spark-copy.log"
 _REPORT = pa.schema([("report", pa.binary())])
 REPORT = "report binary"
@@ -78,8 +78,8 @@ class CopyReport:
         self.present += other.present
         self.halted += other.halted
         self.failed += other.failed
-        self.halted_ids = (self.halted_ids + other.halted_ids)[:NAMED]
-        self.failures = (self.failures + other.failures)[:NAMED]
+        self.halted_ids = (self.halted_ids + other.halted_ids)[:MAX_NAMED]
+        self.failures = (self.failures + other.failures)[:MAX_NAMED]
 
 
 _encode = msgspec.json.Encoder().encode
@@ -214,12 +214,12 @@ class _Driver:
 
     async def next_chunk(self) -> list[str]:
         """The next ids; none at the end."""
-        while len(self._left) < CHUNK:
+        while len(self._left) < JOURNALS_PER_JOB:
             page = await anext(self._pages, None)
             if page is None:
                 break
             self._left += page
-        chunk, self._left = self._left[:CHUNK], self._left[CHUNK:]
+        chunk, self._left = self._left[:JOURNALS_PER_JOB], self._left[JOURNALS_PER_JOB:]
         return chunk
 
     async def close(self) -> None:

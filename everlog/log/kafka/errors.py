@@ -60,7 +60,7 @@ _SILENCE = {
     KafkaError._MSG_TIMED_OUT,
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._DESTROY_BROKER,  # it is not among the brokers any more: while it starts, or for good
+    KafkaError._DESTROY_BROKER,  # it is no longer among the brokers: while it starts, or for good
     KafkaError._UNKNOWN_BROKER,
     KafkaError._RESOLVE,
     KafkaError._RETRY,

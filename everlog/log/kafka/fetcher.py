@@ -151,7 +151,7 @@ class Fetcher:
         if at is None:
             if self._feeds.get(place) is feed:
                 del self._feeds[place]
-                with suppress(KafkaException):  # it was not reading there any more
+                with suppress(KafkaException):  # it was no longer reading there
                     self._consumer.incremental_unassign([TopicPartition(*place)])
             return
         assert place not in self._feeds
@@ -165,7 +165,7 @@ class Fetcher:
     def _look_for(self, topic: str) -> None:
         """The library itself would look for a topic that is new to it only after most of a second.
 
-        And for one that it may not see, it would look in vain without an error.
+        And for one that it may not see, it would look forever, without an error.
         """
         if topic in self._known:
             return

@@ -49,7 +49,7 @@ class PartitionFollower:
     """Reads on from an offset until it is stopped. Complete up to `position`.
 
     A position is reached when the reader has passed it, not when a record right before it was seen: there may be none.
-    `beyond`: it stopped because the log ends below the position, so what was read is not in it any more.
+    `beyond`: it stopped because the log ends below the position, so what was read is no longer in it.
     """
 
     def __init__(

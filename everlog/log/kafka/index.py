@@ -9,19 +9,19 @@ from operator import attrgetter
 
 from everlog.core.record import Record
 
-# What a record takes in memory beside its bytes: objects, list entries, its share of the dictionary.
-OVERHEAD = 350
-# The part of the largest index that is dropped for room, one in eight: few enough that they need not be fetched again.
-DROPPED = 8
+# What a record takes in memory besides its bytes: objects, list entries, its share of the dictionary.
+RECORD_OVERHEAD_BYTES = 350
+# Of the largest index, one record in this many is dropped for room: few enough that they need not be fetched again.
+DROPPED_FRACTION = 8
 
 _offset = attrgetter("offset")
 
 
 def cost(record: Record) -> int:
     """About how many bytes a record takes in memory."""
-    size = OVERHEAD + len(record.key or b"") + len(record.action or b"") + len(record.value or b"")
+    size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.action or b"") + len(record.value or b"")
     for name, value in record.headers:
-        size += len(name) + len(value) + OVERHEAD // 2
+        size += len(name) + len(value) + RECORD_OVERHEAD_BYTES // 2
     return size
 
 
@@ -50,7 +50,7 @@ class Budget:
 
     def fits(self, records: int, *, beside: int = 0) -> bool:
         """Whether `records` more fit beside these, estimated from the sizes that were seen so far."""
-        average = self._seen_bytes / self._seen_records if self._seen_records else OVERHEAD
+        average = self._seen_bytes / self._seen_records if self._seen_records else RECORD_OVERHEAD_BYTES
         return records + beside <= self.max_records and (records + beside) * average <= self.max_bytes
 
     def take(self, records: int, size: int) -> None:
@@ -97,7 +97,7 @@ class TailIndex:
         return len(self._order)
 
     def add(self, record: Record) -> int:
-        """Add the very next record. Returns from where on its key has no other one, see `previous`."""
+        """Add the very next record. Returns the offset from which its key has no other one, see `previous`."""
         assert record.offset == self.upper
         key = record.key
         self.upper += 1
@@ -117,7 +117,7 @@ class TailIndex:
         return before
 
     def previous(self, key: bytes, offset: int) -> int | None:
-        """From where on the key has no other record below `offset`; None if that is not known.
+        """The offset from which the key has no other record below `offset`; None if that is not known.
 
         That is the offset of the key's record before it, or the one below `lower` if there is none.
         """
@@ -203,7 +203,7 @@ class TailIndex:
 
     def drop_oldest(self) -> None:
         """Drop the oldest part of the records; `lower` rises above them."""
-        dropped = self._order[: len(self._order) // DROPPED + 1]
+        dropped = self._order[: len(self._order) // DROPPED_FRACTION + 1]
         for key, count in Counter(record.key for record in dropped).items():
             assert key is not None
             known = self._keys[key]

@@ -190,6 +190,9 @@ class KafkaProducer:
                 return
             except KafkaException as error:
                 delivery.fail(explain(kafka_error(error), f"an append to {delivery.tail.place}", self._servers))
+            except Exception as error:  # the record's own fault: the others must not wait forever
+                logger.error("an append to %s failed", delivery.tail.place, exc_info=error)
+                delivery.fail(StorageFailed(f"an append to {delivery.tail.place} cannot be sent: {error!r}"))
 
     def _produce(self, delivery: _Delivery) -> None:
         sender = self._sender if not self._sender.dead else self._replace()

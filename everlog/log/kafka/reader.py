@@ -97,7 +97,7 @@ class WaitingPartition:
 
     def fail(self, error: KafkaError) -> None:
         if error.code() in _OUT_OF_RANGE:
-            text = f"records from {self._position} on are gone before they were read, or not there any more"
+            text = f"records from {self._position} on are gone before they were read, or no longer there"
             self.stop(LogTruncated(self.place.topic, self.place.partition, text))
         elif not is_silence(error):
             self.stop(explain(error, f"reading {self.place}", self._servers))

@@ -11,7 +11,14 @@ from everlog.core.record import Headers, Record
 
 
 def headers_of(action: bytes | None, headers: Headers) -> list[tuple[str, str | bytes | None]] | None:
-    """The headers of a message: the action first."""
+    """The headers of a message: the action first.
+
+    The library takes names as text that ends at a zero character, and crashes on half a character: both are refused
+    here, with a ValueError.
+    """
+    for name, _ in headers:
+        if b"\0" in name.encode():
+            raise ValueError(f"the name of a header has a zero character: {name!r}")
     if action is None:
         return list(headers) if headers else None
     return [(ACTION_HEADER, action), *headers] if headers else [(ACTION_HEADER, action)]

@@ -137,7 +137,7 @@ class Tail:
             raise TopicReplaced(f"the topic {name} was made again while it was in use: {rescue()}")
 
     def acknowledge(self, sent: NewRecord, offset: int, timestamp: int) -> int | None:
-        """A record of our own is in the log. From where on its key has no other one, if that is known."""
+        """A record of our own is in the log. The offset from which its key has no other one, if that is known."""
         if offset > self.acked:  # noqa: PLR1730 (half the time of max, at every append)
             self.acked = offset
         index = self.index
@@ -154,7 +154,7 @@ class Tail:
         return before
 
     def floor(self) -> int:
-        """From where on a tail costs little: what is in the index, if that was near the log's end a moment ago.
+        """The offset from which a tail costs little: what is in the index, if that was near the log's end a moment ago.
 
         Otherwise others may have filled the log meanwhile, so that only its end is near.
         """
@@ -226,7 +226,7 @@ class Tail:
         return None
 
     def _usable(self) -> TailIndex | None:
-        """The index, unless it holds what is not in the log any more."""
+        """The index, unless it holds what is no longer in the log."""
         follower = self._follower
         if follower is not None and follower.stopped:
             self._follower = None
@@ -236,7 +236,7 @@ class Tail:
         return self.index
 
     def _follow(self, first: int) -> PartitionFollower:
-        """The follower that reads on from the index's upper bound; the index starts anew if it ends below `first`."""
+        """The follower that reads on from the index's upper bound; the index starts over if it ends below `first`."""
         if self._follower is not None:
             return self._follower
         if self.index is None:
@@ -253,7 +253,7 @@ class Tail:
         return self._follower
 
     async def _extend_down(self, index: TailIndex, first: int) -> bool:
-        """Fetch what lies below the index, once for all who ask; False if it is too much."""
+        """Fetch what lies below the index, once for all callers; False if it is too much."""
         if self._extending is not None:
             await asyncio.wait([self._extending])
             return True

@@ -15,21 +15,22 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
 
 from everlog.config import Config
+from everlog.core.duration import HOUR_MS
 from everlog.errors import EverlogError, TooFewReplicas, TopicMissing, Unreachable, UnsuitableTopic
 from everlog.log.kafka.client import admin_settings, make_client
-from everlog.log.kafka.errors import explain, is_denied, is_missing, kafka_error
+from everlog.log.kafka.errors import explain, is_denied, is_missing, is_silence, kafka_error
 from everlog.log.port import LogTopic
+from everlog.runtime.retry import pause_after
 from everlog.runtime.trace import Trace
 
 Found = TypeVar("Found")
 
 logger = logging.getLogger("everlog.log.kafka")
 
-HOUR_MS = 3_600_000
-# What a record has beside the bytes that [kafka] max_record_bytes counts.
+# What a record has on top of the bytes that [kafka] max_record_bytes counts.
 ENVELOPE_BYTES = 64 * 1024
 # How many topics are asked about at once.
-CHUNK = 500
+TOPICS_PER_REQUEST = 500
 # If no server is up at all, waiting longer than this does not help.
 DOWN_S = 2.0
 PAUSE_S = 0.02
@@ -64,7 +65,7 @@ class Topics:
         self._config = config
         self._kafka = config.kafka
         self._servers = config.kafka.bootstrap_servers
-        self._timeout = config.kafka.request_timeout_s
+        self._timeout_s = config.kafka.request_timeout_s
         self._trace = trace
         self._watch = ClientWatch()
         self._admin = make_client(
@@ -84,14 +85,14 @@ class Topics:
         started, watch = time.monotonic(), self._watch
         while True:
             try:
-                await asyncio.to_thread(self._admin.list_topics, timeout=min(0.5, self._timeout))
+                await asyncio.to_thread(self._admin.list_topics, timeout=min(0.5, self._timeout_s))
                 return
             except KafkaException as error:
                 self._admin.poll(0)  # calls `_notice`
                 found = watch.denied or watch.last or kafka_error(error)
             waited = time.monotonic() - started
             down = found.code() in {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
-            if watch.denied is not None or waited >= (min(DOWN_S, self._timeout) if down else self._timeout):
+            if watch.denied is not None or waited >= (min(DOWN_S, self._timeout_s) if down else self._timeout_s):
                 raise self._cannot_connect(found)
 
     def _cannot_connect(self, error: KafkaError) -> EverlogError:
@@ -106,7 +107,7 @@ class Topics:
         """The names of all topics that may hold journals; a cluster may have many others."""
         started = time.perf_counter()
         try:
-            found = await asyncio.to_thread(self._admin.list_topics, timeout=self._timeout)
+            found = await asyncio.to_thread(self._admin.list_topics, timeout=self._timeout_s)
         except KafkaException as error:
             raise explain(self._watch.denied or kafka_error(error), "the list of topics", self._servers) from error
         self._report("list topics", started)
@@ -117,8 +118,8 @@ class Topics:
         """All topics that may hold journals, by name."""
         names = await self.names()
         found: list[LogTopic] = []
-        for at in range(0, len(names), CHUNK):
-            found += [_log_topic(topic) for topic in await self._describe(names[at : at + CHUNK])]
+        for at in range(0, len(names), TOPICS_PER_REQUEST):
+            found += [_log_topic(topic) for topic in await self._describe(names[at : at + TOPICS_PER_REQUEST])]
         return found
 
     async def describe(self, name: str) -> LogTopic | None:
@@ -142,26 +143,29 @@ class Topics:
         return found
 
     async def _ask(self, request: Callable[[float], Mapping[Any, concurrent.futures.Future[Any]]]) -> dict[Any, Any]:
-        """The answers to a request that may be made twice; an error is an answer.
+        """The answers to a request that may be made twice; an error is an answer, if it does not pass by itself.
 
-        The library sends it to the broker that it takes for the controller, and if that one is dead, it waits for it
-        until the time is over. Listing the topics, which any broker does, tells it of another one.
+        The library sends it to the broker that it takes for the controller. If that one is dead, it waits for it until
+        the time is over, and if it dies meanwhile, it gives up at once. Listing the topics, which any broker does,
+        tells it of another one.
         """
-        deadline, patience = time.monotonic() + self._timeout, CONTROLLER_S
+        deadline, attempt = time.monotonic() + self._timeout_s, 0
         while True:
-            wait = max(min(patience, deadline - time.monotonic()), 0.05)
+            attempt += 1
+            patience_s = pause_after(attempt, CONTROLLER_S, self._timeout_s)  # it may also be alive and slow
+            wait = max(min(patience_s, deadline - time.monotonic()), 0.05)
             answers: dict[Any, Any] = {}
             for name, future in request(wait).items():
                 try:
                     answers[name] = await _answer_of(future)
                 except KafkaException as error:
                     answers[name] = error
-            if time.monotonic() >= deadline or not any(map(_is_late, answers.values())):
+            if time.monotonic() >= deadline or not any(map(_may_pass, answers.values())):
                 return answers
+            await asyncio.sleep(PAUSE_S)
             with contextlib.suppress(KafkaException):
                 rest = max(min(wait, deadline - time.monotonic()), 0.05)
                 await asyncio.to_thread(self._admin.list_topics, timeout=rest)
-            patience *= 2  # it may also be alive and slow
 
     def _report(self, what: str, started: float) -> None:
         if self._trace is not None:
@@ -191,7 +195,7 @@ class Topics:
         await asyncio.gather(*making, return_exceptions=True)
 
     async def _create(self, name: str) -> LogTopic:
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._timeout_s
         made = False
         while True:
             found = await self._describe([name])
@@ -203,7 +207,7 @@ class Topics:
                 made = await self._make(name)
             if time.monotonic() > deadline:
                 raise Unreachable(
-                    f"the topic {name} has no leader after {self._timeout:g} s: are all brokers of "
+                    f"the topic {name} has no leader after {self._timeout_s:g} s: are all brokers of "
                     f"{self._servers} up? Try again"
                 )
             await asyncio.sleep(PAUSE_S)
@@ -305,8 +309,8 @@ class Topics:
         return None
 
 
-def _is_late(answer: object) -> bool:
-    return isinstance(answer, KafkaException) and kafka_error(answer).code() == KafkaError._TIMED_OUT
+def _may_pass(answer: object) -> bool:
+    return isinstance(answer, KafkaException) and is_silence(kafka_error(answer))
 
 
 def check_replicas(name: str, found: TopicDescription, needed: int) -> None:

@@ -55,7 +55,7 @@ class SqliteLog(Log):
             self._reader.close()
             raise
         self._numbers: dict[str, int] = {}
-        self._committer = GroupCommitter(self.path, self._open_appender, Appender.commit, limit=append_timeout_s)
+        self._committer = GroupCommitter(self.path, self._open_appender, Appender.commit, timeout_s=append_timeout_s)
         self._trimmer = Trimmer(self.path, retention, self._clock, synchronous)
         self._closed = False
 

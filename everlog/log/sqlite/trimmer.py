@@ -9,13 +9,13 @@ import sqlite3
 from pathlib import Path
 from typing import NamedTuple
 
+from everlog.core.duration import HOUR_MS
 from everlog.log.sqlite.appender import SQL
 from everlog.runtime.clock import Clock
 from everlog.sqlite.connection import connect, transaction, translated
 
 # A chunk is one transaction: appends wait for it, so it is short.
-CHUNK = 10_000
-HOUR_MS = 3_600_000
+RECORDS_PER_TRANSACTION = 10_000
 
 Place = tuple[int, int]
 """A topic's number in the tables, and a partition."""
@@ -73,7 +73,7 @@ class Trimmer:
         if known is None or known.start != start or known.end > end:
             known = _Sizes(start, start, 0)  # the first time, or after another process has trimmed
         while known.end < end:
-            upto = min(known.end + CHUNK, end)
+            upto = min(known.end + RECORDS_PER_TRANSACTION, end)
             (size,) = connection.execute(SQL["size_of"], (*place, known.end, upto)).fetchone()
             known = _Sizes(start, upto, known.bytes + size)
         self._sizes[place] = known
@@ -82,7 +82,7 @@ class Trimmer:
         """One transaction. Returns how many records it removed, and whether there may be more."""
         with transaction(connection):
             start, _ = connection.execute(SQL["bounds"], place).fetchone()
-            last = min(start + CHUNK, below)
+            last = min(start + RECORDS_PER_TRANSACTION, below)
             known = self._sizes.get(place)
             if known is not None and known.start != start:
                 return 0, False  # another process trims; measure again next time

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -60,6 +60,13 @@ class DeadLetterTable:
             if found.offset == letter.offset:
                 again = msgspec.structs.replace(found, requested=False, attempts=found.attempts + 1, cause=cause)
                 await self._put(again, nr)
+
+    async def move(self, name: str, key: str, to: str, wanted: Callable[[str], bool]) -> None:
+        """Letters of these offsets to another key; each is there before it is gone here."""
+        for nr, letter in await self._numbered(name, key):
+            if wanted(letter.offset):
+                await self._put(msgspec.structs.replace(letter, key=to), nr)
+                await self._session.write(self._cql["drop_letter"], name, key, letter.offset)
 
     async def drop(self, name: str, key: str, offset: str | None) -> int:
         found = [one for one in await self.list(name, key) if offset in (None, one.offset)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,16 +15,18 @@ from everlog.cassandra.session import CassandraRow, Session, connect
 from everlog.cassandra.values import timestamp
 from everlog.config import CassandraConfig
 from everlog.errors import Busy, InvalidOffset, OffsetConflict, OwnershipLost, UnknownProjection
+from everlog.projections.cassandra.entries import EntryTable, by_partition
 from everlog.projections.cassandra.letters import DeadLetterTable
-from everlog.projections.cassandra.marks import Commands
-from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, OffsetTable, places_of
+from everlog.projections.cassandra.marks import Commands, StoredOffset
+from everlog.projections.cassandra.offsets import MAX_TRIES, OffsetRow, OffsetTable, newest, places_of
 from everlog.projections.cassandra.tables import PROJECTION_TABLES, copy_tables, drop_tables
 from everlog.projections.cassandra.views import CassandraTransaction, CassandraView, ViewTables
-from everlog.projections.copies import Copies, Difference, copy_name
+from everlog.projections.claims import parts_of, wanted_of
+from everlog.projections.copies import Copies, Difference, copy_name, decode_copies, encode_copies
 from everlog.projections.offsets import Offset, decode, entries, is_mergeable, same, show
 from everlog.projections.port import (
-    ANYTHING,
-    Anything,
+    ANY_OFFSET,
+    AnyOffset,
     Desired,
     KnownProjection,
     OffsetStore,
@@ -33,6 +35,8 @@ from everlog.projections.port import (
     Report,
     View,
     ViewTransaction,
+    decode_skips,
+    encode_skips,
 )
 from everlog.projections.projection_id import PARTITIONS, ProjectionId
 from everlog.projections.save_window import LogPlace, OffsetProgress
@@ -56,12 +60,14 @@ class CassandraOffsetStore(OffsetStore):
     stores_whole = False
     recount_pauses = True  # unlike a file, tables cannot be copied as they are at one moment
     look_s = 0.5
+    max_skew_s = 10.0
 
     def __init__(self, session: Session, *, clock: Clock | None = None) -> None:
         self._session = session
         self._clock = clock or SystemClock()
         self._cql = PROJECTION_TABLES.statements(session.config.keyspace)
         self._offsets = OffsetTable(session, self._cql, self._clock)
+        self._entries = EntryTable(session, self._cql, self._clock)
         self._letters = DeadLetterTable(session, self._cql, self._clock)
         self._tables = ViewTables(session)
         self._commanded: dict[Lease, Commands] = {}
@@ -124,11 +130,18 @@ class CassandraOffsetStore(OffsetStore):
         rows = await self._offsets.all(projection.name)
         mine = {row.entry for row in rows if row.key == projection.key} | {projection.key}
         try:
-            await asyncio.gather(
-                *(self._offsets.fence(projection.name, entry, projection.key, epoch) for entry in sorted(mine))
-            )
+            await self._fence_all(projection, sorted(mine), epoch)
         except OwnershipLost:
             return  # another owner was faster with a higher epoch: the first save will tell
+
+    async def _fence_all(self, projection: ProjectionId, rows: Sequence[str], epoch: int) -> None:
+        """One after the other in each partition: conditional writes of one partition get in each other's way."""
+
+        async def fence(some: Sequence[str]) -> None:
+            for entry in some:
+                await self._offsets.fence(projection.name, entry, projection.key, epoch)
+
+        await asyncio.gather(*(fence(some) for some in by_partition(rows).values()))
 
     async def renew(self, lease: Lease, report: Report) -> Lease | None:
         projection = ProjectionId(lease.name, lease.key)
@@ -161,18 +174,29 @@ class CassandraOffsetStore(OffsetStore):
         return _offset_from(await self._rows(projection.name), projection.key, own=False)
 
     async def _rows(self, name: str) -> list[OffsetRow]:
-        """Rows with an offset: ours, or if there is none, what Akka left."""
-        rows = [row for row in await self._offsets.all(name) if row.offset is not None]
-        return rows or await self._mirrored(name)
+        """Rows with an offset, entry by entry: ours, or what Akka or Pekko Projection wrote since."""
+        own, mirror = await asyncio.gather(self._offsets.all(name), self._offsets.mirror(name))
+        return [row for row in newest(own, mirror) if row.offset is not None]
 
-    async def _mirrored(self, name: str) -> list[OffsetRow]:
-        found = await asyncio.gather(*(self._fetch("mirrored", name, nr) for nr in range(PARTITIONS)))
-        return [
-            OffsetRow(row[0], row[0], 0, 0, row[1], row[2], bool(row[3]), None, row[4])
-            for rows in found
-            for row in rows
-            if row[1] is not None and row[2] is not None
-        ]
+    async def claim(self, lease: Lease, parts: Sequence[str]) -> None:
+        """What belongs to the parts first, then the parts: after a crash in between, it is done again."""
+        name, key = lease.name, lease.key
+        rows = {row.entry: row for row in await self._offsets.all(name)}
+        found = [rows[part] for part in parts if part in rows]
+        if any((row.epoch or 0) > lease.epoch for row in found):
+            raise OwnershipLost(f"{name}-{key}", lease.epoch)
+        owners = {row.key for row in found if row.key is not None and row.key != row.entry}
+        if owners - {key}:
+            desired = await self.desired(name)
+            after = wanted_of(key, owners, desired, parts)
+            if after != desired.get(key, Desired()):
+                changes = {"paused": after.paused, "skips": after.skips}
+                await self._want(ProjectionId(name, key), lambda before: msgspec.structs.replace(before, **changes))
+            for owner in owners - {key}:
+                await self._letters.move(name, owner, key, lambda offset: parts_of(offset) <= set(parts))
+            failpoint("claim.followed")
+        unclaimed = [part for part in parts if part not in rows or rows[part].epoch != lease.epoch]
+        await self._fence_all(ProjectionId(name, key), unclaimed, lease.epoch)
 
     async def save(self, lease: Lease, progress: OffsetProgress) -> None:
         key, offset = lease.key, progress.offset
@@ -180,9 +204,7 @@ class CassandraOffsetStore(OffsetStore):
         if offset is not None and mergeable:
             if progress.positions or offset:
                 await self._write(lease, key, None, progress, strict=True)  # the fence says whether it is still ours
-            await asyncio.gather(
-                *(self._write(lease, entry, text, OffsetProgress(None)) for entry, text in entries(key, offset).items())
-            )
+            await self._entries.save(lease.name, key, lease.epoch, entries(key, offset))
         else:
             text = None if offset is None else entries(key, offset)[key]
             await self._write(lease, key, text, progress, strict=True)
@@ -202,7 +224,7 @@ class CassandraOffsetStore(OffsetStore):
         )
 
     async def set_offset(
-        self, projection: ProjectionId, offset: Offset | None, *, expected: Offset | Anything | None = ANYTHING
+        self, projection: ProjectionId, offset: Offset | None, *, expected: Offset | AnyOffset | None = ANY_OFFSET
     ) -> None:
         await self._must_know(projection)
         name, key = projection.name, projection.key
@@ -215,7 +237,7 @@ class CassandraOffsetStore(OffsetStore):
         await self._fence(projection, lease.epoch)
         # Fenced: no other owner moves it now. So what is compared is what is replaced.
         found = _offset_from(await self._rows(name), key, own=True)
-        if not isinstance(expected, Anything) and not same(found, expected):
+        if not isinstance(expected, AnyOffset) and not same(found, expected):
             raise OffsetConflict(str(projection), show(expected), show(found))
         await self._offsets.write(name, key, key, lease.epoch, new.get(key), mergeable=False, command=True)
         for entry in {row.entry for row in mine} - set(new):
@@ -230,7 +252,7 @@ class CassandraOffsetStore(OffsetStore):
             lease = await self._move(projection, "raise_epoch", None if found is None else found.owner, found, last)
             if lease is not None:
                 return lease
-        raise Busy(f"{projection}: others change it all the time: try again")
+        raise Busy(f"{projection}: other processes keep changing it: try again")
 
     async def positions(self, name: str) -> dict[str, dict[LogPlace, int]]:
         found: dict[str, dict[LogPlace, int]] = {}
@@ -244,26 +266,29 @@ class CassandraOffsetStore(OffsetStore):
 
     async def desired(self, name: str) -> dict[str, Desired]:
         found = await asyncio.gather(*(self._fetch("desired", name, nr) for nr in range(PARTITIONS)))
-        return {row[0]: Desired(bool(row[1]), row[2], row[3] or 0) for rows in found for row in rows}
+        return {row[0]: _wanted(row) for rows in found for row in rows}
 
     async def pause(self, projection: ProjectionId, paused: bool) -> Desired:
         return await self._want(projection, lambda before: msgspec.structs.replace(before, paused=paused))
 
-    async def skip(self, projection: ProjectionId, offset: str | None) -> Desired:
-        return await self._want(projection, lambda before: msgspec.structs.replace(before, skip=offset))
+    async def skip(self, projection: ProjectionId, offset: str) -> Desired:
+        return await self._want(projection, lambda before: before.with_skip(offset))
+
+    async def end_skips(self, projection: ProjectionId, offsets: Collection[str]) -> Desired:
+        return await self._want(projection, lambda before: before.without_skips(offsets))
 
     async def _want(self, projection: ProjectionId, change: Callable[[Desired], Desired]) -> Desired:
         await self._must_know(projection)
         place = (projection.name, projection.partition, projection.key)
         for _ in range(MAX_TRIES):
             rows = await self._fetch("desired", *place[:2], serial=True)
-            before = next((Desired(bool(row[1]), row[2], row[3] or 0) for row in rows if row[0] == place[2]), Desired())
+            before = next((_wanted(row) for row in rows if row[0] == place[2]), Desired())
             after = msgspec.structs.replace(change(before), version=before.version + 1)
             now = timestamp(self._clock.now_ms())
-            values = (after.paused, after.skip, after.version, now, *place, before.version or None)
+            values = (after.paused, encode_skips(after.skips), after.version, now, *place, before.version or None)
             if await self._session.write_if(self._cql["want"], *values):
                 return after
-        raise Busy(f"{projection}: others command it all the time: try again")
+        raise Busy(f"{projection}: other processes keep changing it: try again")
 
     async def _must_know(self, projection: ProjectionId) -> None:
         if (await self._lease(projection))[0] is not None:
@@ -273,11 +298,12 @@ class CassandraOffsetStore(OffsetStore):
 
     # Dead letters
 
-    async def _check_owner(self, lease: Lease) -> None:
+    async def _check_owner(self, lease: Lease) -> OffsetRow:
         """A look, no guarantee: dead letters are written under their offset, so that a late one does no harm."""
         row = await self._offsets.one(lease.name, lease.key)
         if row.epoch != lease.epoch:
             raise OwnershipLost(f"{lease.name}-{lease.key}", lease.epoch)
+        return row
 
     async def bury(self, lease: Lease, letters: Sequence[ProjectionDeadLetter]) -> None:
         await self._check_owner(lease)
@@ -339,8 +365,9 @@ class CassandraOffsetStore(OffsetStore):
         self, lease: Lease, copies: Mapping[str, str] | None = None
     ) -> AsyncIterator[ViewTransaction]:
         """Rows first, then the offset: events between a partition's mark and the offset are found covered there."""
-        await self._check_owner(lease)
-        running = CassandraTransaction(self._tables, lease, await self._commands(lease), copies or {})
+        row = await self._check_owner(lease)
+        stored = StoredOffset(row.offset, row.manifest)
+        running = CassandraTransaction(self._tables, lease, await self._commands(lease), copies or {}, stored)
         try:
             yield running
         finally:
@@ -370,13 +397,13 @@ class CassandraOffsetStore(OffsetStore):
     async def _copies(self, name: str, *, serial: bool = True) -> tuple[int | None, Copies]:
         """Readers need not wait for a switch that is under way: they see one copy or the other."""
         rows = await self._fetch("copies", name, serial=serial)
-        return (rows[0][0], msgspec.json.decode(rows[0][1], type=Copies)) if rows else (None, Copies())
+        return (rows[0][0], decode_copies(rows[0][1])) if rows else (None, Copies())
 
     async def change_copies(self, name: str, before: Copies, after: Copies) -> bool:
         version, found = await self._copies(name)
         if found != before:
             return False
-        values = ((version or 0) + 1, _encode(after).decode(), name, version)
+        values = ((version or 0) + 1, encode_copies(after), name, version)
         done = await self._session.write_if(self._cql["put_copies"], *values)
         return (await self._copies(name))[1] == after if done is None else done
 
@@ -421,6 +448,11 @@ class CassandraOffsetStore(OffsetStore):
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def _wanted(row: CassandraRow) -> Desired:
+    """A row of `projection_management`."""
+    return Desired(bool(row[1]), decode_skips(row[2]), row[3] or 0)
 
 
 def _offset_from(rows: Sequence[OffsetRow], key: str, *, own: bool) -> Offset | None:

@@ -8,7 +8,12 @@ from everlog.cassandra.schema import TableSet, locked, quoted
 from everlog.cassandra.session import CassandraRow, Session
 from everlog.errors import InvalidProjection
 
-PROJECTION_TABLES = TableSet("projections", "everlog.projections.cassandra", migrations="migrations.cql")
+PROJECTION_TABLES = TableSet(
+    "projections",
+    "everlog.projections.cassandra",
+    migrations="migrations.cql",
+    shared=("offset_store", "projection_management"),
+)
 
 _DEFINED = (
     "SELECT column_name, kind, position, type, clustering_order FROM system_schema.columns "

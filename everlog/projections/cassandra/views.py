@@ -12,25 +12,27 @@ batch, on the condition that the mark is as it was before the handler read anyth
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from everlog.cassandra.schema import quoted
 from everlog.cassandra.session import Session
+from everlog.core.bounded_map import BoundedMap
 from everlog.errors import Busy, HandlerFailed, InvalidInput, OwnershipLost
 from everlog.projections.cassandra.cql import Statement, read
 from everlog.projections.cassandra.marks import (
     COLUMN,
+    NOT_STORED,
     Commands,
     PartitionMark,
-    is_ordered,
+    StoredOffset,
     places_of,
     read_mark,
     write_mark,
 )
 from everlog.projections.copies import Difference
-from everlog.projections.offsets import Offset
+from everlog.projections.offsets import JournalNumber, Offset, is_ordered
 from everlog.projections.port import ProjectionDeadLetter, View, ViewChanged, ViewTransaction
 from everlog.projections.save_window import OffsetProgress
 from everlog.runtime.failpoints import failpoint
@@ -81,7 +83,7 @@ class ViewTables:
         self.keyspace = session.config.keyspace
         self._tables: dict[str, ViewTable] = {}
         self._texts: set[str] = set()
-        self._marks: OrderedDict[ViewPartition, str | None] = OrderedDict()
+        self._marks: BoundedMap[ViewPartition, str | None] = BoundedMap(MAX_MARKS)
 
     def read(self, text: str, copies: Mapping[str, str]) -> Statement:
         """A statement; they are prepared, so there must not be many different ones."""
@@ -116,10 +118,7 @@ class ViewTables:
         return self._marks[partition]
 
     def _remember(self, partition: ViewPartition, mark: str | None) -> None:
-        self._marks[partition] = mark
-        self._marks.move_to_end(partition)
-        if len(self._marks) > MAX_MARKS:
-            self._marks.popitem(last=False)
+        self._marks.put(partition, mark)
 
     def _named(self, partition: ViewPartition) -> str:
         return f'{quoted(self.keyspace)}."{partition.table.name}"'
@@ -245,6 +244,7 @@ class ViewEvent(NamedTuple):
     """What one event writes to a partition."""
 
     offset: Offset | None
+    numbered: JournalNumber | None
     rows: ViewRows
 
 
@@ -253,7 +253,14 @@ class CassandraTransaction(ViewTransaction):
 
     view: CassandraOpenView
 
-    def __init__(self, tables: ViewTables, lease: Lease, commands: Commands, copies: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        tables: ViewTables,
+        lease: Lease,
+        commands: Commands,
+        copies: Mapping[str, str],
+        stored: StoredOffset = NOT_STORED,
+    ) -> None:
         self.view = CassandraOpenView(self, tables, copies)
         self.progress: OffsetProgress | None = None
         self.letters: list[ProjectionDeadLetter] = []
@@ -261,7 +268,9 @@ class CassandraTransaction(ViewTransaction):
         self._tables = tables
         self._lease = lease
         self._commands = commands
+        self._stored = stored
         self._offset: Offset | None = None
+        self._numbered: JournalNumber | None = None
         self._open: dict[ViewPartition, ViewRows] = {}
         self._kept: dict[ViewPartition, list[ViewEvent]] = {}
         # The marks from before the first read of each partition, or from our last write to it.
@@ -276,20 +285,20 @@ class CassandraTransaction(ViewTransaction):
     def close(self) -> None:
         self.view.close()
 
-    def savepoint(self, offset: Offset | None = None) -> None:
+    def savepoint(self, offset: Offset | None = None, numbered: JournalNumber | None = None) -> None:
         self.keep()
-        self._offset = offset
+        self._offset, self._numbered = offset, numbered
         places = places_of(self._lease.name, self._lease.key, offset)
         # Which of two events comes first can only be told if there is one of them in question.
-        self._full = not all(map(is_ordered, places.values()))
+        self._full = numbered is None and not all(map(is_ordered, places.values()))
 
     def keep(self) -> None:
         for partition, rows in self._open.items():
-            self._kept.setdefault(partition, []).append(ViewEvent(self._offset, rows))
-        self._open, self._offset = {}, None
+            self._kept.setdefault(partition, []).append(ViewEvent(self._offset, self._numbered, rows))
+        self._open, self._offset, self._numbered = {}, None, None
 
     def undo(self) -> None:
-        self._open, self._offset, self._full = {}, None, False
+        self._open, self._offset, self._numbered, self._full = {}, None, None, False
 
     def save(self, progress: OffsetProgress) -> None:
         self.progress = progress
@@ -362,6 +371,9 @@ class CassandraTransaction(ViewTransaction):
     def _after(self, mark: PartitionMark, event: ViewEvent) -> PartitionMark | None:
         """The mark with this event; None if it has it already. A higher epoch is another owner's."""
         name, key, epoch = self._lease.name, self._lease.key, self._lease.epoch
+        part = f"{name}:{key}"
+        if part in mark.journals and mark.journals[part].epoch > epoch:
+            raise OwnershipLost(f"{name}-{key}", epoch)
         offset = event.offset if event.offset is not None or self.progress is None else self.progress.offset
         places = places_of(name, key, offset)
         if any(mark.epoch(entry) > epoch for entry in places):
@@ -369,6 +381,11 @@ class CassandraTransaction(ViewTransaction):
         if self.forgotten is not None:
             letter = f"{name}:{key}:{self.forgotten.offset}"
             return None if letter in mark.letters else mark.moved({}, epoch, letter)
+        if event.numbered is not None:
+            since = self._commands.own
+            if mark.has(part, event.numbered, since):
+                return None
+            return mark.noted(part, event.numbered, epoch, self._stored, since)
         return None if mark.covers(places, self._commands) else mark.moved(places, epoch)
 
 

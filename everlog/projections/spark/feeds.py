@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import pickle
+import sys
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+from pyspark import cloudpickle
 
 from everlog.config import Config
-from everlog.core.tag_names import PER_SLICE_TAG, SLICES, slice_tag
+from everlog.core.event_types import EventTypes
+from everlog.core.tag_names import slice_part, slice_tag
 from everlog.core.timeuuid import TimeUuid
 from everlog.core.values import LogOffsets, parse_partition_name, partition_name
 from everlog.errors import InvalidOffset, InvalidProjection, LogTruncated, TopicMissing
@@ -23,7 +28,7 @@ from everlog.projections.offsets import Offset
 from everlog.projections.record_source import RecordSource
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.source import Source
-from everlog.projections.tag_source import TagSource
+from everlog.projections.tag_source import TagSource, check_place, check_places, slice_firsts, slice_keys
 from everlog.spark.process import for_tasks
 from everlog.tags.spark.stream import FORMAT, TagOptions, TagStreamSource
 
@@ -52,6 +57,10 @@ class SparkFeed(ABC):
     repeatable = False
     keys: tuple[str, ...]
 
+    def parts(self, key: str) -> Sequence[str] | None:
+        """The entries of maps of offsets that belong to a key, if keys divide a source that can be divided anew."""
+        return None
+
     @abstractmethod
     async def stream(
         self, session: SparkSession, stored: Mapping[str, Offset | None], first: str | None = None
@@ -72,29 +81,46 @@ class SparkTagFeed(SparkFeed):
     def __init__(self, config: Config, source: TagSource, max_events: int) -> None:
         self._config = config
         self._max_events = max_events
+        self._upcasts = None if source.types is None else _pickled(source.types)
+        self._slices = source.name is None
         self._tags: dict[str, tuple[str, ...]] = {}
         if source.name is not None:
             self._tags[source.name] = (source.name,)
         else:
-            size = SLICES // source.split
-            if size % PER_SLICE_TAG:
-                raise InvalidProjection(f"on Spark, slices are divided into {SLICES // PER_SLICE_TAG} keys at most")
-            self._tags = {
-                f"{first}-{first + size - 1}": tuple(
-                    slice_tag(one) for one in range(first, first + size, PER_SLICE_TAG)
-                )
-                for first in range(0, SLICES, size)
-            }
+            for key in slice_keys(source.split):
+                self._tags[key] = tuple(slice_tag(first) for first in slice_firsts(key))
         self.keys = tuple(self._tags)
+
+    def parts(self, key: str) -> Sequence[str] | None:
+        return [slice_part(first) for first in slice_firsts(key)] if self._slices else None
+
+    def _starts(self, key: str, stored: Offset | None) -> dict[str, str]:
+        """Where each part of the slices begins, by its tag."""
+        places = check_places(key, stored)
+        return {slice_tag(first): str(places[slice_part(first)]) for first in slice_firsts(key, places)}
 
     async def stream(
         self, session: SparkSession, stored: Mapping[str, Offset | None], first: str | None = None
     ) -> DataFrame:
-        start = {key: None if stored[key] is None else str(stored[key]) for key in self.keys}
-        for at in filter(None, start.values()):
-            TimeUuid.parse(at)
+        start: dict[str, str | None] = {}
+        starts: dict[str, str] = {}
+        for key, tags in self._tags.items():
+            if self._slices:
+                places = self._starts(key, stored[key])
+                starts |= places
+                start[key] = min(places.values(), key=TimeUuid.parse) if len(places) == len(tags) else None
+            else:
+                at = check_place(stored[key])
+                start[key] = None if at is None else str(at)
         options = TagOptions(
-            for_tasks(self._config), self._tags, start, self._max_events, None if first is None else json.loads(first)
+            for_tasks(self._config),
+            self._tags,
+            start,
+            self._max_events,
+            starts,
+            None if first is None else json.loads(first),
+            self._upcasts,
+            tuple(sys.path),
         )
         session.dataSource.register(TagStreamSource)
         return session.readStream.format(FORMAT).option("everlog", msgspec.json.encode(options).decode()).load()
@@ -103,11 +129,12 @@ class SparkTagFeed(SparkFeed):
         found, short = json.loads(offset), self._config.journal.short
         places = {parse_partition_name(place): end for place, end in found["positions"].items()}
         positions = {(short(topic), partition): end - 1 for (topic, partition), end in places.items()}
-        return {
-            key: OffsetProgress(TimeUuid.parse(at).uuid, positions=positions)
-            for key, at in found["at"].items()
-            if at is not None
-        }
+        places_of = {key: TimeUuid.parse(at).uuid for key, at in found["at"].items() if at is not None}
+        return {key: OffsetProgress(self._offset(key, at), positions=positions) for key, at in places_of.items()}
+
+    def _offset(self, key: str, at: uuid.UUID) -> Offset:
+        parts = self.parts(key)
+        return at if parts is None else dict.fromkeys(parts, at)
 
 
 class SparkRecordFeed(SparkFeed):
@@ -133,7 +160,7 @@ class SparkRecordFeed(SparkFeed):
 
     async def _start(self, stored: Offset | None) -> LogOffsets:
         if stored is not None and not isinstance(stored, Mapping):
-            raise InvalidOffset(f"the offset {stored!r} is none of a topic's records: those are maps")
+            raise InvalidOffset(f"{stored!r} is not the offset of a topic's records: those are maps")
         log = await open_log(self._config)
         try:
             topic = await log.topic(self._name)
@@ -183,6 +210,28 @@ class RecordRows:
         }
 
 
+def _pickled(types: EventTypes) -> bytes:
+    """The steps from older versions, for the tasks. Functions travel from anywhere, classes only by their module."""
+    for upcast in types.upcasts.values():
+        for step in upcast.steps:
+            if step.source is not None and not _importable(step.source):
+                raise InvalidProjection(
+                    f"on Spark, tasks must import {step.source.__name__}, from which events are upcast: "
+                    "move it, with its step, into a module, or let the step take plain JSON"
+                )
+    try:
+        found: bytes = cloudpickle.dumps(types.upcasts)  # type: ignore[no-untyped-call]
+    except (TypeError, pickle.PicklingError) as error:
+        raise InvalidProjection(
+            f"the steps of upcasts cannot be sent to the tasks of Spark ({error}): move them into a module"
+        ) from error
+    return found
+
+
+def _importable(cls: type) -> bool:
+    return cls.__module__ != "__main__" and getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
+
+
 def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode(errors="replace")
 
@@ -193,4 +242,7 @@ def feed_of(config: Config, source: Source, max_events: int) -> SparkFeed:
         return SparkTagFeed(config, source, max_events)
     if isinstance(source, RecordSource):
         return SparkRecordFeed(config, source)
-    raise InvalidProjection("on Spark, a source is a tag, slices, or the records of a topic")
+    raise InvalidProjection(
+        "on Spark, a source is a tag, slices, or the records of a topic; for the events of a topic, set slices = true "
+        "for it and use slices()"
+    )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from everlog.config import Config
 from everlog.errors import EverlogError, InvalidProjection, OwnershipLost
 from everlog.pipeline.replicator import explain, written_offset
-from everlog.projections.factory import open_offset_store
+from everlog.projections.factory import open_offset_store, stores_whole
 from everlog.projections.offsets import Offset, show
 from everlog.projections.port import Desired, OffsetStore, Report, View, ViewChanged, ViewTransaction
 from everlog.projections.projection import Projection
@@ -114,7 +114,7 @@ def _checked(config: Config, projection: Projection) -> SparkFeed:
     feed = feed_of(config, projection.source, strategy.max_events)
     if projection.shape.takes_view and len(feed.keys) > 1:
         raise InvalidProjection(f"{name}: with a view, a projection on Spark has one key: no split")
-    if projection.shape.takes_view and config.cassandra is not None and not feed.repeatable:
+    if projection.shape.takes_view and not stores_whole(config) and not feed.repeatable:
         raise InvalidProjection(
             f"{name}: a view in Cassandra needs batches that can be repeated as they were: use a tag or slices"
         )
@@ -174,6 +174,7 @@ class SparkProjection:
             restarts=self._restarts,
             error=self._said,
             source=self._projection.source.describe(),
+            strategy=type(self._projection.strategy).__name__,
             tracks_all=self._feed.tracks_all,
             keys=len(self._feed.keys),
             batch=self._batch,
@@ -203,6 +204,7 @@ class SparkProjection:
 
     def _take(self) -> bool:
         """Own every key: those of others are waited for until their leases run out."""
+        self._check_version()
         name = self._projection.name
         leases = self._portal.call(self._store.leases(name))
         now = self._clock.monotonic()
@@ -211,13 +213,30 @@ class SparkProjection:
             if seen is not None and seen.owner == self._owner:
                 self._leases[key] = seen
                 continue
-            if seen is not None and self._watch.look(key, (seen.owner, seen.epoch, seen.beat), now) and seen.owner:
+            if seen is not None and self._watch.look(key, seen.sign, now) and seen.owner:
                 return False
             lease = self._portal.call(self._store.take(ProjectionId(name, key), self._owner, seen))
             if lease is None:
                 return False
             self._leases[key] = lease
         return True
+
+    def _check_version(self) -> None:
+        """A view belongs to the version that was the first to run; here no copy of it can be filled."""
+        name, version = self._projection.name, self._projection.version
+        if not self._projection.has_copies:
+            return
+        copies = self._portal.call(self._store.update_copies(name, lambda seen: seen.recorded(version)))
+        if not copies.is_for(version):
+            raise InvalidProjection(
+                f"{name}: its view is filled by version {copies.versions[copies.current]!r}, not {version!r}. On Spark "
+                "there are no copies: give the new version a name and tables of its own"
+            )
+        if copies.current:
+            raise InvalidProjection(
+                f"{name}: its view is read from copy {copies.current}, and on Spark there are no copies: run it with "
+                "'everlog projections run', or under another name"
+            )
 
     def _renew(self) -> bool:
         """Keep the leases; False if one is lost, or if a command wants something else."""
@@ -263,6 +282,10 @@ class SparkProjection:
 
     def _begin(self) -> None:
         name, self._begun = self._projection.name, dict(self._leases)
+        for key in self._feed.keys:
+            parts = self._feed.parts(key)
+            if parts is not None:
+                self._portal.call(self._store.claim(self._begun[key], parts))
         stored = {key: self._portal.call(self._store.load(ProjectionId(name, key))) for key in self._feed.keys}
         self._at = _text(stored[self._feed.keys[0]])
         stream = self._portal.call(self._feed.stream(self._session, stored, self._planned()))
@@ -280,7 +303,8 @@ class SparkProjection:
         """Where a batch ends that was begun from here, and of which some partitions of the view may have got rows."""
         if self._store.stores_whole or not self._projection.shape.takes_view:
             return None
-        (known,) = [one for one in self._portal.call(self._store.known(self._projection.name)) if one.lease is not None]
+        (key,) = self._feed.keys
+        (known,) = [one for one in self._portal.call(self._store.known(self._projection.name)) if one.key == key]
         self._batch = known.report.batch
         begun, end = (None, None) if self._batch is None else json.loads(self._batch)
         return end if end is not None and begun == self._at else None
@@ -342,7 +366,9 @@ class SparkProjection:
 
 
 def _text(offset: Offset | None) -> str | None:
-    return None if offset is None else str(show(offset))
+    if offset is None or not isinstance(offset, Mapping):
+        return None if offset is None else str(show(offset))
+    return json.dumps(show(offset), sort_keys=True)
 
 
 class WrittenBatch:

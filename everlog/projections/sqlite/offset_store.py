@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,8 +20,8 @@ from everlog.errors import OffsetConflict, UnknownProjection
 from everlog.projections.copies import Copies, Difference, copy_name
 from everlog.projections.offsets import Offset, same, show
 from everlog.projections.port import (
-    ANYTHING,
-    Anything,
+    ANY_OFFSET,
+    AnyOffset,
     Desired,
     KnownProjection,
     OffsetStore,
@@ -30,11 +30,23 @@ from everlog.projections.port import (
     Report,
     View,
     ViewTransaction,
+    encode_skips,
 )
 from everlog.projections.projection_id import ProjectionId
 from everlog.projections.save_window import LogPlace, OffsetProgress
 from everlog.projections.sqlite.recount import compare_files, copy_file, make_tables
-from everlog.projections.sqlite.rows import SQL, bury, check_owner, offset_from, save_progress, wanted, write_offset
+from everlog.projections.sqlite.rows import (
+    SQL,
+    SqliteOffsetRow,
+    bury,
+    check_owner,
+    claim,
+    offset_from,
+    save_progress,
+    wanted,
+    with_mirror,
+    write_offset,
+)
 from everlog.projections.sqlite.views import (
     SqliteTransaction,
     SqliteView,
@@ -167,9 +179,19 @@ class SqliteOffsetStore(OffsetStore):
         return self._offset(projection.name, projection.key, own=False)
 
     def _offset(self, name: str, key: str, *, own: bool) -> Offset | None:
-        rows = self._read("offsets", name)
-        found = offset_from(rows, key, own=own)
-        return found if found is not None or rows else offset_from(self._read("mirrored", name), key, own=own)
+        return offset_from(self._offset_rows(name), key, own=own)
+
+    def _offset_rows(self, name: str) -> list[SqliteOffsetRow]:
+        return with_mirror(self._read("offsets", name), self._read("mirrored", name))
+
+    async def claim(self, lease: Lease, parts: Sequence[str]) -> None:
+        now_ms = self._clock.now_ms()
+
+        def work(connection: sqlite3.Connection) -> None:
+            check_owner(connection, lease)
+            claim(connection, lease, parts, now_ms)
+
+        await self._write(work)
 
     async def save(self, lease: Lease, progress: OffsetProgress) -> None:
         now_ms = self._clock.now_ms()
@@ -181,16 +203,16 @@ class SqliteOffsetStore(OffsetStore):
         await self._write(work)
 
     async def set_offset(
-        self, projection: ProjectionId, offset: Offset | None, *, expected: Offset | Anything | None = ANYTHING
+        self, projection: ProjectionId, offset: Offset | None, *, expected: Offset | AnyOffset | None = ANY_OFFSET
     ) -> None:
         name, key, now_ms = projection.name, projection.key, self._clock.now_ms()
 
         def work(connection: sqlite3.Connection) -> None:
             self._must_know(connection, projection)
-            rows = connection.execute(SQL["offsets"], (name,)).fetchall()
-            rows = rows or connection.execute(SQL["mirrored"], (name,)).fetchall()
+            own, mirror = (connection.execute(SQL[what], (name,)).fetchall() for what in ("offsets", "mirrored"))
+            rows = with_mirror(own, mirror)
             found = offset_from(rows, key, own=True)
-            if not isinstance(expected, Anything) and not same(found, expected):
+            if not isinstance(expected, AnyOffset) and not same(found, expected):
                 raise OffsetConflict(str(projection), show(expected), show(found))
             epoch = connection.execute(SQL["next_epoch"], (name,)).fetchone()[0]
             connection.execute(SQL["raise_epoch"], (name, key, epoch))
@@ -213,8 +235,11 @@ class SqliteOffsetStore(OffsetStore):
     async def pause(self, projection: ProjectionId, paused: bool) -> Desired:
         return await self._want(projection, lambda before: msgspec.structs.replace(before, paused=paused))
 
-    async def skip(self, projection: ProjectionId, offset: str | None) -> Desired:
-        return await self._want(projection, lambda before: msgspec.structs.replace(before, skip=offset))
+    async def skip(self, projection: ProjectionId, offset: str) -> Desired:
+        return await self._want(projection, lambda before: before.with_skip(offset))
+
+    async def end_skips(self, projection: ProjectionId, offsets: Collection[str]) -> Desired:
+        return await self._want(projection, lambda before: before.without_skips(offsets))
 
     async def _want(self, projection: ProjectionId, change: Callable[[Desired], Desired]) -> Desired:
         now_ms = self._clock.now_ms()
@@ -225,7 +250,7 @@ class SqliteOffsetStore(OffsetStore):
             before = next((wanted(row) for key, *row in rows if key == projection.key), Desired())
             after = change(before)
             place = (projection.name, projection.partition, projection.key)
-            connection.execute(SQL["want"], (*place, after.paused, now_ms, after.skip))
+            connection.execute(SQL["want"], (*place, after.paused, now_ms, encode_skips(after.skips)))
             return msgspec.structs.replace(after, version=before.version + 1)
 
         return await self._write(work)
@@ -285,7 +310,7 @@ class SqliteOffsetStore(OffsetStore):
         owners = {(one, row[0]): row[1] for one in {place[0] for place in found} for row in self._read("offsets", one)}
         places = sorted({(one, owners.get((one, key), key)) for one, key in found})
         desired = {one: await self.desired(one) for one in {place[0] for place in places}}
-        rows = {one: self._read("offsets", one) or self._read("mirrored", one) for one in desired}
+        rows = {one: self._offset_rows(one) for one in desired}
         result: list[KnownProjection] = []
         for one, key in places:
             lease, report = leases.get((one, key), (None, Report()))

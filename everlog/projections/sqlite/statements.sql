@@ -55,6 +55,19 @@ DELETE FROM projection_offset WHERE name = ? AND entry = ?
 -- name: clear_mirror
 DELETE FROM offset_store WHERE projection_name = ? AND partition = ? AND projection_key = ?
 
+-- name: claims
+SELECT entry, key, epoch FROM projection_claim WHERE name = ?
+
+-- name: claim
+INSERT INTO projection_claim (name, entry, key, epoch) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT DO UPDATE SET key = excluded.key, epoch = excluded.epoch
+
+-- name: claim_offset
+UPDATE projection_offset SET key = ?3 WHERE name = ?1 AND entry = ?2 AND mergeable = 1
+
+-- name: claimed_later
+SELECT 1 FROM projection_claim WHERE name = ?1 AND entry = ?2 AND epoch > ?3
+
 -- name: positions
 SELECT key, topic, partition, offset FROM projection_position WHERE name = ?
 
@@ -85,6 +98,12 @@ ON CONFLICT DO UPDATE SET cause = excluded.cause, attempts = excluded.attempts, 
 -- name: dead_letters
 SELECT name, key, offset, manifest, cause, attempts, payload, created, requested FROM projection_dead_letter
 WHERE name = ?1 AND (?2 IS NULL OR key = ?2) AND (?3 = 0 OR requested = 1) ORDER BY key, nr LIMIT ?4
+
+-- name: letters_of
+SELECT offset FROM projection_dead_letter WHERE name = ? AND key = ?
+
+-- name: move_letter
+UPDATE OR REPLACE projection_dead_letter SET key = ?3 WHERE name = ?1 AND key = ?2 AND offset = ?4
 
 -- name: request_replay
 UPDATE projection_dead_letter SET requested = 1
@@ -129,6 +148,9 @@ DELETE FROM projection_instance WHERE name = ?
 
 -- name: erase_offsets
 DELETE FROM projection_offset WHERE name = ?
+
+-- name: erase_claims
+DELETE FROM projection_claim WHERE name = ?
 
 -- name: erase_positions
 DELETE FROM projection_position WHERE name = ?

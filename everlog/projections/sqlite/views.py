@@ -8,11 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from everlog.errors import HandlerFailed, InvalidProjection
-from everlog.projections.copies import Copies, rename
-from everlog.projections.offsets import Offset
+from everlog.projections.copies import Copies, decode_copies, encode_copies, rename
+from everlog.projections.offsets import JournalNumber, Offset
 from everlog.projections.port import ProjectionDeadLetter, View, ViewTransaction
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.sqlite.rows import SQL, bury, save_progress
@@ -106,7 +104,7 @@ class SqliteTransaction(ViewTransaction):
     def close(self) -> None:
         self.view.close()
 
-    def savepoint(self, offset: Offset | None = None) -> None:
+    def savepoint(self, offset: Offset | None = None, numbered: JournalNumber | None = None) -> None:
         self._connection.execute(f"SAVEPOINT {_SAVEPOINT}")
 
     def keep(self) -> None:
@@ -134,13 +132,13 @@ def quoted(name: str) -> str:
 def read_copies(connection: sqlite3.Connection, name: str) -> Copies:
     """Which copies there are; this and what follows runs inside a transaction."""
     row = connection.execute(SQL["copies"], (name,)).fetchone()
-    return Copies() if row is None else msgspec.json.decode(row[0], type=Copies)
+    return Copies() if row is None else decode_copies(row[0])
 
 
 def write_copies(connection: sqlite3.Connection, name: str, before: Copies, after: Copies) -> bool:
     if read_copies(connection, name) != before:
         return False
-    connection.execute(SQL["put_copies"], (name, msgspec.json.encode(after).decode()))
+    connection.execute(SQL["put_copies"], (name, encode_copies(after)))
     return True
 
 

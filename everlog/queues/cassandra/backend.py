@@ -1,4 +1,4 @@
-"""The fenced log and what stands beside it, in Cassandra."""
+"""The fenced log and what belongs to it, in Cassandra."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from everlog.cassandra.schema import TableSet
 from everlog.cassandra.session import Session
 from everlog.config.queue_options import QueueSettings
+from everlog.core.duration import DAY_MS
 from everlog.errors import Unreachable
 from everlog.queues.cassandra.blobs import INLINE_BYTES
 from everlog.queues.cassandra.owner import AdminStore
@@ -26,17 +27,16 @@ logger = logging.getLogger("everlog.queues")
 
 QUEUE_TABLES = TableSet("queues", "everlog.queues.cassandra")
 MAX_LETTERS = 10_000
-CHUNK = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 CHUNKS = 16
 # The chunks of a letter are kept longer than the letter: one that is there has its data.
 EXTRA_CHUNK_TTL_S = 3600
 AUDIT_DAYS = 7
-_DAY_MS = 86_400_000
 _flag = msgspec.msgpack.Decoder(Flag).decode
 
 
 class StoredLetter(DeadLetter, frozen=True):
-    """A dead letter as its row has it: with `chunks`, its data are beside it."""
+    """A dead letter as its row has it: with `chunks`, its data are in rows of their own."""
 
     chunks: int = 0
 
@@ -117,7 +117,7 @@ class CassandraAdminStore(AdminStore):
 
     async def load(self, table: MemoryTable) -> None:
         today = _day(self._clock.now_ms())
-        for back in range(self._ttl_ms // _DAY_MS + 2):
+        for back in range(self._ttl_ms // DAY_MS + 2):
             values = (self._journal, today - back, MAX_LETTERS)
             for (row,) in await self._session.fetch(self._cql["dead_of_day"], *values):
                 stored = _letter(row)
@@ -130,7 +130,7 @@ class CassandraAdminStore(AdminStore):
                 table.put_flag(_flag(flag))
 
     async def _with_data(self, stored: StoredLetter) -> DeadLetter | None:
-        """The letter with what is beside it; None if that is lost, which must not prevent a takeover."""
+        """The letter with its chunks; None if that is lost, which must not prevent a takeover."""
         data = stored.image.data
         if stored.chunks:
             place = (self._journal, stored.dead_ms, stored.entry)
@@ -143,7 +143,7 @@ class CassandraAdminStore(AdminStore):
         return DeadLetter(**{**fields, "image": replace(stored.image, data=data)})
 
     async def _bury(self, letter: DeadLetter) -> None:
-        """A row holds less than a job's data may be, so what is large goes beside it, first."""
+        """A row holds less than a job's data may be, so what is large goes into chunks, first."""
         ttl = self._ttl_ms // 1000 + 1
         image, chunks = letter.image, 0
         if len(image.data) > INLINE_BYTES:
@@ -209,8 +209,8 @@ async def _read_chunks(session: Session, cql: str, *place: Any) -> list[bytes]:
 
 
 def _chunks(data: bytes) -> Iterator[bytes]:
-    return (data[first : first + CHUNK] for first in range(0, len(data), CHUNK))
+    return (data[first : first + CHUNK_BYTES] for first in range(0, len(data), CHUNK_BYTES))
 
 
 def _day(ms: int) -> int:
-    return ms // _DAY_MS
+    return ms // DAY_MS

@@ -1,4 +1,4 @@
-"""Large data of jobs, beside the log: written in chunks before the record that names them, gone with their segment.
+"""Large data of jobs, outside the log: written in chunks before the record that names them, gone with their segment.
 
 A chunk is a plain write, which no fence keeps out. So every blob has a name of its owner's epoch, which no other owner
 uses; and it is in the segment of its record, so that what is carried takes its data along.
@@ -52,7 +52,7 @@ class Blobs:
         return row, places
 
     async def flush(self) -> int:
-        """Write what was taken out, before the records that name it; how many bytes that were."""
+        """Write what was taken out, before the records that name it; returns the number of bytes."""
         new, self._new = self._new, []
         for stored in new:
             await self._log.write_blob(stored.segment, stored.item, stored.data)

@@ -1,7 +1,7 @@
 """The owner of a queue shard: the queue is in its memory, and every change is in the log before its caller hears of it.
 
 Records are images: a row as it is after a change, or that it is gone; the last one wins. A claim is a short record of
-its own, because most rows are claimed once and their data do not change. Large data are beside the log, see `blobs`.
+its own, because most rows are claimed once and their data do not change. Large data are outside the log, see `blobs`.
 Heartbeats write nothing: the next owner gives every lease its whole time again.
 """
 
@@ -40,7 +40,7 @@ SEGMENT_RECORDS = 200_000
 SEGMENT_BYTES = 64 * 1024 * 1024
 CARRY = 100
 # An append is one mutation, of at most 16 MiB and 65,535 statements. A group of operations that change
-# more rows is several appends; data behind the first bytes of a batch go beside the log, however small they are.
+# more rows is several appends; data behind the first bytes of a batch go outside the log, however small they are.
 BATCH_ROWS = 1000
 BATCH_BYTES = 4 * 1024 * 1024
 # This many takeovers by force within this time are worth a flag.
@@ -86,7 +86,7 @@ class ShardTable(MemoryTable):
 
 
 class AdminStore(Protocol):
-    """Where dead letters, flags and the audit are kept, beside the log: nothing depends on their order."""
+    """Where dead letters, flags and the audit are kept, outside the log: nothing depends on their order."""
 
     async def load(self, table: MemoryTable) -> None:
         """Put what is kept into a table."""
@@ -95,7 +95,7 @@ class AdminStore(Protocol):
         """Keep what the table collected: new letters and flags."""
 
     async def drop(self, table: MemoryTable) -> None:
-        """Remove letters that the table does not have any more."""
+        """Remove letters that the table no longer has."""
 
     async def audit(self, operation: Operation, now: int) -> None:
         """Note what an administrator did."""
@@ -126,7 +126,7 @@ class ShardOwner:
         self._blobs = Blobs(log)
 
     async def load(self, now: int, *, forced_by: str | None = None) -> None:
-        """Read the log; then every lease begins anew, for its worker may still be at work.
+        """Read the log; then every lease begins again, for its worker may still be at work.
 
         Which jobs were started within the window of a rate limit is not known: it counts as full. `forced_by`: the
         process that took the shard from an owner that had not let go of it; if that happens often, a flag says so.
@@ -262,7 +262,7 @@ class ShardOwner:
         return records
 
     def _image(self, row: JobRow, size: int) -> bytes:
-        """A record of a row, for the newest segment; what is large of it is beside the log when `_write` is done.
+        """A record of a row, for the newest segment; what is large of it is outside the log when `_write` is done.
 
         `size`: how many bytes its batch has already.
         """

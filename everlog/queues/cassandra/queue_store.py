@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -21,12 +20,13 @@ from everlog.config import CassandraConfig
 from everlog.config.queue_options import QueueSettings
 from everlog.errors import Busy, DeclarationRefused, InvalidConfig, MissingExtra, QueueNotFound
 from everlog.queues.cassandra.backend import QUEUE_TABLES, Audited, CassandraAdminStore, CassandraBackend, read_audit
+from everlog.queues.cassandra.own_thread import ThreadSafeQueues
 from everlog.queues.cassandra.owner import AdminStore
-from everlog.queues.cassandra.shard import SWEEP, ShardService
+from everlog.queues.cassandra.shard import ShardService
 from everlog.queues.cassandra.shard_log import ShardBackend
 from everlog.queues.declaration import Declaration, decode_declaration, encode_declaration
 from everlog.queues.operations import READS, AskHead, AskStats, Claim, JobLease, JobPlace, Operation, QueueAnswer, Stats
-from everlog.queues.port import QueueStore
+from everlog.queues.port import SWEEP, QueueStore
 from everlog.queues.shards import ShardPart, combine, in_turn, shard_of
 from everlog.runtime.clock import Clock
 from everlog.runtime.trace import Trace
@@ -40,11 +40,11 @@ BEAT_S = 2.0
 TAKEOVER_S = 8.0
 REFRESH_S = 5.0
 
-T = TypeVar("T")
-
 
 class CassandraQueueStore(QueueStore):
     """The queues of a keyspace."""
+
+    counts_anywhere = False
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class CassandraQueueStore(QueueStore):
         return CassandraBackend(await self.session(), name, part.index)
 
     async def admin(self, name: str, part: ShardPart, settings: QueueSettings) -> AdminStore:
-        """What a shard has beside its log."""
+        """What a shard has besides its log."""
         return CassandraAdminStore(await self.session(), name, settings, self.clock, part)
 
     async def reach_others(self) -> None:
@@ -130,7 +130,7 @@ class CassandraQueueStore(QueueStore):
         try:
             await self._nudges.open(host)
         except OSError as error:
-            raise InvalidConfig(f"[queue] host = {host!r} is no address of this machine: {error}") from error
+            raise InvalidConfig(f"[queue] host = {host!r} is not an address of this machine: {error}") from error
 
     async def listen(self) -> str:
         """The address of this process, where it answers from now on; empty if it does not."""
@@ -246,7 +246,7 @@ class CassandraQueueStore(QueueStore):
 
     def sibling(self) -> QueueStore:
         """The queue is in this process: other threads ask the loop that has it."""
-        return _ThreadStore(self)
+        return ThreadSafeQueues(self)
 
     def counted(self, name: str) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -273,34 +273,3 @@ class CassandraQueueStore(QueueStore):
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-
-
-class _ThreadStore(QueueStore):
-    """The same queues for another thread."""
-
-    def __init__(self, inner: CassandraQueueStore) -> None:
-        super().__init__(inner.clock)
-        self._inner = inner
-
-    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        if asyncio.get_running_loop() is self._inner.loop:
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._inner.loop))
-
-    async def declare(self, wanted: Declaration) -> Declaration:
-        return await self._call(self._inner.declare(wanted))
-
-    async def declared(self, name: str) -> Declaration | None:
-        return await self._call(self._inner.declared(name))
-
-    async def names(self) -> list[str]:
-        return await self._call(self._inner.names())
-
-    async def execute(self, name: str, operation: Operation) -> QueueAnswer:
-        return await self._call(self._inner.execute(name, operation))
-
-    def sibling(self) -> QueueStore:
-        return _ThreadStore(self._inner)
-
-    def counted(self, name: str) -> Counter[str]:
-        return self._inner.counted(name)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from everlog.core.bounded_map import BoundedMap
 from everlog.errors import AnswerLost, Busy, Deposed, EverlogError, OwnedElsewhere, StorageFailed
 from everlog.queues.cassandra.owner import ShardOwner
 from everlog.queues.cassandra.shard_log import ShardLog, ShardRow
 from everlog.queues.listeners import Listeners
 from everlog.queues.operations import READS, AskDue, Claim, DueAnswer, Heartbeat, Operation, Put, QueueAnswer
+from everlog.queues.port import SWEEP
 from everlog.queues.shards import ShardPart
 from everlog.queues.wire import WireOutcome, decode_outcomes, encode_outcomes
 from everlog.runtime.lease import LeaseWatch
@@ -32,7 +34,6 @@ MAX_GROUP = 256
 MAX_GROUP_BYTES = 4 * 1024 * 1024
 MAX_WAITING = 20_000
 MAX_SENDERS = 1000
-SWEEP = 200
 RETRY_S = 0.1
 
 
@@ -65,7 +66,7 @@ class ShardService:
         self._route: ShardRow | None = None
         self._watch = LeaseWatch(store.takeover_s)
         self._number = 0
-        self._senders: OrderedDict[str, _Last] = OrderedDict()
+        self._senders: BoundedMap[str, _Last] = BoundedMap(MAX_SENDERS)
         self._remote = Listeners()
         self._told_ms: int | None = None
         self._closing = False
@@ -92,10 +93,7 @@ class ShardService:
             return None
         if last is None or call.number > last.number:
             last = _Last(call.number, asyncio.create_task(self._reply(call)))
-            self._senders[call.sender] = last
-            self._senders.move_to_end(call.sender)
-            if len(self._senders) > MAX_SENDERS:
-                self._senders.popitem(last=False)
+            self._senders.put(call.sender, last)
         return await asyncio.shield(last.reply)
 
     async def _reply(self, call: Call) -> Reply:
@@ -214,7 +212,7 @@ class ShardService:
             self._owner = None
 
     def _nudge(self, owner: ShardOwner, group: Sequence[_Request]) -> None:
-        """Tell processes that wait of work: as many as there is, or all if it is due earlier than they know."""
+        """Notify waiting processes: as many as there are jobs, or all if a job is due earlier than they know."""
         if not self._remote.idle or all(isinstance(request.operation, READS) for request in group):
             return
         now = self._store.clock.now_ms()
@@ -285,7 +283,7 @@ class ShardService:
             await self._deliver(requests, outcomes)
 
     async def _ask(self, row: ShardRow, call: Call) -> list[WireOutcome]:
-        """The outcomes; moments are turned into those of our clock."""
+        """The outcomes; times are converted to our clock."""
         reply = await self._store.send(row.address, call)
         ahead = self._store.clock.now_ms() - reply.now_ms
         return [

@@ -68,7 +68,7 @@ class ShardBackend(Protocol):
     async def read_blob(self, segment: int, item: str) -> bytes | None: ...
 
     async def drop_segment(self, segment: int) -> None:
-        """A plain delete, of records and blobs: this segment is not read any more, whether it works or not."""
+        """A plain delete, of records and blobs: this segment is no longer read, whether it works or not."""
 
 
 class ShardLog:
@@ -100,7 +100,7 @@ class ShardLog:
 
     def _mine(self) -> ShardRow:
         if self.shard is None:
-            raise Deposed(f"{self._owner} does not own this queue any more: try again")
+            raise Deposed(f"{self._owner} no longer owns this queue: try again")
         return self.shard
 
     def depose(self) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from everlog.config import prepare_folder
 from everlog.config.queue_options import BucketPeriod
 from everlog.queues.declaration import Declaration, decode_declaration
 from everlog.runtime.statements import load_statements
@@ -61,7 +62,7 @@ class MainFile:
 
     def __init__(self, folder: Path, *, synchronous: str, patient: bool, trace: Trace | None) -> None:
         self.path = folder / FOLDER / MAIN
-        self.path.parent.mkdir(exist_ok=True)
+        prepare_folder(self.path.parent, read=True)
         self.connection: Connection = connect(self.path, synchronous=synchronous, trace=trace)
         try:
             migrate(self.connection, self.path, PACKAGE)
@@ -92,7 +93,7 @@ class MainFile:
         return before != (self.queues, self.buckets)
 
     def forget(self) -> None:
-        """Look anew next time: SQLite does not tell a connection of its own changes."""
+        """Look again next time: SQLite does not tell a connection of its own changes."""
         self._version = None
 
     def open_bucket(self, known: KnownQueue, now: int) -> None:

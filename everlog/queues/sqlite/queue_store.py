@@ -55,7 +55,7 @@ class SqliteQueueStore(QueueStore):
         sweep: int = SWEEP,
     ) -> None:
         super().__init__(clock)
-        prepare_folder(folder)
+        prepare_folder(folder, read=True)
         self._folder = folder
         self._synchronous = synchronous
         self._trace = trace
@@ -202,6 +202,8 @@ class SqliteQueueStore(QueueStore):
         return answer
 
     async def tend(self, name: str) -> None:
+        """Old buckets are drained and put away, too."""
+        await super().tend(name)
         await asyncio.to_thread(self._tend, name)
 
     def _tend(self, name: str) -> None:

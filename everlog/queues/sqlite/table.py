@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from everlog.queues.operations import JobPlace
+from everlog.queues.operations import JobPlace, LetterPlace
 from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, Flag, Image, JobRow
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
 from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
-from everlog.queues.table import QueueTable, TableCounts, TableWrite, Times
+from everlog.queues.table import NextMoments, QueueTable, TableCounts, TableWrite
 
 _pack = msgspec.msgpack.Encoder().encode
 _image = msgspec.msgpack.Decoder(Image).decode
@@ -188,9 +188,9 @@ class SqliteTable(QueueTable):
     def live_leases(self, now: int) -> int:
         return self._sum("live_leases", (self._jid, now))
 
-    def times(self, now: int) -> Times:
+    def times(self, now: int) -> NextMoments:
         process = [self._least("next_process", (self._jid, priority, now)) for priority in list(self.priorities())]
-        return Times(
+        return NextMoments(
             min((one for one in process if one is not None), default=None),
             self._least("next_deadline", (self._jid,)),
             self._least("next_expiry", (self._jid,)),
@@ -239,8 +239,8 @@ class SqliteTable(QueueTable):
     def unbury(self, entry: int) -> None:
         self._files.begin_main().execute(SQL["unbury"], (self._jid, entry))
 
-    def dead_letters(self, before: int | None, limit: int) -> list[DeadLetter]:
-        values = (self._jid, MAX_ENTRY if before is None else before, limit)
+    def dead_letters(self, before: LetterPlace | None, limit: int) -> list[DeadLetter]:
+        values = (self._jid, *(before or (MAX_ENTRY, MAX_ENTRY)), limit)
         return [_letter(letter) for (letter,) in self._files.main.connection.execute(SQL["dead_letters"], values)]
 
     def drop_dead(self, until_ms: int, limit: int) -> int:

@@ -50,7 +50,7 @@ def _retire(files: BucketFiles, name: str, now: int, seq: int) -> None:
 
 
 def _put_away(files: BucketFiles, known: KnownQueue, old: OpenBucket) -> None:
-    """The file is not read any more. If the process dies here, the file stays as it is: that costs disk only."""
+    """The file is no longer read. If the process dies here, the file stays as it is: that costs disk only."""
     options = known.declaration.options
     path = files.path(old.bucket)
     log.info("%s: the bucket %s is drained: %s", known.declaration.name, path.name, options.on_empty)

@@ -161,7 +161,10 @@ async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream
     counters = request.app.state.http_counters
     return stream_answer(
         lambda: server_sent(
-            docs.feed(path, after=after), every=config.feed_checkpoint_s, stopping=stopping, counters=counters
+            docs.feed(path, after=after),
+            interval_s=config.feed_checkpoint_interval_s,
+            stopping=stopping,
+            counters=counters,
         )
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -12,9 +13,10 @@ from litestar import Response, delete, get, post, route
 from litestar.params import HeaderParameter, QueryParameter
 
 from everlog.core.head import Head, exists
-from everlog.core.values import MAX_SEQ_NR, Position
+from everlog.core.values import MAX_SEQ_NR, Position, SeqRange, Version
 from everlog.errors import Conflict, JournalNotFound
 from everlog.journal.journal import Journal
+from everlog.journal.reader import Pin, Span
 from everlog.server.answers import LINES, json_answer, lines_answer, wants_lines
 from everlog.server.errors import also, answer, describe
 from everlog.server.journal_requests import (
@@ -26,7 +28,6 @@ from everlog.server.journal_requests import (
     TopicPart,
     append_id_of,
     collected,
-    etag,
     expectation,
     journal_of,
     journal_url,
@@ -35,8 +36,17 @@ from everlog.server.journal_requests import (
 )
 from everlog.server.requests import AnyRequest, decode
 from everlog.server.schemas.openapi import SchemaShape, shown
-from everlog.wire.events import EXAMPLE, EventBody, NewEvents, event_body
-from everlog.wire.http import POSITION
+from everlog.wire.events import (
+    EXAMPLE,
+    EventBody,
+    NewEvents,
+    RecoveryBody,
+    event_body,
+    metadata_of,
+    moment,
+    snapshot_body,
+)
+from everlog.wire.http import POSITION, etag
 
 MAX_KEYS = 10_000
 
@@ -66,23 +76,30 @@ class EventsBody(msgspec.Struct, frozen=True):
 
 
 class PointerBody(msgspec.Struct, frozen=True):
-    """Where a journal stands. Events up to `delete_to` are deleted; `halted_at` is a record that cannot be applied."""
+    """Where a journal stands. Events up to `delete_to` are deleted; `halted_at` is a record that cannot be applied.
+
+    `life` changes when a journal is purged and begins again. `expire_at` is when it expires, and `expire_on` the day of
+    that; one taken over may know the day only.
+    """
 
     topic: str
     id: str
     seq_nr: int
+    life: str | None
     delete_to: int
     expire_on: str | None
+    expire_at: str | None
     halted_at: int | None
 
 
 class AppendedBody(msgspec.Struct, frozen=True):
-    """What an append came to."""
+    """What an append came to; `life` is null if it did not wait for its verdict."""
 
     topic: str
     id: str
     first: int
     last: int
+    life: str | None
     position: str
 
 
@@ -100,12 +117,13 @@ class MarkBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str | None = None
 
 
+_LIFE = "0f61d3a5-0d9c-4f7b-9d5b-5a8c4a0b7a11"
 _APPEND = SchemaShape(NewEvents, {"events": [{"payload": {"placed": 3}, "tags": ["eu"]}]})
 _WHERE = (POSITION, "Where the record is in the log; reads take it as `after`")
-_SEQ_NR = ("ETag", "The journal's seqNr")
+_SEQ_NR = ("ETag", "The journal's seqNr and life")
 _APPENDED = SchemaShape(
     AppendedBody,
-    {"topic": "orders", "id": "o-1", "first": 1, "last": 1, "position": "orders:3:42"},
+    {"topic": "orders", "id": "o-1", "first": 1, "last": 1, "life": _LIFE, "position": "orders:3:42"},
     headers=(_WHERE, _SEQ_NR, ("Location", "The journal")),
 )
 _POSITION = SchemaShape(PositionBody, {"topic": "orders", "id": "o-1", "position": "orders:3:43"}, headers=(_WHERE,))
@@ -119,7 +137,32 @@ _EVENTS = (
 )
 _POINTER = SchemaShape(
     PointerBody,
-    {"topic": "orders", "id": "o-1", "seq_nr": 1, "delete_to": 0, "expire_on": None, "halted_at": None},
+    {
+        "topic": "orders",
+        "id": "o-1",
+        "seq_nr": 1,
+        "life": _LIFE,
+        "delete_to": 0,
+        "expire_on": "2030-01-31",
+        "expire_at": "2030-01-31T23:00:00.000+00:00",
+        "halted_at": None,
+    },
+    headers=(_SEQ_NR,),
+)
+
+
+_RECOVERY = SchemaShape(
+    RecoveryBody,
+    {
+        "topic": "orders",
+        "id": "o-1",
+        "seq_nr": 1,
+        "life": _LIFE,
+        "delete_to": 0,
+        "pin": f"1-0-{_LIFE}",
+        "snapshot": None,
+        "halted_at": None,
+    },
     headers=(_SEQ_NR,),
 )
 
@@ -187,7 +230,7 @@ async def _key_pages(journal: Journal, after: str | None, size: int = 500) -> As
     http_method=["GET", "HEAD"],
     name="journals.read",
     tags=["journals"],
-    responses=also(404, 423),
+    responses=also(404, 423, 503),
     opt=shown(answers={200: _EVENTS}),
 )
 async def get_events(
@@ -203,35 +246,42 @@ async def get_events(
     reverse: Annotated[bool, QueryParameter(description="The newest first")] = False,
     after: AfterQuery = None,
     strict: StrictQuery = False,
+    pin: Annotated[
+        str | None, QueryParameter(description="From a link to a next page: the moment of which the events are")
+    ] = None,
 ) -> Response[Any]:
-    """Events: a page as JSON, or all of them as JSON lines (`Accept: application/x-ndjson`). ETag is the seqNr."""
+    """Events: a page as JSON, or all of them as JSON lines (`Accept: application/x-ndjson`).
+
+    ETag is the seqNr and the life. All pages are of one moment: one that no longer fits is refused.
+    """
     journal, name = journal_of(request, topic), decode(journal_id)
     head = await _existing(journal, name, after, strict)
-    headers = {"ETag": etag(head.seq_nr)}
+    pinned = Pin.of(head) if pin is None else replace(Pin.parse(pin), halted_at=head.halted_at)
+    headers = {"ETag": etag(Version(pinned.seq_nr, pinned.life))}
     if request.method == "HEAD":
         return Response(None, status_code=200, headers=headers, media_type="application/json")
     lines = wants_lines(request)
     size = limit if lines else min(limit or PAGE, MAX_PAGE)
-    pages = journal.read_pages(name, from_seq=from_seq, to_seq=to_seq, limit=size, reverse=reverse, after=after)
+    span = SeqRange(from_seq, to_seq)
+    pages = journal.pinned_pages(name, pinned, from_seq=span.first, to_seq=span.last, limit=size, reverse=reverse)
     if lines:
         return await lines_answer(request, pages, lambda event: event_body(journal.topic, event), headers)
     events, cut = await collected(pages, size or PAGE, lambda event: len(event.data or ""))
-    end = from_seq if reverse else min(to_seq, head.seq_nr)
+    end = from_seq if reverse else min(to_seq, pinned.seq_nr)
     full = (cut or len(events) == size) and events[-1].seq_nr != end
-    following = _next_page(journal.topic, name, events[-1].seq_nr, from_seq, to_seq, limit, reverse) if full else None
+    rest = Span(from_seq, to_seq, limit, reverse).behind(events) if full else None
+    following = None if rest is None else _next_page(journal.topic, name, rest, limit, pinned)
     shown_events = [event_body(journal.topic, event) for event in events]
-    return json_answer(EventsBody(journal.topic, name, head.seq_nr, shown_events, following), headers=headers)
+    return json_answer(EventsBody(journal.topic, name, pinned.seq_nr, shown_events, following), headers=headers)
 
 
-def _next_page(
-    topic: str, journal_id: str, last: int, from_seq: int, to_seq: int, limit: int | None, reverse: bool
-) -> str:
-    given: dict[str, Any] = {"from": from_seq, "to": last - 1} if reverse else {"from": last + 1, "to": to_seq}
+def _next_page(topic: str, journal_id: str, rest: Span, limit: int | None, pinned: Pin) -> str:
+    given: dict[str, Any] = {"from": rest.first, "to": rest.last, "pin": pinned.text}
     if given["to"] == MAX_SEQ_NR:
         del given["to"]
     if limit is not None:
         given["limit"] = limit
-    if reverse:
+    if rest.reverse:
         given["reverse"] = "true"
     return f"{journal_url(topic, journal_id)}?{urlencode(given)}"
 
@@ -247,7 +297,7 @@ async def _existing(journal: Journal, journal_id: str, after: str | None, strict
     "/journals/{topic:str}/{journal_id:str}",
     status_code=201,
     tags=["journals"],
-    responses=also(408, 409, 412, 413, 423, 504),
+    responses=also(408, 409, 410, 412, 413, 422, 423, 504),
     opt=shown(body=_APPEND, answers={201: _APPENDED}),
 )
 async def append_events(
@@ -255,7 +305,8 @@ async def append_events(
     topic: TopicPart,
     journal_id: IdPart,
     if_match: Annotated[
-        str | None, HeaderParameter(name="If-Match", description="Only if the journal is at this seqNr, else 412")
+        str | None,
+        HeaderParameter(name="If-Match", description="An ETag, or a seqNr: only if the journal is there, else 412"),
     ] = None,
     if_none_match: Annotated[
         str | None, HeaderParameter(name="If-None-Match", description="'*': only if there is no journal, else 412")
@@ -266,12 +317,15 @@ async def append_events(
     append_id: Annotated[
         str | None, HeaderParameter(name="Append-Id", description="Of an answer 504: repeat that append")
     ] = None,
+    new_append_id: Annotated[
+        str | None, HeaderParameter(name="New-Append-Id", description="An Append-Id to be, that was never sent before")
+    ] = None,
     verdict: Annotated[bool, QueryParameter(description="false: answer as soon as the log has it")] = True,
 ) -> Response[bytes]:
     """Append events as one unit, all or none."""
     journal, name = journal_of(request, topic), decode(journal_id)
     expected = expectation(if_match, if_none_match)
-    repeated = append_id_of(idempotency_key, append_id, expected)
+    known_id = append_id_of(idempotency_key, append_id, new_append_id)
     body: NewEvents = await json_of(request, NewEvents)
     try:
         token = await journal.append(
@@ -279,19 +333,20 @@ async def append_events(
             [one.event() for one in body.events],
             expected=expected,
             expire_after=body.expiry(),
-            metadata=body.metadata,
-            header_metadata=body.header_metadata,
+            metadata=metadata_of(body.metadata),
+            header_metadata=metadata_of(body.header_metadata),
             headers=body.headers,
             verdict=verdict,
-            append_id=repeated,
+            append_id=known_id,
+            idempotency_key=idempotency_key,
         )
     except Conflict as conflict:
         # What the request demanded in a header failed as RFC 9110 says; a fork without that is a plain conflict.
         status = 409 if expected is None else 412
         reason = describe(conflict, request.app.state.new_error_id())
-        return answer(status, reason, {"ETag": etag(conflict.actual)})
-    found = AppendedBody(journal.topic, name, token.range.first, token.range.last, str(token))
-    headers = {POSITION: str(token), "ETag": etag(token.range.last), "Location": journal_url(journal.topic, name)}
+        return answer(status, reason, {"ETag": etag(Version(conflict.actual, conflict.life))})
+    found = AppendedBody(journal.topic, name, *token.range, token.life, str(token))
+    headers = {POSITION: str(token), "ETag": etag(token.version), "Location": journal_url(journal.topic, name)}
     return json_answer(found, status=201, headers=headers)
 
 
@@ -311,10 +366,11 @@ async def delete_events(
     topic: TopicPart,
     journal_id: IdPart,
     to_seq: Annotated[int, QueryParameter(name="to", ge=1, le=MAX_SEQ_NR, description="Up to this seqNr")] = MAX_SEQ_NR,
+    life: Annotated[str | None, QueryParameter(description="Only in this life of the journal")] = None,
 ) -> Response[bytes]:
     """Delete events from the beginning; the journal keeps its seqNr."""
     journal, name = journal_of(request, topic), decode(journal_id)
-    position = await journal.delete(name, to=to_seq)
+    position = await journal.delete(name, to=to_seq if life is None else Version(to_seq, life))
     if position is None:
         raise _missing(journal.topic, name)
     return position_answer(journal.topic, name, position)
@@ -332,9 +388,30 @@ async def get_pointer(
     """The journal's seqNr, also when all its events are deleted."""
     journal, name = journal_of(request, topic), decode(journal_id)
     head = await _existing(journal, name, after, strict)
-    expiry = None if head.expire_on is None else head.expire_on.isoformat()
-    body = PointerBody(journal.topic, name, head.seq_nr, head.delete_to, expiry, head.halted_at)
-    return json_answer(body, headers={"ETag": etag(head.seq_nr)})
+    expire_on = None if head.expire_on is None else head.expire_on.isoformat()
+    expire_at = None if head.expire_at is None else moment(head.expire_at)
+    version = Version(head.seq_nr, head.record_id)
+    body = PointerBody(
+        journal.topic, name, head.seq_nr, version.life, head.delete_to, expire_on, expire_at, head.halted_at
+    )
+    return json_answer(body, headers={"ETag": etag(version)})
+
+
+@get(
+    "/journals/{topic:str}/{journal_id:str}/recovery",
+    tags=["journals"],
+    responses=also(404),
+    opt=shown(answers={200: _RECOVERY}),
+)
+async def get_recovery(request: AnyRequest, topic: TopicPart, journal_id: IdPart) -> Response[bytes]:
+    """The newest snapshot, and the moment of which to read the events after it (`?pin=…`)."""
+    journal, name = journal_of(request, topic), decode(journal_id)
+    pin, snapshot = await journal.pinned(name)
+    if not pin.seq_nr:
+        raise _missing(journal.topic, name)
+    kept = None if snapshot is None else snapshot_body(snapshot)
+    body = RecoveryBody(journal.topic, name, pin.seq_nr, pin.life, pin.delete_to, pin.text, kept, pin.halted_at)
+    return json_answer(body, headers={"ETag": etag(Version(pin.seq_nr, pin.life))})
 
 
 @post(
@@ -371,6 +448,7 @@ JOURNAL_ROUTES = [
     append_events,
     delete_events,
     get_pointer,
+    get_recovery,
     purge_journal,
     mark_journal,
 ]

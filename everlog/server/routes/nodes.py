@@ -74,7 +74,7 @@ class Nodes:
             (self._documents.writers, self._documents.completers),
             clock=self._log.parts.clock,
             lease_s=config.node_lease_s,
-            sync_interval_s=config.node_sync_s,
+            sync_interval_s=config.node_sync_interval_s,
             ask=self._ask,
         )
         await self.membership.start()

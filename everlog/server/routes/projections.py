@@ -17,26 +17,27 @@ from litestar.params import PathParameter, QueryParameter
 from everlog.errors import InvalidOffset
 from everlog.projections.api import Projections, ProjectionStatus
 from everlog.projections.copies import Copies, is_copy
-from everlog.projections.offsets import Offset, Single, parse, show
-from everlog.projections.port import ANYTHING, Anything
+from everlog.projections.offsets import Offset, Single, parse, parse_place, show
+from everlog.projections.port import ANY_OFFSET, AnyOffset
 from everlog.server.answers import json_answer
 from everlog.server.audit import note
 from everlog.server.errors import also
 from everlog.server.journal_requests import json_of, log_of
-from everlog.server.requests import AnyRequest, decode
+from everlog.server.requests import MAX_WAIT_S, AnyRequest, decode
 from everlog.server.schemas.openapi import SchemaShape, shown
 from everlog.server.security.guard import begin_operation
 from everlog.wire.projections import (
     CopiesBody,
     CopyCommand,
     InstanceBody,
-    LagBody,
+    LettersBody,
     ProjectionBody,
     ProjectionsBody,
     copies_body,
+    lag_body,
+    letter_body,
 )
 
-MAX_WAIT_S = 60.0
 CommandKind = Literal["text", "int", "long", "sequence", "uuid", "map"]
 _MANIFESTS = {"text": "STR", "int": "INT", "long": "LNG", "sequence": "SEQ", "uuid": "TBU"}
 
@@ -59,7 +60,10 @@ class SkipBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OffsetBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An offset: a number, a text, a UUID as text, or a map of parts. `expected`: only if it is this one now."""
+    """An offset: a number, a text, a UUID as text, or a map of parts. `expected`: only if it is this one now.
+
+    It must be of a type that the projection's source has: of a tag `uuid`, of a topic's records `map`.
+    """
 
     offset: Any
     type: CommandKind = "long"
@@ -81,24 +85,6 @@ class DoneBody(msgspec.Struct, frozen=True):
     name: str
     key: str
     what: str
-
-
-class LetterBody(msgspec.Struct, frozen=True):
-    """An envelope that was given up."""
-
-    key: str
-    offset: str
-    cause: str
-    attempts: int
-    created_ms: int
-    replayable: bool
-    requested: bool
-
-
-class LettersBody(msgspec.Struct, frozen=True):
-    """Dead letters, oldest first."""
-
-    dead_letters: list[LetterBody]
 
 
 class ViewCommandBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,23 +111,38 @@ _INSTANCE = {
     "attempts": 0,
     "error": None,
     "lag": {"events": 0, "seconds": 0.0},
+    "reported_ms": 1769860800000,
+    "version": "1",
+    "pipeline_lag": None,
+    "remedy": None,
 }
 _DONE = SchemaShape(DoneBody, {"name": "carts", "key": "carts-0", "what": "paused"})
 _OFFSET = SchemaShape(StoredOffsetBody, {"name": "carts", "key": "carts-0", "offset": 42})
 _LETTER = {
     "key": "carts-0",
     "offset": "17",
+    "manifest": "LNG",
     "cause": "ValueError: no such cart",
     "attempts": 3,
     "created_ms": 1769860800000,
     "replayable": True,
     "requested": False,
+    "event": {
+        "topic": "carts",
+        "id": "c-1",
+        "seq_nr": 3,
+        "tags": ["cart"],
+        "payload_type": "json",
+        "payload": {"item": "book"},
+    },
 }
 _COPIES: dict[str, Any] = {
     "current": 0,
     "building": 1,
     "filled": False,
     "previous": None,
+    "version": "1",
+    "waiting": {"2": 1769860800000},
     "rebuild": {
         "state": "running",
         "asked_ms": 1769860800000,
@@ -151,6 +152,7 @@ _COPIES: dict[str, Any] = {
         "ended_ms": None,
         "error": None,
         "differences": [],
+        "silent_s": None,
     },
     "verify": None,
 }
@@ -169,8 +171,8 @@ _COMMANDS: dict[CopyCommand, Callable[[Projections, str], Awaitable[Copies]]] = 
 
 def instance_body(status: ProjectionStatus) -> InstanceBody:
     fields = {name: getattr(status, name) for name in ProjectionStatus.__struct_fields__ if name in _FIELDS}
-    lag = None if status.lag is None else LagBody(status.lag.events, status.lag.seconds)
-    return InstanceBody(**{**fields, "offset": show(status.offset), "lag": lag})
+    lags = {"lag": lag_body(status.lag), "pipeline_lag": lag_body(status.pipeline_lag)}
+    return InstanceBody(**{**fields, "offset": show(status.offset), **lags})
 
 
 def _projections(request: AnyRequest) -> Projections:
@@ -271,9 +273,14 @@ def read_offset(value: Any, kind: CommandKind) -> Offset:
     """An offset from JSON, of this type."""
     if kind == "map":
         if not isinstance(value, dict) or not value:
-            raise InvalidOffset("a map of offsets is an object of numbers, by part")
-        return {part: _single(one, "long") for part, one in value.items()}
+            raise InvalidOffset("a map of offsets is an object of numbers or UUIDs, by part")
+        return {part: _place(one) for part, one in value.items()}
     return _single(value, kind)
+
+
+def _place(value: Any) -> Single:
+    """A number, or as text a place inside a record, "17/2", or a UUID."""
+    return parse_place(value) if isinstance(value, str) else _single(value, "long")
 
 
 def _single(value: Any, kind: CommandKind) -> Single:
@@ -287,12 +294,16 @@ def _single(value: Any, kind: CommandKind) -> Single:
     status_code=200,
     tags=["projections"],
     responses=also(404, 408, 412, 413),
-    opt=shown(body=SchemaShape(OffsetBody, {"offset": 17, "expected": 42}), answers={200: _OFFSET}, scope="admin"),
+    opt=shown(
+        body=SchemaShape(OffsetBody, {"offset": {"journal-orders-0": 17}, "type": "map"}),
+        answers={200: _OFFSET},
+        scope="admin",
+    ),
 )
 async def put_offset(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
     """Go on after this offset; with `expected` only if it is that one now (null: none), else 412."""
     body: OffsetBody = await json_of(request, OffsetBody)
-    expected: Offset | Anything | None = ANYTHING
+    expected: Offset | AnyOffset | None = ANY_OFFSET
     if body.expected is not msgspec.UNSET:
         expected = None if body.expected is None else read_offset(body.expected, body.type)
     offset = read_offset(body.offset, body.type)
@@ -321,13 +332,9 @@ async def clear_offset(request: AnyRequest, name: NamePart, key: KeyPart) -> Res
     opt=shown(answers={200: SchemaShape(LettersBody, {"dead_letters": [_LETTER]})}),
 )
 async def get_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart) -> Response[bytes]:
-    """Envelopes that were given up, with the cause."""
+    """Envelopes that were given up, with the cause and the event."""
     found = await _projections(request).dead_letters(decode(name), decode(key))
-    letters = [
-        LetterBody(one.key, one.offset, one.cause, one.attempts, one.created_ms, one.payload is not None, one.requested)
-        for one in found
-    ]
-    return json_answer(LettersBody(letters))
+    return json_answer(LettersBody([letter_body(one) for one in found]))
 
 
 @post("/projections/{name:str}/{key:str}/dead-letters/replay", **_command(SkipBody, {"offset": "17"}))
@@ -364,7 +371,7 @@ async def forget_dead_letters(request: AnyRequest, name: NamePart, key: KeyPart)
     ),
 )
 async def command_view(request: AnyRequest, name: NamePart) -> Response[Any]:
-    """Rebuild a projection's view beside the running one, or verify it; switch to the new copy, go back, drop it.
+    """Rebuild a projection's view next to the running one, or verify it; switch to the new copy, go back, drop it.
 
     The owner of the projection does the first two, now or when it runs again: `GET` shows how far that is.
     """

@@ -20,11 +20,10 @@ from everlog.queues.queue import Queue
 from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_operations, encode_outcomes
 from everlog.server.audit import note
 from everlog.server.errors import QUEUE_HANDLERS, NoSuchLetter
-from everlog.server.requests import AnyRequest, read_body
+from everlog.server.requests import MAX_WAIT_S, AnyRequest, read_body
 from everlog.server.schemas import queue_examples as examples
 from everlog.server.schemas.openapi import shown
 from everlog.server.schemas.queues import (
-    MAX_WAIT_S,
     BeatBody,
     CancelBody,
     ClaimBody,
@@ -51,8 +50,10 @@ from everlog.server.schemas.queues import (
     moment,
     read_data,
     read_key,
+    read_letter_place,
     read_place,
     refusals,
+    write_letter_place,
     write_place,
 )
 from everlog.server.security.guard import begin_operation, principal_of
@@ -276,11 +277,12 @@ async def list_dead(
     request: AnyRequest,
     name: Name,
     limit: Limit = 100,
-    before: Annotated[int | None, QueryParameter(description="The `next` of the page before")] = None,
+    before: Annotated[str | None, QueryParameter(description="The `next` of the page before")] = None,
 ) -> DeadPageBody:
-    """Dead letters, the newest first."""
-    found = await _queue(request, name).dead(limit, before=before)
-    return DeadPageBody([dead_body(letter) for letter in found], found[-1].entry if len(found) == limit else None)
+    """Dead letters, those that died last first."""
+    found = await _queue(request, name).dead(limit, before=None if before is None else read_letter_place(before))
+    more = write_letter_place(found[-1].place) if len(found) == limit else None
+    return DeadPageBody([dead_body(letter) for letter in found], more)
 
 
 @post(

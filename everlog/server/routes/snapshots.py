@@ -9,7 +9,7 @@ from litestar import Response, delete, get, put
 from litestar.di import NamedDependency, Provide
 from litestar.params import PathParameter, QueryParameter
 
-from everlog.core.values import MAX_SEQ_NR
+from everlog.core.values import MAX_SEQ_NR, Version
 from everlog.errors import JournalNotFound
 from everlog.journal.snapshots import Criteria
 from everlog.server.answers import json_answer
@@ -17,7 +17,7 @@ from everlog.server.errors import also
 from everlog.server.journal_requests import AfterQuery, IdPart, TopicPart, journal_of, json_of
 from everlog.server.requests import AnyRequest, decode
 from everlog.server.schemas.openapi import SchemaShape, shown
-from everlog.wire.events import NewSnapshot, SnapshotBody, payload_of, snapshot_body
+from everlog.wire.events import NewSnapshot, SnapshotBody, metadata_of, payload_of, snapshot_body
 
 Number = Annotated[int, PathParameter(ge=1, le=MAX_SEQ_NR, description="The seqNr that the state stands for")]
 Lowest = Annotated[int, QueryParameter(ge=1, le=MAX_SEQ_NR, description="Not below this seqNr")]
@@ -98,7 +98,7 @@ async def get_snapshot(
     "/journals/{topic:str}/{journal_id:str}/snapshots/{seq_nr:int}",
     status_code=204,
     tags=["journals"],
-    responses=also(404, 408, 413),
+    responses=also(404, 408, 409, 413),
     opt=shown(body=SchemaShape(NewSnapshot, {"payload": {"total": 12}})),
 )
 async def put_snapshot(request: AnyRequest, topic: TopicPart, journal_id: IdPart, seq_nr: Number) -> Response[None]:
@@ -106,7 +106,8 @@ async def put_snapshot(request: AnyRequest, topic: TopicPart, journal_id: IdPart
     journal, name = journal_of(request, topic), decode(journal_id)
     body: NewSnapshot = await json_of(request, NewSnapshot)
     payload = payload_of(body.payload, body.payload_type)
-    await journal.snapshots.save(name, seq_nr=seq_nr, payload=payload, metadata=body.metadata)
+    place = seq_nr if body.life is None else Version(seq_nr, body.life)
+    await journal.snapshots.save(name, seq_nr=place, payload=payload, metadata=metadata_of(body.metadata))
     return Response(None, status_code=204)
 
 

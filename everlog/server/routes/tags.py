@@ -22,6 +22,7 @@ from everlog.server.requests import AnyRequest, decode
 from everlog.server.schemas.openapi import SchemaShape, shown
 from everlog.server.sse import event_stream, stream_answer
 from everlog.tags.tag import Tag, TaggedEvent, parse_start
+from everlog.tags.tag_status import TagStatus, known_soon
 from everlog.wire.events import EXAMPLE, TaggedBody, tagged_body
 from everlog.wire.http import segment
 
@@ -53,17 +54,22 @@ class TagBody(msgspec.Struct, frozen=True):
 
 
 class TagsBody(msgspec.Struct, frozen=True):
-    """All tags."""
+    """All tags. `behind`: how far the views are behind the log, if readers should know; else null."""
 
     tags: list[TagBody]
+    behind: TagStatus | None = None
 
 
 class TagPageBody(msgspec.Struct, frozen=True):
-    """A page of a view. `offset` is where it ends: the next page is what lies behind it."""
+    """A page of a view. `offset` is where it ends: the next page is what lies behind it.
+
+    `behind`, on the last page: how far the views are behind the log, if readers should know; else null.
+    """
 
     events: list[TaggedBody]
     offset: str | None
     next: str | None = None
+    behind: TagStatus | None = None
 
 
 _EVENT: dict[str, Any] = {
@@ -74,7 +80,7 @@ _EVENT: dict[str, Any] = {
     "number": 1,
 }
 _PAGE_SHAPES = (
-    SchemaShape(TagPageBody, {"events": [_EVENT], "offset": _EVENT["offset"], "next": None}),
+    SchemaShape(TagPageBody, {"events": [_EVENT], "offset": _EVENT["offset"], "next": None, "behind": None}),
     SchemaShape(None, msgspec.json.encode(_EVENT).decode() + "\n", LINES),
     SchemaShape(
         None, f"id: {_EVENT['offset']}\nevent: event\ndata: {msgspec.json.encode(_EVENT).decode()}\n\n", EVENTS
@@ -89,12 +95,26 @@ _TAGS = {
 }
 
 
-@get("/tags", tags=["tags"], responses=also(), opt=shown(answers={200: SchemaShape(TagsBody, {"tags": [_TAGS]})}))
+_STATUS = {
+    "records": 12,
+    "seconds": 48.5,
+    "complete_ms": 1769860800000,
+    "pipeline": "stopped",
+    "remedy": "the pipeline is stopped, start it with 'everlog up' or 'everlog replicate'",
+}
+
+
+@get(
+    "/tags",
+    tags=["tags"],
+    responses=also(),
+    opt=shown(answers={200: SchemaShape(TagsBody, {"tags": [_TAGS], "behind": None})}),
+)
 async def get_tags(request: AnyRequest, after: AfterQuery = None) -> Response[bytes]:
     """All tags, with the number of their events and the last one."""
     found = await log_of(request).tags(token=after)
     rows = [TagBody(one.tag, one.events, one.journals, str(one.last_offset), one.last_time) for one in found]
-    return json_answer(TagsBody(rows))
+    return json_answer(TagsBody(rows, await _behind(log_of(request).slices())))
 
 
 @get("/tags/{tag:str}", tags=["tags"], responses=also(), opt=shown(answers={200: _PAGE_SHAPES}))
@@ -110,6 +130,34 @@ async def get_tag(
     """The events of a tag: a page, JSON lines, or a stream that goes on behind `Last-Event-ID`."""
     found = log_of(request).tag(decode(tag))
     return await _answer(request, found, f"/tags/{segment(decode(tag))}", after, position, since, limit, live)
+
+
+@get(
+    "/tags/{tag:str}/status",
+    tags=["tags"],
+    responses=also(),
+    opt=shown(answers={200: SchemaShape(TagStatus, _STATUS)}),
+)
+async def get_tag_status(
+    request: AnyRequest, tag: Annotated[str, PathParameter(description="The tag, percent-encoded")]
+) -> Response[bytes]:
+    """How far the views by tag are behind the log, and what to do about it: the pipeline fills them."""
+    return json_answer(await log_of(request).tag(decode(tag)).status())
+
+
+@get(
+    "/slices/{first:int}/{last:int}/status",
+    tags=["tags"],
+    responses=also(404),
+    opt=shown(answers={200: SchemaShape(TagStatus, _STATUS)}),
+)
+async def get_slices_status(
+    request: AnyRequest,
+    first: Annotated[int, PathParameter(ge=0, lt=SLICES, description="The first slice")],
+    last: Annotated[int, PathParameter(ge=0, lt=SLICES, description="The last slice")],
+) -> Response[bytes]:
+    """How far the slices are behind the log: as views by tag, which they are."""
+    return json_answer(await log_of(request).slices(first, last).status())
 
 
 @get(
@@ -158,7 +206,17 @@ async def _answer(
     if more:
         query: dict[str, Any] = {"after": offset} | ({} if limit is None else {"limit": limit})
         following = f"{url}?{urlencode(query)}"
-    return json_answer(TagPageBody([tagged_body(event) for event in kept], offset, following))
+    behind = None if more else await _behind(tag)
+    return json_answer(TagPageBody([tagged_body(event) for event in kept], offset, following, behind))
+
+
+async def _behind(tag: Tag) -> TagStatus | None:
+    """What a reader of the end of a view should know: that the pipeline does not fill it.
+
+    It takes a look at the log. The view itself does not need that, so it is shown also if the log does not answer.
+    """
+    found = await known_soon(tag.status())
+    return None if found is None or found.warning is None else found
 
 
 def _moment(text: str) -> datetime:
@@ -196,7 +254,7 @@ def _live(request: AnyRequest, tag: Tag, url: str, how: dict[str, Any], after: s
         lambda: event_stream(
             items,
             checkpoint=lambda offset: f'{{"offset":"{offset}"}}',
-            every=state.config.server.checkpoint_interval_s,
+            interval_s=state.config.server.checkpoint_interval_s,
             stopping=state.stopping,
             counters=state.http_counters,
             begin=begin,
@@ -204,4 +262,4 @@ def _live(request: AnyRequest, tag: Tag, url: str, how: dict[str, Any], after: s
     )
 
 
-TAG_ROUTES = [get_tags, get_tag, get_slices]
+TAG_ROUTES = [get_tags, get_tag, get_tag_status, get_slices, get_slices_status]

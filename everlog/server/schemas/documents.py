@@ -131,7 +131,7 @@ PAGE_OR_BODY = Schema(
 )
 
 
-class Shown(Example):
+class LiteralExample(Example):
     """An example as it is: the framework's own would lose its nulls."""
 
     def to_schema(self) -> dict[str, Any]:
@@ -208,7 +208,9 @@ def answer(
 
 
 def _media(schema: Schema, example: Any) -> OpenAPIMediaType:
-    return OpenAPIMediaType(schema=schema, examples=None if example is None else {"example": Shown(value=example)})
+    return OpenAPIMediaType(
+        schema=schema, examples=None if example is None else {"example": LiteralExample(value=example)}
+    )
 
 
 def _refusal(status: int) -> OpenAPIResponse:
@@ -234,11 +236,11 @@ def operation(
     content = None if body is None else {JSON: _media(body, example)}
 
     @dataclass
-    class Described(Operation):
+    class DescribedOperation(Operation):
         def __post_init__(self) -> None:
             self.tags = ["documents"]
             self.parameters = list(parameters)
             self.responses = known
             self.request_body = None if content is None else RequestBody(content, required=not optional)
 
-    return Described
+    return DescribedOperation

@@ -18,12 +18,12 @@ from everlog.errors import InvalidInput, InvalidKey
 from everlog.queues.declaration import Declaration
 from everlog.queues.job import DeadJob, Job, JobInfo
 from everlog.queues.keys import JobKey
-from everlog.queues.operations import JobPlace, Result
+from everlog.queues.operations import JobPlace, LetterPlace, Result
 from everlog.queues.priority import DEFAULT_PRIORITY
 from everlog.queues.rows import Attempt, Flag
 from everlog.server.errors import also
+from everlog.server.requests import MAX_WAIT_S
 
-MAX_WAIT_S = 60.0
 KeyPart = str | int | dict[str, str]
 KeyBody = str | int | list[KeyPart] | dict[str, Any]
 _described = msgspec.Meta
@@ -64,7 +64,7 @@ class FailBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
 
 
 class CancelBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """The key whose jobs are not wanted any more."""
+    """The key whose jobs are no longer wanted."""
 
     key: KeyBody
     reason: str | None = None
@@ -150,7 +150,7 @@ class DeadPageBody(msgspec.Struct, frozen=True, rename="camel"):
     """Dead letters, the newest first; `next` is what `before` is for the next page."""
 
     dead: list[DeadBody]
-    next: int | None = None
+    next: str | None = None
 
 
 class FlagBody(msgspec.Struct, frozen=True, rename="camel"):
@@ -317,6 +317,19 @@ def read_place(text: str) -> JobPlace:
         return int(priority), int(process_ms), bytes.fromhex(key_hash), int(entry)
     except ValueError as error:
         raise InvalidInput(f"after: {text[:100]!r} is not the `next` of a page") from error
+
+
+def write_letter_place(place: LetterPlace) -> str:
+    """Where a page of dead letters ends, as text."""
+    return f"{place[0]}.{place[1]}"
+
+
+def read_letter_place(text: str) -> LetterPlace:
+    try:
+        dead_ms, entry = text.split(".")
+        return int(dead_ms), int(entry)
+    except ValueError as error:
+        raise InvalidInput(f"before: {text[:100]!r} is not the `next` of a page") from error
 
 
 def moment(ms: int) -> datetime:

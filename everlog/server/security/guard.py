@@ -112,7 +112,7 @@ class Security:
         self.local = local
         self.secure = secure
         self._cluster = None if cluster_token is None else cluster_token.encode()
-        self._everybody = Principal("local", ALL if writable else ALL - {"admin"}, csrf=secrets.token_urlsafe(32))
+        self._local_user = Principal("local", ALL if writable else ALL - {"admin"}, csrf=secrets.token_urlsafe(32))
 
     @classmethod
     def of(cls, config: Config, clock: Clock, *, local: bool = False, writable: bool = False) -> Security:
@@ -137,7 +137,7 @@ class Security:
         if header is not None:
             return self._bearer(header)
         if not self.tokens.needed:
-            return self._everybody
+            return self._local_user
         cookie = self.cookie_of(connection)
         session = None if cookie is None else self.sessions.find(cookie)
         token = None if session is None else self.tokens.get(session.token_id)

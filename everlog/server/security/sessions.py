@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections import OrderedDict
 from typing import NamedTuple
 
+from everlog.core.bounded_map import BoundedMap
 from everlog.runtime.clock import Clock
 
 MAX_SESSIONS = 1000
@@ -26,15 +26,13 @@ class Sessions:
     def __init__(self, clock: Clock, hours: float) -> None:
         self._clock = clock
         self.seconds = round(hours * 3600)
-        self._open: OrderedDict[bytes, BrowserSession] = OrderedDict()
+        self._open: BoundedMap[bytes, BrowserSession] = BoundedMap(MAX_SESSIONS)
 
     def begin(self, token_id: str) -> tuple[str, BrowserSession]:
         """A cookie's value, and its session."""
         cookie = secrets.token_urlsafe(32)
         session = BrowserSession(token_id, secrets.token_urlsafe(32), self._clock.now_ms() + self.seconds * 1000)
-        self._open[_key(cookie)] = session
-        if len(self._open) > MAX_SESSIONS:
-            self._open.popitem(last=False)
+        self._open.put(_key(cookie), session)
         return cookie, session
 
     def find(self, cookie: str) -> BrowserSession | None:

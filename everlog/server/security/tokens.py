@@ -71,7 +71,7 @@ class TokenFile:
         except FileNotFoundError:
             return []
         except msgspec.DecodeError as error:
-            raise InvalidConfig(f"{self.path} is no file of tokens: {error}: repair it, or delete it") from error
+            raise InvalidConfig(f"{self.path} is not a file of tokens: {error}: repair it, or delete it") from error
         except OSError as error:
             raise StorageFailed(f"{self.path} cannot be read: {error.strerror}") from error
 

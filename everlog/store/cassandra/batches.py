@@ -17,7 +17,7 @@ MAX_BYTES = 256 * 1024
 # Just below the 16 MiB that a server takes by default. It does not only refuse a larger request: others on the same
 # connection get no answer. So it is not sent.
 MAX_ROW_BYTES = 15 * 1024 * 1024
-# What a row's columns take beside payload, headers and metadata; a guess on the safe side.
+# What a row's columns take besides payload, headers and metadata; a guess on the safe side.
 ROW_BYTES = 300
 # How many columns of a row may lack a value: the last ones of `put_row`.
 OPTIONAL = 10

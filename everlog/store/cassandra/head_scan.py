@@ -16,11 +16,11 @@ import msgspec
 
 from everlog.cassandra.session import CassandraRow, Session
 from everlog.cassandra.values import day_seconds, timestamp
+from everlog.core.duration import DAY_MS, utc_day
 from everlog.core.head import Topic
 from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment
 from everlog.store.cassandra.rows import date_from
 
-DAY_MS = 86_400_000
 MERGE_WIDTH = 8
 # Heads whose day is already over when they are written, because the pipeline was behind, are found by looking some
 # days back every time, and at every head now and then.
@@ -30,7 +30,7 @@ SCAN_EVERY = timedelta(days=7)
 T = TypeVar("T")
 
 
-class Looked(msgspec.Struct, frozen=True):
+class ScanProgress(msgspec.Struct, frozen=True):
     """Until which day expired journals were looked for, and when at every head."""
 
     day: date
@@ -38,7 +38,7 @@ class Looked(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_looked = msgspec.json.Decoder(Looked).decode
+_looked = msgspec.json.Decoder(ScanProgress).decode
 
 
 class HeadScan:
@@ -83,41 +83,49 @@ class HeadScan:
             if head_segment(journal_id) != old
         }
 
-    async def expired(self, topic: str, day: date, *, page: int) -> AsyncIterator[list[str]]:
-        """Pages of the ids of journals that expire on this day or earlier.
+    async def expired(self, topic: str, until_ms: int, now_ms: int, *, page: int) -> AsyncIterator[list[str]]:
+        """Pages of the ids of journals that expire by this time.
 
-        Remembers how far it got once the last page was taken: then the journals before are dealt with.
+        Remembers the day it got to once the last page was taken: then the journals before that day are dealt with. A
+        day that has not begun does not count: other journals may still come to expire before it.
         """
+        day = utc_day(until_ms // 1000)
+        over = min(day, utc_day(now_ms // 1000))
         key = f"expiry:{topic}"
         rows = await self._session.fetch(self._cql["setting"], key)
         looked = _looked(rows[0][0]) if rows else None
         if looked is None or day - looked.scanned >= SCAN_EVERY:
-            source = self._scan_expired(topic, day, page)
-            done = Looked(day, day)
+            source = self._scan_expired(topic, day, until_ms, page)
+            done = ScanProgress(over, over)
         else:
-            source = self._look_up_expired(topic, min(looked.day, day) - LOOK_BACK, day, page)
-            done = Looked(max(day, looked.day), looked.scanned)
+            first = min(looked.day, day) - LOOK_BACK
+            source = self._look_up_expired(topic, first, day, until_ms, page)
+            done = ScanProgress(max(over, looked.day), looked.scanned)
         async for found in source:
             yield found
         if done != looked:
             await self._remember(key, _encode(done).decode())
 
-    async def _scan_expired(self, topic: str, day: date, page: int) -> AsyncIterator[list[str]]:
+    async def _scan_expired(self, topic: str, day: date, until_ms: int, page: int) -> AsyncIterator[list[str]]:
         async for rows in self._groups("all_expiring", topic, page=page):
             found = [
                 journal_id
-                for journal_id, halted_at, expires in rows
-                if halted_at is None and expires is not None and date_from(expires) <= day
+                for journal_id, halted_at, expire_at, expire_on in rows
+                if _is_due(halted_at, expire_at, until_ms) and expire_on is not None and date_from(expire_on) <= day
             ]
             if found:
                 yield found
 
-    async def _look_up_expired(self, topic: str, first: date, last: date, page: int) -> AsyncIterator[list[str]]:
+    async def _look_up_expired(
+        self, topic: str, first: date, last: date, until_ms: int, page: int
+    ) -> AsyncIterator[list[str]]:
         """By the index, which knows single days only."""
         for number in range(first.toordinal(), last.toordinal() + 1):
             values = (day_seconds(date.fromordinal(number)), topic)
             async for rows in self._session.pages(self._cql["expiring"], *values, page=page):
-                found = [journal_id for journal_id, halted_at in rows if halted_at is None]
+                found = [
+                    journal_id for journal_id, halted_at, expire_at in rows if _is_due(halted_at, expire_at, until_ms)
+                ]
                 if found:
                     yield found
 
@@ -154,6 +162,11 @@ class HeadScan:
     async def _remember(self, key: str, value: str) -> None:
         now = timestamp(int(time.time() * 1000))
         await self._session.write(self._cql["put_setting"], key, value, now)
+
+
+def _is_due(halted_at: int | None, expire_at: int | None, until_ms: int) -> bool:
+    """Whether a head of the right day may be purged; of one that was taken over, only the day is known."""
+    return halted_at is None and (expire_at is None or expire_at <= until_ms)
 
 
 def _group(old: int) -> list[int]:

@@ -74,7 +74,8 @@ def head_from(rows: Sequence[CassandraRow], topic: Topic, journal_id: str) -> He
 
 def _head(row: CassandraRow, topic: Topic, journal_id: str) -> Head:
     partition, offset, segment_size, seq_nr, delete_to, created, updated = row[:7]
-    expire_after, expire_on, record_id, origin, purged, halted_at, garbage, segment, written, tag_seq = row[7:]
+    expire_after, expire_on, record_id, origin, purged, halted_at, garbage, segment, written = row[7:16]
+    tag_seq, expire_at = row[16:]
     if offset is None or partition is None:
         raise IntegrityViolated(f"{topic.name}:{journal_id}: the row in metajournal has no offset: restore it")
     if written != topic.base + offset:
@@ -103,6 +104,7 @@ def _head(row: CassandraRow, topic: Topic, journal_id: str) -> Head:
         garbage=_garbage(garbage) if garbage else (),
         legacy_segment=segment != head_segment(journal_id),
         tag_seq=dict(tag_seq) if tag_seq else None,
+        expire_at=expire_at,
     )
 
 
@@ -130,6 +132,7 @@ def head_values(topic: Topic, journal_id: str, head: Head) -> list[Any]:
         head.halted_at,
         _encode(head.garbage).decode() if head.garbage else None,
         head.tag_seq or None,
+        None if head.expire_at is None else timestamp(head.expire_at),
         topic.base + head.offset,
     ]
 
@@ -162,7 +165,7 @@ def tag_values(base: int, entry: TagEntry) -> tuple[int, list[Any]]:
         bucket.stored_tag(tag),
         bucket.start,
         str(row.offset),
-        persistence_id(row.topic, row.id),
+        persistence_id_of(row.topic, row.id),
         row.number,
         event.seq_nr,
         timestamp(event.timestamp),
@@ -175,15 +178,15 @@ def tag_values(base: int, entry: TagEntry) -> tuple[int, list[Any]]:
     return shape, values
 
 
-def persistence_id(topic: str, journal_id: str) -> str:
+def persistence_id_of(topic: str, journal_id: str) -> str:
     """A journal's name in tables that know no topics. No topic has a bar in its name."""
     return f"{topic}|{journal_id}"
 
 
 def tag_row_from(row: CassandraRow) -> TagRow:
     """A row of the statement `tagged`."""
-    offset, pid, number, seq_nr, time, partition, place, *event = row
-    topic, _, journal_id = pid.partition("|")
+    offset, persistence_id, number, seq_nr, time, partition, place, *event = row
+    topic, _, journal_id = persistence_id.partition("|")
     found = event_from((seq_nr, time, partition, place, *event, None))
     return TagRow(TimeUuid.of_stored(offset), topic, journal_id, number, found)
 

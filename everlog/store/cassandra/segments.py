@@ -180,7 +180,7 @@ class PageReader:
         events = [event_from(row) for row in rows]
         while state is not None:
             size = max(1, sum(len(event.data or "") for event in events) // len(events)) if events else 1
-            # Below the limit: Cassandra takes a page as large as that for the whole answer, and begins anew.
+            # Below the limit: Cassandra takes a page as large as that for the whole answer, and begins again.
             page_size = max(1, min(limit - 1, ANSWER_BYTES // size))
             rows, state = await self._session.page(self._cql, values, page_size, state)
             events += [event_from(row) for row in rows]

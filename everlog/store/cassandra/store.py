@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import date
 from typing import Any, Self
 
 import msgspec
@@ -18,20 +17,19 @@ from everlog.core.change import Quarantined, Rejected
 from everlog.core.events import EventRecord
 from everlog.core.head import Head, Topic
 from everlog.core.record import record_from
-from everlog.errors import Unreachable
 from everlog.log.port import LogTopic
 from everlog.runtime.trace import Trace
 from everlog.store.cassandra.batches import RowStatements
 from everlog.store.cassandra.head_scan import HeadScan
+from everlog.store.cassandra.pinned import pin_setting
 from everlog.store.cassandra.rows import head_from
 from everlog.store.cassandra.segments import PageReader, Segments
 from everlog.store.cassandra.snapshots import SnapshotRing
 from everlog.store.cassandra.tables import JOURNAL_TABLES, has_legacy_heads
 from everlog.store.cassandra.tag_tables import CassandraTags, TagViews
 from everlog.store.cassandra.task import CassandraTask, head_key
-from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord
-
-MAX_TRIES = 20
+from everlog.store.cassandra.verdicts import VerdictTable
+from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, Verdict, WaitingRecord
 
 _encode = msgspec.json.Encoder().encode
 _topic = msgspec.json.Decoder(Topic).decode
@@ -48,9 +46,9 @@ class CassandraStore(Store):
         self._ring = SnapshotRing(session, self._cql)
         self._put_row = RowStatements(session, self._cql["put_row"])
         self._views = TagViews(session, self._cql)
+        self._verdicts = VerdictTable(session, self._cql)
         self.tags = CassandraTags(session, self._cql, self._views, self._pinned)
         self._topics: dict[str, Topic] = {}
-        self._created: set[tuple[str, int]] = set()
 
     @classmethod
     async def open(cls, config: CassandraConfig, *, trace: Trace | None = None) -> Self:
@@ -81,13 +79,9 @@ class CassandraStore(Store):
             return found
         key = f"topic:{topic.name}"
         value = _encode(Topic(topic.name, topic.id, topic.partitions, segment_size, base)).decode()
-        for _ in range(MAX_TRIES):
-            done = await self._session.write_if(self._cql["pin"], key, value, timestamp(base // 1000))
-            rows = await self._fetch("setting", key, serial=not done)
-            if rows:
-                pinned = self._topics[topic.name] = _topic(rows[0][0])
-                return pinned
-        raise Unreachable(f"Cassandra does not say whether the topic {topic.name} is pinned: try again")
+        found = _topic(await pin_setting(self._session, self._cql, key, value, base // 1000))
+        self._topics[topic.name] = found
+        return found
 
     async def pinned(self) -> list[Topic]:
         rows = await self._fetch("settings")
@@ -105,16 +99,22 @@ class CassandraStore(Store):
         await self._session.together([self._publish(*place, offset, now_ms) for place, offset in pointers.items()])
 
     async def _publish(self, name: str, partition: int, offset: int, now_ms: int) -> None:
-        """`created` belongs to the first: of two that come at once, the earlier has the later write time."""
+        """A pointer that does not advance leaves the row as it is: its write time alone would not keep `updated`.
+
+        `created` belongs to the first: of two that come at once, the earlier has the later write time.
+        """
         topic, place = await self._pinned(name), (name, partition)
         assert topic is not None, f"{name} is not pinned"
+        rows = await self._fetch("pointer_row", *place)
+        known, created = rows[0] if rows else (None, None)
+        if known is not None and known >= offset:
+            return
         values = [*place, offset, timestamp(now_ms), topic.base + offset]
         statements = [(await self._session.prepare(self._cql["publish"])).bind(values)]
-        if place not in self._created and await self._fetch("pointer_created", *place) in ([], [(None,)]):
+        if created is None:
             values = [*place, timestamp(now_ms), topic.base - (now_ms - topic.base // 1000)]
             statements.append((await self._session.prepare(self._cql["create_pointer"])).bind(values))
         await self._session.execute(make_batch(statements), self._cql["publish"])
-        self._created.add(place)
 
     async def head(self, topic: str, journal_id: str) -> Head | None:
         pinned = await self._pinned(topic)
@@ -157,8 +157,10 @@ class CassandraStore(Store):
             async for found in self._heads.ids(topic, page=page):
                 yield found
 
-    async def expired(self, topic: str, day: date, *, page: int = 1000) -> AsyncIterator[list[str]]:
-        async for found in self._heads.expired(topic, day, page=page):
+    async def expired(
+        self, topic: str, until_ms: int, *, now_ms: int | None = None, page: int = 1000
+    ) -> AsyncIterator[list[str]]:
+        async for found in self._heads.expired(topic, until_ms, until_ms if now_ms is None else now_ms, page=page):
             yield found
 
     async def drop_markers(self, topic: str, before_ms: int) -> int:
@@ -189,6 +191,12 @@ class CassandraStore(Store):
         lost.sort(key=lambda one: (-one.rejected.timestamp, one.partition, -one.rejected.offset))
         return lost[:limit]
 
+    async def verdicts(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Verdict]:
+        return await self._verdicts.read(topic, partition, offsets)
+
+    async def drop_verdicts(self, starts: Mapping[tuple[str, int], int]) -> None:
+        await self._verdicts.drop(starts, self._pinned)
+
     async def snapshots(self, topic: str, journal_id: str) -> dict[int, Snapshot]:
         return await self._ring.load(topic, journal_id)
 
@@ -206,7 +214,16 @@ class CassandraStore(Store):
 
     @asynccontextmanager
     async def task(self, topic: Topic, partition: int) -> AsyncIterator[StoreTask]:
-        yield CassandraTask(self._session, self._cql, self._put_row, self._views, topic, partition, legacy=self._legacy)
+        yield CassandraTask(
+            self._session,
+            self._cql,
+            self._put_row,
+            self._views,
+            self._verdicts,
+            topic,
+            partition,
+            legacy=self._legacy,
+        )
 
     async def close(self) -> None:
         await self._session.close()

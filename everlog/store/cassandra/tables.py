@@ -24,6 +24,7 @@ JOURNAL_TABLES = TableSet(
         "pointer2",
         "snapshot_buffer",
         "quarantine",
+        "verdict",
         "tag_views",
         "tag_write_progress",
     ),

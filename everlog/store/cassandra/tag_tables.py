@@ -10,22 +10,20 @@ from typing import Any
 import msgspec
 
 from everlog.cassandra.session import CassandraRequest, Session, make_batch
-from everlog.cassandra.values import timestamp
 from everlog.core.buckets import MAX_BUCKET_MS, Bucket
 from everlog.core.head import Deletion, Topic
 from everlog.core.plan import NOTHING, TagPlan, Watermark
 from everlog.core.tag_names import slice_of, slice_tag
 from everlog.core.timeuuid import TimeUuid
 from everlog.core.values import MAX_SEQ_NR
-from everlog.errors import Unreachable
 from everlog.store.cassandra.batches import MAX_BYTES, MAX_ROWS, RowStatements, row_bytes
-from everlog.store.cassandra.rows import persistence_id, progress_from, tag_row_from, tag_values
+from everlog.store.cassandra.pinned import pin_setting
+from everlog.store.cassandra.rows import persistence_id_of, progress_from, tag_row_from, tag_values
 from everlog.store.port import KeyChange
 from everlog.store.tag_port import TagEntry, TagProgress, TagRow, TagSummary, TagTables
 
 # The last columns of `put_tagged`, which a row may lack.
 OPTIONAL = 9
-MAX_TRIES = 20
 PAGE = 5_000
 
 _encode = msgspec.json.Encoder().encode
@@ -78,7 +76,7 @@ class TagViews:
     async def _note_progress(self, base: int, entries: Sequence[TagEntry]) -> None:
         last: dict[tuple[str, str], TagRow] = {}
         for entry in sorted(entries, key=lambda entry: entry.row.number):
-            last[persistence_id(entry.row.topic, entry.row.id), entry.tag] = entry.row
+            last[persistence_id_of(entry.row.topic, entry.row.id), entry.tag] = entry.row
         await self._run(
             "put_progress",
             [
@@ -94,33 +92,33 @@ class TagViews:
             for tag, _, row in key.untagged:
                 lowest[tag] = max(lowest.get(tag, 0), row.number + 1)
             for tag, number in lowest.items():
-                pid = persistence_id(key.untagged[0].row.topic, key.id)
-                values.append([pid, tag, number, base + key.garbage[-1].offset])
+                persistence_id = persistence_id_of(key.untagged[0].row.topic, key.id)
+                values.append([persistence_id, tag, number, base + key.garbage[-1].offset])
         await self._run("raise_lowest", values)
 
     async def remove_segment(self, topic: Topic, journal_id: str, segment: int, deletion: Deletion) -> None:
         """Take a segment's events, as far as the deletion reaches, out of all views: numbers first, then rows."""
         to, place = MAX_SEQ_NR if deletion.to is None else deletion.to, (journal_id, topic.name)
         rows = await self._session.fetch(self._cql["tagged_rows_to_delete"], *place, segment, to)
-        time, pid = topic.base + deletion.offset, persistence_id(topic.name, journal_id)
+        time, persistence_id = topic.base + deletion.offset, persistence_id_of(topic.name, journal_id)
         lowest: dict[str, int] = {}
         deletes: list[list[Any]] = []
         for tags, ordering, offset in rows:
             if ordering is None or offset >= deletion.offset:
                 continue
             for tag in (*(tags or ()), slice_tag(slice_of(journal_id))):
-                async for key, number, written in self._find(tag, TimeUuid.parse(ordering), pid):
+                async for key, number, written in self._find(tag, TimeUuid.parse(ordering), persistence_id):
                     # A rebuild may have written it later than the deletion was decided.
                     deletes.append([max(time, written), *key, number])
                     lowest[tag] = max(lowest.get(tag, 0), number + 1)
-        await self._run("raise_lowest", [[pid, tag, number, time] for tag, number in lowest.items()])
+        await self._run("raise_lowest", [[persistence_id, tag, number, time] for tag, number in lowest.items()])
         await self._run("delete_tagged", deletes)
 
-    async def _find(self, tag: str, offset: TimeUuid, pid: str) -> AsyncIterator[tuple[list[Any], int, int]]:
+    async def _find(self, tag: str, offset: TimeUuid, persistence_id: str) -> AsyncIterator[tuple[list[Any], int, int]]:
         """Where a tag holds this event: the key, its number, and when it was written."""
         for bucket in await self.buckets(tag, offset.ms):
             if bucket.start <= offset.ms:
-                key = [bucket.stored_tag(tag), bucket.start, str(offset), pid]
+                key = [bucket.stored_tag(tag), bucket.start, str(offset), persistence_id]
                 for number, written in await self._session.fetch(self._cql["tagged_keys"], *key):
                     yield key, number, written
 
@@ -134,18 +132,18 @@ class TagViews:
         """Each row at the time at which it was written: a rebuild, which comes later, writes it again."""
         deletes: list[list[Any]] = []
         for row in rows:
-            pid = persistence_id(row.topic, row.id)
-            key = [bucket.stored_tag(tag), bucket.start, str(row.offset), pid]
+            persistence_id = persistence_id_of(row.topic, row.id)
+            key = [bucket.stored_tag(tag), bucket.start, str(row.offset), persistence_id]
             for number, written in await self._session.fetch(self._cql["tagged_keys"], *key):
                 deletes.append([written, *key, number])
         await self._run("delete_tagged", deletes)
 
     async def find(self, tag: str, row: TagRow) -> list[tuple[Bucket, int]]:
         found = []
-        pid = persistence_id(row.topic, row.id)
+        persistence_id = persistence_id_of(row.topic, row.id)
         for bucket in await self.buckets(tag, row.offset.ms):
             if bucket.start <= row.offset.ms:
-                key = [bucket.stored_tag(tag), bucket.start, str(row.offset), pid]
+                key = [bucket.stored_tag(tag), bucket.start, str(row.offset), persistence_id]
                 found += [(bucket, nr) for nr, _ in await self._session.fetch(self._cql["tagged_keys"], *key)]
         return found
 
@@ -159,9 +157,9 @@ class TagViews:
         """At the time at which it was written, so that the next event's counts again."""
         deletes: list[list[Any]] = []
         for topic, journal_id in journals:
-            pid = persistence_id(topic, journal_id)
-            rows = await self._session.fetch(self._cql["progress_time"], pid, tag)
-            deletes += [[max(time or 0 for time in times), pid, tag] for times in rows]
+            persistence_id = persistence_id_of(topic, journal_id)
+            rows = await self._session.fetch(self._cql["progress_time"], persistence_id, tag)
+            deletes += [[max(time or 0 for time in times), persistence_id, tag] for times in rows]
         await self._run("delete_progress", deletes)
 
     async def forget(self, tag: str, buckets: Sequence[Bucket]) -> None:
@@ -202,12 +200,7 @@ class CassandraTags(TagTables):
         return str(rows[0][0]) if rows else None
 
     async def pin(self, key: str, value: str, now_ms: int) -> str:
-        for _ in range(MAX_TRIES):
-            rows = await self._session.fetch(self._cql["setting"], key, serial=True)
-            if rows:
-                return str(rows[0][0])
-            await self._session.write_if(self._cql["pin"], key, value, timestamp(now_ms))
-        raise Unreachable(f"Cassandra does not say whether {key} is pinned: try again")
+        return await pin_setting(self._session, self._cql, key, value, now_ms)
 
     async def plans(self, first: int) -> list[TagPlan]:
         rows = await self._session.fetch(self._cql["plans"], first, serial=True)
@@ -249,7 +242,7 @@ class CassandraTags(TagTables):
             yield found[tag]
 
     async def progress(self, topic: str, journal_id: str) -> dict[str, TagProgress]:
-        rows = await self._session.fetch(self._cql["progress"], persistence_id(topic, journal_id))
+        rows = await self._session.fetch(self._cql["progress"], persistence_id_of(topic, journal_id))
         return {tag: progress_from(tuple(row)) for tag, *row in rows}
 
     async def put(self, entries: Sequence[TagEntry]) -> None:

@@ -18,11 +18,11 @@ from everlog.store.cassandra.batches import RowStatements, row_requests
 from everlog.store.cassandra.rows import SEGMENT, head_from, head_values, rejected_values, segments_for, waiting_values
 from everlog.store.cassandra.segments import MIN_GAP, Segments, gaps_of
 from everlog.store.cassandra.tag_tables import TagViews
-from everlog.store.port import KeyChange, StoreTask
+from everlog.store.cassandra.verdicts import VerdictTable
+from everlog.store.port import MAX_REJECTED, KeyChange, StoreTask
 
 # Heads are loaded some at a time: half the work of loading them one by one, for us and for the server.
 HEADS_AT_ONCE = 16
-MAX_REJECTED = 10_000
 CLEANERS = 64
 DELETES_AT_ONCE = 64
 
@@ -36,6 +36,7 @@ class CassandraTask(StoreTask):
         cql: Mapping[str, str],
         put_row: RowStatements,
         views: TagViews,
+        verdicts: VerdictTable,
         topic: Topic,
         partition: int,
         *,
@@ -45,6 +46,7 @@ class CassandraTask(StoreTask):
         self._cql = cql
         self._put_row = put_row
         self._views = views
+        self._verdicts = verdicts
         self._topic = topic
         self._partition = partition
         self._legacy = legacy
@@ -84,6 +86,7 @@ class CassandraTask(StoreTask):
         self.lap("rows")
         failed |= await self._views.write(self._topic, [key for key in changes if key.id not in failed])
         self.lap("tags")
+        failed |= await self._verdicts.write(self._topic, self._partition, changes)
         failed |= await self._write_waiting([key for key in changes if key.change.quarantined])
         await self._write_rejected([key for key in changes if key.change.rejected])
         return failed
@@ -215,7 +218,7 @@ class CassandraTask(StoreTask):
                     if found == deletion.record_id and written is not None:
                         yield "delete_life_snapshot", [written, *place, slot]
             elif deletion is key.garbage[0] and deletion.last - deletion.first > MIN_GAP:
-                # Notes on gaps below are of no use any more; those within are needed again if this is repeated.
+                # Notes on gaps below are no longer of use; those within are needed again if this is repeated.
                 yield "delete_gaps", [time, *place, life or "", deletion.first]
 
     async def _segments(self, journal_id: str, deletion: Deletion, life: str | None) -> AsyncIterator[range]:

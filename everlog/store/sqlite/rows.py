@@ -12,10 +12,11 @@ from everlog.core.change import Quarantined, Rejected
 from everlog.core.duration import ExpireAfter, StoredDuration, utc_day
 from everlog.core.events import EventRecord
 from everlog.core.head import Deletion, Head
-from everlog.core.record import pack_headers
+from everlog.core.record import pack_headers, record_from
 from everlog.core.timeuuid import TimeUuid
 from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
 from everlog.runtime.statements import load_statements
+from everlog.store.port import Verdict
 from everlog.store.tag_port import TagEntry, TagRow
 
 SQL = load_statements("everlog.store.sqlite")
@@ -52,6 +53,7 @@ def head_from(rows: Sequence[tuple[Any, ...]], journal_id: str) -> Head:
         garbage=() if garbage is None else _garbage(garbage),
         legacy_segment=segment != head_segment(journal_id),
         tag_seq=None if tag_seq is None else _tag_seq(tag_seq),
+        expire_at=row[16],
     )
 
 
@@ -79,6 +81,7 @@ def head_values(topic: str, journal_id: str, head: Head) -> tuple[Any, ...]:
         head.halted_at,
         _encode(head.garbage).decode() if head.garbage else None,
         _encode(head.tag_seq).decode() if head.tag_seq else None,
+        head.expire_at,
     )
 
 
@@ -173,3 +176,18 @@ def rejected_values(topic: str, partition: int, journal_id: str, lost: Rejected)
         lost.actual,
         lost.append_id,
     )
+
+
+def verdict_values(topic: str, partition: int, verdict: Verdict) -> tuple[Any, ...]:
+    """The columns of the statement `put_verdict`."""
+    place = (topic, partition, verdict.offset, verdict.taken, verdict.kind, verdict.id)
+    record = verdict.record
+    if record is None:
+        return (*place, None, None, None, None, None)
+    return (*place, record.timestamp, record.key, record.action, record.value, pack_headers(record.headers))
+
+
+def verdict_from(row: tuple[Any, ...]) -> Verdict:
+    """A row of the statement `verdicts`."""
+    offset, kind, journal_id, *record = row
+    return Verdict(offset, kind, journal_id, record_from(tuple(record)) if kind == "resumed" else None)

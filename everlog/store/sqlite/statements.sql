@@ -19,23 +19,23 @@ ON CONFLICT DO UPDATE SET offset = excluded.offset, updated = excluded.updated W
 
 -- name: head
 SELECT partition, offset, segment_size, seq_nr, delete_to, created, updated, expire_after, expire_on, record_id,
-       origin, purged, halted_at, garbage, segment, tag_seq
+       origin, purged, halted_at, garbage, segment, tag_seq, expire_at
 FROM metajournal WHERE topic = ?1 AND segment = ?3 AND id = ?2
 UNION ALL
 SELECT partition, offset, segment_size, seq_nr, delete_to, created, updated, expire_after, expire_on, record_id,
-       origin, purged, halted_at, garbage, segment, tag_seq
+       origin, purged, halted_at, garbage, segment, tag_seq, expire_at
 FROM metajournal WHERE topic = ?1 AND segment = ?4 AND id = ?2 AND ?4 <> ?3
 
 -- name: put_head
 INSERT INTO metajournal (topic, segment, id, partition, offset, segment_size, seq_nr, delete_to, created,
-    created_date, updated, expire_after, expire_on, record_id, origin, purged, halted_at, garbage, tag_seq)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    created_date, updated, expire_after, expire_on, record_id, origin, purged, halted_at, garbage, tag_seq, expire_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET partition = excluded.partition, offset = excluded.offset,
     segment_size = excluded.segment_size, seq_nr = excluded.seq_nr, delete_to = excluded.delete_to,
     created = excluded.created, created_date = excluded.created_date, updated = excluded.updated,
     expire_after = excluded.expire_after, expire_on = excluded.expire_on, record_id = excluded.record_id,
     origin = excluded.origin, purged = excluded.purged, halted_at = excluded.halted_at,
-    garbage = excluded.garbage, tag_seq = excluded.tag_seq
+    garbage = excluded.garbage, tag_seq = excluded.tag_seq, expire_at = excluded.expire_at
 WHERE offset < excluded.offset
 
 -- name: put_row
@@ -92,7 +92,7 @@ WHERE topic = ? AND (segment, id) > (?, ?) AND purged = 0 ORDER BY segment, id L
 -- name: expired
 SELECT expire_on, segment, id FROM metajournal
 WHERE topic = ? AND expire_on IS NOT NULL AND expire_on <= ? AND (expire_on, segment, id) > (?, ?, ?)
-  AND purged = 0 AND halted_at IS NULL
+  AND (expire_at IS NULL OR expire_at <= ?) AND purged = 0 AND halted_at IS NULL
 ORDER BY expire_on, segment, id LIMIT ?
 
 -- name: drop_markers
@@ -125,6 +125,17 @@ DELETE FROM rejected WHERE topic = ? AND partition = ? AND offset <= (
 -- name: rejected
 SELECT id, partition, offset, timestamp, reason, first, last, expected, actual, append_id FROM rejected
 WHERE topic = ? ORDER BY timestamp DESC, partition, offset DESC LIMIT ?
+
+-- name: put_verdict
+INSERT INTO verdict (topic, partition, offset, taken, kind, id, timestamp, key, action, value, headers)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: verdicts
+SELECT offset, kind, id, partition, taken, timestamp, key, action, value, headers FROM verdict
+WHERE topic = ? AND partition = ? AND offset BETWEEN ? AND ? ORDER BY offset, taken
+
+-- name: drop_verdicts
+DELETE FROM verdict WHERE topic = ? AND partition = ? AND offset < ?
 
 -- name: snapshots
 SELECT buffer_idx, seq_nr, timestamp, payload_type, coalesce(payload_txt, payload_bin), record_id, origin, version,

@@ -10,7 +10,6 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import date
 from itertools import starmap
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from everlog.core.change import Quarantined, Rejected
+from everlog.core.duration import utc_day
 from everlog.core.events import EventRecord
 from everlog.core.head import Head, Topic
 from everlog.core.record import record_from
@@ -26,14 +26,23 @@ from everlog.log.port import LogTopic
 from everlog.runtime.trace import Trace
 from everlog.sqlite.connection import connect, transaction, translated
 from everlog.sqlite.migrations import migrate
-from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, WaitingRecord, ring_slot
-from everlog.store.sqlite.rows import SQL, head_from, segments_for
+from everlog.store.port import (
+    RejectedAppend,
+    RowCursor,
+    Snapshot,
+    Store,
+    StoreTask,
+    Verdict,
+    WaitingRecord,
+    ring_slot,
+)
+from everlog.store.sqlite.rows import SQL, head_from, segments_for, verdict_from
 from everlog.store.sqlite.tag_tables import SqliteTags
 from everlog.store.sqlite.task import SqliteTask
 
 FILE = "store.db"
 # Batches touch the end of many journals: larger pages hold more of each, and a long WAL copies them less often.
-PAGE_SIZE = 8192
+PAGE_BYTES = 8192
 WAL_PAGES = 8_192
 T = TypeVar("T")
 
@@ -48,7 +57,7 @@ class SqliteStore(Store):
         self.path = folder / FILE
         self._synchronous = synchronous
         self._trace = trace
-        self._reader = connect(self.path, synchronous=synchronous, page_size=PAGE_SIZE, trace=trace)
+        self._reader = connect(self.path, synchronous=synchronous, page_size=PAGE_BYTES, trace=trace)
         self._writer: sqlite3.Connection | None = None
         self._writing = asyncio.Lock()
         try:
@@ -147,9 +156,12 @@ class SqliteStore(Store):
             yield [str(row[1]) for row in rows]
             segment, journal_id = rows[-1]  # type: ignore[assignment]
 
-    async def expired(self, topic: str, day: date, *, page: int = 1000) -> AsyncIterator[list[str]]:
+    async def expired(
+        self, topic: str, until_ms: int, *, now_ms: int | None = None, page: int = 1000
+    ) -> AsyncIterator[list[str]]:
         cursor: tuple[object, ...] = ("", -1, "")
-        while rows := self._read("expired", topic, day.isoformat(), *cursor, page):
+        day = utc_day(until_ms // 1000).isoformat()
+        while rows := self._read("expired", topic, day, *cursor, until_ms, page):
             yield [str(row[2]) for row in rows]
             cursor = rows[-1]
 
@@ -172,6 +184,13 @@ class SqliteStore(Store):
     async def rejected(self, topic: str, *, limit: int = 100) -> list[RejectedAppend]:
         rows = self._read("rejected", topic, limit)
         return [RejectedAppend(row[0], row[1], Rejected(*row[2:])) for row in rows]  # type: ignore[arg-type]
+
+    async def verdicts(self, topic: str, partition: int, offsets: Sequence[int]) -> list[Verdict]:
+        rows = self._read("verdicts", topic, partition, offsets[0], offsets[-1]) if offsets else []
+        return [verdict_from(row) for row in rows]
+
+    async def drop_verdicts(self, starts: Mapping[tuple[str, int], int]) -> None:
+        await self._change("drop_verdicts", [(*place, start) for place, start in starts.items()])
 
     async def snapshots(self, topic: str, journal_id: str) -> dict[int, Snapshot]:
         rows = self._read("snapshots", journal_id, topic)

@@ -10,7 +10,7 @@ from everlog.core.head import Deletion, Head, Topic
 from everlog.core.record import record_from
 from everlog.core.values import MAX_SEQ_NR
 from everlog.sqlite.connection import is_fatal
-from everlog.store.port import KeyChange, StoreTask
+from everlog.store.port import MAX_REJECTED, KeyChange, StoreTask
 from everlog.store.sqlite.rows import (
     SQL,
     event_values,
@@ -18,12 +18,11 @@ from everlog.store.sqlite.rows import (
     head_values,
     rejected_values,
     segments_for,
+    verdict_values,
     waiting_values,
 )
 from everlog.store.sqlite.tag_tables import delete_tagged, put_tagged
 from everlog.store.tag_port import TagEntry
-
-MAX_REJECTED = 10_000
 
 
 class SqliteTask(StoreTask):
@@ -57,7 +56,7 @@ class SqliteTask(StoreTask):
     def _insert_rows(self, changes: Sequence[KeyChange]) -> None:
         name = self._topic.name
         rows: dict[bool, list[tuple[object, ...]]] = {False: [], True: []}
-        rejected, waiting = [], []
+        verdicts, rejected, waiting = [], [], []
         tagged: list[TagEntry] = []
         untagged: list[TagEntry] = []
         for key in changes:
@@ -73,6 +72,7 @@ class SqliteTask(StoreTask):
                 size = change.head.segment_size
                 for row in change.rows:
                     rows[row.payload_type == "binary"].append(event_values(name, key.id, size, row))
+            verdicts += [verdict_values(name, self._partition, found) for found in key.verdicts]
             rejected += [rejected_values(name, self._partition, key.id, lost) for lost in change.rejected]
             waiting += [waiting_values(name, key.id, "halted", found) for found in change.quarantined]
         self._connection.executemany(SQL["put_row"], rows[False])
@@ -81,6 +81,8 @@ class SqliteTask(StoreTask):
         if tagged or untagged:
             put_tagged(self._connection, tagged, untagged)
         self.lap("tags")
+        if verdicts:
+            self._connection.executemany(SQL["put_verdict"], verdicts)
         if rejected:
             self._connection.executemany(SQL["put_rejected"], rejected)
             place = (name, self._partition)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Journals of one Spark job; the progress is told after each.
-CHUNK = 20_000
+JOURNALS_PER_JOB = 20_000
 PER_TASK = 500
 SPARK_OUTPUT = "spark-rebuild.log"
 _COLUMNS = pa.schema([("journals", pa.int64()), ("rows", pa.int64())])
@@ -82,8 +82,8 @@ def rebuild(
     own = session is None
     session = session or open_session(config, output=Path(config.data) / SPARK_OUTPUT)
     try:
-        for start in range(0, len(todo), CHUNK):
-            chunk = todo[start : start + CHUNK]
+        for start in range(0, len(todo), JOURNALS_PER_JOB):
+            chunk = todo[start : start + JOURNALS_PER_JOB]
             frame = session.createDataFrame(chunk, "topic string, id string")
             task = RebuildTask(for_tasks(config), None if tags is None else tuple(tags))
             spread = frame.repartition(max(1, min(len(chunk) // PER_TASK, 64)))

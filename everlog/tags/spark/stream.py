@@ -7,6 +7,7 @@ read, and which positions of the log that covers (known when all keys have come 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,22 +15,25 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from everlog.config import Config
+from everlog.core.event_types import Upcast
+from everlog.core.events import EventType
 from everlog.core.timeuuid import TimeUuid
 from everlog.store.factory import open_store
 from everlog.store.port import Store
 from everlog.store.tag_port import TagRow
-from everlog.tags.read_retry import Patience
+from everlog.tags.read_retry import RetryingRead
 from everlog.tags.view_reader import read_range
 
 FORMAT = "everlog-tag"
-PATIENCE_SECONDS = 1.0
+PATIENCE_S = 1.0
 SCHEMA = (
     "offset string, topic string, id string, seq_nr long, number long, time timestamp, payload_type string, "
-    "payload string, data binary, tags array<string>"
+    "payload string, data binary, tags array<string>, type string, type_version int"
 )
 ARROW = pa.schema(
     [
@@ -43,6 +47,8 @@ ARROW = pa.schema(
         ("payload", pa.string()),
         ("data", pa.binary()),
         ("tags", pa.list_(pa.string())),
+        ("type", pa.string()),
+        ("type_version", pa.int32()),
     ]
 )
 
@@ -53,14 +59,19 @@ _runners: list[asyncio.Runner] = []
 class TagOptions(msgspec.Struct, frozen=True):
     """What a reader needs to know; travels as an option of the stream. `keys`: the tags of each.
 
-    `first`: where the first batch must end, because some of it may be stored already.
+    `starts`: tags of which less is left to read than of the others of their key. `first`: where the first batch must
+    end, because some of it may be stored already. `upcasts`: the steps from older versions of events to the newest,
+    pickled; `path`: where the modules are that these are in.
     """
 
     config: Config
     keys: Mapping[str, tuple[str, ...]]
     start: Mapping[str, str | None]
     max_events: int
+    starts: Mapping[str, str] = {}
     first: dict[str, Any] | None = None
+    upcasts: bytes | None = None
+    path: tuple[str, ...] = ()
 
 
 class TagRange(InputPartition):
@@ -78,6 +89,7 @@ class TagReader(DataSourceStreamReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         self.text = options["everlog"]
         self.options = msgspec.json.decode(self.text, type=TagOptions)
+        self._upcasts: Mapping[EventType, Upcast] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"at": dict(self.options.start), "positions": {}}
@@ -86,7 +98,7 @@ class TagReader(DataSourceStreamReader):
         """Wait a little for something new: cheaper, and quicker to notice, than being asked again and again."""
         if self.options.first is not None and start["at"] == self.options.start:
             return self.options.first
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             found: dict[str, Any] = _run(self._latest(start))
             if found != start or time.monotonic() >= deadline:
@@ -123,6 +135,9 @@ class TagReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TagRange)
+        if self.options.upcasts is not None and self._upcasts is None:
+            sys.path += [folder for folder in self.options.path if folder not in sys.path]
+            self._upcasts = cloudpickle.loads(self.options.upcasts)
         pages = self._rows(partition)
         while (rows := _run(_next(pages))) is not None:
             yield pa.RecordBatch.from_pylist([self._row(row) for row in rows], schema=ARROW)
@@ -135,7 +150,13 @@ class TagReader(DataSourceStreamReader):
         if after >= upto:
             return
         pages = read_range(
-            tables, wanted.tags, after=after, upto=upto, page_size=config.page_size, retry=Patience(config)
+            tables,
+            wanted.tags,
+            after=after,
+            upto=upto,
+            page_size=config.page_size,
+            retry=RetryingRead(config),
+            starts={tag: place(at) for tag, at in self.options.starts.items()},
         )
         async for page in pages:
             yield page
@@ -143,6 +164,10 @@ class TagReader(DataSourceStreamReader):
     def _row(self, row: TagRow) -> dict[str, Any]:
         event = row.event
         text = event.data.decode() if isinstance(event.data, bytes) and event.payload_type != "binary" else event.data
+        kind = event.event_type
+        upcast = None if self._upcasts is None or kind is None else self._upcasts.get(kind)
+        if upcast is not None and event.payload_type == "json":
+            kind, text = upcast.newest, upcast(text or "null")
         return {
             "offset": str(row.offset.uuid),
             "topic": self.options.config.journal.short(row.topic),
@@ -154,6 +179,8 @@ class TagReader(DataSourceStreamReader):
             "payload": text if isinstance(text, str) else None,
             "data": text if isinstance(text, bytes) else None,
             "tags": sorted(event.tags),
+            "type": None if kind is None else kind.name,
+            "type_version": None if kind is None else kind.version,
         }
 
     async def _store(self) -> Store:

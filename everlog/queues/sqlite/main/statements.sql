@@ -38,7 +38,7 @@ SELECT letter FROM everlog_queue_dead WHERE jid = ? AND entry = ?
 DELETE FROM everlog_queue_dead WHERE jid = ? AND entry = ?
 
 -- name: dead_letters
-SELECT letter FROM everlog_queue_dead WHERE jid = ? AND entry < ? ORDER BY entry DESC LIMIT ?
+SELECT letter FROM everlog_queue_dead WHERE jid = ? AND (dead_ms, entry) < (?, ?) ORDER BY dead_ms DESC, entry DESC LIMIT ?
 
 -- name: old_dead
 SELECT entry FROM everlog_queue_dead WHERE jid = ? AND dead_ms <= ? LIMIT ?
