@@ -125,7 +125,7 @@ class World:
         async def run() -> T:
             return await work
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(120)
 
     # What a page may have to say
 
@@ -238,7 +238,7 @@ def make_projections() -> list[Any]:
     ]
 
 
-async def until(holds: Any, seconds: float = 20.0) -> None:
+async def until(holds: Any, seconds: float = 60.0) -> None:
     """Wait for a condition, which may be a coroutine function."""
     async with asyncio.timeout(seconds):
         while True:
