@@ -226,13 +226,13 @@ class Replicator:
         self._checkpoint = Path(tempfile.mkdtemp(prefix="everlog-checkpoint-"))
         assert self._session is not None
         stream = self._source.stream(self._session, start.offsets, start.passed)
+        self._meter.enter("running")  # before a batch can be done: what is replicated was replicated by one that runs
         self._query = (
             stream.writeStream.foreachBatch(self._replicate)
             .option("checkpointLocation", self._checkpoint.as_uri())
             .trigger(processingTime="0 seconds")
             .start()
         )
-        self._meter.enter("running")
         self._save_status()
 
     def _replicate(self, batch: DataFrame, number: int) -> None:
