@@ -19,7 +19,10 @@ import msgspec
 
 import everlog
 from everlog import Config, Projection, at_least_once, exactly_once, records
+from everlog.errors import OwnershipLost
+from everlog.projections.event_stream import EventStream
 
+LOST = "its lease has run out"
 WINDOW = 20
 SPLIT = 4
 # On Cassandra, a row per record with a count, many of them in a partition.
@@ -53,6 +56,20 @@ def declare(config: Config, split: int) -> list[everlog.Projection]:
     ]
 
 
+def say_when_late() -> None:
+    """Say on standard error when a key is lost: on a busy machine a lease may run out though its owner lives."""
+    check_owned = EventStream.check_owned
+
+    def check(stream: EventStream) -> None:
+        try:
+            check_owned(stream)
+        except OwnershipLost:
+            print(f"{stream.id}: {LOST}", file=sys.stderr, flush=True)
+            raise
+
+    EventStream.check_owned = check  # type: ignore[method-assign]
+
+
 async def main(config: Config, split: int, sleep_after: int | None) -> None:
     async with everlog.connect(config) as log, log.projections.run(*declare(config, split)) as runner:
         print("ready", flush=True)
@@ -66,6 +83,7 @@ async def main(config: Config, split: int, sleep_after: int | None) -> None:
 
 
 if __name__ == "__main__":
+    say_when_late()
     asyncio.run(
         main(
             msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Config),

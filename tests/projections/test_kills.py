@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +19,10 @@ import everlog
 from everlog import Event
 from everlog.config import Config, LogConfig, ProjectionsConfig, StoreConfig
 from everlog.runtime.failpoints import VARIABLE
-from tests.models.projection_process import SPLIT, WINDOW, declare
+from tests.models.projection_process import LOST, SPLIT, WINDOW, declare
 
 FILL = 10_000
+LOST_KEY = re.compile(rf"^least-.*: (?:{LOST}|another instance has taken it over)$", re.MULTILINE)
 
 
 def config_of(folder: Path, lease: float) -> Config:
@@ -38,7 +40,8 @@ class Instances:
     def __init__(self, config: Config, folder: Path) -> None:
         self._file = folder / "config.json"
         self._file.write_bytes(msgspec.json.encode(config))
-        self._errors = (folder / "errors.txt").open("ab")
+        self._said = folder / "errors.txt"
+        self._errors = self._said.open("ab")
         self.running: list[subprocess.Popen[bytes]] = []
 
     def start(self, *sleep_after: int, failpoint: str | None = None) -> None:
@@ -56,6 +59,11 @@ class Instances:
         assert process.stdout is not None
         process.stdout.close()
         self.running.remove(process)
+
+    @property
+    def lost(self) -> int:
+        """How often an instance that lives lost a key of `least`: on a busy machine it could not renew in time."""
+        return len(LOST_KEY.findall(self._said.read_text()))
 
     def close(self) -> None:
         for process in list(self.running):
@@ -115,7 +123,7 @@ async def kill_instances(folder: Path, *, records: int, kills: int, patience: fl
         assert await rows(log, "exact") == (records, records), "each record once, whatever died"
         count, found_records = await rows(log, "least")
         assert found_records == records
-        assert count - records <= kills * SPLIT * WINDOW, "a window per key of a killed instance"
+        assert count - records <= (kills * SPLIT + found.lost) * WINDOW, "a window per key that changed hands by force"
         (difference,) = await log.projections.verify(declare(config, SPLIT)[0])
         assert (difference.rows, difference.equal) == (records, True), "the view is what a recount gives"
 
