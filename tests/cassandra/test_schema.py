@@ -387,7 +387,8 @@ async def test_a_node_that_does_not_answer_is_an_error_or_is_waited_for(config, 
             await CassandraStore.open(there)
         assert proxy.address in str(raised.value)
         asyncio.get_running_loop().call_later(1.0, proxy.join)
-        async with opened(msgspec.structs.replace(there, reconnect_on_init=True)) as store:
+        patient = msgspec.structs.replace(there, connect_timeout_s=config.connect_timeout_s, reconnect_on_init=True)
+        async with opened(patient) as store:
             assert await store.pinned() == []
 
 
