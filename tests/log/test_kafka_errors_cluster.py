@@ -59,11 +59,11 @@ def threads() -> list[str]:
 
 
 async def test_a_broker_that_is_not_there_is_named(config):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(Unreachable, match=address) as caught:
-        await KafkaLog.open(with_kafka(config, bootstrap_servers=address, request_timeout_s=1.0))
+    with socket.socket() as silent:  # no other process gets the port, and nothing listens there
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Unreachable, match=address) as caught:
+            await KafkaLog.open(with_kafka(config, bootstrap_servers=address, request_timeout_s=1.0))
     assert "bootstrap_servers" in str(caught.value)
     assert threads() == []
 
