@@ -25,7 +25,7 @@ async def server(config: Config, **options: Any) -> AsyncIterator[tuple[Everlog,
     async with (
         connect(config) as log,
         serving(log, host="127.0.0.1", port=0, **options) as address,
-        httpx.AsyncClient(base_url=address, timeout=60) as client,
+        httpx.AsyncClient(base_url=address, timeout=60, limits=httpx.Limits(keepalive_expiry=2.0)) as client,
     ):
         yield log, client
 

@@ -162,7 +162,7 @@ def _start_after(plan: QueryPlan, after: Sequence[SortKey]) -> QueryPlan:
     values = {item.names: key for item, key in zip(plan.sort, after, strict=True)}
     known = {item.names for item in plan.sort[: plan.matched]}
     if plan.index is None:
-        if plan.matched == 0:
+        if ID not in known:  # fields with one value left may be matched without it
             return plan
         start: Any = str(values[ID][1])
         behind: Any = start + "\0"

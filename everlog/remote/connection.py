@@ -29,8 +29,9 @@ except ImportError as error:
 LINES = "application/x-ndjson"
 TIMEOUT_S = 30.0
 TOKEN_VARIABLE = "EVERLOG_TOKEN"  # noqa: S105  # the name of a variable
-# Many requests may be under way at once; streams stay open.
-_LIMITS = httpx.Limits(max_connections=200, max_keepalive_connections=50)
+# Many requests may be under way at once; streams stay open. An idle connection is given up earlier than a server, which
+# keeps it for 5 s, closes it: a request that meets the end of its connection would fail.
+_LIMITS = httpx.Limits(max_connections=200, max_keepalive_connections=50, keepalive_expiry=2.0)
 
 
 def open_client(address: str, token: str | None) -> httpx.AsyncClient:

@@ -268,6 +268,7 @@ def cases(draw: st.DrawFn) -> tuple[list[Any], FilterNode | None, list[tuple[str
 @example(
     ([{"a": 1, "b": 2, "id": "i0"}], parse_filter("id > '' and a and b"), [], [make_index("x0", "", "a and b")], 1)
 )
+@example(([{"id": "i00"}, {"id": "i01"}], parse_filter("a = null"), [("a", False), ("b", True)], [], 1))
 def test_a_query_with_indexes_answers_as_one_without(case):
     """Page by page, through whichever link, the answer is the naive one: filter all, sort all."""
     elements, condition, sort, indexes, size = case

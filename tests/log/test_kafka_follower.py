@@ -13,6 +13,7 @@ from everlog.log.kafka import follower as module
 from everlog.log.kafka.errors import LogPartition
 from everlog.log.kafka.follower import PartitionFollower
 from everlog.log.port import Bounds, Trimmed
+from tests.models.projection_time import run_virtually
 
 
 class FakeFetcher:
@@ -179,14 +180,17 @@ async def test_silence_is_not_waited_for_endlessly():
     assert not reader.fetcher.reading
 
 
-async def test_progress_is_not_silence():
-    reader = Reader(FakePartition(timeout=1.0))
-    waiting = reader.reach(20)
-    for offset in range(20):  # all of them take longer
-        await asyncio.sleep(0.06)
-        reader.following.take(records(offset), offset + 1)
-    assert await waiting == 20
-    reader.following.stop()
+def test_progress_is_not_silence():
+    async def run() -> None:
+        reader = Reader(FakePartition(timeout=1.0))
+        waiting = reader.reach(20)
+        for offset in range(20):  # all of them take longer
+            await asyncio.sleep(0.9)
+            reader.following.take(records(offset), offset + 1)
+        assert await waiting == 20
+        reader.following.stop()
+
+    run_virtually(run())
 
 
 async def test_a_topic_made_again_ends_the_silence():

@@ -56,8 +56,8 @@ async def waiting(log) -> ProjectionStatus:
     """Until the second version says that it waits; what the status is then."""
 
     async def found():
-        one = (await log.projections.list("words"))[0]
-        return one if one.state == "waiting" else None
+        listed = await log.projections.list("words")
+        return listed[0] if listed and listed[0].state == "waiting" else None
 
     return await until(found)
 
@@ -129,13 +129,9 @@ async def test_a_version_that_waits_is_listed_although_no_other_ever_ran(log):
     assert await log.projections.list() == []
     token = await append(log)
     async with log.projections.run(declare("2")):
-
-        async def listed() -> bool:
-            return bool(await log.projections.list())
-
-        await until(listed)
-        (status,) = await log.projections.list()
-        assert (status.name, status.state, status.version) == ("words", "waiting", "1")
+        status = await waiting(log)
+        assert (status.name, status.version) == ("words", "1")
+        assert await log.projections.list() == [status]
         assert "version '2' waits" in status.remedy
         with pytest.raises(everlog.StillBehind, match="version '2' waits"):
             await log.projections.wait("words", token, seconds=LEASE)

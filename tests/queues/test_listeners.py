@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everlog.queues import port
 from everlog.queues.listeners import Listeners, listener_name
 from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
+from tests.waiting import until
 
 
 @pytest.fixture(params=["memory", "files"])
@@ -86,10 +88,11 @@ def test_a_claim_counts_for_all_that_its_owner_waits_with():
     assert not listeners.pending
 
 
-async def test_one_that_was_woken_and_never_claims_keeps_nobody_waiting(queue):
-    """Its second is over long before the fall-back poll, which comes after 5 s."""
-    waiting = [asyncio.create_task(queue.wait(4, listener=name)) for name in "ab"]
-    await asyncio.sleep(0.05)
+async def test_one_that_was_woken_and_never_claims_keeps_nobody_waiting(queue, monkeypatch):
+    """Its second is over long before the fall-back poll, which comes after an hour here."""
+    monkeypatch.setattr(port, "POLL_S", 3600.0)
+    waiting = [asyncio.create_task(queue.wait(60, listener=name)) for name in "ab"]
+    await until(lambda: queue.store.waker(queue.name).listeners.idle == 2)
     await queue.put("k")
     assert await asyncio.gather(*waiting) == [True, True]
 
@@ -136,8 +139,9 @@ async def test_a_merge_that_pushes_a_job_back_pushes_the_wake_up_back(queue):
 
 @pytest.mark.case("journal-tables", 37)
 async def test_one_job_wakes_one_of_fifty(queue):
+    listeners = queue.store.waker(queue.name).listeners = Listeners(grace_ms=60_000)  # longer than any pause
     waiting = [asyncio.create_task(queue.wait(60, listener=f"w{number}")) for number in range(50)]
-    await asyncio.sleep(0.05)
+    await until(lambda: listeners.idle == 50)
     assert not any(task.done() for task in waiting)
     await queue.put("one")
     done, idle = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

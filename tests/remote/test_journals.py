@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import uvicorn
 
 import everlog
 from everlog.api import Everlog
@@ -29,12 +30,14 @@ from everlog.errors import (
     Unreachable,
 )
 from everlog.projections.record_source import records
+from everlog.remote import connection
 from everlog.testing import JournalConformance
 from everlog.testing.journal_support import OUTCOMES, keys
 from everlog.testing.replication import replicate
 from everlog.testing.tag_reads import TagReadSuite
 from tests.http_support import new_token, through_server
 from tests.support import small_config
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -209,13 +212,14 @@ async def test_projections_status_and_tokens(tmp_path) -> None:
                     await stranger.topics()
             async with connect(address, token=token) as remote, local.projections.run(handler):
                 position = await remote.journal("t").append("k", Event(1))
+                await until(lambda: remote.projections.list("seen"))  # a server knows it once it has begun
                 await remote.projections.wait("seen", position)
                 (status,) = await remote.projections.list()
                 assert (status.name, status.paused, status.handled >= 1) == ("seen", False, True)
                 assert status.lag is not None
-                await remote.projections.pause("seen", wait_s=10)
+                await remote.projections.pause("seen", wait_s=60)
                 assert (await local.projections.get("seen")).paused
-                await remote.projections.resume("seen", wait_s=10)
+                await remote.projections.resume("seen", wait_s=60)
                 assert (await remote.status()).topics == sorted(await remote.topics())
                 operations = [one.payload async for one in local.journal("everlog.operations").read("console")]
                 assert [one.get("action", one.get("outcome")) for one in operations] == [
@@ -249,3 +253,10 @@ async def test_text_with_separators_of_its_own(everlog_: Any) -> None:
     live = everlog_.tag("t").live(token=token)
     assert (await asyncio.wait_for(anext(live), 30)).payload == text
     await live.aclose()
+
+
+def test_an_idle_connection_is_given_up_before_a_server_closes_it() -> None:
+    """Else a request may meet its end, and the caller cannot know whether it was heard."""
+    kept_s = connection._LIMITS.keepalive_expiry
+    assert kept_s is not None
+    assert kept_s < uvicorn.Config("app").timeout_keep_alive

@@ -28,6 +28,7 @@ from everlog.errors import (
     StorageFailed,
     Unreachable,
 )
+from everlog.queues import heartbeat
 from everlog.queues.columns import Column
 from everlog.queues.declaration import ColumnSchema
 from everlog.queues.keys import encode_key, hash_key
@@ -190,8 +191,9 @@ async def test_operations_of_another_make_are_checked(server):
     assert (await store.execute("jobs", Put(good))).result == "CREATED"
 
 
-async def test_a_worker_runs_against_a_server(server):
+async def test_a_worker_runs_against_a_server(server, monkeypatch):
     """Jobs are run, failures retried, and a job that comes while the worker waits is woken for, not polled for."""
+    monkeypatch.setattr(heartbeat, "BEATS_PER_LEASE", 30)  # so that a slow machine loses none
     ran = []
 
     @everlog.job("jobs", timeout="2s")
@@ -205,7 +207,7 @@ async def test_a_worker_runs_against_a_server(server):
             worker.stop()
 
     worker = server.remote.worker(work)
-    worker._poll = 3600.0  # whoever waited for the fall-back would wait too long
+    worker._poll_s = 3600.0  # whoever waited for the fall-back would wait too long
     await server.local.queue("jobs").put("slow")
     running = asyncio.create_task(worker.run())
     async with asyncio.timeout(60):

@@ -16,6 +16,7 @@ from everlog.server.fanout import Fanout
 from everlog.server.sse import Checkpoint
 from everlog.tags.tag import BEGINNING, TaggedEvent
 from everlog.testing.replication import replicate
+from tests.waiting import until
 
 
 class Follower:
@@ -133,7 +134,8 @@ async def test_rows_are_read_once_for_all(small_log: Everlog, monkeypatch) -> No
                 await asyncio.sleep(0.01)
 
     await reached(1)
-    await asyncio.sleep(0.1)
+    await until(lambda: "t" in fanout._feeds and len(fanout._feeds["t"].subscribers) == len(followers))
+    await asyncio.sleep(0.1)  # those that joined last read once more on their own
     tables = small_log.parts.store.tags
     assert tables is not None
     asked: list[Any] = []

@@ -44,9 +44,15 @@ def bearer(token: str) -> dict[str, str]:
 
 @pytest.fixture
 def config(tmp_path) -> Config:
-    settings = ServerConfig(header_timeout_s=0.5, body_timeout_s=0.5, send_timeout_s=0.5, checkpoint_interval_s=0.1)
+    settings = ServerConfig(header_timeout_s=60, body_timeout_s=60, send_timeout_s=60, checkpoint_interval_s=0.1)
     found = small_config(tmp_path / "data")
     return msgspec.structs.replace(found, server=settings, journal=JournalConfig(max_append_bytes=10_000))
+
+
+def hasty(config: Config, seconds: float) -> Config:
+    """With so little patience that a test can wait for its end: anything else that is slow is cut, too."""
+    settings = ServerConfig(header_timeout_s=seconds, body_timeout_s=seconds, send_timeout_s=seconds)
+    return msgspec.structs.replace(config, server=settings)
 
 
 @pytest.fixture
@@ -489,43 +495,44 @@ async def test_limits(open_http):
     await send(open_http, "POST", J, EVENT, 201)
 
 
-async def test_slow_loris(open_http):
+async def test_slow_loris(config):
     """No head, half a head, a head byte by byte, half a body: all end soon, and others are served meanwhile."""
-    host, port = open_http.base_url.host, open_http.base_url.port
+    async with server(hasty(config, 1.5)) as (_, http):
+        host, port = http.base_url.host, http.base_url.port
 
-    async def trickle() -> None:
-        reader, writer = await asyncio.open_connection(host, port)
-        writer.write(b"GET /journals HTTP/1.1\r\n")
-        try:
-            while not reader.at_eof():
-                writer.write(b"X")
-                await writer.drain()
-                await asyncio.sleep(0.05)
-        except ConnectionError:
-            pass  # cut, as it must be
-        finally:
-            writer.close()
+        async def trickle() -> None:
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET /journals HTTP/1.1\r\n")
+            try:
+                while not reader.at_eof():
+                    writer.write(b"X")
+                    await writer.drain()
+                    await asyncio.sleep(0.05)
+            except ConnectionError:
+                pass  # cut, as it must be
+            finally:
+                writer.close()
 
-    async def silent(first: bytes) -> bytes:
-        return await raw(open_http, first)
+        async def silent(first: bytes) -> bytes:
+            return await raw(http, first)
 
-    body = b"POST /journals/t/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
-    again = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\nGET /journals HTTP/1.1\r\n"
-    attackers = [
-        asyncio.create_task(one) for one in (trickle(), silent(b""), silent(b"GET"), silent(body), silent(again))
-    ]
-    for _ in range(5):
-        await send(open_http, "GET", "/health/live")
-        await asyncio.sleep(0.05)
-    trickled, nothing, half, slow_body, kept = await asyncio.wait_for(
-        asyncio.gather(*attackers, return_exceptions=True), 60
-    )
-    assert trickled is None
-    assert isinstance(nothing, ConnectionError) or nothing == b""
-    assert isinstance(half, ConnectionError) or half == b""
-    assert isinstance(slow_body, bytes)
-    assert slow_body.startswith(b"HTTP/1.1 408")
-    assert isinstance(kept, ConnectionError) or kept.startswith(b"HTTP/1.1 200")
+        body = b"POST /journals/t/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+        again = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\nGET /journals HTTP/1.1\r\n"
+        attackers = [
+            asyncio.create_task(one) for one in (trickle(), silent(b""), silent(b"GET"), silent(body), silent(again))
+        ]
+        for _ in range(5):
+            await send(http, "GET", "/health/live")
+            await asyncio.sleep(0.05)
+        trickled, nothing, half, slow_body, kept = await asyncio.wait_for(
+            asyncio.gather(*attackers, return_exceptions=True), 60
+        )
+        assert trickled is None
+        assert isinstance(nothing, ConnectionError) or nothing == b""
+        assert isinstance(half, ConnectionError) or half == b""
+        assert isinstance(slow_body, bytes)
+        assert slow_body.startswith(b"HTTP/1.1 408")
+        assert isinstance(kept, ConnectionError) or kept.startswith(b"HTTP/1.1 200")
 
 
 async def test_a_route_that_lets_the_framework_read_its_body(config):
@@ -554,33 +561,35 @@ async def test_a_route_that_lets_the_framework_read_its_body(config):
         await asyncio.wait_for(app({**scope, "http_version": "1.1"}, receive, remember), 60)
         return statuses[0]
 
-    slow = msgspec.structs.replace(config, documents=DocumentsConfig(request_timeout_s=0.5))
-    async with connect(slow) as log:
-        app = make_app(log, routes=[echo])
+    slow = msgspec.structs.replace(hasty(config, 0.5), documents=DocumentsConfig(request_timeout_s=0.5))
+    async with connect(config) as patient, connect(slow) as log:
+        app = make_app(patient, routes=[echo])
         assert await ask(b'{"a":', b"1}", whole=True) == 201
+        app = make_app(log, routes=[echo])
         assert await ask(b'{"a":', whole=False) == 408
 
 
-async def test_a_reader_that_reads_nothing_is_cut(config, open_http):
+async def test_a_reader_that_reads_nothing_is_cut(config):
     """Its stream can be resumed; the server does not keep what it does not take."""
-    for _ in range(30):
-        body = {"events": [{"payload": "x" * 9000, "tags": ["eu"]}]}
-        await send(open_http, "POST", J, body, 201)
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    made.setblocking(False)
-    loop = asyncio.get_running_loop()
-    await loop.sock_connect(made, (open_http.base_url.host, open_http.base_url.port))
-    request = b"GET /journals/orders/o-1 HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\n\r\n"
-    await loop.sock_sendall(made, request * 40)  # far more answers than the buffers of two sockets hold
+    async with server(hasty(config, 1.5)) as (_, http):
+        for _ in range(30):
+            body = {"events": [{"payload": "x" * 9000, "tags": ["eu"]}]}
+            await send(http, "POST", J, body, 201)
+        made = socket.socket()
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        made.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(made, (http.base_url.host, http.base_url.port))
+        request = b"GET /journals/orders/o-1 HTTP/1.1\r\nHost: localhost\r\nAccept: application/x-ndjson\r\n\r\n"
+        await loop.sock_sendall(made, request * 40)  # far more answers than the buffers of two sockets hold
 
-    async def cut() -> bool:
-        return "everlog_http_connections_cut_total 0" not in (await open_http.get("/metrics")).text
+        async def cut() -> bool:
+            return "everlog_http_connections_cut_total 0" not in (await http.get("/metrics")).text
 
-    async with asyncio.timeout(60):
-        while not await cut():  # noqa: ASYNC110  # it is the server that knows
-            await asyncio.sleep(0.05)
-    made.close()
+        async with asyncio.timeout(60):
+            while not await cut():  # noqa: ASYNC110  # it is the server that knows
+                await asyncio.sleep(0.05)
+        made.close()
 
 
 async def certificate(folder: Path) -> tuple[Path, Path]:

@@ -32,7 +32,7 @@ def in_child(work: Callable[[], object]) -> Any:
     child = context.Process(target=run, daemon=True)
     child.start()
     try:
-        assert here.poll(20), "the child hangs"
+        assert here.poll(60), "the child hangs"
         return here.recv()
     finally:
         child.kill()
@@ -138,10 +138,10 @@ def test_what_sqlite_does_with_files_that_a_fork_opens_again(tmp_path):
 
     child = multiprocessing.get_context("fork").Process(target=write, daemon=True)
     child.start()
-    assert ready.poll(20)
+    assert ready.poll(60)
     first.close()
     child_may_go.send(1)
-    child.join(20)
+    child.join(60)
     after = sqlite3.connect(path)
     assert after.execute("SELECT count(*) FROM t").fetchone() == (1,), "the second insert was acknowledged and is lost"
     after.close()
