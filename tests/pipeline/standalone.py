@@ -14,6 +14,7 @@ from pathlib import Path
 import pyspark
 
 from everlog.runtime.failpoints import ROOT_VARIABLE, VARIABLE
+from tests.pipeline.class_archive import SHORT_LIVED
 
 START_SECONDS = 120
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -55,7 +56,8 @@ def standalone(folder: Path, fail_points: Sequence[str | None]) -> Iterator[Stan
 
 def _start(folder: Path, name: str, *arguments: str, fail_point: str | None = None) -> subprocess.Popen[bytes]:
     folder.mkdir(parents=True)
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
+    options = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED}
+    environment = {**os.environ, **options}
     environment.pop(VARIABLE, None)
     if fail_point is not None:
         environment[VARIABLE] = fail_point

@@ -11,6 +11,7 @@ import pytest
 from tests.faults.kills import run
 from tests.fixtures.cluster import MakeConfig
 from tests.pipeline.backends import ClusterBackend
+from tests.pipeline.class_archive import SHORT_LIVED
 from tests.pipeline.standalone import Standalone, standalone
 from tests.pipeline.suite import check_tables, fill, in_batches
 
@@ -27,6 +28,7 @@ CONF = {
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     "spark.locality.wait": "0s",
+    "spark.executor.extraJavaOptions": SHORT_LIVED,
 }
 
 
