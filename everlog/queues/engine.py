@@ -197,7 +197,7 @@ class Engine:
         return list(found)
 
     def _claim(self, operation: Claim, now: int) -> list[JobLease]:
-        self._sweep(Sweep(self._sweep_limit), now)  # also of a paused queue: what is overdue or expired is not kept
+        self._turn_over(self._sweep_limit, now)  # also of a paused queue: what is overdue or expired is not kept
         if self.table.paused():
             return []
         lease_ms = operation.lease_ms or self.settings.processing_timeout_ms
@@ -325,13 +325,21 @@ class Engine:
         self._raise_flag(operation.reason, now, None, operation.owner)
 
     def _sweep(self, operation: Sweep, now: int) -> int:
-        """Turn over what is overdue, remove what has expired; returns their number."""
-        if operation.limit <= 0:
+        """What time alone brings about, without any claim; returns how many rows that changed."""
+        changed = self._turn_over(operation.limit, now)
+        changed += self.table.drop_dead(now - self.settings.dead_letter_ttl_ms, operation.limit)
+        if self.settings.backlog_ms:
+            self._check_backlog(self._first(1, now, fast_only=False), now)
+        return changed
+
+    def _turn_over(self, limit: int, now: int) -> int:
+        """Time out what is overdue, remove what has expired; returns their number."""
+        if limit <= 0:
             return 0
-        overdue = self.table.overdue(now, operation.limit)
+        overdue = self.table.overdue(now, limit)
         for row in overdue:
             self._time_out(row, now)
-        expired = self.table.expired(now, operation.limit)
+        expired = self.table.expired(now, limit)
         for row in expired:
             self._expire(row)
         return len(overdue) + len(expired)

@@ -24,11 +24,11 @@ from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, JobHandle
 from everlog.queues.operations import BeatAnswer, Handle
 from everlog.queues.port import POLL_S, QueueStore
 from everlog.queues.queue import Queue
+from everlog.queues.upkeep import TEND_S
 
 log = logging.getLogger("everlog.queues")
 
 PASS_S = 60.0
-TEND_S = 60.0
 RETRY_S = 1.0
 MAX_REPORTS = 5
 StopCause = Literal["lost", "cancel", "restart", "shutdown"]

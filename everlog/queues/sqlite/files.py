@@ -74,6 +74,7 @@ class BucketFiles:
         self._entries: Iterator[int] = iter(())
         self._left = 0
         self._tentative = False
+        self.rotated = False  # a transaction has opened a new bucket: those before it may be drained
 
     def known(self, name: str) -> KnownQueue | None:
         """The queue of that name, as of now."""
@@ -113,6 +114,12 @@ class BucketFiles:
         opened = self._opened[bucket.file] = OpenBucket(bucket, connection)
         return opened
 
+    def close_bucket(self, bucket: BucketFile) -> None:
+        """Let go of a file that is about to be removed."""
+        found = self._opened.get(bucket.file)
+        if found is not None and found.bucket.seq == bucket.seq:
+            self._opened.pop(bucket.file).connection.close()
+
     def path(self, bucket: BucketFile) -> Path:
         return Path(bucket.file) if bucket.foreign else self.main.path.parent / bucket.file
 
@@ -136,7 +143,7 @@ class BucketFiles:
             known = self.known(name)
             if known is None:
                 raise KeyError(name)
-            self.main.open_bucket(known, now)
+            self.rotated = self.main.open_bucket(known, now) or self.rotated
             buckets = self.live(known)
             begun: list[OpenBucket] = []
             try:

@@ -244,9 +244,10 @@ class SqliteTable(QueueTable):
         return [_letter(letter) for (letter,) in self._files.main.connection.execute(SQL["dead_letters"], values)]
 
     def drop_dead(self, until_ms: int, limit: int) -> int:
-        main = self._files.begin_main()
-        old = main.execute(SQL["old_dead"], (self._jid, until_ms, limit)).fetchall()
-        main.executemany(SQL["unbury"], [(self._jid, entry) for (entry,) in old])
+        old = self._files.main.connection.execute(SQL["old_dead"], (self._jid, until_ms, limit)).fetchall()
+        if old:  # most often there are none, and the main file need not be locked
+            entries = [(self._jid, entry) for (entry,) in old]
+            self._files.begin_main().executemany(SQL["unbury"], entries)
         return len(old)
 
     def count_dead(self) -> int:

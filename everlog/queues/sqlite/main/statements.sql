@@ -28,6 +28,13 @@ INSERT INTO everlog_queue_bucket (space, file, kind, period_ms, version) VALUES 
 -- name: retire_bucket
 UPDATE everlog_queue_bucket SET state = 'retired' WHERE seq = ?
 
+-- name: retired_buckets
+SELECT seq, space, file, kind, period_ms, version FROM everlog_queue_bucket
+WHERE space = ? AND state = 'retired' ORDER BY seq DESC
+
+-- name: forget_bucket
+DELETE FROM everlog_queue_bucket WHERE seq = ? AND state = 'retired'
+
 -- name: bury
 INSERT INTO everlog_queue_dead (jid, entry, dead_ms, letter) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
 
