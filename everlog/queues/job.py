@@ -67,6 +67,16 @@ class JobInfo:
         return self.row.image.priority
 
     @property
+    def inserted(self) -> datetime:
+        """When it was first put: what merged into it later does not change that."""
+        return moment(self.row.image.inserted_ms)
+
+    @property
+    def claimed(self) -> datetime | None:
+        """When its present attempt began; heartbeats do not change that. None while it waits."""
+        return None if self.row.claimed_ms is None else moment(self.row.claimed_ms)
+
+    @property
     def due(self) -> datetime:
         """When it may start."""
         return moment(self.row.image.process_ms)

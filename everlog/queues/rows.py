@@ -59,7 +59,8 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     """One job: waiting (W), or being processed (P) under a lease.
 
     (entry, token) names one claim and never repeats: entry ids are never reused, and a token only grows. `slot` is
-    the one successor of a running job: what arrived for its key meanwhile.
+    the one successor of a running job: what arrived for its key meanwhile. `claimed_ms` is when the present attempt
+    began; its lease begins again, at `start_ms`, with every heartbeat.
     """
 
     entry: int
@@ -67,6 +68,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     hash: bytes
     image: Image
     status: JobStatus = WAITING
+    claimed_ms: int | None = None
     start_ms: int | None = None
     lease_ms: int = 0
     timeouts: int = 0

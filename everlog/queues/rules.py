@@ -110,6 +110,7 @@ def claim(row: JobRow, owner: str, now: int, lease_ms: int) -> JobRow:
     return replace(
         row,
         status=PROCESSING,
+        claimed_ms=now,
         start_ms=now,
         lease_ms=lease_ms,
         token=row.token + 1,
@@ -120,7 +121,7 @@ def claim(row: JobRow, owner: str, now: int, lease_ms: int) -> JobRow:
 
 
 def beat(row: JobRow, now: int) -> JobRow:
-    """The lease begins again; a late beat counts as long as no other worker has the row."""
+    """The lease begins again, the attempt does not; a late beat counts as long as no other worker has the row."""
     return replace(row, start_ms=now)
 
 
@@ -196,7 +197,17 @@ def live_slot(row: JobRow, now: int) -> tuple[Image | None, int]:
 
 def waiting(row: JobRow) -> JobRow:
     """The row, without its lease. The token stays: it must never repeat."""
-    return replace(row, status=WAITING, start_ms=None, lease_ms=0, owner=None, slot=None, stop=None, stop_reason=None)
+    return replace(
+        row,
+        status=WAITING,
+        claimed_ms=None,
+        start_ms=None,
+        lease_ms=0,
+        owner=None,
+        slot=None,
+        stop=None,
+        stop_reason=None,
+    )
 
 
 def bury(row: JobRow, now: int, cause: Cause, reason: str | None) -> DeadLetter:
@@ -238,6 +249,6 @@ def _retry_date(row: JobRow, now: int, counter: int, settings: QueueSettings, ho
 
 
 def _noted(row: JobRow, now: int, how: Literal["timeout", "failed"], reason: str | None) -> JobRow:
-    assert row.start_ms is not None
-    attempt = Attempt(row.start_ms, now, row.owner or "", how, reason)
+    assert row.claimed_ms is not None
+    attempt = Attempt(row.claimed_ms, now, row.owner or "", how, reason)
     return replace(row, attempts=(*row.attempts[1 - MAX_ATTEMPTS_KEPT :], attempt))

@@ -161,7 +161,8 @@ def test_work_gives_back_what_it_cannot_finish(cli, worker):
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "1 released\n")
     (job,) = cli.lines("queue", "peek", "forever")
-    assert (job["status"], job["timeouts"]) == ("W", 0)
+    assert (job["status"], job["timeouts"], job["claimed"]) == ("W", 0, None)
+    assert job["inserted"] <= job["due"]
 
 
 @pytest.mark.parametrize("target", ["no_such_module", "shop:missing", "shop:nothing", "json"])

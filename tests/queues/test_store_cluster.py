@@ -18,7 +18,7 @@ from everlog.queues.cassandra.blobs import INLINE_BYTES
 from everlog.queues.cassandra.queue_store import CassandraQueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.upkeep import QueueUpkeep
-from everlog.testing.queue_desk import HOUR, VirtualClock, VirtualQueue, keys
+from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, keys
 from tests.models.queue_cases import QueueCases
 from tests.queues.test_upkeep import NoStatus
 from tests.waiting import until
@@ -112,7 +112,8 @@ async def test_upkeep_takes_over_what_no_process_owns(two):
     other.wait(HOUR + 1)  # the new owner gave the lease its whole time again
     assert await upkeep.tend_all() == "1 queues"
     assert not await other.store.is_unowned("jobs")
-    assert [letter.cause for letter in await other.dead()] == ["max_timeouts"]
+    (letter,) = await other.dead()
+    assert (letter.cause, letter.attempts[0].started_ms) == ("max_timeouts", T)
 
 
 async def written(session, table: str) -> int:

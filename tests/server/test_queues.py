@@ -68,11 +68,14 @@ async def test_a_job_from_put_to_done(http):
     (job,) = await claim(http, owner="me", lease="10m", limit=10)
     assert (job["key"], job["token"], job["attempt"], job["owner"]) == ("a", 1, 1, "me")
     handle = f"/jobs/claims/{job['entry']}/{job['token']}"
+    assert first["claimed"] is None
+    assert first["inserted"] == job["inserted"] <= job["claimed"] < job["deadline"]
     beaten = await post(http, f"{handle}/heartbeat")
     assert beaten["deadline"] >= job["deadline"]
     assert (await send(http, "GET", "/jobs/jobs?key=a", 200))["jobs"][0]["status"] == "running"
     (running,) = (await send(http, "GET", "/jobs/claims", 200))["jobs"]
     assert (running["key"], running["owner"], running["status"]) == ("a", "me", "running")
+    assert running["claimed"] == job["claimed"]
     stats = await send(http, "GET", "/jobs/stats", 200)
     assert (stats["ready"], stats["delayed"], stats["running"], stats["paused"]) == (0, 1, 1, False)
     await post(http, f"{handle}/done", status=204)

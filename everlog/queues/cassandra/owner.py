@@ -304,7 +304,7 @@ class ShardOwner:
             await self._write(images)
 
 
-_CLAIMED = ("status", "start_ms", "lease_ms", "token", "owner", "stop", "stop_reason")
+_CLAIMED = ("status", "claimed_ms", "start_ms", "lease_ms", "token", "owner", "stop", "stop_reason")
 
 
 def _claimed(row: JobRow) -> dict[str, Any]:

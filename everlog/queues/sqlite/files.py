@@ -26,12 +26,12 @@ from everlog.sqlite.migrations import migrate
 
 BUCKET_PACKAGE = "everlog.queues.sqlite.bucket"
 NAMES = (
-    "id, jid, kh, ukey, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, status, start_ms, lease_ms, "
-    "deadline_ms, timeouts, lifetime, token, owner, stop, stop_reason, attempts, slot, data"
+    "id, jid, kh, ukey, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, status, claimed_ms, "
+    "start_ms, lease_ms, deadline_ms, timeouts, lifetime, token, owner, stop, stop_reason, attempts, slot, data"
 )
 COLUMNS = (
-    "id, ukey, kh, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, data, status, start_ms, "
-    "lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts"
+    "id, ukey, kh, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, data, status, claimed_ms, "
+    "start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts"
 )
 MARKS = ", ".join("?" * len(NAMES.split(", ")))
 ITEM = {

@@ -28,16 +28,17 @@ ITEM["find_all"] = ITEM["find_all"].replace("{hashes}", ", ".join("?" * LOOK_AT_
 
 def row_from(found: tuple[Any, ...]) -> JobRow:
     """A row from the columns of a query: they stand in the order of the fields."""
-    if found[17] is None and found[20] is None:  # neither a successor nor failed attempts, as most rows
-        return JobRow(found[0], found[1], found[2], Image(*found[3:10]), *found[10:20])
-    (entry, key, key_hash, priority, process_ms, inserted_ms, expires_s, data_date, schema, data, *state) = found[:21]
-    status, start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts = state
+    if found[18] is None and found[21] is None:  # neither a successor nor failed attempts, as most rows
+        return JobRow(found[0], found[1], found[2], Image(*found[3:10]), *found[10:21])
+    (entry, key, key_hash, priority, process_ms, inserted_ms, expires_s, data_date, schema, data, *state) = found[:22]
+    status, claimed_ms, start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts = state
     return JobRow(
         entry,
         key,
         key_hash,
         Image(priority, process_ms, inserted_ms, expires_s, data_date, schema, data),
         status,
+        claimed_ms,
         start_ms,
         lease_ms,
         timeouts,
@@ -284,6 +285,7 @@ def _state(row: JobRow) -> tuple[Any, ...]:
     """The columns of the statement `update_state`: what changes while a job runs."""
     return (
         row.status,
+        row.claimed_ms,
         row.start_ms,
         row.lease_ms,
         row.deadline_ms if row.status == PROCESSING else None,

@@ -36,7 +36,9 @@ _JOB: dict[str, Any] = {
     "data": {"edit": 1},
     "dataBase64": None,
     "priority": 128,
+    "inserted": _NOON,
     "due": _NOON,
+    "claimed": None,
     "expires": None,
     "status": "waiting",
     "timeouts": 0,
@@ -44,7 +46,7 @@ _JOB: dict[str, Any] = {
     "schema": 1,
     "attempts": [],
 }
-_RUNNING = {**_JOB, "status": "running", "owner": "me", "timeouts": 1, "attempts": [_ATTEMPT]}
+_RUNNING = {**_JOB, "status": "running", "claimed": _NOON, "owner": "me", "timeouts": 1, "attempts": [_ATTEMPT]}
 _CLAIMED = {**_RUNNING, "token": 4, "attempt": 2, "deadline": _LATER}
 _DEAD = {
     "entry": 1,

@@ -95,7 +95,9 @@ class JobBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     data: Any
     data_base64: str | None
     priority: int
+    inserted: Annotated[datetime, _described(description="When it was first put")]
     due: datetime
+    claimed: Annotated[datetime | None, _described(description="When its present attempt began; heartbeats keep it")]
     expires: datetime | None
     status: Literal["waiting", "running"]
     timeouts: int
@@ -273,7 +275,9 @@ def job_fields(info: JobInfo) -> dict[str, Any]:
         "data": data,
         "data_base64": data_base64,
         "priority": info.priority,
+        "inserted": info.inserted,
         "due": info.due,
+        "claimed": info.claimed,
         "expires": info.expires,
         "status": "running" if info.running else "waiting",
         "timeouts": row.timeouts,
