@@ -34,6 +34,7 @@ from everlog.queues.operations import (
     JobPlace,
     ListDead,
     ListFlags,
+    ListHistory,
     ListLeases,
     Operation,
     Pause,
@@ -47,7 +48,7 @@ from everlog.queues.operations import (
     Stats,
     Sweep,
 )
-from everlog.queues.rows import WAITING, AttemptReason, Flag, Image, JobRow, Packet
+from everlog.queues.rows import WAITING, AttemptReason, EndedRow, Flag, Image, JobRow, Packet
 from everlog.queues.rules import RowChange
 from everlog.queues.table import QueueTable, TableWrite
 
@@ -223,18 +224,22 @@ class Engine:
         return BeatAnswer("OK", beaten.deadline_ms, row.stop, row.stop_reason)
 
     def _done(self, operation: Done, now: int) -> str:
-        if self.table.end(*operation.handle):
+        if not self.settings.keep_done_ms and self.table.end(*operation.handle):
             self.counted["DONE"] += 1
             return "OK"
         row = self._held(operation.handle)
         if row is None:
             return "LEASE_LOST"
+        if self.settings.keep_done_ms:
+            self.table.keep_ended(rules.ended(row, now, None, operation.result), self.settings.max_done)
         self._change(row, rules.done(row, now), now)
         self.counted["DONE"] += 1
         return "OK"
 
     def _done_all(self, operations: Sequence[Done], now: int) -> list[str]:
         """Use the short path where it applies, the long one otherwise; a handle that comes twice ends once."""
+        if self.settings.keep_done_ms:
+            return [self._done(operation, now) for operation in operations]
         ended = self.table.end_all([operation.handle for operation in operations])
         self.counted["DONE"] += len(ended)
         answers: list[str] = []
@@ -328,6 +333,7 @@ class Engine:
         """What time alone brings about, without any claim; returns how many rows that changed."""
         changed = self._turn_over(operation.limit, now)
         changed += self.table.drop_dead(now - self.settings.dead_letter_ttl_ms, operation.limit)
+        changed += self.table.drop_ended(now - self.settings.keep_done_ms, operation.limit)
         if self.settings.backlog_ms:
             self._check_backlog(self._first(1, now, fast_only=False), now)
         return changed
@@ -356,6 +362,8 @@ class Engine:
         """Write what a rule decided: the dead letter before its row goes, so that nothing is ever in neither place."""
         if change.dead is not None:
             self.table.bury(change.dead)
+            if self.settings.keep_done_ms:
+                self.table.keep_ended(rules.ended(row, now, change.dead), self.settings.max_done)
             self.table.drop_dead(now - self.settings.dead_letter_ttl_ms, SWEEP)
             self.counted["DEAD"] += 1
         for reason in change.flags:
@@ -472,6 +480,12 @@ class Engine:
         letters = self.table.dead_letters(operation.before, operation.limit)
         return [letter for letter in letters if letter.dead_ms > oldest]
 
+    def _history(self, operation: ListHistory, now: int) -> list[EndedRow]:
+        key = None if operation.key is None or operation.hash is None else (operation.hash, operation.key)
+        oldest = now - self.settings.keep_done_ms
+        found = self.table.history(operation.before, key, operation.limit)
+        return [row for row in found if row.ended_ms > oldest]
+
     def _flags(self, operation: ListFlags, now: int) -> list[Flag]:
         return list(self.table.flags())
 
@@ -526,6 +540,7 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     Peek: Engine._peek,
     ListLeases: Engine._leases,
     ListDead: Engine._dead_letters,
+    ListHistory: Engine._history,
     ListFlags: Engine._flags,
     AskStats: Engine._stats,
     AskDue: Engine._due,

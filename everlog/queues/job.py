@@ -123,8 +123,13 @@ class Job(JobInfo):
         """1 for the first run since the last merge."""
         return self.row.timeouts + 1
 
-    async def done(self) -> None:
-        await self.queue.done(self)
+    @property
+    def keeps_result(self) -> bool:
+        """Whether what the function returns is kept: the queue has a history."""
+        return self._declaration.options.settings.keep_done_ms > 0
+
+    async def done(self, result: Any = None) -> None:
+        await self.queue.done(self, result)
 
     async def fail(self, reason: str | None = None, *, delay: Duration | timedelta | None = None) -> None:
         await self.queue.fail(self, reason, delay=delay)

@@ -16,6 +16,7 @@ from everlog.errors import Deposed, OwnedElsewhere, PayloadTooLarge
 from everlog.queues.cassandra.backend import CassandraBackend
 from everlog.queues.cassandra.blobs import INLINE_BYTES
 from everlog.queues.cassandra.queue_store import CassandraQueueStore
+from everlog.queues.operations import JobResult
 from everlog.queues.queue import Queue
 from everlog.queues.upkeep import QueueUpkeep
 from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, keys
@@ -95,6 +96,27 @@ async def test_an_owner_that_leaves_is_followed_at_once(two):
     other.wait(10_000_000)
     found = [lease for _ in range(5) for lease in await other.claim(10)]
     assert sorted(keys(found)) == sorted(f"k{n}" for n in range(0, 300, 7))
+
+
+async def test_the_history_outlives_owners_and_segments(two):
+    """They stand in the log: carried when their segment is dropped, read again by the next owner."""
+    one, other = two
+    await one.declare(keep_done="7d", max_done=20, max_buckets=2)
+    for n in range(120):  # over several segments
+        await one.enq(f"k{n}")
+        await one.done(await one.one(), JobResult(b"%d" % n))
+    before = await one.history()
+    assert [row.result for row in before] == [b"%d" % n for n in range(119, 99, -1)]
+    assert one.store._shards["jobs", 0]._owner.log.low > 0
+    for n in range(60):  # others fill more segments, and are not kept
+        await one.enq(f"x{n}", exp=1)
+    one.wait(2000)
+    await one.store.tend("jobs")
+    await one.store.close()
+    assert await other.history() == before
+    other.wait(8 * 24 * HOUR)
+    await other.store.tend("jobs")
+    assert await other.history() == []
 
 
 async def test_upkeep_takes_over_what_no_process_owns(two):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from everlog.queues.operations import JobPlace, LetterPlace
-from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, Flag, Image, JobRow
+from everlog.queues.operations import HistoryPlace, JobPlace, LetterPlace
+from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, EndedRow, Flag, Image, JobRow
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
 from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
 from everlog.queues.table import NextMoments, QueueTable, TableCounts, TableWrite
@@ -18,6 +19,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _image = msgspec.msgpack.Decoder(Image).decode
 _attempts = msgspec.msgpack.Decoder(tuple[Attempt, ...]).decode
 _letter = msgspec.msgpack.Decoder(DeadLetter).decode
+_ended = msgspec.msgpack.Decoder(EndedRow).decode
 _flag = msgspec.msgpack.Decoder(Flag).decode
 _json = msgspec.json.Encoder().encode
 MAX_ENTRY = 2**63 - 1
@@ -254,6 +256,26 @@ class SqliteTable(QueueTable):
     def count_dead(self) -> int:
         (count,) = self._files.main.connection.execute(SQL["count_dead"], (self._jid,)).fetchone()
         return int(count)
+
+    def keep_ended(self, ended: EndedRow, max_kept: int) -> None:
+        main = self._files.begin_main()
+        number = main.execute(SQL["last_ended"], (self._jid,)).fetchone()[0] + 1
+        main.execute(SQL["keep_ended"], (self._jid, number, *ended.place, ended.hash, _pack(ended)))
+        main.execute(SQL["limit_ended"], (self._jid, number - max_kept))
+
+    def history(self, before: HistoryPlace | None, key: tuple[bytes, bytes] | None, limit: int) -> list[EndedRow]:
+        place = before or (MAX_ENTRY, MAX_ENTRY, MAX_ENTRY)
+        main = self._files.main.connection
+        if key is None:
+            return [_ended(ended) for (ended,) in main.execute(SQL["history"], (self._jid, *place, limit))]
+        rows = (_ended(ended) for (ended,) in main.execute(SQL["history_of_key"], (self._jid, key[0], *place)))
+        return list(islice((row for row in rows if row.key == key[1]), limit))  # hashes may collide, keys do not
+
+    def drop_ended(self, until_ms: int, limit: int) -> int:
+        old = self._files.main.connection.execute(SQL["old_ended"], (self._jid, until_ms, limit)).fetchall()
+        if old:
+            self._files.begin_main().executemany(SQL["drop_ended"], [(self._jid, number) for (number,) in old])
+        return len(old)
 
     def flag(self, reason: str) -> Flag | None:
         found = self._files.main.connection.execute(SQL["flag"], (self._jid, reason)).fetchone()
