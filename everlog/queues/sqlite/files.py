@@ -4,7 +4,8 @@ Locks are taken from the oldest bucket to the newest and then on the main file, 
 Commits go the other way: the main file first, then from the newest bucket to the oldest. SQLite makes each of them
 atomic, not all of them together; so what a crash between two leaves behind must be harmless:
 
-* a dead letter or a start that is counted, of a job that is still there: the job ends again, and is counted once more;
+* a dead letter, an entry of the history or a start that is counted, of a job that is still there: the job ends again,
+  and is counted once more;
 * a job that is in two buckets: the newer one lists it in `moved`, and the next writer deletes the older copy first.
 """
 
