@@ -56,6 +56,7 @@ from everlog.projections.recovery import Recovery
 from everlog.projections.runner import Runner
 from everlog.projections.strategies import at_least_once, at_most_once, exactly_once, flow, grouped, on_spark
 from everlog.projections.tag_source import slices, tag
+from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt
 from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, Retry, job
 from everlog.queues.operations import Stats as QueueStats
@@ -79,6 +80,7 @@ __all__ = [
     "DeadJob",
     "DocumentConflict",
     "DocumentNotFound",
+    "EndedJob",
     "Event",
     "EventMismatch",
     "EventRecord",

@@ -1,9 +1,10 @@
-"""`everlog queue …`: put, peek, claim, done, stats, dead, revive, flags, pause, resume, cancel, declare."""
+"""`everlog queue …`: put, peek, claim, done, stats, dead, history, revive, flags, pause, resume, cancel, declare."""
 
 from __future__ import annotations
 
 import base64
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.payload import PayloadOptions, payload_options
 from everlog.cli.settings import CliSettings, with_log
 from everlog.queues.declaration import plain_options
+from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo, When, parse_key
 from everlog.queues.keys import JobKey
 from everlog.queues.operations import Handle
 from everlog.queues.priority import DEFAULT_PRIORITY, parse_priority
+from everlog.queues.rows import Attempt
 from everlog.queues.xml import read_declarations
 
 queue_argument = click.argument("name", metavar="QUEUE")
@@ -186,6 +189,32 @@ async def dead(log: Everlog, settings: CliSettings, /, name: str, limit: int) ->
     TableRows("job", "time (UTC)", "cause", "key", "reason").add(rows)
 
 
+@queue.command(cls=CliCommand, examples=["everlog queue history pages --key page-7 --json"])
+@queue_argument
+@limit_option
+@click.option("--key", metavar="KEY", help="Only the jobs of this key.")
+@with_log()
+async def history(log: Everlog, settings: CliSettings, /, name: str, limit: int, key: str | None) -> None:
+    """List jobs that have ended, the last one first, of a queue that is declared with keep_done."""
+    found = await log.queue(name).history(limit, key=None if key is None else await _parsed(log, name, key))
+    if settings.as_json:
+        for job in found:
+            click.echo(encode(_ended_document(name, job)))
+        return
+    rows = [
+        [
+            str(job.entry),
+            _ms(job.ended),
+            job.how,
+            plain(job.owner or "-"),
+            plain(str(job.key)),
+            plain(job.reason) if job.reason else _text("(left out)" if job.result_left_out else job.result),
+        ]
+        for job in found
+    ]
+    TableRows("job", "ended (UTC)", "how", "worker", "key", "result or reason").add(rows)
+
+
 @queue.command(cls=CliCommand, examples=["everlog queue revive pages 17", "everlog queue revive pages --all"])
 @queue_argument
 @click.argument("entry", type=int, required=False, metavar="[JOB]")
@@ -324,7 +353,9 @@ def _info_document(name: str, info: JobInfo) -> dict[str, Any]:
         "key": _key(info.key),
         "data": _json(info.data),
         "priority": info.priority,
+        "inserted": info.inserted.isoformat(timespec="milliseconds"),
         "due": info.due.isoformat(timespec="milliseconds"),
+        "claimed": None if info.claimed is None else info.claimed.isoformat(timespec="milliseconds"),
         "expires": None if info.expires is None else info.expires.isoformat(),
         "status": info.row.status,
         "timeouts": info.row.timeouts,
@@ -350,13 +381,30 @@ def _dead_document(name: str, letter: DeadJob) -> dict[str, Any]:
         "cause": letter.cause,
         "reason": letter.reason,
         "time": letter.time.isoformat(timespec="milliseconds"),
-        "attempts": [
-            {
-                "started_ms": one.started_ms,
-                "ended_ms": one.ended_ms,
-                "owner": one.owner,
-                "reason": one.reason or one.how,
-            }
-            for one in letter.attempts
-        ],
+        "attempts": _attempts(letter.attempts),
     }
+
+
+def _ended_document(name: str, job: EndedJob) -> dict[str, Any]:
+    return {
+        "queue": name,
+        "entry": job.entry,
+        "token": job.token,
+        "key": _key(job.key),
+        "how": job.how,
+        "reason": job.reason,
+        "inserted": job.inserted.isoformat(timespec="milliseconds"),
+        "claimed": None if job.claimed is None else job.claimed.isoformat(timespec="milliseconds"),
+        "ended": job.ended.isoformat(timespec="milliseconds"),
+        "owner": job.owner,
+        "result": job.result,
+        "result_left_out": job.result_left_out,
+        "attempts": _attempts(job.attempts),
+    }
+
+
+def _attempts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
+    return [
+        {"started_ms": one.started_ms, "ended_ms": one.ended_ms, "owner": one.owner, "reason": one.reason or one.how}
+        for one in attempts
+    ]

@@ -24,6 +24,7 @@ from everlog.cli.status import document, plain_line, stop_signals, watch_status
 from everlog.errors import MissingExtra, ReplicationFailed
 from everlog.projections.projection import Projection
 from everlog.projections.strategies import OnSpark
+from everlog.queues.factory import make_upkeep
 from everlog.runtime.service import Service
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ async def up(
     app: str | None,
     **server: Any,
 ) -> None:
-    """Run everything in one process: the pipeline, the server, expiry, and the retention of an embedded log.
+    """Run everything in one process: the pipeline, the server, expiry, retention, and the upkeep of queues.
 
     Makes the folder if needed, and loads a small sample into a new one. Ctrl-C ends it.
     """
@@ -143,8 +144,11 @@ async def up(
     async with AsyncExitStack() as stack:
         # Before anything begins that must be ended: a server that others know of leaves in order.
         stop = stack.enter_context(stopping(settings))
+        served = False
         if not once and not no_server:
-            await start_server(log, settings, stack, ServerOptions(**server))
+            served = await start_server(log, settings, stack, ServerOptions(**server))
+        if not served:  # a server sees to the queues itself
+            services.append(make_upkeep(log.config, lambda: log.queues, clock=log.parts.clock, store=log.parts.store))
         if light := [one for one in found if one not in heavy]:
             await stack.enter_async_context(log.projections.run(*light))
         await run_pipeline(
@@ -157,14 +161,15 @@ def stopping(settings: CliSettings) -> AbstractContextManager[asyncio.Event]:
     return stop_signals("" if settings.as_json else "stopping … (once more: at once)")
 
 
-async def start_server(log: Everlog, settings: CliSettings, stack: AsyncExitStack, options: ServerOptions) -> None:
-    """Serve as long as the stack lasts. An installation without the server's part works without it."""
+async def start_server(log: Everlog, settings: CliSettings, stack: AsyncExitStack, options: ServerOptions) -> bool:
+    """Serve as long as the stack lasts. An installation without the server's part works without it: False."""
     try:
         url = await stack.enter_async_context(options.serving(log, any_port=True))
     except MissingExtra as error:
         click.echo(f"no server: {error}", err=True)
-        return
+        return False
     show(settings.as_json, {"url": url}, f"serves {url}\n")
+    return True
 
 
 @click.command(cls=CliCommand, examples=["everlog replicate", "everlog replicate --projections shop.views:heavy"])

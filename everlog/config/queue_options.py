@@ -18,6 +18,7 @@ MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 MAX_CLAIM = 1000
 MAX_RATE = 10_000
 MAX_SHARDS = 64
+MAX_DONE = 100_000
 _RATE = re.compile(r"\s*(\d+)\s*/\s*(\d*)\s*(ms|s|m|h|d)\s*")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -49,6 +50,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     slow_threshold: int | None = None
     aging_ms: int = 0
     dead_letter_ttl_ms: int = 14 * 86_400_000
+    keep_done_ms: int = 0
+    max_done: int = 10_000
     rate_limit: Rate | None = None
     max_in_flight: int | None = None
     clock_tolerance_ms: int = 5000
@@ -80,6 +83,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     slow_threshold: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
     aging: Duration = "0s"
     dead_letter_ttl: Duration = "14d"
+    keep_done: Duration = "0s"
+    max_done: Annotated[int, msgspec.Meta(ge=1, le=MAX_DONE)] = 10_000
     rate_limit: str | None = None
     max_in_flight: Annotated[int, msgspec.Meta(ge=1)] | None = None
     clock_tolerance: Duration = "5s"

@@ -133,7 +133,7 @@ def _pipeline_state(pipeline: PipelineStatus, status: Status, waiting: str) -> I
 def _services(status: Status) -> Iterator[Problem]:
     for name, last in sorted(status.services.items()):
         if isinstance(last, dict) and last.get("last_error"):
-            part = "documents" if name.startswith("documents") else "store"
+            part = "documents" if name.startswith("documents") else "queues" if name == "queues" else "store"
             remedy = "It is tried again by itself; the server's log has the details."
             yield Problem(part, "warn", f"The service {name} failed: {last['last_error']}", remedy, "pipeline")
     for reason, topics in _concerns(status).items():

@@ -9,10 +9,24 @@ import msgspec
 
 from everlog.config.queue_options import MAX_CLAIM
 from everlog.core.duration import MAX_MS
+from everlog.core.json_text import MAX_DEPTH, decode_json
 from everlog.errors import EverlogError, InvalidInput, InvalidKey, PayloadTooLarge
 from everlog.queues.declaration import Declaration
+from everlog.queues.history import MAX_RESULT_BYTES
 from everlog.queues.keys import MAX_KEY_BYTES, decode_values, hash_key
-from everlog.queues.operations import Cancel, Claim, Fail, Get, ListDead, ListLeases, Operation, Peek, Put
+from everlog.queues.operations import (
+    Cancel,
+    Claim,
+    Done,
+    Fail,
+    Get,
+    ListDead,
+    ListHistory,
+    ListLeases,
+    Operation,
+    Peek,
+    Put,
+)
 from everlog.queues.payload import decode_data
 from everlog.queues.priority import check_priority
 from everlog.queues.queue import MAX_PAGE
@@ -73,6 +87,23 @@ def _check_fail(operation: Fail, declaration: Declaration) -> None:
         raise InvalidInput("a delay is between 0 and ten years")
 
 
+def _check_done(operation: Done, declaration: Declaration) -> None:
+    found = None if operation.result is None else operation.result.json
+    if found is None:
+        return
+    if len(found) > MAX_RESULT_BYTES:
+        raise InvalidInput(f"a result has at most {MAX_RESULT_BYTES:,} bytes, not {len(found):,}")
+    decode_json(found, "the result of a job", max_depth=MAX_DEPTH)
+
+
+def _check_history(operation: ListHistory, declaration: Declaration) -> None:
+    _check_count("a page has", operation.limit, MAX_PAGE)
+    if (operation.key is None) != (operation.hash is None):
+        raise InvalidKey("a key comes with its hash")
+    if operation.key is not None and operation.hash is not None:
+        _check_key(operation.key, operation.hash)
+
+
 def _check_named(operation: Get | Cancel, declaration: Declaration) -> None:
     _check_key(operation.key, operation.hash)
     _check_text(getattr(operation, "reason", None))
@@ -95,10 +126,12 @@ def _check_text(text: str | None) -> None:
 _CHECKS: dict[type[Any], Callable[[Any, Declaration], None]] = {
     Put: _check_put,
     Claim: _check_claim,
+    Done: _check_done,
     Fail: _check_fail,
     Get: _check_named,
     Cancel: _check_named,
     Peek: _check_page,
     ListLeases: _check_page,
     ListDead: _check_page,
+    ListHistory: _check_history,
 }

@@ -34,6 +34,7 @@ from everlog.queues.operations import (
     JobPlace,
     ListDead,
     ListFlags,
+    ListHistory,
     ListLeases,
     Operation,
     Pause,
@@ -47,7 +48,7 @@ from everlog.queues.operations import (
     Stats,
     Sweep,
 )
-from everlog.queues.rows import WAITING, AttemptReason, Flag, Image, JobRow, Packet
+from everlog.queues.rows import WAITING, AttemptReason, EndedRow, Flag, Image, JobRow, Packet
 from everlog.queues.rules import RowChange
 from everlog.queues.table import QueueTable, TableWrite
 
@@ -197,7 +198,7 @@ class Engine:
         return list(found)
 
     def _claim(self, operation: Claim, now: int) -> list[JobLease]:
-        self._sweep(Sweep(self._sweep_limit), now)  # also of a paused queue: what is overdue or expired is not kept
+        self._turn_over(self._sweep_limit, now)  # also of a paused queue: what is overdue or expired is not kept
         if self.table.paused():
             return []
         lease_ms = operation.lease_ms or self.settings.processing_timeout_ms
@@ -223,18 +224,22 @@ class Engine:
         return BeatAnswer("OK", beaten.deadline_ms, row.stop, row.stop_reason)
 
     def _done(self, operation: Done, now: int) -> str:
-        if self.table.end(*operation.handle):
+        if not self.settings.keep_done_ms and self.table.end(*operation.handle):
             self.counted["DONE"] += 1
             return "OK"
         row = self._held(operation.handle)
         if row is None:
             return "LEASE_LOST"
+        if self.settings.keep_done_ms:
+            self.table.keep_ended(rules.ended(row, now, None, operation.result), self.settings.max_done)
         self._change(row, rules.done(row, now), now)
         self.counted["DONE"] += 1
         return "OK"
 
     def _done_all(self, operations: Sequence[Done], now: int) -> list[str]:
         """Use the short path where it applies, the long one otherwise; a handle that comes twice ends once."""
+        if self.settings.keep_done_ms:
+            return [self._done(operation, now) for operation in operations]
         ended = self.table.end_all([operation.handle for operation in operations])
         self.counted["DONE"] += len(ended)
         answers: list[str] = []
@@ -325,13 +330,22 @@ class Engine:
         self._raise_flag(operation.reason, now, None, operation.owner)
 
     def _sweep(self, operation: Sweep, now: int) -> int:
-        """Turn over what is overdue, remove what has expired; returns their number."""
-        if operation.limit <= 0:
+        """What time alone brings about, without any claim; returns how many rows that changed."""
+        changed = self._turn_over(operation.limit, now)
+        changed += self.table.drop_dead(now - self.settings.dead_letter_ttl_ms, operation.limit)
+        changed += self.table.drop_ended(now - self.settings.keep_done_ms, operation.limit)
+        if self.settings.backlog_ms:
+            self._check_backlog(self._first(1, now, fast_only=False), now)
+        return changed
+
+    def _turn_over(self, limit: int, now: int) -> int:
+        """Time out what is overdue, remove what has expired; returns their number."""
+        if limit <= 0:
             return 0
-        overdue = self.table.overdue(now, operation.limit)
+        overdue = self.table.overdue(now, limit)
         for row in overdue:
             self._time_out(row, now)
-        expired = self.table.expired(now, operation.limit)
+        expired = self.table.expired(now, limit)
         for row in expired:
             self._expire(row)
         return len(overdue) + len(expired)
@@ -348,6 +362,8 @@ class Engine:
         """Write what a rule decided: the dead letter before its row goes, so that nothing is ever in neither place."""
         if change.dead is not None:
             self.table.bury(change.dead)
+            if self.settings.keep_done_ms:
+                self.table.keep_ended(rules.ended(row, now, change.dead), self.settings.max_done)
             self.table.drop_dead(now - self.settings.dead_letter_ttl_ms, SWEEP)
             self.counted["DEAD"] += 1
         for reason in change.flags:
@@ -464,6 +480,12 @@ class Engine:
         letters = self.table.dead_letters(operation.before, operation.limit)
         return [letter for letter in letters if letter.dead_ms > oldest]
 
+    def _history(self, operation: ListHistory, now: int) -> list[EndedRow]:
+        key = None if operation.key is None or operation.hash is None else (operation.hash, operation.key)
+        oldest = now - self.settings.keep_done_ms
+        found = self.table.history(operation.before, key, operation.limit)
+        return [row for row in found if row.ended_ms > oldest]
+
     def _flags(self, operation: ListFlags, now: int) -> list[Flag]:
         return list(self.table.flags())
 
@@ -518,6 +540,7 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     Peek: Engine._peek,
     ListLeases: Engine._leases,
     ListDead: Engine._dead_letters,
+    ListHistory: Engine._history,
     ListFlags: Engine._flags,
     AskStats: Engine._stats,
     AskDue: Engine._due,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from everlog.config import Config
 from everlog.queues.port import QueueStore
 from everlog.queues.sqlite.catalog import FOLDER, MAIN
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
+from everlog.queues.upkeep import QueueUpkeep
 from everlog.queues.webhook import Webhook
 from everlog.runtime.clock import Clock
+from everlog.runtime.service import StatusStore
 from everlog.runtime.trace import Trace
 
 
@@ -30,3 +34,10 @@ def open_queues(config: Config, *, clock: Clock | None = None, trace: Trace | No
     store = SqliteQueueStore(config.folder, synchronous=config.queue.synchronous, clock=clock, trace=trace)
     store.webhook = webhook
     return store
+
+
+def make_upkeep(
+    config: Config, find_queues: Callable[[], QueueStore], *, clock: Clock, store: StatusStore
+) -> QueueUpkeep:
+    """The service that sees to all queues; it opens them only if there are any."""
+    return QueueUpkeep(lambda: find_queues() if has_queues(config) else None, clock=clock, store=store)

@@ -67,6 +67,16 @@ class JobInfo:
         return self.row.image.priority
 
     @property
+    def inserted(self) -> datetime:
+        """When it was first put: what merged into it later does not change that."""
+        return moment(self.row.image.inserted_ms)
+
+    @property
+    def claimed(self) -> datetime | None:
+        """When its present attempt began; heartbeats do not change that. None while it waits."""
+        return None if self.row.claimed_ms is None else moment(self.row.claimed_ms)
+
+    @property
     def due(self) -> datetime:
         """When it may start."""
         return moment(self.row.image.process_ms)
@@ -113,8 +123,13 @@ class Job(JobInfo):
         """1 for the first run since the last merge."""
         return self.row.timeouts + 1
 
-    async def done(self) -> None:
-        await self.queue.done(self)
+    @property
+    def keeps_result(self) -> bool:
+        """Whether what the function returns is kept: the queue has a history."""
+        return self._declaration.options.settings.keep_done_ms > 0
+
+    async def done(self, result: Any = None) -> None:
+        await self.queue.done(self, result)
 
     async def fail(self, reason: str | None = None, *, delay: Duration | timedelta | None = None) -> None:
         await self.queue.fail(self, reason, delay=delay)

@@ -11,14 +11,15 @@ import threading
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from everlog.errors import QueueNotFound
 from everlog.queues.declaration import Declaration
 from everlog.queues.engine import SWEEP, Engine
-from everlog.queues.operations import READS, JobPlace, LetterPlace, Operation, QueueAnswer
+from everlog.queues.operations import READS, HistoryPlace, JobPlace, LetterPlace, Operation, QueueAnswer
 from everlog.queues.port import QueueStore
-from everlog.queues.rows import PROCESSING, WAITING, DeadLetter, Flag, JobRow
+from everlog.queues.rows import PROCESSING, WAITING, DeadLetter, EndedRow, Flag, JobRow
 from everlog.queues.rules import is_expired
 from everlog.queues.table import NextMoments, QueueTable, TableCounts
 from everlog.runtime.clock import Clock
@@ -78,12 +79,14 @@ class MemoryTable(QueueTable):
         self._running = 0
         self._starts: list[int] = []
         self._dead: dict[int, DeadLetter] = {}
+        self._ended: dict[HistoryPlace, EndedRow] = {}
         self._flags: dict[str, Flag] = {}
         self._paused = False
         self.meta_changed = False
         self.buried: dict[int, DeadLetter] = {}
         self.unburied: dict[int, DeadLetter] = {}
         self.flagged: dict[str, Flag | None] = {}
+        self.ended: list[EndedRow] = []
 
     def next_entry(self) -> int:
         self._last_entry += 1
@@ -247,6 +250,26 @@ class MemoryTable(QueueTable):
     def count_dead(self) -> int:
         return len(self._dead)
 
+    def keep_ended(self, ended: EndedRow, max_kept: int) -> None:
+        self._ended[ended.place] = ended
+        self.ended.append(ended)
+        while len(self._ended) > max_kept:
+            del self._ended[next(iter(self._ended))]
+
+    def history(self, before: HistoryPlace | None, key: tuple[bytes, bytes] | None, limit: int) -> list[EndedRow]:
+        rows = (
+            row
+            for row in self._ended.values()
+            if (before is None or row.place < before) and (key is None or (row.hash, row.key) == key)
+        )
+        return heapq.nlargest(limit, rows, key=lambda row: row.place)
+
+    def drop_ended(self, until_ms: int, limit: int) -> int:
+        old = list(islice((place for place, row in self._ended.items() if row.ended_ms <= until_ms), limit))
+        for place in old:
+            del self._ended[place]
+        return len(old)
+
     def flag(self, reason: str) -> Flag | None:
         return self._flags.get(reason)
 
@@ -262,7 +285,7 @@ class MemoryTable(QueueTable):
 
     def forget_changes(self) -> None:
         """What was written so far is durable, or need not be."""
-        for collected in (self.changed, self.buried, self.unburied, self.flagged):
+        for collected in (self.changed, self.buried, self.unburied, self.flagged, self.ended):
             collected.clear()
         self.meta_changed = False
 

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from everlog.queues.rows import AttemptReason, DeadLetter, Flag, JobRow, Packet
+from everlog.queues.rows import AttemptReason, DeadLetter, EndedRow, Flag, JobRow, Packet
 
 Result = Literal["CREATED", "MERGED", "SUCCESSOR", "SUCCESSOR_MERGED", "IGNORED_LATE", "REJECTED", "DROPPED"]
 QueueAck = Literal["OK", "LEASE_LOST"]
@@ -16,6 +16,10 @@ JobPlace: TypeAlias = tuple[int, int, bytes, int]
 
 LetterPlace: TypeAlias = tuple[int, int]
 """Where a page of dead letters ends: when the last one died, and its entry."""
+
+
+HistoryPlace: TypeAlias = tuple[int, int, int]
+"""Where a page of the history ends: when the last one ended, its entry and token."""
 
 
 class Handle(NamedTuple):
@@ -40,8 +44,18 @@ class Heartbeat(msgspec.Struct, frozen=True, tag=True):
     handle: Handle
 
 
+class JobResult(NamedTuple):
+    """What a job's function returned, as JSON; `left_out`: it returned something that is too large, or no JSON."""
+
+    json: bytes | None = None
+    left_out: bool = False
+
+
 class Done(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The work is finished. `result` counts only in a queue that keeps a history."""
+
     handle: Handle
+    result: JobResult | None = None
 
 
 class Fail(msgspec.Struct, frozen=True, tag=True):
@@ -111,6 +125,15 @@ class ListDead(msgspec.Struct, frozen=True, tag=True):
     before: LetterPlace | None = None
 
 
+class ListHistory(msgspec.Struct, frozen=True, tag=True):
+    """Jobs that have ended, the last one first; of all keys, or of one."""
+
+    limit: int = 100
+    before: HistoryPlace | None = None
+    key: bytes | None = None
+    hash: bytes | None = None
+
+
 class ListFlags(msgspec.Struct, frozen=True, tag=True):
     pass
 
@@ -134,11 +157,11 @@ class AskHead(msgspec.Struct, frozen=True, tag=True):
 WriteOperation: TypeAlias = (
     Put | Claim | Heartbeat | Done | Fail | Release | Cancel | Pause | Revive | Forget | AckFlag | RaiseFlag | Sweep
 )
-ReadOperation: TypeAlias = Get | Peek | ListLeases | ListDead | ListFlags | AskStats | AskDue | AskHead
+ReadOperation: TypeAlias = Get | Peek | ListLeases | ListDead | ListHistory | ListFlags | AskStats | AskDue | AskHead
 Operation: TypeAlias = WriteOperation | ReadOperation
 
 
-READS = (Get, Peek, ListLeases, ListDead, ListFlags, AskStats, AskDue, AskHead)
+READS = (Get, Peek, ListLeases, ListDead, ListHistory, ListFlags, AskStats, AskDue, AskHead)
 
 
 class PutAnswer(NamedTuple):
@@ -189,6 +212,7 @@ QueueAnswer: TypeAlias = (
     | bool
     | list[JobRow]
     | list[DeadLetter]
+    | list[EndedRow]
     | list[Flag]
     | Stats
     | DueAnswer

@@ -80,6 +80,10 @@ class QueueStore(ABC):
     def counted(self, name: str) -> Counter[str]:
         """What this process did with a queue, by kind."""
 
+    async def is_unowned(self, name: str) -> bool:
+        """Whether a part of the queue has no owner where it needs one: using it would make this process the owner."""
+        return False
+
     async def tend(self, name: str) -> None:
         """Upkeep that is due now and then, also while no worker claims: turn over what is overdue or has expired."""
         while cast(int, await self.execute(name, Sweep(SWEEP))) >= SWEEP:

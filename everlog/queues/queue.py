@@ -18,6 +18,7 @@ from everlog.config.queue_options import MAX_CLAIM, QueueOptions, check_name, ma
 from everlog.core.duration import Duration, milliseconds
 from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, QueueNotFound
 from everlog.queues.declaration import ColumnSchema, Declaration
+from everlog.queues.history import EndedJob, pack_result, read_ended
 from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt, When, make_key, moment, packing
 from everlog.queues.keys import JobKey, decode_key, hash_key
 from everlog.queues.operations import (
@@ -32,11 +33,13 @@ from everlog.queues.operations import (
     Get,
     Handle,
     Heartbeat,
+    HistoryPlace,
     JobLease,
     JobPlace,
     LetterPlace,
     ListDead,
     ListFlags,
+    ListHistory,
     ListLeases,
     Operation,
     Pause,
@@ -51,7 +54,7 @@ from everlog.queues.operations import (
 from everlog.queues.payload import decode_data
 from everlog.queues.port import QueueStore
 from everlog.queues.priority import DEFAULT_PRIORITY
-from everlog.queues.rows import DeadLetter, Flag, JobRow
+from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow
 
 MAX_PAGE = 1000
 
@@ -167,9 +170,13 @@ class Queue:
         leases = cast(list[JobLease], await self._do(Claim(owner, limit, lease_ms, fast_only)))
         return [Job(self, found, declaration) for found in leases]
 
-    async def done(self, job: Job | Handle) -> None:
-        """The work is finished: the job goes, and what came for its key meanwhile is next."""
-        self._check(job, cast(QueueAck, await self._do(Done(self._handle(job)))))
+    async def done(self, job: Job | Handle, result: Any = None) -> None:
+        """The work is finished: the job goes, and what came for its key meanwhile is next.
+
+        `result` is for the history of a queue with `keep_done`, if it is small JSON.
+        """
+        packed = None if result is None else pack_result(result)
+        self._check(job, cast(QueueAck, await self._do(Done(self._handle(job), packed))))
 
     async def fail(
         self,
@@ -274,6 +281,25 @@ class Queue:
             )
             for letter in letters
         ]
+
+    async def history(
+        self,
+        limit: int = 100,
+        *,
+        before: EndedJob | HistoryPlace | None = None,
+        key: JobKey | Mapping[str, Any] | None = None,
+    ) -> list[EndedJob]:
+        """Jobs that have ended, those that ended last first; `before` goes on behind the last one of a page.
+
+        Empty unless the queue is declared with `keep_done`. `key`: only the jobs of this key.
+        """
+        if not 1 <= limit <= MAX_PAGE:
+            raise InvalidInput(f"a page has 1 to {MAX_PAGE} jobs, not {limit}")
+        declaration = await self.declaration()
+        encoded = None if key is None else make_key(declaration, key)
+        place = before.place if isinstance(before, EndedJob) else before
+        operation = ListHistory(limit, place, encoded, None if encoded is None else hash_key(encoded))
+        return [read_ended(row) for row in cast(list[EndedRow], await self._do(operation))]
 
     async def revive(self, entry: int) -> Receipt | None:
         """Put a dead letter back into the queue; None if there is none of that number."""

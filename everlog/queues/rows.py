@@ -15,6 +15,7 @@ MAX_ATTEMPTS_KEPT = 16
 
 JobStatus = Literal["W", "P"]
 Cause = Literal["max_timeouts", "failed", "cancelled"]
+JobEnd = Literal["done", "max_timeouts", "failed", "cancelled"]
 AttemptReason = Literal[
     "max_timeouts", "failed", "lifetime_timeouts", "clock_skew", "bucket_overdue", "owner_flap", "backlog"
 ]
@@ -59,7 +60,8 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     """One job: waiting (W), or being processed (P) under a lease.
 
     (entry, token) names one claim and never repeats: entry ids are never reused, and a token only grows. `slot` is
-    the one successor of a running job: what arrived for its key meanwhile.
+    the one successor of a running job: what arrived for its key meanwhile. `claimed_ms` is when the present attempt
+    began; its lease begins again, at `start_ms`, with every heartbeat.
     """
 
     entry: int
@@ -67,6 +69,7 @@ class JobRow(msgspec.Struct, frozen=True, gc=False):
     hash: bytes
     image: Image
     status: JobStatus = WAITING
+    claimed_ms: int | None = None
     start_ms: int | None = None
     lease_ms: int = 0
     timeouts: int = 0
@@ -108,6 +111,29 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False):
     def place(self) -> tuple[int, int]:
         """Among the dead, from the oldest on."""
         return (self.dead_ms, self.entry)
+
+
+class EndedRow(msgspec.Struct, frozen=True, gc=False):
+    """What is kept of a job that has ended. Its entry may live on, as its successor: then under another token."""
+
+    entry: int
+    token: int
+    key: bytes
+    hash: bytes
+    how: JobEnd
+    reason: str | None
+    inserted_ms: int
+    claimed_ms: int | None
+    ended_ms: int
+    owner: str | None
+    attempts: tuple[Attempt, ...] = ()
+    result: bytes | None = None
+    result_left_out: bool = False
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Among those that have ended, from the oldest on."""
+        return (self.ended_ms, self.entry, self.token)
 
 
 class Flag(msgspec.Struct, frozen=True, gc=False):

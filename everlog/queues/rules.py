@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from everlog.config.queue_options import QueueSettings
+from everlog.queues.operations import JobResult
 from everlog.queues.rows import (
     MAX_ATTEMPTS_KEPT,
     PROCESSING,
@@ -19,13 +20,17 @@ from everlog.queues.rows import (
     AttemptReason,
     Cause,
     DeadLetter,
+    EndedRow,
     Image,
+    JobEnd,
     JobRow,
     Packet,
 )
 from everlog.runtime.retry import pause_after
 
 MAX_COUNTER = 255
+# Characters of an error in the history: a group of ends must fit into one batch of any store.
+MAX_REASON_KEPT = 200
 
 
 class RowChange(NamedTuple):
@@ -110,6 +115,7 @@ def claim(row: JobRow, owner: str, now: int, lease_ms: int) -> JobRow:
     return replace(
         row,
         status=PROCESSING,
+        claimed_ms=now,
         start_ms=now,
         lease_ms=lease_ms,
         token=row.token + 1,
@@ -120,7 +126,7 @@ def claim(row: JobRow, owner: str, now: int, lease_ms: int) -> JobRow:
 
 
 def beat(row: JobRow, now: int) -> JobRow:
-    """The lease begins again; a late beat counts as long as no other worker has the row."""
+    """The lease begins again, the attempt does not; a late beat counts as long as no other worker has the row."""
     return replace(row, start_ms=now)
 
 
@@ -196,7 +202,17 @@ def live_slot(row: JobRow, now: int) -> tuple[Image | None, int]:
 
 def waiting(row: JobRow) -> JobRow:
     """The row, without its lease. The token stays: it must never repeat."""
-    return replace(row, status=WAITING, start_ms=None, lease_ms=0, owner=None, slot=None, stop=None, stop_reason=None)
+    return replace(
+        row,
+        status=WAITING,
+        claimed_ms=None,
+        start_ms=None,
+        lease_ms=0,
+        owner=None,
+        slot=None,
+        stop=None,
+        stop_reason=None,
+    )
 
 
 def bury(row: JobRow, now: int, cause: Cause, reason: str | None) -> DeadLetter:
@@ -204,6 +220,31 @@ def bury(row: JobRow, now: int, cause: Cause, reason: str | None) -> DeadLetter:
     return DeadLetter(
         row.entry, row.key, row.hash, row.image, cause, reason, now, row.timeouts, row.lifetime, row.attempts
     )
+
+
+def ended(row: JobRow, now: int, letter: DeadLetter | None, result: JobResult | None = None) -> EndedRow:
+    """What a history keeps of a row: done, or as its dead letter says."""
+    how: JobEnd = "done" if letter is None else letter.cause
+    reason, attempts = (None, row.attempts) if letter is None else (letter.reason, letter.attempts)
+    return EndedRow(
+        row.entry,
+        row.token,
+        row.key,
+        row.hash,
+        how,
+        _cut(reason),
+        row.image.inserted_ms,
+        row.claimed_ms,
+        now,
+        row.owner,
+        tuple(replace(one, reason=_cut(one.reason)) for one in attempts),
+        None if result is None else result.json,
+        result is not None and result.left_out,
+    )
+
+
+def _cut(reason: str | None) -> str | None:
+    return None if reason is None else reason[:MAX_REASON_KEPT]
 
 
 def backoff(counter: int, settings: QueueSettings) -> int:
@@ -238,6 +279,6 @@ def _retry_date(row: JobRow, now: int, counter: int, settings: QueueSettings, ho
 
 
 def _noted(row: JobRow, now: int, how: Literal["timeout", "failed"], reason: str | None) -> JobRow:
-    assert row.start_ms is not None
-    attempt = Attempt(row.start_ms, now, row.owner or "", how, reason)
+    assert row.claimed_ms is not None
+    attempt = Attempt(row.claimed_ms, now, row.owner or "", how, reason)
     return replace(row, attempts=(*row.attempts[1 - MAX_ATTEMPTS_KEPT :], attempt))

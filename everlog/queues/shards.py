@@ -24,6 +24,7 @@ from everlog.queues.operations import (
     JobPlace,
     ListDead,
     ListFlags,
+    ListHistory,
     ListLeases,
     Operation,
     Pause,
@@ -35,7 +36,7 @@ from everlog.queues.operations import (
     Stats,
     Sweep,
 )
-from everlog.queues.rows import DeadLetter, Flag, JobRow
+from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ def shard_of(operation: Operation, shards: int) -> int | None:
         return _by_hash(operation.packet.hash, shards)
     if isinstance(operation, Get | Cancel):
         return _by_hash(operation.hash, shards)
+    if isinstance(operation, ListHistory):
+        return None if operation.hash is None else _by_hash(operation.hash, shards)
     if isinstance(operation, Revive | Forget):
         return operation.entry % shards
     handle = getattr(operation, "handle", None)
@@ -79,6 +82,9 @@ def combine(operation: Operation, found: Sequence[QueueAnswer]) -> QueueAnswer:
     if isinstance(operation, ListDead):
         letters = [letter for page in cast(Sequence[list[DeadLetter]], answers) for letter in page]
         return sorted(letters, key=lambda letter: letter.place, reverse=True)[: operation.limit]
+    if isinstance(operation, ListHistory):
+        ended = [row for page in cast(Sequence[list[EndedRow]], answers) for row in page]
+        return sorted(ended, key=lambda row: row.place, reverse=True)[: operation.limit]
     if isinstance(operation, ListFlags):
         return _one_per_reason([flag for flags in cast(Sequence[list[Flag]], answers) for flag in flags])
     if isinstance(operation, AskStats):

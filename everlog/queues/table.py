@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from everlog.queues.operations import JobPlace, LetterPlace
-from everlog.queues.rows import DeadLetter, Flag, JobRow
+from everlog.queues.operations import HistoryPlace, JobPlace, LetterPlace
+from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow
 
 
 class NextMoments(NamedTuple):
@@ -115,6 +115,15 @@ class QueueTable(Protocol):
         """Forget dead letters of that moment and before; how many."""
 
     def count_dead(self) -> int: ...
+
+    def keep_ended(self, ended: EndedRow, max_kept: int) -> None:
+        """Keep what is known of a job that ended; of all that are kept, only the last `max_kept`."""
+
+    def history(self, before: HistoryPlace | None, key: tuple[bytes, bytes] | None, limit: int) -> Sequence[EndedRow]:
+        """Those that ended last first, from behind `before` on. `key`: only those of one key: its hash, and itself."""
+
+    def drop_ended(self, until_ms: int, limit: int) -> int:
+        """Forget those that ended at that moment and before; how many."""
 
     def flag(self, reason: str) -> Flag | None: ...
 

@@ -30,6 +30,7 @@ from everlog.queues.operations import (
     JobPlace,
     ListDead,
     ListFlags,
+    ListHistory,
     ListLeases,
     Operation,
     Pause,
@@ -43,7 +44,7 @@ from everlog.queues.operations import (
     Stats,
     Sweep,
 )
-from everlog.queues.rows import DeadLetter, Flag, JobRow
+from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow
 
 MAX_OPERATIONS = 1000
 MEDIA_TYPE = "application/vnd.msgpack"
@@ -67,6 +68,7 @@ _ANSWERS: dict[type[Any], Any] = {
     Peek: list[JobRow],
     ListLeases: list[JobRow],
     ListDead: list[DeadLetter],
+    ListHistory: list[EndedRow],
     ListFlags: list[Flag],
     AskStats: Stats,
     AskDue: DueAnswer,

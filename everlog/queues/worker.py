@@ -24,11 +24,11 @@ from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, JobHandle
 from everlog.queues.operations import BeatAnswer, Handle
 from everlog.queues.port import POLL_S, QueueStore
 from everlog.queues.queue import Queue
+from everlog.queues.upkeep import TEND_S
 
 log = logging.getLogger("everlog.queues")
 
 PASS_S = 60.0
-TEND_S = 60.0
 RETRY_S = 1.0
 MAX_REPORTS = 5
 StopCause = Literal["lost", "cancel", "restart", "shutdown"]
@@ -191,12 +191,13 @@ class Worker:
         report: EndReport
         try:
             if function.is_async:
-                await function(job)  # type: ignore[misc]
+                result = await function(job)  # type: ignore[misc]
             else:
-                await self._in_thread(function, job)
+                result = await self._in_thread(function, job)
+            kept = result if job.keeps_result else None
             if function.schedule is not None:
                 await self._put_next(function, job.queue)
-            outcome, report = "done", lambda: job.queue.done(job)
+            outcome, report = "done", lambda: job.queue.done(job, kept)
         except asyncio.CancelledError as error:
             was_stopped = _this_task().cancelling() > 0  # else the function has raised it by itself
             outcome, report = self._stopped(job) if was_stopped else self._failed(job, error)
@@ -209,7 +210,7 @@ class Worker:
             room.give(job.handle)  # before the end is reported: that and the next claim then share a commit
         await self._report(job, outcome, report)
 
-    async def _in_thread(self, function: JobFunction, job: Job) -> None:
+    async def _in_thread(self, function: JobFunction, job: Job) -> object:
         """A thread cannot be cancelled: it is told by `job.stopping`, and the job is its own until it ends."""
         future = asyncio.get_running_loop().run_in_executor(self._threads, _outcome_of, function.handler, job)
         while not future.done():
@@ -217,9 +218,10 @@ class Worker:
                 await asyncio.shield(asyncio.wait([future]))
             except asyncio.CancelledError:
                 job.stopping = True
-        error = future.result()
+        result, error = future.result()
         if error is not None:
             raise error
+        return result
 
     def _failed(self, job: Job, error: BaseException) -> tuple[str, EndReport]:
         if self._stop_cause() == "cancel" or isinstance(error, GiveBack):
@@ -284,13 +286,12 @@ def _this_task() -> asyncio.Task[Any]:
     return task
 
 
-def _outcome_of(handler: JobHandler, job: Job) -> BaseException | None:
+def _outcome_of(handler: JobHandler, job: Job) -> tuple[object, BaseException | None]:
     """Call a plain function in its thread; what it raises comes back as a value: a future does not take all of it."""
     try:
-        handler(job)
+        return handler(job), None
     except BaseException as error:
-        return error
-    return None
+        return None, error
 
 
 async def _has_fast(queue: Queue, jobs: Sequence[Job]) -> bool:

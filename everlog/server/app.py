@@ -11,6 +11,7 @@ from uuid import UUID
 from everlog.api import Everlog
 from everlog.documents.ids import next_id
 from everlog.errors import EverlogError, MissingExtra
+from everlog.queues.factory import make_upkeep
 from everlog.runtime.service import Service
 
 try:
@@ -96,7 +97,7 @@ def make_app(
     `metrics`: more lines for Prometheus, such as those of `everlog.projections.metrics.Metrics` where projections run
     in this process.
     """
-    clock = log.parts.clock
+    clock, store = log.parts.clock, log.parts.store
 
     def new_error_id() -> str:
         return next_id(clock.now_ms(), UUID(clock.new_id()).int)
@@ -104,7 +105,8 @@ def make_app(
     @asynccontextmanager
     async def running(app: Litestar) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            for service in await document_services(log):
+            queues = make_upkeep(log.config, lambda: log.queues, clock=clock, store=store)
+            for service in [*await document_services(log), queues]:
                 service.start()
                 stack.push_async_callback(service.stop)
             for part in parts:

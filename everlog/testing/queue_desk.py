@@ -22,8 +22,10 @@ from everlog.queues.operations import (
     Handle,
     Heartbeat,
     JobLease,
+    JobResult,
     ListDead,
     ListFlags,
+    ListHistory,
     Operation,
     Peek,
     Put,
@@ -32,7 +34,7 @@ from everlog.queues.operations import (
     Stats,
 )
 from everlog.queues.port import QueueStore
-from everlog.queues.rows import DeadLetter, Flag, JobRow, Packet
+from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow, Packet
 
 T = 1_700_000_000_000
 """The moment at which virtual time begins, ms."""
@@ -108,8 +110,8 @@ class VirtualQueue:
         (lease,) = await self.claim(**options)
         return lease
 
-    async def done(self, lease: JobLease) -> str:
-        answer: str = await self.do(Done(handle(lease)))
+    async def done(self, lease: JobLease, result: JobResult | None = None) -> str:
+        answer: str = await self.do(Done(handle(lease), result))
         return answer
 
     async def fail(
@@ -147,6 +149,14 @@ class VirtualQueue:
     async def dead(self) -> list[DeadLetter]:
         letters: list[DeadLetter] = await self.do(ListDead())
         return letters
+
+    async def history(
+        self, limit: int = 100, before: tuple[int, int, int] | None = None, key: str | None = None
+    ) -> list[EndedRow]:
+        encoded = None if key is None else encode_key(key)
+        wanted = ListHistory(limit, before, encoded, None if encoded is None else hash_key(encoded))
+        rows: list[EndedRow] = await self.do(wanted)
+        return rows
 
     async def flags(self) -> dict[str, Flag]:
         flags: list[Flag] = await self.do(ListFlags())

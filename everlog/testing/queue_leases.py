@@ -56,6 +56,32 @@ class QueueLeaseSuite:
             assert (await desk.beat(lease)).ack == "OK"
         assert (await desk.row()).timeouts == 0
 
+    async def test_heartbeats_do_not_move_the_beginning_of_an_attempt(self, desk: VirtualQueue) -> None:
+        """It is the moment of the claim, while the job runs and in the note of the attempt; a retry has its own."""
+        await desk.enq()
+        assert (await desk.row()).claimed_ms is None
+        desk.wait(1000)
+        first = await desk.one()
+        assert first.row.claimed_ms == T + 1000
+        for _ in range(3):
+            desk.wait(HOUR // 2)
+            assert (await desk.beat(first)).deadline_ms == desk.clock.now + HOUR
+        assert (await desk.row()).claimed_ms == T + 1000
+        await desk.fail(first, "no", delay=0)
+        failed_ms = desk.clock.now
+        row = await desk.row()
+        assert (row.claimed_ms, row.image.inserted_ms) == (None, T)
+        assert [(one.started_ms, one.ended_ms) for one in row.attempts] == [(T + 1000, failed_ms)]
+        desk.wait(7)
+        second = await desk.one()
+        assert second.row.claimed_ms == failed_ms + 7
+        await desk.enq(data=2)
+        await desk.done(second)
+        row = await desk.row()
+        assert (row.claimed_ms, row.image.inserted_ms) == (None, failed_ms + 7)
+        desk.wait(1)
+        assert (await desk.one()).row.claimed_ms == failed_ms + 8
+
     async def test_an_old_handle_changes_nothing(self, desk: VirtualQueue) -> None:
         """A timed out and B has the job: whatever A says, B's row is untouched."""
         await desk.enq()

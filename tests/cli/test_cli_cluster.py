@@ -61,7 +61,7 @@ async def test_replicate_and_status(config_file: Path) -> None:
     found = answer("up", "--once", "--config", config_file)
     assert (found["replicated"], found["lag"]) == (True, 0)
     assert [topic["topic"] for topic in found["topics"]] == ["orders"]
-    assert set(found["services"]) == {"expiry"}
+    assert set(found["services"]) == {"expiry", "queues"}
     after = answer("status", "--config", config_file)
     assert (after["pipeline"]["state"], after["pipeline"]["events"]) == ("stopped", 2)
     events = run("journal", "read", "orders", "o-1", "--json", "--config", config_file).stdout.splitlines()

@@ -151,6 +151,26 @@ def test_work_until_nothing_is_left(cli, worker):
     assert lines[-1] == "3 done"
 
 
+def test_the_history(cli, tmp_path):
+    (tmp_path / "queues.xml").write_text(
+        '<context><table name="kept" model="queue" row-key="page"><schema><column name="page" type="string"/></schema>'
+        '<journal keep-done="7d"/></table></context>'
+    )
+    cli.run("queue", "declare", str(tmp_path / "queues.xml"))
+    for key in ("a", "b"):
+        cli.run("queue", "put", "kept", key)
+        (job,) = cli.lines("queue", "claim", "kept", "--owner", "me")
+        cli.run("queue", "done", "kept", job["handle"])
+    found = cli.lines("queue", "history", "kept")
+    assert [(job["key"], job["how"], job["owner"], job["attempts"]) for job in found] == [
+        ("b", "done", "me", []),
+        ("a", "done", "me", []),
+    ]
+    assert found[0]["inserted"] <= found[0]["claimed"] <= found[0]["ended"]
+    assert cli.lines("queue", "history", "kept", "--key", "a") == [found[1]]
+    assert "me" in cli.run("queue", "history", "kept").output
+
+
 def test_work_gives_back_what_it_cannot_finish(cli, worker):
     cli.run("queue", "put", "forever", "k")
     process = worker("shop:forever", grace=0)
@@ -161,7 +181,8 @@ def test_work_gives_back_what_it_cannot_finish(cli, worker):
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "1 released\n")
     (job,) = cli.lines("queue", "peek", "forever")
-    assert (job["status"], job["timeouts"]) == ("W", 0)
+    assert (job["status"], job["timeouts"], job["claimed"]) == ("W", 0, None)
+    assert job["inserted"] <= job["due"]
 
 
 @pytest.mark.parametrize("target", ["no_such_module", "shop:missing", "shop:nothing", "json"])

@@ -16,9 +16,12 @@ from everlog.errors import Deposed, OwnedElsewhere, PayloadTooLarge
 from everlog.queues.cassandra.backend import CassandraBackend
 from everlog.queues.cassandra.blobs import INLINE_BYTES
 from everlog.queues.cassandra.queue_store import CassandraQueueStore
+from everlog.queues.operations import JobResult
 from everlog.queues.queue import Queue
-from everlog.testing.queue_desk import VirtualClock, VirtualQueue, keys
+from everlog.queues.upkeep import QueueUpkeep
+from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, keys
 from tests.models.queue_cases import QueueCases
+from tests.queues.test_upkeep import NoStatus
 from tests.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -93,6 +96,46 @@ async def test_an_owner_that_leaves_is_followed_at_once(two):
     other.wait(10_000_000)
     found = [lease for _ in range(5) for lease in await other.claim(10)]
     assert sorted(keys(found)) == sorted(f"k{n}" for n in range(0, 300, 7))
+
+
+async def test_the_history_outlives_owners_and_segments(two):
+    """They stand in the log: carried when their segment is dropped, read again by the next owner."""
+    one, other = two
+    await one.declare(keep_done="7d", max_done=20, max_buckets=2)
+    for n in range(120):  # over several segments
+        await one.enq(f"k{n}")
+        await one.done(await one.one(), JobResult(b"%d" % n))
+    before = await one.history()
+    assert [row.result for row in before] == [b"%d" % n for n in range(119, 99, -1)]
+    assert one.store._shards["jobs", 0]._owner.log.low > 0
+    for n in range(60):  # others fill more segments, and are not kept
+        await one.enq(f"x{n}", exp=1)
+    one.wait(2000)
+    await one.store.tend("jobs")
+    await one.store.close()
+    assert await other.history() == before
+    other.wait(8 * 24 * HOUR)
+    await other.store.tend("jobs")
+    assert await other.history() == []
+
+
+async def test_upkeep_takes_over_what_no_process_owns(two):
+    """After a round's time for workers; while another process owns the queue, it is left to that one."""
+    one, other = two
+    await one.declare(max_timeouts=1)
+    await one.enq()
+    await one.one()
+    upkeep = QueueUpkeep(lambda: other.store, clock=other.clock, store=NoStatus())
+    assert (await other.store.is_unowned("jobs"), await upkeep.tend_all()) == (False, "0 queues")
+    await one.store.close()
+    assert (await other.store.is_unowned("jobs"), await upkeep.tend_all()) == (True, "0 queues")
+    other.wait(HOUR + 1)
+    assert await upkeep.tend_all() == "1 queues"
+    other.wait(HOUR + 1)  # the new owner gave the lease its whole time again
+    assert await upkeep.tend_all() == "1 queues"
+    assert not await other.store.is_unowned("jobs")
+    (letter,) = await other.dead()
+    assert (letter.cause, letter.attempts[0].started_ms) == ("max_timeouts", T)
 
 
 async def written(session, table: str) -> int:

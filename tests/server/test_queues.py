@@ -68,17 +68,41 @@ async def test_a_job_from_put_to_done(http):
     (job,) = await claim(http, owner="me", lease="10m", limit=10)
     assert (job["key"], job["token"], job["attempt"], job["owner"]) == ("a", 1, 1, "me")
     handle = f"/jobs/claims/{job['entry']}/{job['token']}"
+    assert first["claimed"] is None
+    assert first["inserted"] == job["inserted"] <= job["claimed"] < job["deadline"]
     beaten = await post(http, f"{handle}/heartbeat")
     assert beaten["deadline"] >= job["deadline"]
     assert (await send(http, "GET", "/jobs/jobs?key=a", 200))["jobs"][0]["status"] == "running"
     (running,) = (await send(http, "GET", "/jobs/claims", 200))["jobs"]
     assert (running["key"], running["owner"], running["status"]) == ("a", "me", "running")
+    assert running["claimed"] == job["claimed"]
     stats = await send(http, "GET", "/jobs/stats", 200)
     assert (stats["ready"], stats["delayed"], stats["running"], stats["paused"]) == (0, 1, 1, False)
     await post(http, f"{handle}/done", status=204)
     lost = await refused(http, f"{handle}/done", None, 409, "lease-lost")
     assert lost["extra"] == {"queue": "jobs", "entry": 1, "token": 1, "error": "LeaseLost"}
     assert await send(http, "GET", "", 200) == {"queues": ["jobs"]}
+
+
+async def test_the_history_page_by_page(http):
+    await send(http, "PUT", "/jobs", 200, json={"options": {"keep_done": "7d"}})
+    for number, body in enumerate([{"result": {"pages": 3}}, None, {"result": "x" * 5000}]):
+        await post(http, "/jobs/jobs", {"key": f"k{number}"}, 201)
+        (job,) = await claim(http, owner="me")
+        await post(http, f"/jobs/claims/{job['entry']}/{job['token']}/done", body, 204)
+    first = await send(http, "GET", "/jobs/history?limit=2", 200)
+    rest = await send(http, "GET", "/jobs/history", 200, params={"limit": 2, "before": first["next"]})
+    jobs = first["jobs"] + rest["jobs"]
+    assert rest["next"] is None
+    assert [(job["key"], job["how"], job["owner"]) for job in jobs] == [(f"k{n}", "done", "me") for n in (2, 1, 0)]
+    assert [(job["result"], job["resultLeftOut"]) for job in jobs] == [
+        (None, True),
+        (None, False),
+        ({"pages": 3}, False),
+    ]
+    assert jobs[0]["inserted"] <= jobs[0]["claimed"] <= jobs[0]["ended"]
+    assert (await send(http, "GET", "/jobs/history?key=k1", 200))["jobs"] == [jobs[1]]
+    await send(http, "GET", "/jobs/history?before=nonsense", 400)
 
 
 async def test_failures_dead_letters_flags(http):
@@ -212,9 +236,9 @@ async def test_the_document_describes_every_route(http):
     """Bodies, parameters and statuses: what a client's generator needs."""
     document = (await http.get("/openapi/openapi.json")).json()
     paths = {path: found for path, found in document["paths"].items() if path.startswith("/queues")}
-    assert len(paths) == 18
+    assert len(paths) == 19
     operations = [(path, method, one) for path, found in paths.items() for method, one in found.items()]
-    assert len(operations) == 21
+    assert len(operations) == 22
     for path, method, one in operations:
         named = {part[1:-1] for part in path.split("/") if part.startswith("{")}
         given = {parameter["name"] for parameter in one.get("parameters", ()) if parameter["in"] == "path"}

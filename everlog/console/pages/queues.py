@@ -107,7 +107,7 @@ def _job(one: JobInfo) -> dict[str, Any]:
         "inserted_ms": row.image.inserted_ms,
         "failures": row.timeouts,
         "owner": row.owner,
-        "started_ms": row.start_ms,
+        "started_ms": row.claimed_ms,
         "deadline_ms": None if row.start_ms is None else row.deadline_ms,
         "successor": row.slot is not None,
         "attempts": [_attempt(attempt) for attempt in row.attempts[-5:]],
@@ -115,7 +115,13 @@ def _job(one: JobInfo) -> dict[str, Any]:
 
 
 def _attempt(one: Attempt) -> dict[str, Any]:
-    return {"ended_ms": one.ended_ms, "how": one.how, "reason": one.reason, "owner": one.owner}
+    return {
+        "started_ms": one.started_ms,
+        "ended_ms": one.ended_ms,
+        "how": one.how,
+        "reason": one.reason,
+        "owner": one.owner,
+    }
 
 
 def _dead(one: DeadJob) -> dict[str, Any]:

@@ -57,6 +57,9 @@ class ThreadSafeQueues(QueueStore):
         """It waits where news of work arrives."""
         return await self._call(self._inner.wait(name, listener, seconds))
 
+    async def is_unowned(self, name: str) -> bool:
+        return await self._call(self._inner.is_unowned(name))
+
     async def tend(self, name: str) -> None:
         await self._call(self._inner.tend(name))
 

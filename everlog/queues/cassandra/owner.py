@@ -1,7 +1,8 @@
 """The owner of a queue shard: the queue is in its memory, and every change is in the log before its caller hears of it.
 
 Records are images: a row as it is after a change, or that it is gone; the last one wins. A claim is a short record of
-its own, because most rows are claimed once and their data do not change. Large data are outside the log, see `blobs`.
+its own, because most rows are claimed once and their data do not change. What a history keeps of a job that ended is
+a record in the same batch as its end. Large data are outside the log, see `blobs`.
 Heartbeats write nothing: the next owner gives every lease its whole time again.
 """
 
@@ -25,13 +26,14 @@ from everlog.queues.operations import (
     Cancel,
     Forget,
     Heartbeat,
+    HistoryPlace,
     Operation,
     Pause,
     QueueAnswer,
     RaiseFlag,
     Revive,
 )
-from everlog.queues.rows import PROCESSING, JobRow
+from everlog.queues.rows import PROCESSING, EndedRow, JobRow
 from everlog.queues.shards import ShardPart
 
 logger = logging.getLogger("everlog.queues")
@@ -48,7 +50,7 @@ MAX_TAKEOVERS = 3
 FLAP_MS = 600_000
 WHOLE = ShardPart()
 AUDITED = (AckFlag, Cancel, Forget, Pause, Revive)
-_IMAGE, _CLAIM, _GONE, _META, _LARGE = 1, 2, 3, 4, 5
+_IMAGE, _CLAIM, _GONE, _META, _LARGE, _ENDED = 1, 2, 3, 4, 5, 6
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -60,6 +62,7 @@ class ShardTable(MemoryTable):
         super().__init__()
         self.segments: dict[int, int] = {}
         self.logged: dict[int, JobRow] = {}
+        self.ended_segments: dict[HistoryPlace, int] = {}
         self._part = part
 
     def next_entry(self) -> int:
@@ -75,6 +78,18 @@ class ShardTable(MemoryTable):
             self.remove(before)
         self.forget_up_to(entry)
         self.changed.clear()
+
+    def restore_ended(self, ended: EndedRow, segment: int, max_kept: int) -> None:
+        """A job that has ended as the log has it; one that was carried stands there twice."""
+        self._ended.pop(ended.place, None)
+        self.keep_ended(ended, max_kept)
+        self.ended.clear()
+        self.ended_segments[ended.place] = segment
+
+    def ended_in(self, segment: int) -> list[EndedRow]:
+        """Those that have their record in a segment."""
+        self.ended_segments = {place: at for place, at in self.ended_segments.items() if place in self._ended}
+        return [self._ended[place] for place, at in self.ended_segments.items() if at == segment]
 
     def forget_up_to(self, entry: int) -> None:
         """Never give out an entry up to this one again."""
@@ -142,6 +157,7 @@ class ShardOwner:
         for row in list(table.rows.values()):
             if row.status == PROCESSING:
                 table.save(replace(row, start_ms=now), row)
+        table.drop_ended(now - self.engine.settings.keep_done_ms, len(table.ended_segments))
         if self._admin is not None:
             await self._admin.load(table)
         table.forget_changes()
@@ -186,6 +202,8 @@ class ShardOwner:
             table.segments.pop(entry, None)
             table.logged.pop(entry, None)
             self._blobs.pending.pop(entry, None)
+        elif kind == _ENDED:
+            table.restore_ended(msgspec.convert(rest[0], EndedRow), segment, self.engine.settings.max_done)
         else:
             assert kind == _META
             table.forget_up_to(entry)
@@ -257,6 +275,7 @@ class ShardOwner:
                 records.append(self._image(row, size))
                 size += len(records[-1])
             table.logged[entry] = row
+        records += map(self._ended, table.ended)  # in one batch with the end of their rows
         if table.meta_changed:
             records.append(self._meta())
         return records
@@ -269,6 +288,10 @@ class ShardOwner:
         self.table.segments[row.entry] = self.log.high
         small, places = self._blobs.take_out(row, INLINE_BYTES if size < BATCH_BYTES else 0)
         return _pack((_LARGE, row.entry, small, places) if places else (_IMAGE, row.entry, row))
+
+    def _ended(self, ended: EndedRow) -> bytes:
+        self.table.ended_segments[ended.place] = self.log.high
+        return _pack((_ENDED, ended.entry, ended))
 
     async def _write(self, records: Sequence[bytes]) -> None:
         """One append, all or nothing."""
@@ -286,9 +309,12 @@ class ShardOwner:
         while self.log.low < self.log.high:
             oldest = self.log.low
             living = [entry for entry, segment in self.table.segments.items() if segment == oldest]
-            if living and self.log.high - oldest <= max_segments:
+            ended = self.table.ended_in(oldest)
+            if (living or ended) and self.log.high - oldest <= max_segments:
                 return
             await self._carry(living)
+            for first in range(0, len(ended), CARRY):
+                await self._write([self._ended(row) for row in ended[first : first + CARRY]])
             await self.log.drop_oldest()
 
     async def _carry(self, living: Sequence[int]) -> None:
@@ -304,7 +330,7 @@ class ShardOwner:
             await self._write(images)
 
 
-_CLAIMED = ("status", "start_ms", "lease_ms", "token", "owner", "stop", "stop_reason")
+_CLAIMED = ("status", "claimed_ms", "start_ms", "lease_ms", "token", "owner", "stop", "stop_reason")
 
 
 def _claimed(row: JobRow) -> dict[str, Any]:

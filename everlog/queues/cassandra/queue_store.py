@@ -220,6 +220,11 @@ class CassandraQueueStore(QueueStore):
             self.wake(name, operation)
         return answer
 
+    async def is_unowned(self, name: str) -> bool:
+        shards = (await self.known(name)).options.shards
+        backends = [await self.backend(name, ShardPart(at, shards)) for at in range(shards)]
+        return not all([(await backend.read_shard()).owner for backend in backends])
+
     async def _of_all(self, name: str, operation: Operation, shards: int) -> list[QueueAnswer]:
         return await asyncio.gather(*(self._shard(name, at, shards).execute(operation) for at in range(shards)))
 

@@ -96,14 +96,17 @@ class MainFile:
         """Look again next time: SQLite does not tell a connection of its own changes."""
         self._version = None
 
-    def open_bucket(self, known: KnownQueue, now: int) -> None:
-        """Make the bucket that new jobs go to at this moment, unless it is there."""
+    def open_bucket(self, known: KnownQueue, now: int) -> bool:
+        """Make the bucket that new jobs go to at this moment, unless it is there.
+
+        True if it was made and there are older ones: they take no more jobs now.
+        """
         options = known.declaration.options
         # Queues that share files have versions of their own: their rows say which, the files do not.
         version = 1 if options.placement == "shared" else known.declaration.version
         period_ms, label = period(options.bucket, now)
         if self._has_bucket(known.space, options.bucket, period_ms, version):
-            return
+            return False
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             self.forget()
@@ -120,13 +123,18 @@ class MainFile:
             raise
         self.forget()
         self.refresh()
+        return len(self.buckets.get(known.space, [])) > 1
+
+    def retired(self, known: KnownQueue) -> list[BucketFile]:
+        """Drained buckets whose files may still be there, the newest first."""
+        return [BucketFile(*row) for row in self.connection.execute(SQL["retired_buckets"], (known.space,))]
 
     def _has_bucket(self, space: str, kind: str, period_ms: int, version: int) -> bool:
         buckets = self.buckets.get(space, [])
         return bool(buckets) and buckets[-1].serves(kind, period_ms, version)
 
     def _new_file(self, stem: str) -> str:
-        """A name that no bucket ever had."""
+        """A name that no bucket has, not even a drained one."""
         file, number = f"{stem}.db", 1
         while self.connection.execute(SQL["file_taken"], (file,)).fetchone():
             number += 1

@@ -4,7 +4,8 @@ Locks are taken from the oldest bucket to the newest and then on the main file, 
 Commits go the other way: the main file first, then from the newest bucket to the oldest. SQLite makes each of them
 atomic, not all of them together; so what a crash between two leaves behind must be harmless:
 
-* a dead letter or a start that is counted, of a job that is still there: the job ends again, and is counted once more;
+* a dead letter, an entry of the history or a start that is counted, of a job that is still there: the job ends again,
+  and is counted once more;
 * a job that is in two buckets: the newer one lists it in `moved`, and the next writer deletes the older copy first.
 """
 
@@ -26,12 +27,12 @@ from everlog.sqlite.migrations import migrate
 
 BUCKET_PACKAGE = "everlog.queues.sqlite.bucket"
 NAMES = (
-    "id, jid, kh, ukey, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, status, start_ms, lease_ms, "
-    "deadline_ms, timeouts, lifetime, token, owner, stop, stop_reason, attempts, slot, data"
+    "id, jid, kh, ukey, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, status, claimed_ms, "
+    "start_ms, lease_ms, deadline_ms, timeouts, lifetime, token, owner, stop, stop_reason, attempts, slot, data"
 )
 COLUMNS = (
-    "id, ukey, kh, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, data, status, start_ms, "
-    "lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts"
+    "id, ukey, kh, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, data, status, claimed_ms, "
+    "start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts"
 )
 MARKS = ", ".join("?" * len(NAMES.split(", ")))
 ITEM = {
@@ -74,6 +75,7 @@ class BucketFiles:
         self._entries: Iterator[int] = iter(())
         self._left = 0
         self._tentative = False
+        self.rotated = False  # a transaction has opened a new bucket: those before it may be drained
 
     def known(self, name: str) -> KnownQueue | None:
         """The queue of that name, as of now."""
@@ -113,6 +115,12 @@ class BucketFiles:
         opened = self._opened[bucket.file] = OpenBucket(bucket, connection)
         return opened
 
+    def close_bucket(self, bucket: BucketFile) -> None:
+        """Let go of a file that is about to be removed."""
+        found = self._opened.get(bucket.file)
+        if found is not None and found.bucket.seq == bucket.seq:
+            self._opened.pop(bucket.file).connection.close()
+
     def path(self, bucket: BucketFile) -> Path:
         return Path(bucket.file) if bucket.foreign else self.main.path.parent / bucket.file
 
@@ -136,7 +144,7 @@ class BucketFiles:
             known = self.known(name)
             if known is None:
                 raise KeyError(name)
-            self.main.open_bucket(known, now)
+            self.rotated = self.main.open_bucket(known, now) or self.rotated
             buckets = self.live(known)
             begun: list[OpenBucket] = []
             try:

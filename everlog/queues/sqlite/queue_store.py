@@ -17,7 +17,7 @@ from everlog.config import prepare_folder
 from everlog.errors import DeclarationRefused, EverlogError, NotTransactional, QueueNotFound
 from everlog.queues.declaration import Declaration, encode_declaration
 from everlog.queues.engine import SWEEP, Engine
-from everlog.queues.operations import READS, Operation, Put, PutAnswer, QueueAnswer, RaiseFlag
+from everlog.queues.operations import READS, Operation, Put, PutAnswer, QueueAnswer, RaiseFlag, Sweep
 from everlog.queues.port import LOOK_S, PUT_AT_ONCE, QueueStore
 from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
@@ -69,6 +69,8 @@ class SqliteQueueStore(QueueStore):
             group_by=_queue_of,
             max_group=MAX_GROUP,
         )
+        self._rotated: set[str] = set()
+        self._tending: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def _open_files(self, *, patient: bool) -> BucketFiles:
@@ -126,6 +128,8 @@ class SqliteQueueStore(QueueStore):
                 return self._read(name, operation)
         (answer,) = await self._committer.execute((name, (operation,)))
         self.wake(name, operation)
+        if self._rotated and not isinstance(operation, Sweep):  # a sweep is part of what follows anyway
+            self._tend_rotated()
         return answer
 
     async def put_all(self, name: str, packets: Sequence[Packet]) -> list[PutAnswer]:
@@ -134,6 +138,7 @@ class SqliteQueueStore(QueueStore):
             puts = tuple(map(Put, packets[first : first + PUT_AT_ONCE]))
             answers += await self._committer.execute((name, puts))
             self.wake(name)
+        self._tend_rotated()
         return answers
 
     def _read(self, name: str, operation: Operation) -> QueueAnswer:
@@ -166,6 +171,9 @@ class SqliteQueueStore(QueueStore):
             answers = engine.apply_all(operations, now)
             for operation in operations:
                 failpoint(POINTS[type(operation)])
+        if files.rotated:
+            files.rotated = False
+            self._rotated.add(name)
         self._count(name, engine)
         self.announce(name, engine.raised)
         return answers
@@ -206,6 +214,22 @@ class SqliteQueueStore(QueueStore):
         await super().tend(name)
         await asyncio.to_thread(self._tend, name)
 
+    def _tend_rotated(self) -> None:
+        """A new bucket was opened: see to those before it, also where neither a worker nor a server does.
+
+        That is once a period. It happens beside what the caller does, which need not wait for it.
+        """
+        while self._rotated:
+            task = asyncio.create_task(self._tend_quietly(self._rotated.pop()))
+            self._tending.add(task)
+            task.add_done_callback(self._tending.discard)
+
+    async def _tend_quietly(self, name: str) -> None:
+        try:
+            await asyncio.to_thread(self._tend, name)
+        except Exception as error:  # the next upkeep may go well
+            log.warning("%s: upkeep failed: %s", name, error, exc_info=not isinstance(error, EverlogError))
+
     def _tend(self, name: str) -> None:
         files = self._open_files(patient=True)
         try:
@@ -244,6 +268,8 @@ class SqliteQueueStore(QueueStore):
             return
         self._closed = True
         await super().close()
+        if self._tending:
+            await asyncio.wait(self._tending)
         await self._committer.close()
         self._reader.close()
 

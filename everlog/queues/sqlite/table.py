@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from everlog.queues.operations import JobPlace, LetterPlace
-from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, Flag, Image, JobRow
+from everlog.queues.operations import HistoryPlace, JobPlace, LetterPlace
+from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, EndedRow, Flag, Image, JobRow
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
 from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
 from everlog.queues.table import NextMoments, QueueTable, TableCounts, TableWrite
@@ -18,6 +19,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _image = msgspec.msgpack.Decoder(Image).decode
 _attempts = msgspec.msgpack.Decoder(tuple[Attempt, ...]).decode
 _letter = msgspec.msgpack.Decoder(DeadLetter).decode
+_ended = msgspec.msgpack.Decoder(EndedRow).decode
 _flag = msgspec.msgpack.Decoder(Flag).decode
 _json = msgspec.json.Encoder().encode
 MAX_ENTRY = 2**63 - 1
@@ -28,16 +30,17 @@ ITEM["find_all"] = ITEM["find_all"].replace("{hashes}", ", ".join("?" * LOOK_AT_
 
 def row_from(found: tuple[Any, ...]) -> JobRow:
     """A row from the columns of a query: they stand in the order of the fields."""
-    if found[17] is None and found[20] is None:  # neither a successor nor failed attempts, as most rows
-        return JobRow(found[0], found[1], found[2], Image(*found[3:10]), *found[10:20])
-    (entry, key, key_hash, priority, process_ms, inserted_ms, expires_s, data_date, schema, data, *state) = found[:21]
-    status, start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts = state
+    if found[18] is None and found[21] is None:  # neither a successor nor failed attempts, as most rows
+        return JobRow(found[0], found[1], found[2], Image(*found[3:10]), *found[10:21])
+    (entry, key, key_hash, priority, process_ms, inserted_ms, expires_s, data_date, schema, data, *state) = found[:22]
+    status, claimed_ms, start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts = state
     return JobRow(
         entry,
         key,
         key_hash,
         Image(priority, process_ms, inserted_ms, expires_s, data_date, schema, data),
         status,
+        claimed_ms,
         start_ms,
         lease_ms,
         timeouts,
@@ -244,14 +247,35 @@ class SqliteTable(QueueTable):
         return [_letter(letter) for (letter,) in self._files.main.connection.execute(SQL["dead_letters"], values)]
 
     def drop_dead(self, until_ms: int, limit: int) -> int:
-        main = self._files.begin_main()
-        old = main.execute(SQL["old_dead"], (self._jid, until_ms, limit)).fetchall()
-        main.executemany(SQL["unbury"], [(self._jid, entry) for (entry,) in old])
+        old = self._files.main.connection.execute(SQL["old_dead"], (self._jid, until_ms, limit)).fetchall()
+        if old:  # most often there are none, and the main file need not be locked
+            entries = [(self._jid, entry) for (entry,) in old]
+            self._files.begin_main().executemany(SQL["unbury"], entries)
         return len(old)
 
     def count_dead(self) -> int:
         (count,) = self._files.main.connection.execute(SQL["count_dead"], (self._jid,)).fetchone()
         return int(count)
+
+    def keep_ended(self, ended: EndedRow, max_kept: int) -> None:
+        main = self._files.begin_main()
+        number = main.execute(SQL["last_ended"], (self._jid,)).fetchone()[0] + 1
+        main.execute(SQL["keep_ended"], (self._jid, number, *ended.place, ended.hash, _pack(ended)))
+        main.execute(SQL["limit_ended"], (self._jid, number - max_kept))
+
+    def history(self, before: HistoryPlace | None, key: tuple[bytes, bytes] | None, limit: int) -> list[EndedRow]:
+        place = before or (MAX_ENTRY, MAX_ENTRY, MAX_ENTRY)
+        main = self._files.main.connection
+        if key is None:
+            return [_ended(ended) for (ended,) in main.execute(SQL["history"], (self._jid, *place, limit))]
+        rows = (_ended(ended) for (ended,) in main.execute(SQL["history_of_key"], (self._jid, key[0], *place)))
+        return list(islice((row for row in rows if row.key == key[1]), limit))  # hashes may collide, keys do not
+
+    def drop_ended(self, until_ms: int, limit: int) -> int:
+        old = self._files.main.connection.execute(SQL["old_ended"], (self._jid, until_ms, limit)).fetchall()
+        if old:
+            self._files.begin_main().executemany(SQL["drop_ended"], [(self._jid, number) for (number,) in old])
+        return len(old)
 
     def flag(self, reason: str) -> Flag | None:
         found = self._files.main.connection.execute(SQL["flag"], (self._jid, reason)).fetchone()
@@ -283,6 +307,7 @@ def _state(row: JobRow) -> tuple[Any, ...]:
     """The columns of the statement `update_state`: what changes while a job runs."""
     return (
         row.status,
+        row.claimed_ms,
         row.start_ms,
         row.lease_ms,
         row.deadline_ms if row.status == PROCESSING else None,

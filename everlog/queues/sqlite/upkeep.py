@@ -1,14 +1,15 @@
-"""Upkeep of bucket files: jobs that stayed too long move on, an empty bucket is put away."""
+"""Upkeep of bucket files: jobs that stayed too long move on, an empty bucket is put away, and in time removed."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
 
-from everlog.queues.sqlite.catalog import SQL, KnownQueue
+from everlog.queues.sqlite.catalog import SQL, BucketFile, KnownQueue
 from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
 from everlog.queues.sqlite.table import SqliteTable, row_from
 from everlog.runtime.failpoints import failpoint
+from everlog.sqlite.connection import transaction
 
 log = logging.getLogger("everlog.queues")
 
@@ -16,18 +17,31 @@ CARRY = 500
 
 
 def tend(files: BucketFiles, known: KnownQueue, now: int) -> None:
-    """Carry the jobs of buckets beyond max_buckets into the open one; put away what is drained."""
-    name = known.declaration.name
-    while _carry(files, name, now):
-        pass
+    """Put away what is drained; carry the jobs of buckets beyond max_buckets into the open one; remove old files."""
+    name, options = known.declaration.name, known.declaration.options
     for seq in [opened.bucket.seq for opened in files.live(known)[:-1]]:
         _retire(files, name, now, seq)
+    while len(_live(files, known)) > options.max_buckets:
+        oldest = _live(files, known)[0].seq
+        while _carry(files, name, now, oldest):
+            pass
+        if not _retire(files, name, now, oldest):
+            break  # another process has put something back into it: next time
+    # A bucket that is drained costs a file as long as it is kept, so that only the newest ones are.
+    kept = 0 if options.on_empty == "delete" else max(0, options.max_buckets - len(_live(files, known)))
+    for bucket in files.main.retired(known)[kept:]:
+        _remove(files, bucket)
 
 
-def _carry(files: BucketFiles, name: str, now: int) -> bool:
-    """Some jobs of the oldest bucket, if there are too many buckets; whether there may be more."""
+def _live(files: BucketFiles, known: KnownQueue) -> list[BucketFile]:
+    files.main.refresh()
+    return files.main.buckets.get(known.space, [])
+
+
+def _carry(files: BucketFiles, name: str, now: int, seq: int) -> bool:
+    """Some jobs of the oldest bucket, if it is still that one; whether there may be more."""
     with files.transaction(name, now) as (known, buckets):
-        if len(buckets) <= known.declaration.options.max_buckets:
+        if buckets[0].bucket.seq != seq or len(buckets) == 1:
             return False
         found = buckets[0].connection.execute(ITEM["some"], (CARRY,)).fetchall()
         for columns in found:
@@ -38,27 +52,46 @@ def _carry(files: BucketFiles, name: str, now: int) -> bool:
         return len(found) == CARRY
 
 
-def _retire(files: BucketFiles, name: str, now: int, seq: int) -> None:
-    """Take a bucket that is drained off the list, under all locks; then do with its file what the queue says."""
+def _retire(files: BucketFiles, name: str, now: int, seq: int) -> bool:
+    """Take a bucket that is drained off the list, under all locks; then do with its file what the queue says.
+
+    False if it is not drained.
+    """
     with files.transaction(name, now) as (known, buckets):
         old = next((opened for opened in buckets[:-1] if opened.bucket.seq == seq), None)
-        if old is None or old.connection.execute(ITEM["any"]).fetchone():
-            return
+        if old is None:
+            return True
+        if old.connection.execute(ITEM["any"]).fetchone():
+            return False
         files.begin_main().execute(SQL["retire_bucket"], (seq,))
         failpoint("queue.retire")
     _put_away(files, known, old)
+    return True
 
 
 def _put_away(files: BucketFiles, known: KnownQueue, old: OpenBucket) -> None:
-    """The file is no longer read. If the process dies here, the file stays as it is: that costs disk only."""
+    """The file is no longer read. If the process dies here, the file stays as it is until it is removed."""
     options = known.declaration.options
-    path = files.path(old.bucket)
-    log.info("%s: the bucket %s is drained: %s", known.declaration.name, path.name, options.on_empty)
+    log.info("%s: the bucket %s is drained: %s", known.declaration.name, old.bucket.file, options.on_empty)
     if options.on_empty == "delete":
-        for suffix in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                path.with_name(path.name + suffix).unlink()
         return
     if options.on_empty == "truncate":
         old.connection.execute("VACUUM")
     old.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _remove(files: BucketFiles, bucket: BucketFile) -> None:
+    """Remove a file, then forget it: if the process dies in between, both are done again.
+
+    Not the other way round: a file whose name is forgotten could become a new bucket, with what is left in it.
+    """
+    files.close_bucket(bucket)
+    if not bucket.foreign:
+        path = files.path(bucket)
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).unlink()
+    failpoint("queue.remove")
+    with transaction(files.main.connection):
+        files.main.connection.execute(SQL["forget_bucket"], (bucket.seq,))
+    files.main.forget()

@@ -31,8 +31,10 @@ from everlog.server.schemas.queues import (
     CountBody,
     DeadPageBody,
     DeclareBody,
+    DoneBody,
     FailBody,
     FlagsBody,
+    HistoryBody,
     JobBody,
     PageBody,
     PausedBody,
@@ -45,14 +47,17 @@ from everlog.server.schemas.queues import (
     also_fine,
     claimed_body,
     dead_body,
+    ended_body,
     flag_body,
     job_fields,
     moment,
     read_data,
+    read_history_place,
     read_key,
     read_letter_place,
     read_place,
     refusals,
+    write_history_place,
     write_letter_place,
     write_place,
 )
@@ -210,10 +215,18 @@ async def beat_job(request: AnyRequest, name: Name, entry: EntryPath, token: Tok
     return BeatBody(moment(answer.deadline_ms), answer.stop, answer.reason)
 
 
-@post("/{name:str}/claims/{entry:int}/{token:int}/done", status_code=204, responses=refusals(404, 409))
-async def finish_job(request: AnyRequest, name: Name, entry: EntryPath, token: TokenPath) -> None:
-    """The work is finished: the job goes."""
-    await _queue(request, name).done(Handle(entry, token))
+@post(
+    "/{name:str}/claims/{entry:int}/{token:int}/done",
+    status_code=204,
+    responses=refusals(404, 408, 409, 413),
+    opt=shown(body=examples.DONE),
+    request_max_body_size=65_536,
+)
+async def finish_job(
+    request: AnyRequest, name: Name, entry: EntryPath, token: TokenPath, data: JSONBody[DoneBody | None] = None
+) -> None:
+    """The work is finished: the job goes. A body is needed only for its result."""
+    await _queue(request, name).done(Handle(entry, token), None if data is None else data.result)
 
 
 @post(
@@ -283,6 +296,23 @@ async def list_dead(
     found = await _queue(request, name).dead(limit, before=None if before is None else read_letter_place(before))
     more = write_letter_place(found[-1].place) if len(found) == limit else None
     return DeadPageBody([dead_body(letter) for letter in found], more)
+
+
+@get("/{name:str}/history", responses=refusals(404), opt=shown(answers={200: examples.HISTORY}))
+async def list_history(
+    request: AnyRequest,
+    name: Name,
+    limit: Limit = 100,
+    before: Annotated[str | None, QueryParameter(description="The `next` of the page before")] = None,
+    key: Annotated[str | None, QueryParameter(description="Only the jobs of this key")] = None,
+) -> HistoryBody:
+    """Jobs that have ended, the last one first; of a queue with the option `keep_done`."""
+    queue = _queue(request, name)
+    parsed = None if key is None else parse_key(await queue.declaration(), key)
+    place = None if before is None else read_history_place(before)
+    found = await queue.history(limit, before=place, key=parsed)
+    more = write_history_place(found[-1].place) if len(found) == limit else None
+    return HistoryBody([ended_body(job) for job in found], more)
 
 
 @post(
@@ -386,6 +416,7 @@ QUEUE_ROUTES = [
             pause_queue,
             resume_queue,
             list_dead,
+            list_history,
             revive_job,
             list_flags,
             ack_flag,

@@ -15,8 +15,10 @@ from everlog.server.schemas.queues import (
     CountBody,
     DeadPageBody,
     DeclareBody,
+    DoneBody,
     FailBody,
     FlagsBody,
+    HistoryBody,
     PageBody,
     PausedBody,
     PutBody,
@@ -36,7 +38,9 @@ _JOB: dict[str, Any] = {
     "data": {"edit": 1},
     "dataBase64": None,
     "priority": 128,
+    "inserted": _NOON,
     "due": _NOON,
+    "claimed": None,
     "expires": None,
     "status": "waiting",
     "timeouts": 0,
@@ -44,7 +48,7 @@ _JOB: dict[str, Any] = {
     "schema": 1,
     "attempts": [],
 }
-_RUNNING = {**_JOB, "status": "running", "owner": "me", "timeouts": 1, "attempts": [_ATTEMPT]}
+_RUNNING = {**_JOB, "status": "running", "claimed": _NOON, "owner": "me", "timeouts": 1, "attempts": [_ATTEMPT]}
 _CLAIMED = {**_RUNNING, "token": 4, "attempt": 2, "deadline": _LATER}
 _DEAD = {
     "entry": 1,
@@ -55,6 +59,20 @@ _DEAD = {
     "reason": None,
     "time": _LATER,
     "attempts": [_ATTEMPT],
+}
+_ENDED = {
+    "entry": 1,
+    "token": 2,
+    "key": "page-7",
+    "how": "done",
+    "reason": None,
+    "inserted": _NOON,
+    "claimed": _NOON,
+    "ended": _LATER,
+    "owner": "me",
+    "attempts": [_ATTEMPT],
+    "result": {"pages": 3},
+    "resultLeftOut": False,
 }
 _FLAG = {"reason": "max_timeouts", "count": 1, "first": _NOON, "last": _NOON, "owner": "me", "deadEntry": 1}
 
@@ -71,12 +89,14 @@ CLAIMED = SchemaShape(PageBody, {"jobs": [_RUNNING], "next": None})
 CLAIM = SchemaShape(ClaimBody, {"owner": "me", "limit": 10, "lease": "5m", "wait": 0})
 CLAIMS = SchemaShape(ClaimsBody, {"jobs": [_CLAIMED]})
 BEAT = SchemaShape(BeatBody, {"deadline": _LATER, "stop": None, "reason": None})
+DONE = SchemaShape(DoneBody, {"result": {"pages": 3}})
 FAIL = SchemaShape(FailBody, {"reason": "no paper", "delay": "1m"})
 CANCEL = SchemaShape(CancelBody, {"key": "page-7", "reason": "deleted"})
 COUNT = SchemaShape(CountBody, {"count": 1})
 PAUSED = SchemaShape(PausedBody, {"paused": True, "changed": True})
 RESUMED = SchemaShape(PausedBody, {"paused": False, "changed": True})
 DEAD = SchemaShape(DeadPageBody, {"dead": [_DEAD], "next": None})
+HISTORY = SchemaShape(HistoryBody, {"jobs": [_ENDED], "next": None})
 FLAGS = SchemaShape(FlagsBody, {"flags": [_FLAG]})
 STATS = SchemaShape(StatsBody, {"ready": 1, "delayed": 0, "running": 0, "dead": 0, "paused": False, "oldestDue": _NOON})
 WOKEN = SchemaShape(WokenBody, {"woken": True})

@@ -16,9 +16,10 @@ from litestar.openapi.datastructures import ResponseSpec
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import InvalidInput, InvalidKey
 from everlog.queues.declaration import Declaration
+from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo
 from everlog.queues.keys import JobKey
-from everlog.queues.operations import JobPlace, LetterPlace, Result
+from everlog.queues.operations import HistoryPlace, JobPlace, LetterPlace, Result
 from everlog.queues.priority import DEFAULT_PRIORITY
 from everlog.queues.rows import Attempt, Flag
 from everlog.server.errors import also
@@ -63,6 +64,12 @@ class FailBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     retry: bool = True
 
 
+class DoneBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What came of the work: kept with the job if its queue has a history, and if it is small."""
+
+    result: Any = None
+
+
 class CancelBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """The key whose jobs are no longer wanted."""
 
@@ -95,7 +102,9 @@ class JobBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     data: Any
     data_base64: str | None
     priority: int
+    inserted: Annotated[datetime, _described(description="When it was first put")]
     due: datetime
+    claimed: Annotated[datetime | None, _described(description="When its present attempt began; heartbeats keep it")]
     expires: datetime | None
     status: Literal["waiting", "running"]
     timeouts: int
@@ -150,6 +159,30 @@ class DeadPageBody(msgspec.Struct, frozen=True, rename="camel"):
     """Dead letters, the newest first; `next` is what `before` is for the next page."""
 
     dead: list[DeadBody]
+    next: str | None = None
+
+
+class EndedBody(msgspec.Struct, frozen=True, rename="camel"):
+    """A job that has ended: `how` is `done`, or the cause of its dead letter."""
+
+    entry: int
+    token: int
+    key: Any
+    how: str
+    reason: str | None
+    inserted: datetime
+    claimed: datetime | None
+    ended: datetime
+    owner: str | None
+    attempts: list[AttemptBody]
+    result: Annotated[Any, _described(description="What its function returned, if that was small JSON")]
+    result_left_out: Annotated[bool, _described(description="Whether it returned something too large, or no JSON")]
+
+
+class HistoryBody(msgspec.Struct, frozen=True, rename="camel"):
+    """Jobs that have ended, the last one first; `next` is what `before` is for the next page."""
+
+    jobs: list[EndedBody]
     next: str | None = None
 
 
@@ -273,7 +306,9 @@ def job_fields(info: JobInfo) -> dict[str, Any]:
         "data": data,
         "data_base64": data_base64,
         "priority": info.priority,
+        "inserted": info.inserted,
         "due": info.due,
+        "claimed": info.claimed,
         "expires": info.expires,
         "status": "running" if info.running else "waiting",
         "timeouts": row.timeouts,
@@ -298,6 +333,23 @@ def dead_body(letter: DeadJob) -> DeadBody:
         letter.reason,
         letter.time,
         _attempts(letter.attempts),
+    )
+
+
+def ended_body(job: EndedJob) -> EndedBody:
+    return EndedBody(
+        job.entry,
+        job.token,
+        _key(job.key),
+        job.how,
+        job.reason,
+        job.inserted,
+        job.claimed,
+        job.ended,
+        job.owner,
+        _attempts(job.attempts),
+        job.result,
+        job.result_left_out,
     )
 
 
@@ -328,6 +380,19 @@ def read_letter_place(text: str) -> LetterPlace:
     try:
         dead_ms, entry = text.split(".")
         return int(dead_ms), int(entry)
+    except ValueError as error:
+        raise InvalidInput(f"before: {text[:100]!r} is not the `next` of a page") from error
+
+
+def write_history_place(place: HistoryPlace) -> str:
+    """Where a page of the history ends, as text."""
+    return ".".join(map(str, place))
+
+
+def read_history_place(text: str) -> HistoryPlace:
+    try:
+        ended_ms, entry, token = text.split(".")
+        return int(ended_ms), int(entry), int(token)
     except ValueError as error:
         raise InvalidInput(f"before: {text[:100]!r} is not the `next` of a page") from error
 

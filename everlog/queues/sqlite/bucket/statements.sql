@@ -9,13 +9,13 @@ INSERT INTO everlog_queue_item ({names}) VALUES ({marks})
 
 -- name: update_all
 UPDATE everlog_queue_item SET priority = ?, process_ms = ?, inserted_ms = ?, expires_s = ?, data_date = ?, schema_v = ?,
-    status = ?, start_ms = ?, lease_ms = ?, deadline_ms = ?, timeouts = ?, lifetime = ?, token = ?, owner = ?,
-    stop = ?, stop_reason = ?, attempts = ?, slot = ?, data = ?
+    status = ?, claimed_ms = ?, start_ms = ?, lease_ms = ?, deadline_ms = ?, timeouts = ?, lifetime = ?, token = ?,
+    owner = ?, stop = ?, stop_reason = ?, attempts = ?, slot = ?, data = ?
 WHERE id = ?
 
 -- name: update_state
-UPDATE everlog_queue_item SET status = ?, start_ms = ?, lease_ms = ?, deadline_ms = ?, timeouts = ?, lifetime = ?,
-    token = ?, owner = ?, stop = ?, stop_reason = ?
+UPDATE everlog_queue_item SET status = ?, claimed_ms = ?, start_ms = ?, lease_ms = ?, deadline_ms = ?, timeouts = ?,
+    lifetime = ?, token = ?, owner = ?, stop = ?, stop_reason = ?
 WHERE id = ?
 
 -- name: delete

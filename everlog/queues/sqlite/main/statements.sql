@@ -28,6 +28,13 @@ INSERT INTO everlog_queue_bucket (space, file, kind, period_ms, version) VALUES 
 -- name: retire_bucket
 UPDATE everlog_queue_bucket SET state = 'retired' WHERE seq = ?
 
+-- name: retired_buckets
+SELECT seq, space, file, kind, period_ms, version FROM everlog_queue_bucket
+WHERE space = ? AND state = 'retired' ORDER BY seq DESC
+
+-- name: forget_bucket
+DELETE FROM everlog_queue_bucket WHERE seq = ? AND state = 'retired'
+
 -- name: bury
 INSERT INTO everlog_queue_dead (jid, entry, dead_ms, letter) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
 
@@ -45,6 +52,29 @@ SELECT entry FROM everlog_queue_dead WHERE jid = ? AND dead_ms <= ? LIMIT ?
 
 -- name: count_dead
 SELECT count(*) FROM everlog_queue_dead WHERE jid = ?
+
+-- name: last_ended
+SELECT coalesce(max(number), 0) FROM everlog_queue_ended WHERE jid = ?
+
+-- name: keep_ended
+INSERT INTO everlog_queue_ended (jid, number, ended_ms, entry, token, kh, ended) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: limit_ended
+DELETE FROM everlog_queue_ended WHERE jid = ? AND number <= ?
+
+-- name: history
+SELECT ended FROM everlog_queue_ended INDEXED BY everlog_queue_ended_age
+WHERE jid = ? AND (ended_ms, entry, token) < (?, ?, ?) ORDER BY ended_ms DESC, entry DESC, token DESC LIMIT ?
+
+-- name: history_of_key
+SELECT ended FROM everlog_queue_ended INDEXED BY everlog_queue_ended_key
+WHERE jid = ? AND kh = ? AND (ended_ms, entry, token) < (?, ?, ?) ORDER BY ended_ms DESC, entry DESC, token DESC
+
+-- name: old_ended
+SELECT number FROM everlog_queue_ended INDEXED BY everlog_queue_ended_age WHERE jid = ? AND ended_ms <= ? LIMIT ?
+
+-- name: drop_ended
+DELETE FROM everlog_queue_ended WHERE jid = ? AND number = ?
 
 -- name: flag
 SELECT flag FROM everlog_queue_flag WHERE jid = ? AND reason = ?

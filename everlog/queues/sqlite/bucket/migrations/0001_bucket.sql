@@ -13,6 +13,7 @@ CREATE TABLE IF NOT EXISTS everlog_queue_item (
     data_date   INTEGER NOT NULL,
     schema_v    INTEGER NOT NULL,
     status      TEXT NOT NULL,
+    claimed_ms  INTEGER,
     start_ms    INTEGER,
     lease_ms    INTEGER NOT NULL,
     deadline_ms INTEGER,
