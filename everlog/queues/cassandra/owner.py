@@ -27,11 +27,15 @@ from everlog.queues.operations import (
     Heartbeat,
     Operation,
     Pause,
+    PauseSchedule,
     QueueAnswer,
     RaiseFlag,
+    RemoveSchedule,
     Revive,
+    SetSchedule,
 )
 from everlog.queues.rows import PROCESSING, JobRow
+from everlog.queues.schedule import ScheduleRow
 from everlog.queues.shards import ShardPart
 
 logger = logging.getLogger("everlog.queues")
@@ -47,8 +51,8 @@ BATCH_BYTES = 4 * 1024 * 1024
 MAX_TAKEOVERS = 3
 FLAP_MS = 600_000
 WHOLE = ShardPart()
-AUDITED = (AckFlag, Cancel, Forget, Pause, Revive)
-_IMAGE, _CLAIM, _GONE, _META, _LARGE = 1, 2, 3, 4, 5
+AUDITED = (AckFlag, Cancel, Forget, Pause, PauseSchedule, RemoveSchedule, Revive, SetSchedule)
+_IMAGE, _CLAIM, _GONE, _META, _LARGE, _SCHEDULE = 1, 2, 3, 4, 5, 6
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -186,11 +190,19 @@ class ShardOwner:
             table.segments.pop(entry, None)
             table.logged.pop(entry, None)
             self._blobs.pending.pop(entry, None)
+        elif kind == _SCHEDULE:
+            self._replay_schedule(entry, rest[0])
         else:
             assert kind == _META
             table.forget_up_to(entry)
             table.pause(rest[0])
             self._takeovers = rest[1] if len(rest) > 1 else []
+
+    def _replay_schedule(self, name: str, found: Any) -> None:
+        if found is None:
+            self.table.drop_schedule(name)
+        else:
+            self.table.save_schedule(msgspec.convert(found, ScheduleRow))
 
     def _meta(self) -> bytes:
         return _pack((_META, self.table.last_entry, self.table.paused(), self._takeovers))
@@ -257,6 +269,7 @@ class ShardOwner:
                 records.append(self._image(row, size))
                 size += len(records[-1])
             table.logged[entry] = row
+        records += [_pack((_SCHEDULE, name, schedule)) for name, schedule in table.scheduled.items()]
         if table.meta_changed:
             records.append(self._meta())
         return records
@@ -282,6 +295,7 @@ class ShardOwner:
         await self.log.rotate()
         self._bytes = 0
         await self._write([self._meta()])
+        await self._carry_schedules()
         max_segments = self.engine.settings.max_buckets
         while self.log.low < self.log.high:
             oldest = self.log.low
@@ -290,6 +304,12 @@ class ShardOwner:
                 return
             await self._carry(living)
             await self.log.drop_oldest()
+
+    async def _carry_schedules(self) -> None:
+        """Write all schedules into the new segment: older ones can then be dropped."""
+        found = self.table.schedules()
+        for first in range(0, len(found), CARRY):
+            await self._write([_pack((_SCHEDULE, row.name, row)) for row in found[first : first + CARRY]])
 
     async def _carry(self, living: Sequence[int]) -> None:
         """Write rows again, as they are now, into the newest segment. In parts: each image stands for itself."""

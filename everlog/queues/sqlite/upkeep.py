@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
@@ -44,9 +45,17 @@ def _retire(files: BucketFiles, name: str, now: int, seq: int) -> None:
         old = next((opened for opened in buckets[:-1] if opened.bucket.seq == seq), None)
         if old is None or old.connection.execute(ITEM["any"]).fetchone():
             return
+        take_over_marks(files, [old])
         files.begin_main().execute(SQL["retire_bucket"], (seq,))
         failpoint("queue.retire")
     _put_away(files, known, old)
+
+
+def take_over_marks(files: BucketFiles, buckets: Sequence[OpenBucket]) -> None:
+    """Keep how far schedules are, of buckets that will no longer be read: in the transaction that takes them away."""
+    for opened in buckets:
+        for mark in opened.connection.execute(ITEM["all_marks"]).fetchall():
+            files.begin_main().execute(SQL["take_over_mark"], (*mark, mark[0]))
 
 
 def _put_away(files: BucketFiles, known: KnownQueue, old: OpenBucket) -> None:
