@@ -16,8 +16,9 @@ from everlog.errors import Deposed, OwnedElsewhere, PayloadTooLarge
 from everlog.queues.cassandra.backend import CassandraBackend
 from everlog.queues.cassandra.blobs import INLINE_BYTES
 from everlog.queues.cassandra.queue_store import CassandraQueueStore
+from everlog.queues.operations import FireSchedules
 from everlog.queues.queue import Queue
-from everlog.testing.queue_desk import VirtualClock, VirtualQueue, keys
+from everlog.testing.queue_desk import HOUR, VirtualClock, VirtualQueue, keys
 from tests.models.queue_cases import QueueCases
 from tests.waiting import until
 
@@ -93,6 +94,48 @@ async def test_an_owner_that_leaves_is_followed_at_once(two):
     other.wait(10_000_000)
     found = [lease for _ in range(5) for lease in await other.claim(10)]
     assert sorted(keys(found)) == sorted(f"k{n}" for n in range(0, 300, 7))
+
+
+async def test_schedules_are_carried_from_segment_to_segment(two):
+    """The next owner knows them, how far they are, and which were removed."""
+    one, other = two
+    await one.declare(max_buckets=2, merge=False)
+    schedules = Queue("jobs", one.store).schedules
+    await schedules.set("hourly", every="1h", data="d")
+    await schedules.set("gone", every="1h")
+    one.wait(HOUR)
+    assert await schedules.fire() == 2
+    await schedules.remove("gone")
+    for n in range(300):
+        await one.enq(f"k{n}")
+        for lease in await one.claim(10):
+            await one.done(lease)
+    assert one.store._shards["jobs", 0]._owner.log.low > 0, "the segment that had the schedule is dropped"
+    await one.store.close()
+    other.wait(HOUR)
+    again = Queue("jobs", other.store).schedules
+    assert [info.name for info in await again.list()] == ["hourly"]
+    assert await again.fire() == 0
+    other.wait(HOUR)
+    assert (await again.fire(), await again.fire()) == (1, 0)
+    (job,) = await Queue("jobs", other.store).claim()
+    assert (job.key, job.data) == ("hourly", "d")
+
+
+async def test_an_owner_that_was_deposed_fires_nothing(two):
+    """It slept over a time that its successor has put: the job is there once."""
+    one, other = two
+    await one.declare(merge=False)
+    await Queue("jobs", one.store).schedules.set("hourly", every="1h")
+    one.store._shards["jobs", 0]._owner.log.beat = _nothing
+    with pytest.raises(OwnedElsewhere):
+        await other.do(FireSchedules())
+    other.wait(HOUR)
+    assert await other.do(FireSchedules()) == 1
+    one.wait(HOUR)
+    with pytest.raises((Deposed, OwnedElsewhere)):
+        await one.do(FireSchedules())
+    assert len(await other.claim(10)) == 1
 
 
 async def written(session, table: str) -> int:

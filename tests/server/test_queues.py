@@ -214,7 +214,7 @@ async def test_the_document_describes_every_route(http):
     paths = {path: found for path, found in document["paths"].items() if path.startswith("/queues")}
     assert len(paths) == 22
     operations = [(path, method, one) for path, found in paths.items() for method, one in found.items()]
-    assert len(operations) == 21
+    assert len(operations) == 27
     for path, method, one in operations:
         named = {part[1:-1] for part in path.split("/") if part.startswith("{")}
         given = {parameter["name"] for parameter in one.get("parameters", ()) if parameter["in"] == "path"}
