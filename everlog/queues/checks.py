@@ -104,7 +104,7 @@ def _check_schedule(operation: SetSchedule, declaration: Declaration) -> None:
         raise InvalidInput(f"the name of a schedule is 1 to {MAX_NAME} characters")
     _check_key(row.key, row.hash)
     every = None if row.every_ms is None else row.every_ms / 1000
-    timezone = row.timezone if every is None else None
+    timezone = None if every is not None and row.timezone == "UTC" else row.timezone
     NewSchedule(every, row.cron, timezone, row.catch_up, None, row.priority).check()
     if len(row.data) - 1 > MAX_DATA_BYTES:
         raise PayloadTooLarge(len(row.data) - 1, MAX_DATA_BYTES)
