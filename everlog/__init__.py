@@ -29,6 +29,7 @@ from everlog.errors import (
     Overtaken,
     PreconditionFailed,
     QueueNotFound,
+    ScheduleNotFound,
     StateLost,
     StillBehind,
     TopicRetired,
@@ -62,6 +63,7 @@ from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, Retry, jo
 from everlog.queues.operations import Stats as QueueStats
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
+from everlog.queues.schedules import ScheduleInfo
 from everlog.queues.worker import Worker
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.store.port import Snapshot
@@ -126,6 +128,8 @@ __all__ = [
     "Restart",
     "Retry",
     "Runner",
+    "ScheduleInfo",
+    "ScheduleNotFound",
     "SeqNr",
     "SeqRange",
     "Snapshot",

@@ -34,6 +34,7 @@ from everlog.projections import api as projections
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
 from everlog.queues import queue as queues
+from everlog.queues import schedules
 from everlog.queues import worker as workers
 from everlog.queues.job import Receipt
 from everlog.queues.job_function import JobFunction
@@ -144,8 +145,24 @@ class SyncPekkoReader(Twin[reader.PekkoReader]):
         return SyncPekkoTag(self._inner.tag(name), self._portal)
 
 
+class SyncSchedules(Twin[schedules.QueueSchedules]):
+    """The schedules of a queue."""
+
+    set = blocking(schedules.QueueSchedules.set)
+    list = blocking(schedules.QueueSchedules.list)
+    get = blocking(schedules.QueueSchedules.get)
+    pause = blocking(schedules.QueueSchedules.pause)
+    resume = blocking(schedules.QueueSchedules.resume)
+    remove = blocking(schedules.QueueSchedules.remove)
+    fire = blocking(schedules.QueueSchedules.fire)
+
+
 class SyncQueue(Twin[queues.Queue]):
     """A work queue."""
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        return SyncSchedules(self._inner.schedules, self._portal)
 
     declare = blocking(queues.Queue.declare)
     ensure = blocking(queues.Queue.ensure)

@@ -18,6 +18,7 @@ from everlog.errors import (
     LeaseLost,
     OffsetConflict,
     QueueNotFound,
+    ScheduleNotFound,
     UnknownProjection,
 )
 
@@ -67,7 +68,9 @@ def exit_code(error: BaseException) -> int:
         return USAGE
     if isinstance(error, Conflict | OffsetConflict | LeaseLost):
         return CONFLICT
-    if isinstance(error, JournalNotFound | UnknownProjection | QueueNotFound | NotFound | DocumentNotFound):
+    if isinstance(
+        error, JournalNotFound | UnknownProjection | QueueNotFound | ScheduleNotFound | NotFound | DocumentNotFound
+    ):
         return NOT_FOUND
     if isinstance(error, DocumentRefused) and not error.retriable:
         return CONFLICT

@@ -1,4 +1,4 @@
-"""`everlog queue …`: put, peek, claim, done, stats, dead, history, revive, flags, pause, resume, cancel, declare."""
+"""`everlog queue …`: jobs, dead letters, history, flags, schedules, and what an operator does about them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exit_codes import FAILED, NotFound
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.payload import PayloadOptions, payload_options
+from everlog.cli.schedule import schedule
 from everlog.cli.settings import CliSettings, with_log
 from everlog.queues.declaration import plain_options
 from everlog.queues.history import EndedJob
@@ -304,6 +305,9 @@ async def declare(log: Everlog, settings: CliSettings, /, file: Path) -> None:
         columns = 0 if found.schema is None else len(found.schema.columns)
         document = {"queue": found.name, "version": found.version, "options": plain_options(found.options)}
         show(settings.as_json, document, f"{found.name}: version {found.version}, {columns} columns")
+
+
+queue.add_command(schedule)
 
 
 async def _parsed(log: Everlog, name: str, key: str) -> JobKey:

@@ -16,6 +16,7 @@ from everlog.cli.commands import CliCommand
 from everlog.cli.output import show
 from everlog.cli.settings import CliSettings, with_log
 from everlog.queues.job_function import JobFunction, find_jobs
+from everlog.queues.worker import Worker
 
 
 @click.command(
@@ -40,7 +41,7 @@ async def work(log: Everlog, settings: CliSettings, /, target: str, concurrency:
     queues = [job.queue for job in jobs]
     show(settings.as_json, {"worker": worker.name, "queues": queues}, f"{worker.name} works on {', '.join(queues)}")
     sys.stdout.flush()
-    watching = asyncio.create_task(_stop_when_empty(log, worker.stop, queues)) if until_empty else None
+    watching = asyncio.create_task(_stop_when_empty(log, worker, queues)) if until_empty else None
     try:
         await worker.run()
     finally:
@@ -68,12 +69,14 @@ def load_jobs(target: str) -> list[JobFunction]:
     return find_jobs(found)
 
 
-async def _stop_when_empty(log: Everlog, stop: Any, queues: list[str]) -> None:
+async def _stop_when_empty(log: Everlog, worker: Worker, queues: list[str]) -> None:
     """Delayed jobs are not waited for."""
     while True:
         await asyncio.sleep(0.05)
+        if not worker.ready:
+            continue
         names = set(await log.queues.names())
         found = [await log.queue(name).stats() for name in queues if name in names]
         if not any(stats.ready + stats.running for stats in found):
-            stop()
+            worker.stop()
             return

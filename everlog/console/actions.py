@@ -101,6 +101,16 @@ async def _resume_queue(log: Everlog, given: Fields) -> str:
     return "open for claims" if await log.queue(given["name"]).resume() else "it was open already"
 
 
+async def _pause_schedule(log: Everlog, given: Fields) -> str:
+    changed = await log.queue(given["name"]).schedules.pause(given["schedule"])
+    return "its times pass without a job" if changed else "it was paused already"
+
+
+async def _resume_schedule(log: Everlog, given: Fields) -> str:
+    changed = await log.queue(given["name"]).schedules.resume(given["schedule"])
+    return "it puts jobs again" if changed else "it was open already"
+
+
 async def _revive_job(log: Everlog, given: Fields) -> str:
     receipt = await log.queue(given["name"]).revive(_number(given["entry"]))
     if receipt is None:
@@ -214,6 +224,8 @@ ACTIONS: dict[str, ConsoleAction] = {
     "projection.abort": ConsoleAction(_abort_rebuild, ("name",), needs_reason=True),
     "queue.pause": ConsoleAction(_pause_queue, ("name",)),
     "queue.resume": ConsoleAction(_resume_queue, ("name",)),
+    "schedule.pause": ConsoleAction(_pause_schedule, ("name", "schedule")),
+    "schedule.resume": ConsoleAction(_resume_schedule, ("name", "schedule")),
     "queue.revive": ConsoleAction(_revive_job, ("name", "entry")),
     "queue.revive-all": ConsoleAction(_revive_jobs, ("name",), ("cause", "text")),
     "queue.forget-all": ConsoleAction(_forget_jobs, ("name",), ("cause", "text"), needs_reason=True),

@@ -31,6 +31,7 @@
     ├── JournalNotFound           the journal does not exist (any more)
     ├── JournalHalted             a record of this journal cannot be decoded
     ├── QueueNotFound             no queue of this name was declared, or got a job yet
+    ├── ScheduleNotFound          the queue has no schedule of this name
     ├── LeaseLost                 the job is no longer this worker's; nothing was changed
     ├── KeyBusy                   the queue takes no work for a key that is being processed
     ├── DeclarationRefused        the queue's rows do not allow this change of its declaration
@@ -155,6 +156,7 @@ from everlog.errors.queues import (
     OwnedElsewhere,
     PayloadTooLarge,
     QueueNotFound,
+    ScheduleNotFound,
 )
 from everlog.errors.setup import (
     ClusterFailed,
@@ -268,6 +270,7 @@ __all__ = [
     "RecordTooLarge",
     "Refused",
     "ReplicationFailed",
+    "ScheduleNotFound",
     "SeqNrMissing",
     "ServerFailed",
     "SnapshotTooLarge",

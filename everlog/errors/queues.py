@@ -73,6 +73,17 @@ class QueueNotFound(EverlogError):
         self.known = known
 
 
+class ScheduleNotFound(EverlogError):
+    """The queue has no schedule of this name: see its list."""
+
+    def __init__(self, queue: str, name: str, known: list[str]) -> None:
+        there = ", ".join(known[:20]) or "none"
+        super().__init__(f"the queue {queue!r} has no schedule {name!r}; there are: {there}")
+        self.queue = queue
+        self.name = name
+        self.known = known
+
+
 class LeaseLost(EverlogError):
     """The job timed out and was given to another worker, or is gone: stop working on it; nothing was changed."""
 

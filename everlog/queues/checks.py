@@ -19,17 +19,23 @@ from everlog.queues.operations import (
     Claim,
     Done,
     Fail,
+    FireSchedules,
     Get,
     ListDead,
     ListHistory,
     ListLeases,
     Operation,
+    PauseSchedule,
     Peek,
     Put,
+    RemoveSchedule,
+    SetSchedule,
 )
 from everlog.queues.payload import decode_data
 from everlog.queues.priority import check_priority
 from everlog.queues.queue import MAX_PAGE
+from everlog.queues.schedule import MAX_DATA_BYTES, MAX_NAME
+from everlog.queues.schedules import NewSchedule, check_keys
 
 MAX_TEXT = 1000
 _MAX_MOMENT_MS = 1 << 62
@@ -52,10 +58,14 @@ def _check_put(operation: Put, declaration: Declaration) -> None:
     for moment in (packet.inserted_ms, packet.process_ms or 0, packet.expires_s):
         if not 0 <= moment < _MAX_MOMENT_MS:
             raise InvalidInput(f"{moment} is not a moment in milliseconds since 1970")
-    if not 1 <= packet.schema <= declaration.version:
-        raise InvalidInput(f"{declaration.name} has no version {packet.schema} of its columns")
+    _check_data(packet.data, packet.schema, declaration)
+
+
+def _check_data(data: bytes, schema: int, declaration: Declaration) -> None:
+    if not 1 <= schema <= declaration.version:
+        raise InvalidInput(f"{declaration.name} has no version {schema} of its columns")
     try:
-        decode_data(packet.data, declaration, packet.schema)
+        decode_data(data, declaration, schema)
     except (msgspec.DecodeError, UnicodeDecodeError, AssertionError, ValueError, TypeError) as error:
         raise InvalidInput(f"the data of this job cannot be read: {error}") from error
 
@@ -109,6 +119,30 @@ def _check_named(operation: Get | Cancel, declaration: Declaration) -> None:
     _check_text(getattr(operation, "reason", None))
 
 
+def _check_schedule(operation: SetSchedule, declaration: Declaration) -> None:
+    row = operation.schedule
+    if not 0 < len(row.name) <= MAX_NAME:
+        raise InvalidInput(f"the name of a schedule is 1 to {MAX_NAME} characters")
+    _check_key(row.key, row.hash)
+    every = None if row.every_ms is None else row.every_ms / 1000
+    timezone = None if every is not None and row.timezone == "UTC" else row.timezone
+    NewSchedule(every, row.cron, timezone, row.catch_up, None, row.priority).check()
+    if len(row.data) - 1 > MAX_DATA_BYTES:
+        raise PayloadTooLarge(len(row.data) - 1, MAX_DATA_BYTES)
+    _check_data(row.data, row.schema, declaration)
+    check_keys(row, declaration)
+
+
+def _check_schedule_name(operation: PauseSchedule | RemoveSchedule, declaration: Declaration) -> None:
+    _check_text(operation.name)
+    if len(operation.hash) != 16:
+        raise InvalidKey("this is not the hash of a key")
+
+
+def _check_fire(operation: FireSchedules, declaration: Declaration) -> None:
+    _check_count("a firing puts", operation.limit, MAX_PAGE)
+
+
 def _check_page(operation: Peek | ListLeases | ListDead, declaration: Declaration) -> None:
     _check_count("a page has", operation.limit, MAX_PAGE)
 
@@ -134,4 +168,8 @@ _CHECKS: dict[type[Any], Callable[[Any, Declaration], None]] = {
     ListLeases: _check_page,
     ListDead: _check_page,
     ListHistory: _check_history,
+    SetSchedule: _check_schedule,
+    PauseSchedule: _check_schedule_name,
+    RemoveSchedule: _check_schedule_name,
+    FireSchedules: _check_fire,
 }

@@ -19,6 +19,7 @@ from everlog.queues.operations import (
     AckFlag,
     AskDue,
     AskHead,
+    AskSchedules,
     AskStats,
     BeatAnswer,
     Cancel,
@@ -26,6 +27,7 @@ from everlog.queues.operations import (
     Done,
     DueAnswer,
     Fail,
+    FireSchedules,
     Forget,
     Get,
     Handle,
@@ -36,21 +38,27 @@ from everlog.queues.operations import (
     ListFlags,
     ListHistory,
     ListLeases,
+    ListSchedules,
     Operation,
     Pause,
+    PauseSchedule,
     Peek,
     Put,
     PutAnswer,
     QueueAnswer,
     RaiseFlag,
     Release,
+    RemoveSchedule,
     Revive,
+    SetSchedule,
     Stats,
     Sweep,
 )
 from everlog.queues.rows import WAITING, AttemptReason, EndedRow, Flag, Image, JobRow, Packet
 from everlog.queues.rules import RowChange
+from everlog.queues.schedule import ScheduleRow
 from everlog.queues.table import QueueTable, TableWrite
+from everlog.queues.timetable import Timetable
 
 SWEEP = 500
 # A flag that is raised over and over counts once per interval.
@@ -350,6 +358,21 @@ class Engine:
             self._expire(row)
         return len(overdue) + len(expired)
 
+    def _set_schedule(self, operation: SetSchedule, now: int) -> ScheduleRow | None:
+        return Timetable(self.table).set(operation.schedule, now)
+
+    def _pause_schedule(self, operation: PauseSchedule, now: int) -> ScheduleRow | None:
+        return Timetable(self.table).pause(operation.name, operation.paused, now)
+
+    def _remove_schedule(self, operation: RemoveSchedule, now: int) -> bool:
+        return Timetable(self.table).remove(operation.name)
+
+    def _fire(self, operation: FireSchedules, now: int) -> int:
+        """A time that has come is a put like any other."""
+        count = Timetable(self.table).fire(now, operation.limit, lambda packet: self._put(Put(packet), now))
+        self.counted["FIRED"] += count
+        return count
+
     def _time_out(self, row: JobRow, now: int) -> None:
         self.counted["TIMED_OUT"] += 1
         self._change(row, rules.end_attempt(row, now, self.settings, "timeout"), now)
@@ -514,6 +537,12 @@ class Engine:
             due = min(limit, due + len(self.table.overdue(now, limit))) if due < limit else due
         return DueAnswer(due, min(future, default=None))
 
+    def _schedules(self, operation: ListSchedules, now: int) -> list[ScheduleRow]:
+        return list(self.table.schedules())
+
+    def _next_time(self, operation: AskSchedules, now: int) -> int | None:
+        return Timetable(self.table).wait_ms(now)
+
     def _head(self, operation: AskHead, now: int) -> JobPlace | None:
         """What a claim would begin with. An overdue row counts: the claim would turn it over first."""
         if self.table.paused() or not self._room(now):
@@ -536,6 +565,10 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     AckFlag: Engine._ack_flag,
     RaiseFlag: Engine._raise,
     Sweep: Engine._sweep,
+    SetSchedule: Engine._set_schedule,
+    PauseSchedule: Engine._pause_schedule,
+    RemoveSchedule: Engine._remove_schedule,
+    FireSchedules: Engine._fire,
     Get: Engine._get,
     Peek: Engine._peek,
     ListLeases: Engine._leases,
@@ -545,6 +578,8 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     AskStats: Engine._stats,
     AskDue: Engine._due,
     AskHead: Engine._head,
+    ListSchedules: Engine._schedules,
+    AskSchedules: Engine._next_time,
 }
 
 # Operations that often come in large numbers.

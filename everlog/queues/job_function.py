@@ -12,7 +12,9 @@ from everlog.config.queue_options import check_name
 from everlog.core.duration import Duration, milliseconds
 from everlog.errors import InvalidInput
 from everlog.queues.job import Job
-from everlog.queues.schedule import Schedule, parse_every
+from everlog.queues.priority import DEFAULT_PRIORITY
+from everlog.queues.schedule import CatchUp
+from everlog.queues.schedules import NewSchedule
 
 JobHandler = Callable[[Job], Awaitable[object] | object]
 
@@ -42,7 +44,7 @@ class GiveUp(Exception):
 class JobFunction:
     """A handler and its queue. Called, it is the plain function."""
 
-    def __init__(self, queue: str, handler: JobHandler, *, lease_ms: int | None, schedule: Schedule | None) -> None:
+    def __init__(self, queue: str, handler: JobHandler, *, lease_ms: int | None, schedule: NewSchedule | None) -> None:
         self.queue = check_name(queue)
         self.handler = handler
         self.lease_ms = lease_ms
@@ -64,11 +66,17 @@ def job(
     timeout: Duration | timedelta | None = None,
     every: Duration | timedelta | None = None,
     cron: str | None = None,
+    timezone: str | None = None,
+    catch_up: CatchUp = "one",
+    data: Any = None,
+    priority: int = DEFAULT_PRIORITY,
 ) -> Callable[[JobHandler], JobFunction]:
     """Say that a function does the jobs of a queue; `everlog work module` then runs it.
 
     `timeout`: how long a job is leased at a time; heartbeats extend it while the function runs. `every` or `cron`: a
-    job with the function's name as key is put by itself, again and again. Plain functions run in threads.
+    schedule with the function's name, which a worker stores when it starts; it puts a job with that key, `data` and
+    `priority` at each of its times. `catch_up`: of times that were missed, put "one", "all", or "none". Plain functions
+    run in threads.
 
     >>> @job("emails", timeout="10m")
     ... async def send(job): ...
@@ -76,9 +84,8 @@ def job(
     lease_ms = None if timeout is None else milliseconds(timeout)
     if lease_ms == 0:
         raise InvalidInput("timeout: a lease lasts at least a millisecond")
-    if every is not None and cron is not None:
-        raise InvalidInput("give `every` or `cron`, not both")
-    schedule = parse_every(every) if every is not None else Schedule.parse(cron) if cron is not None else None
+    new = NewSchedule(every, cron, timezone, catch_up, data, priority)
+    schedule = None if new == NewSchedule() else new.check()
 
     def decorate(handler: JobHandler) -> JobFunction:
         return JobFunction(queue, handler, lease_ms=lease_ms, schedule=schedule)

@@ -21,6 +21,7 @@ from everlog.queues.operations import READS, HistoryPlace, JobPlace, LetterPlace
 from everlog.queues.port import QueueStore
 from everlog.queues.rows import PROCESSING, WAITING, DeadLetter, EndedRow, Flag, JobRow
 from everlog.queues.rules import is_expired
+from everlog.queues.schedule import ScheduleRow
 from everlog.queues.table import NextMoments, QueueTable, TableCounts
 from everlog.runtime.clock import Clock
 
@@ -87,6 +88,8 @@ class MemoryTable(QueueTable):
         self.unburied: dict[int, DeadLetter] = {}
         self.flagged: dict[str, Flag | None] = {}
         self.ended: list[EndedRow] = []
+        self._schedules: dict[str, ScheduleRow] = {}
+        self.scheduled: dict[str, ScheduleRow | None] = {}
 
     def next_entry(self) -> int:
         self._last_entry += 1
@@ -285,7 +288,7 @@ class MemoryTable(QueueTable):
 
     def forget_changes(self) -> None:
         """What was written so far is durable, or need not be."""
-        for collected in (self.changed, self.buried, self.unburied, self.flagged, self.ended):
+        for collected in (self.changed, self.buried, self.unburied, self.flagged, self.ended, self.scheduled):
             collected.clear()
         self.meta_changed = False
 
@@ -295,6 +298,19 @@ class MemoryTable(QueueTable):
     def pause(self, paused: bool) -> None:
         self.meta_changed = self.meta_changed or paused != self._paused
         self._paused = paused
+
+    def schedules(self) -> list[ScheduleRow]:
+        return [self._schedules[name] for name in sorted(self._schedules)]
+
+    def save_schedule(self, row: ScheduleRow) -> None:
+        self._schedules[row.name] = self.scheduled[row.name] = row
+
+    def mark_fired(self, row: ScheduleRow, entry: int | None) -> None:
+        self.save_schedule(row)
+
+    def drop_schedule(self, name: str) -> None:
+        self._schedules.pop(name, None)
+        self.scheduled[name] = None
 
 
 class MemoryQueueStore(QueueStore):

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from everlog.queues.rows import AttemptReason, DeadLetter, EndedRow, Flag, JobRow, Packet
+from everlog.queues.schedule import ScheduleRow
 
 Result = Literal["CREATED", "MERGED", "SUCCESSOR", "SUCCESSOR_MERGED", "IGNORED_LATE", "REJECTED", "DROPPED"]
 QueueAck = Literal["OK", "LEASE_LOST"]
@@ -104,6 +105,31 @@ class Sweep(msgspec.Struct, frozen=True, tag=True):
     limit: int = 500
 
 
+class SetSchedule(msgspec.Struct, frozen=True, tag=True):
+    """Keep a schedule, or replace what it is declared to be; None if there are too many."""
+
+    schedule: ScheduleRow
+
+
+class PauseSchedule(msgspec.Struct, frozen=True, tag=True):
+    """`hash` is that of the schedule's key: it says in which shard it is."""
+
+    name: str
+    hash: bytes
+    paused: bool
+
+
+class RemoveSchedule(msgspec.Struct, frozen=True, tag=True):
+    name: str
+    hash: bytes
+
+
+class FireSchedules(msgspec.Struct, frozen=True, tag=True):
+    """Put the jobs of all times that have come, and note that they are; how many. Stops after about `limit`."""
+
+    limit: int = 1000
+
+
 class Get(msgspec.Struct, frozen=True, tag=True):
     key: bytes
     hash: bytes
@@ -154,14 +180,62 @@ class AskHead(msgspec.Struct, frozen=True, tag=True):
     fast_only: bool = False
 
 
+class ListSchedules(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class AskSchedules(msgspec.Struct, frozen=True, tag=True):
+    """In how many milliseconds the next time of a schedule comes; 0: it has come, None: none will."""
+
+
 WriteOperation: TypeAlias = (
-    Put | Claim | Heartbeat | Done | Fail | Release | Cancel | Pause | Revive | Forget | AckFlag | RaiseFlag | Sweep
+    Put
+    | Claim
+    | Heartbeat
+    | Done
+    | Fail
+    | Release
+    | Cancel
+    | Pause
+    | Revive
+    | Forget
+    | AckFlag
+    | RaiseFlag
+    | Sweep
+    | SetSchedule
+    | PauseSchedule
+    | RemoveSchedule
+    | FireSchedules
 )
-ReadOperation: TypeAlias = Get | Peek | ListLeases | ListDead | ListHistory | ListFlags | AskStats | AskDue | AskHead
+ReadOperation: TypeAlias = (
+    Get
+    | Peek
+    | ListLeases
+    | ListDead
+    | ListHistory
+    | ListFlags
+    | AskStats
+    | AskDue
+    | AskHead
+    | ListSchedules
+    | AskSchedules
+)
 Operation: TypeAlias = WriteOperation | ReadOperation
 
 
-READS = (Get, Peek, ListLeases, ListDead, ListHistory, ListFlags, AskStats, AskDue, AskHead)
+READS = (
+    Get,
+    Peek,
+    ListLeases,
+    ListDead,
+    ListHistory,
+    ListFlags,
+    AskStats,
+    AskDue,
+    AskHead,
+    ListSchedules,
+    AskSchedules,
+)
 
 
 class PutAnswer(NamedTuple):
@@ -214,6 +288,8 @@ QueueAnswer: TypeAlias = (
     | list[DeadLetter]
     | list[EndedRow]
     | list[Flag]
+    | list[ScheduleRow]
+    | ScheduleRow
     | Stats
     | DueAnswer
     | JobPlace

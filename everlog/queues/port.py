@@ -53,6 +53,10 @@ class QueueStore(ABC):
     @abstractmethod
     async def names(self) -> list[str]: ...
 
+    async def in_use(self) -> list[str]:
+        """The queues that this process may look at now and then, without taking them from another process."""
+        return await self.names()
+
     @abstractmethod
     async def execute(self, name: str, operation: Operation) -> QueueAnswer:
         """Do one thing with a queue, in one step with all that it changes."""

@@ -55,6 +55,7 @@ from everlog.queues.payload import decode_data
 from everlog.queues.port import QueueStore
 from everlog.queues.priority import DEFAULT_PRIORITY
 from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow
+from everlog.queues.schedules import QueueSchedules
 
 MAX_PAGE = 1000
 
@@ -66,6 +67,11 @@ class Queue:
         self.name = check_name(name)
         self.store = store
         self._options = options
+
+    @property
+    def schedules(self) -> QueueSchedules:
+        """Jobs that this queue puts by itself, again and again."""
+        return QueueSchedules(self)
 
     async def declare(
         self, /, *, schema: ColumnSchema | None = None, description: str = "", **options: Any

@@ -1,87 +1,128 @@
-"""Times that repeat: at a fixed interval, or as a line of cron says. UTC.
+"""A schedule as a queue keeps it, and the rule for its times. Pure: no clock, no I/O.
 
-The line is parsed here rather than by `croniter` (6.2): that takes a range of one value such as `3-3` for every value,
-and it accepts a range that ends before it starts, six and seven fields, and `R` for a random minute, so that two
-workers would not mean the same moments. Here such a line is an error that names the field.
+What must hold, on every store: **each time of a schedule becomes a put at most once, and exactly once if a worker or a
+server looks within what `catch_up` allows.** `done_ms` is the mark: all times up to it are dealt with. The engine puts
+the jobs and moves the mark in one operation, which its store makes durable as a whole; a second worker that fires at
+the same moment finds the mark moved. Nothing here depends on what became of a job.
+
+* In memory an operation is one step under a lock.
+* In SQLite the mark is written to the bucket file in which the job was put, in its transaction; see `sqlite.table`.
+* On Cassandra the owner of the shard that has the schedule's key appends mark and jobs to the fenced log in one
+  conditional batch; an owner that was deposed cannot write, and the next one replays both or neither.
+
+With `catch_up="all"` every time has a key of its own, `name@2026-01-31T02:30:00Z`: under one key, times that were
+missed would merge into one run. To put them one after the other under the same key, each when the last has ended, would
+make the schedule wait for the outcome of its jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from typing import Literal
 
-from everlog.core.duration import Duration, milliseconds
-from everlog.errors import InvalidInput
+import msgspec
 
-_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
-_MINUTE_MS = 60_000
-_MAX_YEARS = 5
+from everlog.queues.recurrence import Recurrence, make_recurrence
 
+CatchUp = Literal["one", "all", "none"]
 
-class Schedule:
-    """Says when the next time is, strictly after a moment."""
-
-    def __init__(self, text: str, after: Callable[[int], int]) -> None:
-        self.text = text
-        self.after = after
-
-    @classmethod
-    def parse(cls, text: str) -> Schedule:
-        """A line of cron: minute, hour, day of the month, month, day of the week (0 and 7 are Sunday).
-
-        >>> Schedule.parse("30 2 * * 1-5").text
-        '30 2 * * 1-5'
-        """
-        parts = text.split()
-        if len(parts) != len(_FIELDS):
-            raise InvalidInput(f"cron: {text!r} has {len(parts)} fields, not five: '0 3 * * *' is every day at 03:00")
-        minutes, hours, days, months, weekdays = (
-            _values(part, *field) for part, field in zip(parts, _FIELDS, strict=True)
-        )
-        weekdays = {value % 7 for value in weekdays}
-        # As cron does: if both days are given, either is enough.
-        either = parts[2] != "*" and parts[4] != "*"
-
-        def matches(day: datetime) -> bool:
-            by_date, by_weekday = day.day in days, day.isoweekday() % 7 in weekdays
-            return day.month in months and ((by_date or by_weekday) if either else (by_date and by_weekday))
-
-        def after(now: int) -> int:
-            moment = datetime.fromtimestamp(now // _MINUTE_MS * 60, UTC) + timedelta(minutes=1)
-            last = moment + timedelta(days=366 * _MAX_YEARS)
-            while moment < last:
-                if not matches(moment):
-                    moment = moment.replace(hour=0, minute=0) + timedelta(days=1)
-                elif moment.hour not in hours:
-                    moment = moment.replace(minute=0) + timedelta(hours=1)
-                elif moment.minute not in minutes:
-                    moment += timedelta(minutes=1)
-                else:
-                    return int(moment.timestamp()) * 1000
-            raise InvalidInput(f"cron: {text!r} never comes")
-
-        after(0)
-        return cls(text, after)
+MAX_SCHEDULES = 1000
+MAX_NAME = 200
+MAX_DATA_BYTES = 16 * 1024
+# Of the times that were missed, as many are put with `all`: the last ones.
+MAX_MISSED = 1000
+# With `none`, a time that is longer ago was missed. Shorter than that, it may be a takeover or a busy machine.
+MISSED_MS = 60_000
 
 
-def parse_every(every: Duration | timedelta) -> Schedule:
-    """At a fixed interval, counted from 1970, so that all workers mean the same moments."""
-    step = milliseconds(every)
-    if step < 1:
-        raise InvalidInput("every: at least a millisecond")
-    return Schedule(f"every {every}", lambda now: (now // step + 1) * step)
+class ScheduleRow(msgspec.Struct, frozen=True, gc=False):
+    """Puts a job again and again. `key`: that of the job, without the time that `all` adds.
+
+    `fired_ms` is the time that was put last, `done_ms` that up to which all are dealt with: put, skipped, or before it
+    began.
+    """
+
+    name: str
+    key: bytes
+    hash: bytes
+    data: bytes
+    priority: int
+    every_ms: int | None = None
+    cron: str | None = None
+    timezone: str = "UTC"
+    catch_up: CatchUp = "one"
+    schema: int = 1
+    paused: bool = False
+    done_ms: int = 0
+    fired_ms: int | None = None
+
+    @property
+    def recurrence(self) -> Recurrence:
+        return make_recurrence(self.every_ms, self.cron, self.timezone)
+
+    @property
+    def next_ms(self) -> int | None:
+        """The first time that is not dealt with; None while it is paused."""
+        return None if self.paused else self.recurrence.after(self.done_ms)
+
+    @property
+    def declared(self) -> tuple[object, ...]:
+        """What its declaration says: all but what has become of it."""
+        return (*self.timing, self.key, self.data, self.priority, self.catch_up, self.schema)
+
+    @property
+    def timing(self) -> tuple[object, ...]:
+        return (self.every_ms, self.cron, self.timezone)
 
 
-def _values(part: str, name: str, low: int, high: int) -> set[int]:
-    found: set[int] = set()
-    for item in part.split(","):
-        span, _, step = item.partition("/")
-        first, _, last = (f"{low}-{high}" if span == "*" else span).partition("-")
-        try:
-            start, stop, stride = int(first), int(last or (high if step else first)), int(step or 1)
-        except ValueError as error:
-            raise InvalidInput(f"cron: {item!r} is no {name}") from error
-        if not (low <= start <= stop <= high) or stride < 1:
-            raise InvalidInput(f"cron: {item!r} is no {name} from {low} to {high}")
-        found |= set(range(start, stop + 1, stride))
-    return found
+def replaced(before: ScheduleRow | None, wanted: ScheduleRow, now: int) -> ScheduleRow:
+    """The schedule under a new declaration: an operator's pause stays, and so does what was fired.
+
+    Times of a changed timing count from now on: it has missed none of those before. What was due by the old one is to
+    be fired first.
+    """
+    if before is None:
+        return msgspec.structs.replace(wanted, paused=False, done_ms=now, fired_ms=None)
+    done_ms = before.done_ms if before.timing == wanted.timing else max(before.done_ms, now)
+    return msgspec.structs.replace(wanted, paused=before.paused, done_ms=done_ms, fired_ms=before.fired_ms)
+
+
+def paused(row: ScheduleRow, pause: bool, now: int) -> ScheduleRow:
+    """The times of a pause are skipped on purpose: they were not missed."""
+    if row.paused == pause:
+        return row
+    return msgspec.structs.replace(row, paused=pause, done_ms=row.done_ms if pause else max(row.done_ms, now))
+
+
+def due_times(row: ScheduleRow, now: int) -> list[int] | None:
+    """The times to be put now, in order; None if no time has come. None of them may be left: it was missed."""
+    if row.paused or row.recurrence.after(row.done_ms) > now:
+        return None
+    last = row.recurrence.up_to(now)
+    assert last is not None, "a time has come"
+    if row.catch_up == "none" and now - last > MISSED_MS:
+        return []
+    times = [last]
+    while row.catch_up == "all" and len(times) < MAX_MISSED:
+        before = row.recurrence.up_to(times[-1] - 1)
+        if before is None or before <= row.done_ms:
+            break
+        times.append(before)
+    return times[::-1]
+
+
+def fired(row: ScheduleRow, times: list[int], now: int) -> ScheduleRow:
+    """The schedule after its due times were put."""
+    done_ms = row.recurrence.up_to(now)
+    assert done_ms is not None, "a time has come"
+    return msgspec.structs.replace(row, done_ms=done_ms, fired_ms=times[-1] if times else row.fired_ms)
+
+
+def time_text(ms: int) -> str:
+    """A time in a key, without fractions where there are none.
+
+    >>> time_text(0), time_text(1500)
+    ('1970-01-01T00:00:00Z', '1970-01-01T00:00:01.500Z')
+    """
+    spec = "milliseconds" if ms % 1000 else "seconds"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=spec).replace("+00:00", "Z")

@@ -16,9 +16,11 @@ from everlog.queues.operations import (
     AckFlag,
     AskDue,
     AskHead,
+    AskSchedules,
     AskStats,
     Cancel,
     DueAnswer,
+    FireSchedules,
     Forget,
     Get,
     JobPlace,
@@ -26,17 +28,22 @@ from everlog.queues.operations import (
     ListFlags,
     ListHistory,
     ListLeases,
+    ListSchedules,
     Operation,
     Pause,
+    PauseSchedule,
     Peek,
     Put,
     QueueAnswer,
     RaiseFlag,
+    RemoveSchedule,
     Revive,
+    SetSchedule,
     Stats,
     Sweep,
 )
 from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow
+from everlog.queues.schedule import ScheduleRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,9 @@ def shard_of(operation: Operation, shards: int) -> int | None:
         return 0
     if isinstance(operation, Put):
         return _by_hash(operation.packet.hash, shards)
-    if isinstance(operation, Get | Cancel):
+    if isinstance(operation, SetSchedule):
+        return _by_hash(operation.schedule.hash, shards)
+    if isinstance(operation, Get | Cancel | PauseSchedule | RemoveSchedule):
         return _by_hash(operation.hash, shards)
     if isinstance(operation, ListHistory):
         return None if operation.hash is None else _by_hash(operation.hash, shards)
@@ -92,8 +101,13 @@ def combine(operation: Operation, found: Sequence[QueueAnswer]) -> QueueAnswer:
     if isinstance(operation, AskDue):
         moments = [answer.next_ms for answer in answers if answer.next_ms is not None]
         return DueAnswer(min(operation.limit, sum(answer.due for answer in answers)), min(moments, default=None))
-    if isinstance(operation, Sweep):
+    if isinstance(operation, Sweep | FireSchedules):
         return sum(cast(Sequence[int], answers))
+    if isinstance(operation, ListSchedules):
+        schedules = [row for rows in cast(Sequence[list[ScheduleRow]], answers) for row in rows]
+        return sorted(schedules, key=lambda row: row.name)
+    if isinstance(operation, AskSchedules):
+        return min((wait for wait in cast("Sequence[int | None]", answers) if wait is not None), default=None)
     if isinstance(operation, AskHead):
         return min((place for place in cast("Sequence[JobPlace | None]", answers) if place is not None), default=None)
     assert isinstance(operation, Pause | AckFlag | RaiseFlag), f"{operation} is for one shard"

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from everlog.queues.operations import HistoryPlace, JobPlace, LetterPlace
 from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow
+from everlog.queues.schedule import ScheduleRow
 
 
 class NextMoments(NamedTuple):
@@ -136,3 +137,16 @@ class QueueTable(Protocol):
     def paused(self) -> bool: ...
 
     def pause(self, paused: bool) -> None: ...
+
+    def schedules(self) -> Sequence[ScheduleRow]:
+        """All schedules, by name."""
+
+    def save_schedule(self, row: ScheduleRow) -> None: ...
+
+    def mark_fired(self, row: ScheduleRow, entry: int | None) -> None:
+        """Write how far a schedule is, so that it is durable if and only if the job that it put is.
+
+        `entry`: the job that holds what was put; None if nothing was.
+        """
+
+    def drop_schedule(self, name: str) -> None: ...

@@ -16,6 +16,7 @@ from everlog.queues.operations import (
     AckFlag,
     AskDue,
     AskHead,
+    AskSchedules,
     AskStats,
     BeatAnswer,
     Cancel,
@@ -23,6 +24,7 @@ from everlog.queues.operations import (
     Done,
     DueAnswer,
     Fail,
+    FireSchedules,
     Forget,
     Get,
     Heartbeat,
@@ -32,19 +34,24 @@ from everlog.queues.operations import (
     ListFlags,
     ListHistory,
     ListLeases,
+    ListSchedules,
     Operation,
     Pause,
+    PauseSchedule,
     Peek,
     Put,
     PutAnswer,
     QueueAnswer,
     RaiseFlag,
     Release,
+    RemoveSchedule,
     Revive,
+    SetSchedule,
     Stats,
     Sweep,
 )
 from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow
+from everlog.queues.schedule import ScheduleRow
 
 MAX_OPERATIONS = 1000
 MEDIA_TYPE = "application/vnd.msgpack"
@@ -64,6 +71,10 @@ _ANSWERS: dict[type[Any], Any] = {
     AckFlag: bool,
     RaiseFlag: None,
     Sweep: int,
+    SetSchedule: ScheduleRow | None,
+    PauseSchedule: ScheduleRow | None,
+    RemoveSchedule: bool,
+    FireSchedules: int,
     Get: list[JobRow],
     Peek: list[JobRow],
     ListLeases: list[JobRow],
@@ -73,6 +84,8 @@ _ANSWERS: dict[type[Any], Any] = {
     AskStats: Stats,
     AskDue: DueAnswer,
     AskHead: JobPlace | None,
+    ListSchedules: list[ScheduleRow],
+    AskSchedules: int | None,
 }
 _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(answer) for kind, answer in _ANSWERS.items()

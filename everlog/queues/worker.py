@@ -1,7 +1,8 @@
 """A worker: claims jobs, runs their functions, and reports how it went.
 
 A job is leased; a thread of its own keeps the lease while the function runs. A job that loses its lease is cancelled,
-for another worker has it then. A worker that stops lets its jobs finish for a while, then gives the rest back.
+for another worker has it then. A worker that stops lets its jobs finish for a while, then gives the rest back. The
+schedules of its queues are fired by a loop of their own, whatever becomes of the jobs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
@@ -24,6 +24,7 @@ from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, JobHandle
 from everlog.queues.operations import BeatAnswer, Handle
 from everlog.queues.port import POLL_S, QueueStore
 from everlog.queues.queue import Queue
+from everlog.queues.scheduler import Scheduler
 from everlog.queues.upkeep import TEND_S
 
 log = logging.getLogger("everlog.queues")
@@ -93,6 +94,8 @@ class Worker:
         self._grace_s = grace_s
         self._heartbeats = Heartbeats(store.sibling, store.clock)
         self._threads = ThreadPoolExecutor(concurrency * len(self._jobs), thread_name_prefix="everlog-job")
+        self.scheduler = Scheduler(lambda: store, self._queue_names, look_s=poll_s)
+        self.ready = False  # whether it has begun: what its functions declare is stored
         self._stopping = asyncio.Event()
         self._running: dict[asyncio.Task[None], StopCause | None] = {}
         self._reporting: set[asyncio.Task[None]] = set()  # of these, the functions have ended
@@ -101,6 +104,9 @@ class Worker:
     def running(self) -> int:
         """How many jobs run now."""
         return len(self._running)
+
+    async def _queue_names(self) -> list[str]:
+        return [function.queue for function in self._jobs]
 
     def stop(self) -> None:
         """Take no more jobs; `run` returns when those under way have ended."""
@@ -113,9 +119,13 @@ class Worker:
             for function in self._jobs:
                 queue = Queue(function.queue, self._store, self._options.get(function.queue))
                 await queue.ensure()
-                await self._put_next(function, queue)
+                if function.schedule is not None:
+                    await queue.schedules.set(function.__name__, **function.schedule._asdict())
+                await queue.schedules.fire()  # what was missed is there before the first claim
                 loops.append(asyncio.create_task(self._serve(function, queue), name=f"everlog-work-{queue.name}"))
                 loops.append(asyncio.create_task(self._tend(queue), name=f"everlog-tend-{queue.name}"))
+            loops.append(asyncio.create_task(self.scheduler.run(), name="everlog-scheduler"))
+            self.ready = True
             await self._stopping.wait()
         finally:
             for loop in loops:
@@ -195,8 +205,6 @@ class Worker:
             else:
                 result = await self._in_thread(function, job)
             kept = result if job.keeps_result else None
-            if function.schedule is not None:
-                await self._put_next(function, job.queue)
             outcome, report = "done", lambda: job.queue.done(job, kept)
         except asyncio.CancelledError as error:
             was_stopped = _this_task().cancelling() > 0  # else the function has raised it by itself
@@ -264,12 +272,6 @@ class Worker:
                     break
                 await asyncio.sleep(RETRY_S)
         self.counted[outcome] += 1
-
-    async def _put_next(self, function: JobFunction, queue: Queue) -> None:
-        """The next time of a job that repeats. All workers put the same one: it merges."""
-        if function.schedule is not None:
-            at = function.schedule.after(self._store.clock.now_ms())
-            await queue.put(function.__name__, at=datetime.fromtimestamp(at / 1000, UTC))
 
     async def _tend(self, queue: Queue) -> None:
         while True:

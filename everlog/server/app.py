@@ -11,7 +11,8 @@ from uuid import UUID
 from everlog.api import Everlog
 from everlog.documents.ids import next_id
 from everlog.errors import EverlogError, MissingExtra
-from everlog.queues.factory import make_upkeep
+from everlog.queues.factory import has_queues, make_upkeep
+from everlog.queues.scheduler import Scheduler
 from everlog.runtime.service import Service
 
 try:
@@ -34,6 +35,7 @@ from everlog.server.routes.nodes import NODE_ROUTES
 from everlog.server.routes.operations import OPERATION_ROUTES
 from everlog.server.routes.projections import PROJECTION_ROUTES
 from everlog.server.routes.queues import QUEUE_ROUTES
+from everlog.server.routes.schedules import SCHEDULE_ROUTES
 from everlog.server.routes.snapshots import SNAPSHOT_ROUTES
 from everlog.server.routes.tags import TAG_ROUTES
 from everlog.server.schemas.openapi import openapi_config
@@ -50,6 +52,7 @@ ROUTES: list[ControllerRouterHandler] = [
     *TAG_ROUTES,
     *PROJECTION_ROUTES,
     *QUEUE_ROUTES,
+    *SCHEDULE_ROUTES,
     *OPERATION_ROUTES,
     *LOGIN_ROUTES,
 ]
@@ -109,6 +112,7 @@ def make_app(
             for service in [*await document_services(log), queues]:
                 service.start()
                 stack.push_async_callback(service.stop)
+            await stack.enter_async_context(firing_schedules(log))
             for part in parts:
                 await stack.enter_async_context(part.running(app, log))
             yield
@@ -143,6 +147,21 @@ def make_app(
         # Errors are answered by our handlers and logged there.
         logging_config=None,
     )
+
+
+@asynccontextmanager
+async def firing_schedules(log: Everlog) -> AsyncIterator[None]:
+    """Put what the schedules of queues say, also where all workers are clients in other languages."""
+
+    async def names() -> Sequence[str]:
+        return await log.queues.in_use() if has_queues(log.config) else ()
+
+    task = asyncio.create_task(Scheduler(lambda: log.queues, names).run(), name="everlog-scheduler")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def document_services(log: Everlog) -> list[Service]:

@@ -13,10 +13,13 @@ from everlog.testing.queue_history import QueueHistorySuite
 from everlog.testing.queue_leases import QueueLeaseSuite
 from everlog.testing.queue_merges import QueueMergeSuite
 from everlog.testing.queue_retention import QueueRetentionSuite
+from everlog.testing.queue_schedules import QueueScheduleSuite
 from everlog.testing.queue_upkeep import QueueUpkeepSuite
 
 
-class QueueConformance(QueueMergeSuite, QueueLeaseSuite, QueueRetentionSuite, QueueUpkeepSuite, QueueHistorySuite):
+class QueueConformance(
+    QueueMergeSuite, QueueLeaseSuite, QueueRetentionSuite, QueueUpkeepSuite, QueueHistorySuite, QueueScheduleSuite
+):
     """Subclass it and provide the fixture `make_store`: a function from a clock to an open, empty store.
 
     It takes `sweep`, how many rows a claim turns over first, and passes it to the engine. A store that other tests have

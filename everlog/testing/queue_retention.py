@@ -286,8 +286,9 @@ class QueueRetentionSuite:
         assert len(await desk.claim(10)) == 3
 
     async def test_an_unknown_queue_is_an_error_that_names_the_known(self, desk: VirtualQueue) -> None:
-        with pytest.raises(QueueNotFound, match=rf"'nothing'.*{desk.name}"):
+        with pytest.raises(QueueNotFound, match="'nothing'; there are: ") as found:
             await desk.store.execute("nothing", Claim("w"))
+        assert desk.name in found.value.known
         with pytest.raises(QueueNotFound):
             await desk.store.execute("nothing", AskStats())
         assert await desk.store.declared("nothing") is None

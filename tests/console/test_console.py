@@ -156,6 +156,21 @@ async def test_an_action_is_two_events_the_first_before_it_is_done(http, log):
     assert (older["action"], older["outcome"]) == ("queue.pause", "done")
 
 
+async def test_the_schedules_of_a_queue(http, log):
+    csrf = await secret(http, log)
+    schedules = log.queue("q").schedules
+    await schedules.set("nightly", cron="30 2 * * *", timezone="Europe/Berlin")
+    page = (await http.get("/console/queues?name=q", headers=HTML)).text
+    assert "30 2 * * * Europe/Berlin" in page
+    assert 'value="schedule.pause"' in page
+    for action, paused in (("schedule.pause", True), ("schedule.resume", False)):
+        done = await act(http, csrf_token=csrf, action=action, name="q", schedule="nightly")
+        assert (done.status_code, done.json()["outcome"]) == (200, "done")
+        assert (await schedules.get("nightly")).paused is paused
+    gone = await act(http, csrf_token=csrf, action="schedule.pause", name="q", schedule="absent")
+    assert gone.status_code == 404
+
+
 async def test_every_action_needs_the_secret_and_the_right_and_is_noted(http, log):
     """Whatever becomes of it: without the page's secret or the scope nothing is even noted, with both it is."""
     csrf = await secret(http, log)

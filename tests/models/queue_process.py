@@ -11,6 +11,7 @@ import sys
 import time
 
 import everlog
+from everlog.queues.operations import AskSchedules
 from everlog.queues.queue import Queue
 
 
@@ -68,7 +69,15 @@ async def limited(queue: Queue, count: int) -> None:
     await asyncio.gather(*(work(number) for number in range(count)))
 
 
-MODES = {"drain": drain, "hold": hold, "churn": churn, "limited": limited}
+async def fire(queue: Queue, count: int) -> None:
+    """Fire the queue's schedules until so many jobs are there; says how many times were put, each time some were."""
+    while (await queue.stats()).ready < count:
+        if await queue.store.execute(queue.name, AskSchedules()) == 0:
+            say("fired", await queue.schedules.fire())
+        await asyncio.sleep(0.001)
+
+
+MODES = {"drain": drain, "hold": hold, "churn": churn, "limited": limited, "fire": fire}
 
 
 async def main(folder: str, mode: str, argument: str) -> None:

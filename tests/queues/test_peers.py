@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 
 import pytest
 
-from everlog.errors import AnswerLost, EverlogError
+from everlog.errors import AnswerLost, EverlogError, InvalidInput
 from everlog.queues.cassandra.calls import Call, NoAnswer, NotSent
 from everlog.queues.keys import encode_key, hash_key
-from everlog.queues.operations import AskStats, Pause, Put
+from everlog.queues.operations import AskStats, FireSchedules, Pause, Put, SetSchedule
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Packet
+from everlog.queues.shards import shard_of
 from everlog.queues.wire import decode_outcomes
 from tests.models.queue_cases import QueueCases
 from tests.models.queue_cluster import ModelQueueStore, Tables
@@ -296,3 +298,58 @@ async def test_an_answer_that_is_lost_is_asked_for_again(stores, monkeypatch):
 async def test_shards_have_owners_of_their_own(stores):
     await Queue("jobs", stores[0]).declare(shards=3)
     await check_shards(stores)
+
+
+async def test_schedules_are_in_the_shards_of_their_keys(stores):
+    """Each is fired once, whichever process asks; only `all` needs one shard, because its keys are many."""
+    queues = [Queue("jobs", store) for store in stores]
+    await queues[0].declare(shards=3, merge=False)
+    for number in range(9):
+        await queues[number % 3].schedules.set(f"s{number}", every="1ms", data=number)
+    homes = {shard_of(SetSchedule(info.row), 3) for info in await queues[0].schedules.list()}
+    assert homes == {0, 1, 2}
+    for queue in queues:
+        assert [info.name for info in await queue.schedules.list()] == [f"s{number}" for number in range(9)]
+    await queues[1].schedules.pause("s4")
+    await queues[2].schedules.remove("s5")
+    await asyncio.gather(*(queue.store.execute("jobs", FireSchedules()) for queue in queues for _ in range(5)))
+    places = [(info.key, info.due) async for info in queues[0].jobs()]
+    assert len(places) == len(set(places)), "a time was put twice"
+    assert {key for key, _ in places} == {f"s{number}" for number in range(9)} - {"s4", "s5"}
+    with pytest.raises(InvalidInput, match="one shard"):
+        await queues[0].schedules.set("x", every="1h", catch_up="all")
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_each_time_is_put_once_between_processes(seed):
+    """Calls, answers and conditional writes get lost, owners are deposed: no time comes twice, none is left out."""
+    chance = random.Random(seed)
+    stores = peers(Tables(lossy=0.05), chance, "abc")
+    await Queue("jobs", stores[0]).declare(merge=False)
+    await Queue("jobs", stores[0]).schedules.set("tick", every="20ms", catch_up="all")
+
+    async def fire(store: Peer) -> None:
+        for _ in range(60):
+            with suppress(EverlogError):
+                await store.execute("jobs", FireSchedules())
+            await asyncio.sleep(0.005)
+
+    async def disturb() -> None:
+        while True:
+            await asyncio.sleep(0.02 + chance.random() * 0.05)
+            for store in stores:
+                store.lossy = chance.choice([0.0, 0.02, 0.1])
+                shard = store._shards.get(("jobs", 0))
+                if shard is not None and shard._owner is not None and chance.random() < 0.2:
+                    shard._owner.log.depose()
+
+    disturbance = asyncio.create_task(disturb())
+    await asyncio.gather(*(fire(store) for store in stores))
+    disturbance.cancel()
+    for store in stores:
+        store.lossy = 0.0
+    places = [round(info.due.timestamp() * 1000) async for info in Queue("jobs", stores[0]).jobs()]
+    assert len(places) > 5
+    assert sorted(places) == list(range(min(places), max(places) + 1, 20))
+    for store in stores:
+        await store.close()

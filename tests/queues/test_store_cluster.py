@@ -16,7 +16,7 @@ from everlog.errors import Deposed, OwnedElsewhere, PayloadTooLarge
 from everlog.queues.cassandra.backend import CassandraBackend
 from everlog.queues.cassandra.blobs import INLINE_BYTES
 from everlog.queues.cassandra.queue_store import CassandraQueueStore
-from everlog.queues.operations import JobResult
+from everlog.queues.operations import FireSchedules, JobResult
 from everlog.queues.queue import Queue
 from everlog.queues.upkeep import QueueUpkeep
 from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, keys
@@ -136,6 +136,48 @@ async def test_upkeep_takes_over_what_no_process_owns(two):
     assert not await other.store.is_unowned("jobs")
     (letter,) = await other.dead()
     assert (letter.cause, letter.attempts[0].started_ms) == ("max_timeouts", T)
+
+
+async def test_schedules_are_carried_from_segment_to_segment(two):
+    """The next owner knows them, how far they are, and which were removed."""
+    one, other = two
+    await one.declare(max_buckets=2, merge=False)
+    schedules = Queue("jobs", one.store).schedules
+    await schedules.set("hourly", every="1h", data="d")
+    await schedules.set("gone", every="1h")
+    one.wait(HOUR)
+    assert await schedules.fire() == 2
+    await schedules.remove("gone")
+    for n in range(300):
+        await one.enq(f"k{n}")
+        for lease in await one.claim(10):
+            await one.done(lease)
+    assert one.store._shards["jobs", 0]._owner.log.low > 0, "the segment that had the schedule is dropped"
+    await one.store.close()
+    other.wait(HOUR)
+    again = Queue("jobs", other.store).schedules
+    assert [info.name for info in await again.list()] == ["hourly"]
+    assert await again.fire() == 0
+    other.wait(HOUR)
+    assert (await again.fire(), await again.fire()) == (1, 0)
+    (job,) = await Queue("jobs", other.store).claim()
+    assert (job.key, job.data) == ("hourly", "d")
+
+
+async def test_an_owner_that_was_deposed_fires_nothing(two):
+    """It slept over a time that its successor has put: the job is there once."""
+    one, other = two
+    await one.declare(merge=False)
+    await Queue("jobs", one.store).schedules.set("hourly", every="1h")
+    one.store._shards["jobs", 0]._owner.log.beat = _nothing
+    with pytest.raises(OwnedElsewhere):
+        await other.do(FireSchedules())
+    other.wait(HOUR)
+    assert await other.do(FireSchedules()) == 1
+    one.wait(HOUR)
+    with pytest.raises((Deposed, OwnedElsewhere)):
+        await one.do(FireSchedules())
+    assert len(await other.claim(10)) == 1
 
 
 async def written(session, table: str) -> int:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 import pytest
 
@@ -21,7 +20,6 @@ from everlog.queues.job_function import find_jobs
 from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import BeatAnswer, Done, Handle
 from everlog.queues.queue import Queue
-from everlog.queues.schedule import Schedule, parse_every
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.queues.worker import Worker
 from tests.waiting import until
@@ -466,50 +464,6 @@ async def test_slow_jobs_wait_for_the_next_pass(store):
     assert order == ["fast", "more-1", "more-2", "slow"]
 
 
-async def test_a_job_that_repeats(store):
-    times = []
-
-    @everlog.job("ticks", every="30ms")
-    async def tick(job):
-        times.append(round(job.due.timestamp() * 1000))
-
-    async with working(store, tick), working(store, tick):
-        await until(lambda: len(times) >= 4)
-    assert all(at % 30 == 0 for at in times)
-    assert times == sorted(set(times))
-    (info,) = await Queue("ticks", store).peek()
-    assert info.key == "tick"
-
-
-@pytest.mark.parametrize(
-    ("line", "after", "expected"),
-    [
-        ("* * * * *", "2026-01-01 00:00", "2026-01-01 00:01"),
-        ("30 2 * * *", "2026-01-01 02:30", "2026-01-02 02:30"),
-        ("*/15 8-9 * * 1-5", "2026-01-02 09:45", "2026-01-05 08:00"),
-        ("0 0 29 2 *", "2026-01-01 00:00", "2028-02-29 00:00"),
-        ("0 12 1,15 * *", "2026-01-01 12:00", "2026-01-15 12:00"),
-        ("0 0 13 * 5", "2026-01-01 00:00", "2026-01-02 00:00"),
-        ("59 23 31 12 7", "2026-12-01 00:00", "2026-12-06 23:59"),
-    ],
-)
-def test_lines_of_cron(line, after, expected):
-    def ms(text):
-        return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 1000
-
-    assert Schedule.parse(line).after(ms(after)) == ms(expected)
-
-
-@pytest.mark.parametrize("line", ["", "* * * *", "60 * * * *", "x * * * *", "*/0 * * * *", "5-1 * * * *", "0 0 30 2 *"])
-def test_what_is_no_line_of_cron(line):
-    with pytest.raises(InvalidInput):
-        Schedule.parse(line)
-
-
-def test_every_means_the_same_moments_for_all():
-    assert [parse_every("10s").after(now) for now in (0, 9999, 10_000)] == [10_000, 10_000, 20_000]
-
-
 def test_functions_are_found():
     @everlog.job("one")
     async def one(job): ...
@@ -521,7 +475,18 @@ def test_functions_are_found():
     for wrong in (5, [], [len], [one, again], pytest):
         with pytest.raises(InvalidInput):
             find_jobs(wrong)
-    for options in ({"every": 1, "cron": "* * * * *"}, {"timeout": 0}, {"every": 0}):
+    for options in (
+        {"every": 1, "cron": "* * * * *"},
+        {"timeout": 0},
+        {"every": 0},
+        {"every": 1, "timezone": "UTC"},
+        {"cron": "0 3 * * *", "timezone": "Mars/Olympus"},
+        {"cron": "0 0 30 2 *"},
+        {"every": 1, "catch_up": "some"},
+        {"every": 1, "priority": 256},
+        {"catch_up": "all"},
+        {"data": 1},
+    ):
         with pytest.raises(InvalidInput):
             everlog.job("x", **options)
 

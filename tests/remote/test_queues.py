@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from litestar import Litestar
 from litestar.datastructures import State
@@ -33,14 +34,15 @@ from everlog.queues.columns import Column
 from everlog.queues.declaration import ColumnSchema
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.memory import MemoryQueueStore
-from everlog.queues.operations import Claim, Peek, Put
+from everlog.queues.operations import Claim, FireSchedules, PauseSchedule, Peek, Put, RemoveSchedule, SetSchedule
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Packet
+from everlog.queues.schedule import ScheduleRow
 from everlog.remote.queues import RemoteQueueStore
 from everlog.runtime.clock import SystemClock
 from everlog.server.routes.queues import QUEUE_ROUTES
 from everlog.server.security.guard import ALL, Principal
-from everlog.testing.queue_desk import VirtualClock, VirtualQueue
+from everlog.testing.queue_desk import HOUR, VirtualClock, VirtualQueue
 from tests.models.queue_cases import QueueCases
 from tests.support import small_config
 from tests.waiting import until
@@ -189,6 +191,39 @@ async def test_operations_of_another_make_are_checked(server):
         with pytest.raises(InvalidInput):
             await store.execute("jobs", operation)
     assert (await store.execute("jobs", Put(good))).result == "CREATED"
+
+
+async def test_schedules_of_another_make_are_checked(server):
+    """What another library sends is refused for the same reasons, and what is its own affair is not believed."""
+    store, key = server.remote.queues, encode_key("k")
+    await server.remote.queue("jobs").declare()
+    good = ScheduleRow("k", key, hash_key(key), b"n", 1, every_ms=HOUR, paused=True, done_ms=7, fired_ms=7)
+    bad: list[dict[str, Any]] = [
+        {"name": ""},
+        {"name": "x" * 201},
+        {"key": b""},
+        {"hash": b"x" * 16},
+        {"data": b"t\xff"},
+        {"data": b"t" + b"x" * 20_000},
+        {"priority": 256},
+        {"every_ms": 0},
+        {"every_ms": 10**15},
+        {"every_ms": None},
+        {"cron": "@daily"},
+        {"every_ms": None, "cron": "0 0 30 2 *"},
+        {"every_ms": None, "cron": "@daily", "timezone": "Mars/Olympus"},
+        {"timezone": "x" * 10_000},
+        {"schema": 7},
+        {"key": encode_key(("a", 1)), "hash": hash_key(encode_key(("a", 1))), "catch_up": "all"},
+    ]
+    for change in bad:
+        with pytest.raises(InvalidInput):
+            await store.execute("jobs", SetSchedule(msgspec.structs.replace(good, **change)))
+    for operation in (FireSchedules(0), FireSchedules(10**6), RemoveSchedule("k", b""), PauseSchedule("k", b"", True)):
+        with pytest.raises(InvalidInput):
+            await store.execute("jobs", operation)
+    found = await store.execute("jobs", SetSchedule(good))
+    assert (found.paused, found.fired_ms, found.done_ms > 7) == (False, None, True)
 
 
 async def test_a_worker_runs_against_a_server(server, monkeypatch):

@@ -48,13 +48,13 @@ METHODS = ("get", "head", "put", "post", "patch", "delete")
 # What is there, by the names of path parameters, and what is not: made-up names are mostly refused as such.
 THERE = {"topic": "orders", "journal_id": "o-1", "tag": "eu", "seq_nr": 1, "first": 0, "last": 511, "reason": "failed"}
 IN = {
-    "/queues": {"name": "pages", "entry": 1, "token": 1},
+    "/queues": {"name": "pages", "entry": 1, "token": 1, "schedule": "nightly"},
     "/hyper-storage/content": {"path": "orders~/o-1"},
     "/hyper-storage/indexes": {"path": "orders~"},
     "/hyper-storage/views": {"path": "rich~"},
     "/hyper-storage/template-indexes": {"path": "by-name"},
 }
-ABSENT: dict[str, Any] = dict.fromkeys(("topic", "journal_id", "tag", "name", "key", "reason"), "absent")
+ABSENT: dict[str, Any] = dict.fromkeys(("topic", "journal_id", "tag", "name", "key", "reason", "schedule"), "absent")
 ABSENT |= {"seq_nr": 999, "entry": 999, "token": 999, "path": "absent~"}
 
 
@@ -113,6 +113,7 @@ async def fill(config: Config) -> dict[str, dict[str, Any]]:
         await pages.put("running", {"n": 1})
         await pages.claim(1, owner="me")
         await pages.put("waiting", {"n": 1})
+        await pages.schedules.set("nightly", cron="@yearly")
         docs = log.documents
         written = await docs.put("orders~/o-1", {"total": 12, "customer": "ann"}, wait=True)
         await docs.put("people/ann", {"money": 2000})

@@ -17,6 +17,7 @@ from everlog.queues.operations import AskDue, DueAnswer, Get, ListDead
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Attempt, DeadLetter, Flag, JobRow
+from everlog.queues.schedules import ScheduleInfo
 
 MAX_PEEKED = 1000
 SHOWN = 50
@@ -67,6 +68,7 @@ async def _queue(context: Context, queue: Queue) -> Model:
         "dead_matching": len(letters),
         "dead_more": len(dead) == MAX_PEEKED,
         "flags": [_flag(one) for one in await queue.flags()],
+        "schedules": [_schedule(one) for one in await queue.schedules.list()],
         "key": key or None,
         "why_key": await _why(context, queue, declaration, key, waiting, why) if key else [],
     }
@@ -133,6 +135,17 @@ def _dead(one: DeadJob) -> dict[str, Any]:
         "reason": one.reason,
         "time_ms": round(one.time.timestamp() * 1000),
         "attempts": [_attempt(attempt) for attempt in one.attempts[-5:]],
+    }
+
+
+def _schedule(one: ScheduleInfo) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "timing": one.timing,
+        "catch_up": one.catch_up,
+        "paused": one.paused,
+        "next_ms": one.row.next_ms,
+        "last_ms": one.row.fired_ms,
     }
 
 

@@ -47,6 +47,9 @@ class ThreadSafeQueues(QueueStore):
     async def names(self) -> list[str]:
         return await self._call(self._inner.names())
 
+    async def in_use(self) -> list[str]:
+        return await self._call(self._inner.in_use())
+
     async def execute(self, name: str, operation: Operation) -> QueueAnswer:
         return await self._call(self._inner.execute(name, operation))
 
@@ -85,6 +88,10 @@ class OwnThreadQueues(ThreadSafeQueues):
             work.close()
             raise StorageFailed("the queues of this log are closed")
         return await self._portal.wait(work)
+
+    async def in_use(self) -> list[str]:
+        """None before the first use: to look begins none."""
+        return [] if self._portal is None else await super().in_use()
 
     async def close(self) -> None:
         """Let go of the shards, then end the thread."""

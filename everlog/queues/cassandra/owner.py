@@ -29,11 +29,15 @@ from everlog.queues.operations import (
     HistoryPlace,
     Operation,
     Pause,
+    PauseSchedule,
     QueueAnswer,
     RaiseFlag,
+    RemoveSchedule,
     Revive,
+    SetSchedule,
 )
 from everlog.queues.rows import PROCESSING, EndedRow, JobRow
+from everlog.queues.schedule import ScheduleRow
 from everlog.queues.shards import ShardPart
 
 logger = logging.getLogger("everlog.queues")
@@ -49,8 +53,8 @@ BATCH_BYTES = 4 * 1024 * 1024
 MAX_TAKEOVERS = 3
 FLAP_MS = 600_000
 WHOLE = ShardPart()
-AUDITED = (AckFlag, Cancel, Forget, Pause, Revive)
-_IMAGE, _CLAIM, _GONE, _META, _LARGE, _ENDED = 1, 2, 3, 4, 5, 6
+AUDITED = (AckFlag, Cancel, Forget, Pause, PauseSchedule, RemoveSchedule, Revive, SetSchedule)
+_IMAGE, _CLAIM, _GONE, _META, _LARGE, _ENDED, _SCHEDULE = 1, 2, 3, 4, 5, 6, 7
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -204,11 +208,19 @@ class ShardOwner:
             self._blobs.pending.pop(entry, None)
         elif kind == _ENDED:
             table.restore_ended(msgspec.convert(rest[0], EndedRow), segment, self.engine.settings.max_done)
+        elif kind == _SCHEDULE:
+            self._replay_schedule(entry, rest[0])
         else:
             assert kind == _META
             table.forget_up_to(entry)
             table.pause(rest[0])
             self._takeovers = rest[1] if len(rest) > 1 else []
+
+    def _replay_schedule(self, name: str, found: Any) -> None:
+        if found is None:
+            self.table.drop_schedule(name)
+        else:
+            self.table.save_schedule(msgspec.convert(found, ScheduleRow))
 
     def _meta(self) -> bytes:
         return _pack((_META, self.table.last_entry, self.table.paused(), self._takeovers))
@@ -276,6 +288,7 @@ class ShardOwner:
                 size += len(records[-1])
             table.logged[entry] = row
         records += map(self._ended, table.ended)  # in one batch with the end of their rows
+        records += [_pack((_SCHEDULE, name, schedule)) for name, schedule in table.scheduled.items()]
         if table.meta_changed:
             records.append(self._meta())
         return records
@@ -305,6 +318,7 @@ class ShardOwner:
         await self.log.rotate()
         self._bytes = 0
         await self._write([self._meta()])
+        await self._carry_schedules()
         max_segments = self.engine.settings.max_buckets
         while self.log.low < self.log.high:
             oldest = self.log.low
@@ -316,6 +330,12 @@ class ShardOwner:
             for first in range(0, len(ended), CARRY):
                 await self._write([self._ended(row) for row in ended[first : first + CARRY]])
             await self.log.drop_oldest()
+
+    async def _carry_schedules(self) -> None:
+        """Write all schedules into the new segment: older ones can then be dropped."""
+        found = self.table.schedules()
+        for first in range(0, len(found), CARRY):
+            await self._write([_pack((_SCHEDULE, row.name, row)) for row in found[first : first + CARRY]])
 
     async def _carry(self, living: Sequence[int]) -> None:
         """Write rows again, as they are now, into the newest segment. In parts: each image stands for itself."""

@@ -23,7 +23,7 @@ from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
 from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
 from everlog.queues.sqlite.table import SqliteTable
-from everlog.queues.sqlite.upkeep import tend
+from everlog.queues.sqlite.upkeep import take_over_marks, tend
 from everlog.runtime.clock import Clock
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.trace import Trace
@@ -105,10 +105,12 @@ class SqliteQueueStore(QueueStore):
             evolved = known.declaration.evolve(wanted, empty=empty)
             if evolved == known.declaration:
                 return
-            if not empty and known._replace(declaration=evolved).space != known.space:
-                raise DeclarationRefused(
-                    f"{wanted.name}: placement and file cannot change while the queue holds jobs: drain it first"
-                )
+            if known._replace(declaration=evolved).space != known.space:
+                if not empty:
+                    raise DeclarationRefused(
+                        f"{wanted.name}: placement and file cannot change while the queue holds jobs: drain it first"
+                    )
+                take_over_marks(files, buckets)
             main = files.begin_main()
             main.execute(SQL["update_queue"], (encode_declaration(evolved), known.jid))
 

@@ -1,4 +1,9 @@
-"""The rows of a queue in its bucket files, as the engine sees them: one table, whichever file a row is in."""
+"""The rows of a queue in its bucket files, as the engine sees them: one table, whichever file a row is in.
+
+What schedules are is in the main file, how far they are in the buckets. SQLite commits file by file: so the mark of a
+schedule goes into the file of the job that was put, in the same transaction, and a crash leaves both or neither. The
+latest mark of all files counts. If several jobs were put they are all new ones, in the open bucket.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,11 @@ from itertools import islice
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from everlog.queues.operations import HistoryPlace, JobPlace, LetterPlace
 from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, EndedRow, Flag, Image, JobRow
+from everlog.queues.schedule import ScheduleRow
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
 from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
 from everlog.queues.table import NextMoments, QueueTable, TableCounts, TableWrite
@@ -21,6 +28,7 @@ _attempts = msgspec.msgpack.Decoder(tuple[Attempt, ...]).decode
 _letter = msgspec.msgpack.Decoder(DeadLetter).decode
 _ended = msgspec.msgpack.Decoder(EndedRow).decode
 _flag = msgspec.msgpack.Decoder(Flag).decode
+_schedule = msgspec.msgpack.Decoder(ScheduleRow).decode
 _json = msgspec.json.Encoder().encode
 MAX_ENTRY = 2**63 - 1
 # As many keys are looked up with one statement, which is always the same one.
@@ -297,6 +305,31 @@ class SqliteTable(QueueTable):
     def pause(self, paused: bool) -> None:
         self._paused = paused
         self._files.begin_main().execute(SQL["pause"], (int(paused), self._jid))
+
+    def schedules(self) -> list[ScheduleRow]:
+        found: dict[str, ScheduleRow] = {}
+        for name, row, done_ms, fired_ms in self._files.main.connection.execute(SQL["schedules"], (self._jid,)):
+            found[name] = replace(_schedule(row), done_ms=done_ms, fired_ms=fired_ms)
+        for opened in self._buckets if found else ():
+            for name, done_ms, fired_ms in opened.connection.execute(ITEM["marks"], (self._jid,)):
+                if name in found and done_ms > found[name].done_ms:
+                    found[name] = replace(found[name], done_ms=done_ms, fired_ms=fired_ms)
+        return list(found.values())
+
+    def save_schedule(self, row: ScheduleRow) -> None:
+        values = (self._jid, row.name, _pack(row), row.done_ms, row.fired_ms)
+        self._files.begin_main().execute(SQL["put_schedule"], values)
+
+    def mark_fired(self, row: ScheduleRow, entry: int | None) -> None:
+        known = entry is not None and len(self._buckets) > 1
+        opened = self._home[entry] if known and entry in self._home else self._buckets[-1]
+        opened.write("mark", (self._jid, row.name, row.done_ms, row.fired_ms))
+
+    def drop_schedule(self, name: str) -> None:
+        """A mark that a crash leaves behind does no harm: a schedule of that name that comes later begins later."""
+        self._files.begin_main().execute(SQL["drop_schedule"], (self._jid, name))
+        for opened in self._buckets:
+            opened.write("unmark", (self._jid, name))
 
 
 def _only_state(row: JobRow, before: JobRow) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 
 from everlog.queues.sqlite.catalog import SQL, BucketFile, KnownQueue
@@ -63,10 +64,18 @@ def _retire(files: BucketFiles, name: str, now: int, seq: int) -> bool:
             return True
         if old.connection.execute(ITEM["any"]).fetchone():
             return False
+        take_over_marks(files, [old])
         files.begin_main().execute(SQL["retire_bucket"], (seq,))
         failpoint("queue.retire")
     _put_away(files, known, old)
     return True
+
+
+def take_over_marks(files: BucketFiles, buckets: Sequence[OpenBucket]) -> None:
+    """Keep how far schedules are, of buckets that will no longer be read: in the transaction that takes them away."""
+    for opened in buckets:
+        for mark in opened.connection.execute(ITEM["all_marks"]).fetchall():
+            files.begin_main().execute(SQL["take_over_mark"], (*mark, mark[0]))
 
 
 def _put_away(files: BucketFiles, known: KnownQueue, old: OpenBucket) -> None:

@@ -15,7 +15,7 @@ from everlog.queues.checks import check_operation
 from everlog.queues.declaration import ColumnSchema, Declaration, convert_schemas
 from everlog.queues.job import Job, parse_key
 from everlog.queues.listeners import listener_name
-from everlog.queues.operations import Handle, Operation, Pause
+from everlog.queues.operations import Handle, Operation, Pause, PauseSchedule, RemoveSchedule
 from everlog.queues.queue import Queue
 from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_operations, encode_outcomes
 from everlog.server.audit import note
@@ -64,7 +64,7 @@ from everlog.server.schemas.queues import (
 from everlog.server.security.guard import begin_operation, principal_of
 
 MAX_BODY_BYTES = 2 * MAX_PAYLOAD_BYTES
-OPERATORS = (Pause,)  # what an operator does needs the scope admin, on every route
+OPERATORS = (Pause, PauseSchedule, RemoveSchedule)  # what an operator does needs the scope admin, on every route
 BODY_TIMEOUT_S = 30.0
 Name = Annotated[str, PathParameter(description="The queue")]
 EntryPath = Annotated[int, PathParameter(description="The number of the job")]
@@ -382,12 +382,12 @@ async def run_operations(request: AnyRequest, name: Name) -> Response[bytes]:
     acts = [one for one in operations if isinstance(one, OPERATORS)]
     if acts and may_operate:
         await begin_operation(request)
-        note(request, paused=acts[-1].paused)
+        note(request, **_facts(acts[-1]))
 
     async def run(operation: Operation) -> WireOutcome:
         try:
             if isinstance(operation, OPERATORS) and not may_operate:
-                raise AccessDenied(f"pausing and resuming {name} needs the scope 'admin'")
+                raise AccessDenied(f"{type(operation).__name__} on {name} needs the scope 'admin'")
             check_operation(operation, declaration)
             return await store.execute(name, operation)
         except EverlogError as error:
@@ -395,6 +395,15 @@ async def run_operations(request: AnyRequest, name: Name) -> Response[bytes]:
 
     outcomes = await asyncio.gather(*(run(operation) for operation in operations))
     return Response(encode_outcomes(outcomes), media_type=MEDIA_TYPE)
+
+
+def _facts(act: Operation) -> dict[str, Any]:
+    """What the operations log says of an operator's act."""
+    if isinstance(act, RemoveSchedule):
+        return {"schedule": act.name, "removed": True}
+    if isinstance(act, PauseSchedule):
+        return {"schedule": act.name, "paused": act.paused}
+    return {"paused": getattr(act, "paused", None)}
 
 
 QUEUE_ROUTES = [

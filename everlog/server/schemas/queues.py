@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
@@ -275,7 +275,17 @@ def read_key(body: KeyBody, declaration: Declaration | None) -> Any:
     return found
 
 
-def read_data(body: PutBody, declaration: Declaration | None) -> Any:
+class DataBody(Protocol):
+    """A body that brings data."""
+
+    @property
+    def data(self) -> Any: ...
+
+    @property
+    def data_base64(self) -> str | None: ...
+
+
+def read_data(body: DataBody, declaration: Declaration | None) -> Any:
     """The data that a body brings; bytes in columns are written like those of keys."""
     if body.data_base64 is not None:
         if body.data is not None:
@@ -298,7 +308,7 @@ def _bytes(text: object) -> bytes:
 
 
 def job_fields(info: JobInfo) -> dict[str, Any]:
-    data, data_base64 = _data(info.data)
+    data, data_base64 = data_fields(info.data)
     row = info.row
     return {
         "entry": info.entry,
@@ -323,7 +333,7 @@ def claimed_body(job: Job) -> ClaimedBody:
 
 
 def dead_body(letter: DeadJob) -> DeadBody:
-    data, data_base64 = _data(letter.data)
+    data, data_base64 = data_fields(letter.data)
     return DeadBody(
         letter.entry,
         _key(letter.key),
@@ -415,7 +425,8 @@ def _plain(value: Any) -> Any:
     return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
-def _data(data: Any) -> tuple[Any, str | None]:
+def data_fields(data: Any) -> tuple[Any, str | None]:
+    """Data as a body shows them: `data`, or `dataBase64`."""
     if isinstance(data, bytes):
         return None, base64.b64encode(data).decode()
     if isinstance(data, dict):

@@ -98,3 +98,15 @@ DELETE FROM everlog_queue_moved
 
 -- name: exists
 SELECT 1 FROM everlog_queue_item WHERE id = ?
+
+-- name: mark
+INSERT OR REPLACE INTO everlog_queue_fired (jid, name, done_ms, fired_ms) VALUES (?, ?, ?, ?)
+
+-- name: unmark
+DELETE FROM everlog_queue_fired WHERE jid = ? AND name = ?
+
+-- name: marks
+SELECT name, done_ms, fired_ms FROM everlog_queue_fired WHERE jid = ?
+
+-- name: all_marks
+SELECT done_ms, fired_ms, jid, name FROM everlog_queue_fired

@@ -97,3 +97,15 @@ DELETE FROM everlog_queue_start WHERE jid = ? AND at_ms <= ?
 -- name: add_starts
 INSERT INTO everlog_queue_start (jid, at_ms, count) VALUES (?, ?, ?)
 ON CONFLICT (jid, at_ms) DO UPDATE SET count = count + excluded.count
+
+-- name: schedules
+SELECT name, schedule, done_ms, fired_ms FROM everlog_queue_schedule WHERE jid = ? ORDER BY name
+
+-- name: put_schedule
+INSERT OR REPLACE INTO everlog_queue_schedule (jid, name, schedule, done_ms, fired_ms) VALUES (?, ?, ?, ?, ?)
+
+-- name: drop_schedule
+DELETE FROM everlog_queue_schedule WHERE jid = ? AND name = ?
+
+-- name: take_over_mark
+UPDATE everlog_queue_schedule SET done_ms = ?, fired_ms = ? WHERE jid = ? AND name = ? AND done_ms < ?
