@@ -183,6 +183,7 @@ class SyncQueue(Twin[queues.Queue]):
     resume = blocking(queues.Queue.resume)
     stats = blocking(queues.Queue.stats)
     dead = blocking(queues.Queue.dead)
+    history = blocking(queues.Queue.history)
     revive = blocking(queues.Queue.revive)
     flags = blocking(queues.Queue.flags)
     ack_flag = blocking(queues.Queue.ack_flag)

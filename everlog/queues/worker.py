@@ -155,9 +155,7 @@ class Worker:
             if clock.monotonic() >= pass_ends:
                 fast_only, pass_ends = False, clock.monotonic() + PASS_S
             try:
-                jobs = await queue.claim(
-                    room.free, owner=self.name, lease=_seconds(function.lease_ms), fast_only=fast_only
-                )
+                jobs = await self._claim(function, queue, room.free, fast_only)
                 for job in jobs:
                     self._start(function, job, room)
                 if jobs:
@@ -169,6 +167,26 @@ class Worker:
             except Exception as error:
                 _warn(f"{queue.name}: no claim; next try in {RETRY_S:.0f} s", error)
                 await asyncio.sleep(RETRY_S)
+
+    async def _claim(self, function: JobFunction, queue: Queue, count: int, fast_only: bool) -> list[Job]:
+        """Claim jobs. If the worker stops meanwhile, the store may have leased them already: they are given back."""
+        lease = _seconds(function.lease_ms)
+        claim = asyncio.create_task(queue.claim(count, owner=self.name, lease=lease, fast_only=fast_only))
+        try:
+            return await asyncio.shield(claim)
+        except asyncio.CancelledError:
+            await self._give_back(queue, claim)
+            raise
+
+    async def _give_back(self, queue: Queue, claim: asyncio.Task[list[Job]]) -> None:
+        """Release what a claim under way brings. If that fails, the leases end by themselves."""
+        try:
+            async with asyncio.timeout(self._grace_s):
+                for job in await claim:
+                    await queue.release(job)
+                    self.counted["released"] += 1
+        except Exception as error:
+            _warn(f"{queue.name}: the last claim was not given back", error)
 
     def _start(self, function: JobFunction, job: Job, room: WorkerSlots) -> None:
         loop = asyncio.get_running_loop()

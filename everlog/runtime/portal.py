@@ -13,6 +13,8 @@ from everlog.runtime.process import PROCESS
 
 T = TypeVar("T")
 
+LOOK_S = 1.0
+
 
 class Portal:
     """An event loop in a thread; `call` and `wait` run a coroutine there and wait for it."""
@@ -35,7 +37,7 @@ class Portal:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         future = self._begin(work)
         try:
-            return future.result()
+            return _result(future)
         except BaseException:
             future.cancel()  # Ctrl-C while we wait: the work must not go on behind our back
             raise
@@ -68,3 +70,14 @@ class Portal:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _result(future: Future[T]) -> T:
+    """Wait for it. Ctrl-C just before the wait begins, or in another thread, is seen only when the wait ends: so each
+    wait is short."""
+    while True:
+        try:
+            return future.result(LOOK_S)
+        except TimeoutError:
+            if future.done():  # it raised this itself, or has ended just now
+                return future.result()

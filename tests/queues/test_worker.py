@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import everlog
-from everlog.errors import InvalidInput
+from everlog.errors import InvalidInput, StorageFailed
 from everlog.queues import heartbeat
 from everlog.queues import worker as worker_module
 from everlog.queues.heartbeat import Heartbeats
@@ -388,6 +388,45 @@ async def test_restart_runs_the_newest_data_at_once(store, quick_beats):
         await until_empty(queue)
     assert data == ["old", "new"]
     assert await queue.dead() == []
+
+
+@pytest.mark.parametrize("answer", ["comes late", "is an error"])
+async def test_a_claim_under_way_is_given_back(store, monkeypatch, caplog, answer):
+    """Stopped between a claim and its answer: the jobs wait again at once, uncounted, and not until their lease ends.
+    An error instead of the answer does not keep the worker from stopping."""
+    asked, let_go = asyncio.Event(), asyncio.Event()
+    claim = Queue.claim
+
+    async def slow(queue, *args, **options):
+        jobs = await claim(queue, *args, **options)
+        asked.set()
+        await let_go.wait()
+        if answer == "is an error":
+            raise StorageFailed("out of reach")
+        return jobs
+
+    @everlog.job("jobs")
+    async def work(job):
+        raise AssertionError("the worker has stopped")
+
+    queue = Queue("jobs", store)
+    await queue.put("k")
+    monkeypatch.setattr(Queue, "claim", slow)
+    worker = Worker(store, work)
+    running = asyncio.create_task(worker.run())
+    await asked.wait()
+    worker.stop()
+    for _ in range(20):  # it stops, and waits for the claim
+        await asyncio.sleep(0)
+    assert not running.done()
+    let_go.set()
+    await asyncio.wait_for(running, 60)
+    (info,) = await queue.get("k")
+    if answer == "comes late":
+        assert (info.running, info.row.timeouts, worker.counted) == (False, 0, {"released": 1})
+    else:
+        assert (info.running, worker.counted) == (True, {})
+        assert "the last claim was not given back: out of reach" in caplog.text
 
 
 async def test_what_cannot_finish_is_released(store):

@@ -162,8 +162,10 @@ def test_an_opening_that_fails_leaves_no_thread(tmp_path):
     assert threads() == []
 
 
-def test_ctrl_c_interrupts_a_call(tmp_path, monkeypatch):
-    """The call that waits is given up, and the twin still closes."""
+@pytest.mark.parametrize("seen_by", ["the process", "another thread"])
+def test_ctrl_c_interrupts_a_call(tmp_path, monkeypatch, seen_by):
+    """The call that waits is given up, and the twin still closes. A signal that another thread gets, or this one just
+    before it waits, does not end the wait by itself."""
     reached = threading.Event()
 
     async def stuck(self, name):
@@ -172,7 +174,10 @@ def test_ctrl_c_interrupts_a_call(tmp_path, monkeypatch):
 
     def interrupt():
         reached.wait(30)
-        os.kill(os.getpid(), signal.SIGINT)
+        if seen_by == "the process":
+            os.kill(os.getpid(), signal.SIGINT)
+        else:
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
     with sync.connect(small_config(tmp_path)) as log:
         journal = log.journal("t")
