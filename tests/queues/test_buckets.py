@@ -18,6 +18,7 @@ from everlog.queues.sqlite.files import ITEM, BucketFiles
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.runtime.failpoints import VARIABLE
 from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, handle, keys, number
+from tests.waiting import until
 
 START = T // HOUR * HOUR
 
@@ -147,10 +148,30 @@ async def test_too_many_buckets_are_carried(desk, tmp_path):
         desk.wait(HOUR)
         await desk.enq(f"k{n}", proc=40 * 24 * HOUR)
         await tend(desk)
-        assert len(files(tmp_path)) <= 3
+        await until(lambda: len(files(tmp_path)) <= 3)  # a new bucket has the same done beside this
     assert (await desk.stats()).delayed == 11
     assert await desk.done(running) == "OK"
     assert (await desk.row("far")).image.process_ms == T + 40 * 24 * HOUR
+
+
+async def test_a_file_that_was_removed_is_not_made_again(desk, tmp_path):
+    """Another process has looked which buckets there are, and opens one only after it was drained and removed."""
+    await desk.declare(bucket="hour", on_empty="delete")
+    await desk.enq("a")
+    late = BucketFiles(tmp_path)
+    known = late.known("jobs")
+    desk.wait(HOUR)
+    await desk.enq("b")
+    await desk.done(await desk.one())
+    await tend(desk)
+    await until(lambda: len(files(tmp_path)) == 1)
+    (opened,) = late.live(known)
+    assert files(tmp_path) == ["queue-jobs.2023-11-14T23.db"]
+    assert opened.connection.execute("SELECT count(*) FROM everlog_queue_item").fetchone() == (0,)
+    with late.transaction("jobs", desk.clock.now_ms()) as (_, buckets):
+        assert [one.bucket.file for one in buckets] == ["queue-jobs.2023-11-14T23.db"]
+    late.close()
+    assert sorted(file.name for file in (tmp_path / "queues").glob("queue-*T22*")) == []
 
 
 async def test_a_clock_that_goes_back_opens_no_older_bucket(desk, tmp_path):

@@ -141,6 +141,9 @@ ADMIN = {
     "command_view",
     "pause_queue",
     "resume_queue",
+    "pause_schedule",
+    "resume_schedule",
+    "remove_schedule",
     "act",
 }
 

@@ -129,6 +129,10 @@ class MainFile:
         """Drained buckets whose files may still be there, the newest first."""
         return [BucketFile(*row) for row in self.connection.execute(SQL["retired_buckets"], (known.space,))]
 
+    def is_live(self, bucket: BucketFile) -> bool:
+        """Whether it is still in use, as of this moment."""
+        return self.connection.execute(SQL["is_live"], (bucket.seq,)).fetchone() is not None
+
     def _has_bucket(self, space: str, kind: str, period_ms: int, version: int) -> bool:
         buckets = self.buckets.get(space, [])
         return bool(buckets) and buckets[-1].serves(kind, period_ms, version)

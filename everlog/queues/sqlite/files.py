@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 
@@ -98,6 +98,7 @@ class BucketFiles:
         if found is not None:
             found.connection.close()
         path = self.path(bucket)
+        is_new = not path.exists()
         connection = connect(path, synchronous=self._synchronous, trace=self._trace)
         try:
             if bucket.foreign:
@@ -109,6 +110,8 @@ class BucketFiles:
             if not bucket.foreign:  # some builds of SQLite have it on: that costs time for nothing
                 secure = "ON" if known.declaration.options.secure else "OFF"
                 connection.execute(f"PRAGMA secure_delete = {secure}")
+            if is_new and not bucket.foreign and not self.main.is_live(bucket):
+                remove_file(path)  # it was drained and removed since the list was read: this has made it again, empty
         except BaseException:
             connection.close()
             raise
@@ -219,6 +222,13 @@ class BucketFiles:
             opened.connection.close()
         self._opened.clear()
         self.main.connection.close()
+
+
+def remove_file(path: Path) -> None:
+    """Remove a bucket's file, and what SQLite keeps beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).unlink()
 
 
 def create_tables(connection: sqlite3.Connection) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 
 from everlog.queues.sqlite.catalog import SQL, BucketFile, KnownQueue
-from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
+from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket, remove_file
 from everlog.queues.sqlite.table import SqliteTable, row_from
 from everlog.runtime.failpoints import failpoint
 from everlog.sqlite.connection import transaction
@@ -96,10 +95,7 @@ def _remove(files: BucketFiles, bucket: BucketFile) -> None:
     """
     files.close_bucket(bucket)
     if not bucket.foreign:
-        path = files.path(bucket)
-        for suffix in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                path.with_name(path.name + suffix).unlink()
+        remove_file(files.path(bucket))
     failpoint("queue.remove")
     with transaction(files.main.connection):
         files.main.connection.execute(SQL["forget_bucket"], (bucket.seq,))

@@ -22,6 +22,9 @@ SELECT seq, space, file, kind, period_ms, version FROM everlog_queue_bucket WHER
 -- name: file_taken
 SELECT 1 FROM everlog_queue_bucket WHERE file = ?
 
+-- name: is_live
+SELECT 1 FROM everlog_queue_bucket WHERE seq = ? AND state = 'live'
+
 -- name: insert_bucket
 INSERT INTO everlog_queue_bucket (space, file, kind, period_ms, version) VALUES (?, ?, ?, ?, ?)
 
