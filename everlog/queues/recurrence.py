@@ -53,7 +53,7 @@ class Recurrence(Protocol):
         """The last time up to a moment; None if there is none within nine years."""
 
 
-class Interval(Recurrence):
+class FixedInterval(Recurrence):
     """At a fixed interval, counted from 1970, so that all workers mean the same moments."""
 
     def __init__(self, step_ms: int) -> None:
@@ -154,7 +154,7 @@ class CronLine(Recurrence):
 def make_recurrence(every_ms: int | None, cron: str | None, timezone: str) -> Recurrence:
     """What a stored schedule says. Lines are parsed once."""
     if every_ms is not None:
-        return Interval(every_ms)
+        return FixedInterval(every_ms)
     assert cron is not None, "a schedule has an interval or a line of cron"
     return _parsed(cron, timezone)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everlog.errors import InvalidInput
-from everlog.queues.recurrence import ALIASES, CronLine, Interval, parse_every
+from everlog.queues.recurrence import ALIASES, CronLine, FixedInterval, parse_every
 
 MINUTE_MS = 60_000
 DAY_MINUTES = 1440
@@ -76,7 +76,7 @@ def test_what_is_no_time_zone(zone):
 
 
 def test_every_means_the_same_moments_for_all():
-    interval = Interval(parse_every("10s"))
+    interval = FixedInterval(parse_every("10s"))
     assert [interval.after(now) for now in (0, 9999, 10_000)] == [10_000, 10_000, 20_000]
     assert [interval.up_to(now) for now in (0, 9999, 10_000)] == [0, 0, 10_000]
 

@@ -31,11 +31,11 @@ from everlog.server.schemas.queues import (
     CountBody,
     DeadPageBody,
     DeclareBody,
-    DoneBody,
     FailBody,
     FlagsBody,
     HistoryBody,
     JobBody,
+    JobDoneBody,
     PageBody,
     PausedBody,
     PutBody,
@@ -223,7 +223,7 @@ async def beat_job(request: AnyRequest, name: Name, entry: EntryPath, token: Tok
     request_max_body_size=65_536,
 )
 async def finish_job(
-    request: AnyRequest, name: Name, entry: EntryPath, token: TokenPath, data: JSONBody[DoneBody | None] = None
+    request: AnyRequest, name: Name, entry: EntryPath, token: TokenPath, data: JSONBody[JobDoneBody | None] = None
 ) -> None:
     """The work is finished: the job goes. A body is needed only for its result."""
     await _queue(request, name).done(Handle(entry, token), None if data is None else data.result)

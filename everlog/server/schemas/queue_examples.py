@@ -15,10 +15,10 @@ from everlog.server.schemas.queues import (
     CountBody,
     DeadPageBody,
     DeclareBody,
-    DoneBody,
     FailBody,
     FlagsBody,
     HistoryBody,
+    JobDoneBody,
     PageBody,
     PausedBody,
     PutBody,
@@ -89,7 +89,7 @@ CLAIMED = SchemaShape(PageBody, {"jobs": [_RUNNING], "next": None})
 CLAIM = SchemaShape(ClaimBody, {"owner": "me", "limit": 10, "lease": "5m", "wait": 0})
 CLAIMS = SchemaShape(ClaimsBody, {"jobs": [_CLAIMED]})
 BEAT = SchemaShape(BeatBody, {"deadline": _LATER, "stop": None, "reason": None})
-DONE = SchemaShape(DoneBody, {"result": {"pages": 3}})
+DONE = SchemaShape(JobDoneBody, {"result": {"pages": 3}})
 FAIL = SchemaShape(FailBody, {"reason": "no paper", "delay": "1m"})
 CANCEL = SchemaShape(CancelBody, {"key": "page-7", "reason": "deleted"})
 COUNT = SchemaShape(CountBody, {"count": 1})

@@ -64,7 +64,7 @@ class FailBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     retry: bool = True
 
 
-class DoneBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class JobDoneBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """What came of the work: kept with the job if its queue has a history, and if it is small."""
 
     result: Any = None
