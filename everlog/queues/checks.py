@@ -38,6 +38,7 @@ from everlog.queues.schedule import MAX_DATA_BYTES, MAX_NAME
 from everlog.queues.schedules import NewSchedule, check_keys
 
 MAX_TEXT = 1000
+MAX_NUMBER = 2**63 - 1
 _MAX_MOMENT_MS = 1 << 62
 
 
@@ -107,7 +108,7 @@ def _check_done(operation: Done, declaration: Declaration) -> None:
 
 
 def _check_history(operation: ListHistory, declaration: Declaration) -> None:
-    _check_count("a page has", operation.limit, MAX_PAGE)
+    _check_page(operation, declaration)
     if (operation.key is None) != (operation.hash is None):
         raise InvalidKey("a key comes with its hash")
     if operation.key is not None and operation.hash is not None:
@@ -143,8 +144,16 @@ def _check_fire(operation: FireSchedules, declaration: Declaration) -> None:
     _check_count("a firing puts", operation.limit, MAX_PAGE)
 
 
-def _check_page(operation: Peek | ListLeases | ListDead, declaration: Declaration) -> None:
+def _check_page(operation: Peek | ListLeases | ListDead | ListHistory, declaration: Declaration) -> None:
     _check_count("a page has", operation.limit, MAX_PAGE)
+    place: tuple[object, ...] | None = getattr(operation, "after", None) or getattr(operation, "before", None)
+    if place is not None and not is_place(place):
+        raise InvalidInput("this is not where a page ends")
+
+
+def is_place(place: tuple[object, ...]) -> bool:
+    """Whether a page may end there: its numbers are such that every store can hold them."""
+    return all(not isinstance(one, int) or 0 <= one <= MAX_NUMBER for one in place)
 
 
 def _check_count(what: str, count: int, limit: int) -> None:

@@ -40,4 +40,10 @@ def make_upkeep(
     config: Config, find_queues: Callable[[], QueueStore], *, clock: Clock, store: StatusStore
 ) -> QueueUpkeep:
     """The service that sees to all queues; it opens them only if there are any."""
-    return QueueUpkeep(lambda: find_queues() if has_queues(config) else None, clock=clock, store=store)
+    tables_optional = config.cassandra is not None and not config.cassandra.create_schema
+    return QueueUpkeep(
+        lambda: find_queues() if has_queues(config) else None,
+        clock=clock,
+        store=store,
+        tables_optional=tables_optional,
+    )

@@ -23,7 +23,7 @@ LEFT_OUT = JobResult(left_out=True)
 
 
 class EndedJob(NamedTuple):
-    """A job that has ended: how, when, by whose hand, and what its function returned.
+    """A job that has ended: how, when, by which worker, and what its function returned.
 
     `how` is "done", or the cause of its dead letter. `attempts` are the runs before that did not end in done.
     """

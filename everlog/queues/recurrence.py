@@ -186,7 +186,7 @@ def _split(line: str) -> list[str]:
 
 def _zone(name: str) -> ZoneInfo:
     try:
-        if not isinstance(name, str) or len(name) > MAX_ZONE:
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_ZONE:
             raise ValueError("a name such as 'Europe/Berlin' is wanted")
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:  # also a folder of the database, and a path out of it

@@ -22,6 +22,7 @@ from typing import Literal
 
 import msgspec
 
+from everlog.errors import InvalidInput
 from everlog.queues.recurrence import Recurrence, make_recurrence
 
 CatchUp = Literal["one", "all", "none"]
@@ -61,9 +62,23 @@ class ScheduleRow(msgspec.Struct, frozen=True, gc=False):
         return make_recurrence(self.every_ms, self.cron, self.timezone)
 
     @property
+    def timing_text(self) -> str:
+        """When, in words."""
+        return f"{self.cron} {self.timezone}" if self.cron is not None else self.recurrence.text
+
+    @property
+    def problem(self) -> str | None:
+        """Why no time of it is known here, if so: another process may have stored a time zone that this one lacks."""
+        try:
+            self.recurrence  # noqa: B018  # it is parsed
+        except InvalidInput as error:
+            return str(error)
+        return None
+
+    @property
     def next_ms(self) -> int | None:
-        """The first time that is not dealt with; None while it is paused."""
-        return None if self.paused else self.recurrence.after(self.done_ms)
+        """The first time that is not dealt with; None while it is paused, and where its time zone is not known."""
+        return None if self.paused or self.problem is not None else self.recurrence.after(self.done_ms)
 
     @property
     def declared(self) -> tuple[object, ...]:
@@ -96,7 +111,8 @@ def paused(row: ScheduleRow, pause: bool, now: int) -> ScheduleRow:
 
 def due_times(row: ScheduleRow, now: int) -> list[int] | None:
     """The times to be put now, in order; None if no time has come. None of them may be left: it was missed."""
-    if row.paused or row.recurrence.after(row.done_ms) > now:
+    next_ms = row.next_ms
+    if next_ms is None or next_ms > now:
         return None
     last = row.recurrence.up_to(now)
     assert last is not None, "a time has come"

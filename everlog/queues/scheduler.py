@@ -28,7 +28,8 @@ MAX_RETRY_S = 5.0
 class Scheduler:
     """Fires the schedules of some queues. `counted`: times that were `fired`, and looks that `failed`.
 
-    `store` is asked for when there is a queue to look at: a server opens none before.
+    `store` is asked for when there is a queue to look at: a server opens none before. Without `takes_over`, queues that
+    no process owns are left alone, so that their workers can start again: upkeep sees to them later.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class Scheduler:
         names: Callable[[], Awaitable[Sequence[str]]],
         *,
         look_s: float = LOOK_S,
+        takes_over: bool = True,
     ) -> None:
         self.counted: Counter[str] = Counter()
         self._store = store
         self._names = names
         self._look_s = min(look_s, LOOK_S)
+        self._takes_over = takes_over
         self._loops: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -77,6 +80,8 @@ class Scheduler:
 
     async def _fire(self, name: str) -> float:
         """Put what has come; how long nothing needs to be done."""
+        if not self._takes_over and await self._store().is_unowned(name):
+            return self._look_s
         while True:
             wait_ms = await self._store().execute(name, AskSchedules())
             if wait_ms != 0:

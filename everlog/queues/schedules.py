@@ -48,7 +48,7 @@ class NewSchedule(NamedTuple):
         if self.catch_up not in get_args(CatchUp):
             raise InvalidInput(f"catch_up is 'one', 'all' or 'none', not {self.catch_up!r}")
         check_priority(self.priority)
-        make_recurrence(self.every_ms, self.cron, self.timezone or "UTC")
+        make_recurrence(self.every_ms, self.cron, "UTC" if self.timezone is None else self.timezone)
         return self
 
     @property
@@ -74,7 +74,7 @@ class ScheduleInfo:
     @property
     def timing(self) -> str:
         """When, in words."""
-        return self.row.recurrence.text
+        return self.row.timing_text
 
     @property
     def every(self) -> str | None:
@@ -106,7 +106,10 @@ class ScheduleInfo:
 
     @property
     def next(self) -> datetime | None:
-        """The next time; one that is over has come and is not put yet. None while it is paused."""
+        """The next time; one that is over has come and is not put yet.
+
+        None while it is paused, and where its time zone is not known.
+        """
         found = self.row.next_ms
         return None if found is None else moment(found)
 
@@ -187,6 +190,9 @@ class QueueSchedules:
 
     async def _pause(self, name: str, pause: bool) -> bool:
         before = await self._known(name)
+        if pause:
+            # What was due before the pause is not skipped by it.
+            await self._queue.store.execute(self._queue.name, FireSchedules())
         operation = PauseSchedule(name, before.hash, pause)
         after = cast("ScheduleRow | None", await self._queue.store.execute(self._queue.name, operation))
         return after is not None and before.paused != after.paused
@@ -222,7 +228,7 @@ def _make_row(name: str, new: NewSchedule, declaration: Declaration) -> Schedule
         new.priority,
         new.every_ms,
         new.cron,
-        new.timezone or "UTC",
+        "UTC" if new.timezone is None else new.timezone,
         new.catch_up,
         declaration.version,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import lru_cache
 
 from everlog.queues.keys import decode_key, encode_key, hash_key
 from everlog.queues.operations import PutAnswer
@@ -59,7 +60,11 @@ class Timetable:
 
     def wait_ms(self, now: int) -> int | None:
         """How long until the next time; 0 if it has come."""
-        moments = [row.next_ms for row in self._table.schedules()]
+        rows = self._table.schedules()
+        for row in rows:
+            if row.problem is not None:
+                _warn_once(row.name, row.problem)
+        moments = [row.next_ms for row in rows]
         return min((max(0, moment - now) for moment in moments if moment is not None), default=None)
 
     def fire(self, now: int, limit: int, put: Callable[[Packet], PutAnswer]) -> int:
@@ -84,6 +89,12 @@ class Timetable:
 
     def _find(self, name: str) -> ScheduleRow | None:
         return next((row for row in self._table.schedules() if row.name == name), None)
+
+
+@lru_cache(maxsize=MAX_SCHEDULES)
+def _warn_once(name: str, problem: str) -> None:
+    """One schedule that cannot be read here must not stop the others, and is looked at every second."""
+    logger.error("the schedule %s is not fired by this process: %s", name, problem)
 
 
 def _packet(row: ScheduleRow, at: int) -> Packet:

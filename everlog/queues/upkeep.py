@@ -23,11 +23,20 @@ class QueueUpkeep(Service):
     """Tends all queues every minute. An error of one does not keep the others waiting.
 
     `find_store` gives None as long as there are no queues: looking must not make files.
+    `tables_optional`: the tables may be missing, where this process must not make them.
     """
 
-    def __init__(self, find_store: Callable[[], QueueStore | None], *, clock: Clock, store: StatusStore) -> None:
+    def __init__(
+        self,
+        find_store: Callable[[], QueueStore | None],
+        *,
+        clock: Clock,
+        store: StatusStore,
+        tables_optional: bool = False,
+    ) -> None:
         super().__init__("queues", TEND_S, self.tend_all, clock=clock, store=store)
         self._find_store = find_store
+        self._tables_optional = tables_optional
         self._unowned: set[str] = set()
 
     async def tend_all(self) -> str:
@@ -35,10 +44,17 @@ class QueueUpkeep(Service):
         queues = self._find_store()
         if queues is None:
             return "no queues"
-        names = await queues.names()
+        try:
+            names = await queues.names()
+        except StorageFailed:
+            if self._tables_optional:
+                return "no queues"
+            raise
         tended, failed = 0, []
         self._unowned &= set(names)
         for name in names:
+            if self._stopping.is_set():
+                break
             try:
                 if await self._may_tend(queues, name):
                     await queues.tend(name)

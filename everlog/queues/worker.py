@@ -182,9 +182,12 @@ class Worker:
         """Release what a claim under way brings. If that fails, the leases end by themselves."""
         try:
             async with asyncio.timeout(self._grace_s):
-                for job in await claim:
-                    await queue.release(job)
-                    self.counted["released"] += 1
+                jobs = await claim
+                ends = await asyncio.gather(*map(queue.release, jobs), return_exceptions=True)
+            failed = [end for end in ends if isinstance(end, Exception)]
+            self.counted["released"] += len(ends) - len(failed)
+            if failed:
+                raise failed[0]
         except Exception as error:
             _warn(f"{queue.name}: the last claim was not given back", error)
 

@@ -156,7 +156,7 @@ async def firing_schedules(log: Everlog) -> AsyncIterator[None]:
     async def names() -> Sequence[str]:
         return await log.queues.in_use() if has_queues(log.config) else ()
 
-    task = asyncio.create_task(Scheduler(lambda: log.queues, names).run(), name="everlog-scheduler")
+    task = asyncio.create_task(Scheduler(lambda: log.queues, names, takes_over=False).run(), name="everlog-scheduler")
     try:
         yield
     finally:

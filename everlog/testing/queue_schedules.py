@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from everlog.errors import EverlogError, InvalidInput, PayloadTooLarge, QueueNotFound, ScheduleNotFound
+from everlog.queues import recurrence
 from everlog.queues.columns import Column
 from everlog.queues.declaration import ColumnSchema
 from everlog.queues.keys import decode_key
@@ -32,6 +34,10 @@ async def waiting(desk: VirtualQueue) -> list[tuple[Any, int]]:
     """The keys and the due times of what waits, by time."""
     rows = [(decode_key(row.key), row.image.process_ms) for row in await desk.peek(1000)]
     return sorted(rows, key=lambda row: row[1])
+
+
+def _unknown_zone(name: str) -> ZoneInfo:
+    raise InvalidInput(f"timezone: {name!r} is not known here")
 
 
 def at(ms: int) -> str:
@@ -150,6 +156,36 @@ class QueueScheduleSuite:
         assert await schedules.fire() == 0
         desk.clock.now = FIRST + 3 * HOUR
         assert await schedules.fire() == 1
+
+    async def test_a_pause_skips_nothing_that_was_due_before(self, desk: VirtualQueue) -> None:
+        schedules = schedules_of(desk)
+        await schedules.set("hourly", every="1h", catch_up="all")
+        desk.clock.now = FIRST + HOUR + 1
+        assert await schedules.pause("hourly")
+        desk.clock.now = FIRST + 5 * HOUR + 1
+        assert await schedules.resume("hourly")
+        assert await schedules.fire() == 0
+        assert [due for _, due in await waiting(desk)] == [FIRST, FIRST + HOUR]
+
+    async def test_a_time_zone_that_is_not_known_here_stops_nothing_else(self, desk: VirtualQueue) -> None:
+        """Another process has stored it, with another database of time zones: that schedule waits, all else goes on."""
+        schedules = schedules_of(desk)
+        await schedules.set("far", cron="@hourly", timezone="Europe/Berlin")
+        await schedules.set("hourly", every="1h")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recurrence, "_zone", _unknown_zone)
+            recurrence._parsed.cache_clear()
+            assert await desk.do(AskSchedules()) == FIRST - T
+            desk.clock.now = FIRST
+            assert (await schedules.fire(), await waiting(desk)) == (1, [("hourly", FIRST)])
+            far, hourly = await schedules.list()
+            assert (far.timing, far.next) == ("@hourly Europe/Berlin", None)
+            assert hourly.next is not None
+            assert await schedules.pause("far")
+            assert await schedules.resume("far")
+        recurrence._parsed.cache_clear()
+        desk.clock.now = FIRST + HOUR
+        assert await schedules.fire() == 2
 
     async def test_a_changed_declaration(self, desk: VirtualQueue) -> None:
         """It replaces the old one, whose due times are put first; times of the new one count from then on."""

@@ -11,11 +11,11 @@ import pytest
 from everlog.config.queue_options import QueueSettings, Rate
 from everlog.errors import Deposed, EverlogError, IntegrityViolated
 from everlog.queues.cassandra.blobs import INLINE_BYTES, Blobs
-from everlog.queues.cassandra.owner import BATCH_BYTES, BATCH_ROWS, ShardOwner
+from everlog.queues.cassandra.owner import BATCH_BYTES, BATCH_ROWS, WHOLE, ShardOwner, ShardTable
 from everlog.queues.cassandra.shard_log import ShardLog
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import Claim, Done, Fail, Handle, Heartbeat, Pause, Put
-from everlog.queues.rows import Packet
+from everlog.queues.rows import EndedRow, Packet
 from tests.models.queue_log import ModelBackend, Scheduler, World, switch
 
 SETTINGS = QueueSettings(processing_timeout_ms=100_000, max_timeouts=255, max_buckets=2)
@@ -433,3 +433,15 @@ class Drive:
 
     def tidy(self, mine: ShardOwner) -> None:
         self.run(mine.tidy())
+
+
+def test_a_history_that_was_carried_is_in_order_again():
+    """A record that was carried stands behind newer ones: the newest are kept, whichever came last from the log."""
+    table = ShardTable(WHOLE)
+    rows = [EndedRow(entry, 1, b"k", b"h" * 16, "done", None, 0, 0, 1000 + entry, None) for entry in range(40)]
+    for row in [*rows[:10], *rows[20:30], *rows[10:20], *rows[30:]]:
+        table.restore_ended(row, 1, 15)
+    table.order_ended(15)
+    assert table.history(None, None, 100) == rows[:24:-1]
+    table.keep_ended(EndedRow(40, 1, b"k", b"h" * 16, "done", None, 0, 0, 1040, None), 15)
+    assert [row.entry for row in table.history(None, None, 100)] == list(range(40, 25, -1))

@@ -312,10 +312,11 @@ async def test_schedules_are_in_the_shards_of_their_keys(stores):
         assert [info.name for info in await queue.schedules.list()] == [f"s{number}" for number in range(9)]
     await queues[1].schedules.pause("s4")
     await queues[2].schedules.remove("s5")
+    before = {(info.key, info.due) async for info in queues[0].jobs()}
     await asyncio.gather(*(queue.store.execute("jobs", FireSchedules()) for queue in queues for _ in range(5)))
     places = [(info.key, info.due) async for info in queues[0].jobs()]
     assert len(places) == len(set(places)), "a time was put twice"
-    assert {key for key, _ in places} == {f"s{number}" for number in range(9)} - {"s4", "s5"}
+    assert {key for key, _ in set(places) - before} == {f"s{number}" for number in range(9)} - {"s4", "s5"}
     with pytest.raises(InvalidInput, match="one shard"):
         await queues[0].schedules.set("x", every="1h", catch_up="all")
 

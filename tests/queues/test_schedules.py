@@ -6,13 +6,15 @@ import asyncio
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 import everlog
 from everlog.queues import scheduler as scheduler_module
 from everlog.queues.memory import MemoryQueueStore
-from everlog.queues.operations import AskSchedules, FireSchedules
+from everlog.queues.operations import AskSchedules, FireSchedules, ListSchedules, SetSchedule
 from everlog.queues.queue import Queue
+from everlog.queues.sqlite import files as bucket_files
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.queues.worker import Worker
 from everlog.runtime.failpoints import VARIABLE
@@ -229,3 +231,30 @@ async def test_several_processes_put_each_time_once(tmp_path):
         times = sorted([job.due async for job in queue.jobs()])
     assert len(times) == sum(counts) >= 40
     assert times == [first + number * timedelta(milliseconds=50) for number in range(len(times))]
+
+
+async def test_a_declaration_takes_no_mark_from_a_firing_that_is_lost(tmp_path, monkeypatch):
+    """Both come in the same moment. The main file is committed first; then the bucket with the job fails, as in a
+    crash: the time is still to be put."""
+    clock = VirtualClock(T)
+    store = SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=clock)
+    queue = Queue("jobs", store)
+    await queue.declare()
+    await queue.schedules.set("hourly", every="1h")
+    (row,) = await store.execute("jobs", ListSchedules())
+    clock.now = T // HOUR * HOUR + HOUR
+
+    def crash(point: str) -> None:
+        if point == "queue.bucket":
+            raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket_files, "failpoint", crash)
+        changed = msgspec.structs.replace(row, priority=7)
+        operations = (FireSchedules(), SetSchedule(changed))
+        fired, _ = await asyncio.gather(*(store.execute("jobs", one) for one in operations), return_exceptions=True)
+        assert isinstance(fired, Exception)
+    assert await queue.schedules.fire() == 1
+    (info,) = await queue.schedules.list()
+    assert (info.priority, len(await queue.peek())) == (7, 1)
+    await store.close()

@@ -102,7 +102,11 @@ async def test_the_history_page_by_page(http):
     ]
     assert jobs[0]["inserted"] <= jobs[0]["claimed"] <= jobs[0]["ended"]
     assert (await send(http, "GET", "/jobs/history?key=k1", 200))["jobs"] == [jobs[1]]
-    await send(http, "GET", "/jobs/history?before=nonsense", 400)
+    large = "9" * 20
+    for page in ("history?before=nonsense", f"history?before={large}.1.1", "history?before=-1.1.1"):
+        await send(http, "GET", f"/jobs/{page}", 400)
+    for page in (f"dead?before={large}.1", f"jobs?after=1.{large}.00.1"):
+        await send(http, "GET", f"/jobs/{page}", 400)
 
 
 async def test_failures_dead_letters_flags(http):

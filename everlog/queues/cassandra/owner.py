@@ -54,7 +54,7 @@ MAX_TAKEOVERS = 3
 FLAP_MS = 600_000
 WHOLE = ShardPart()
 AUDITED = (AckFlag, Cancel, Forget, Pause, PauseSchedule, RemoveSchedule, Revive, SetSchedule)
-_IMAGE, _CLAIM, _GONE, _META, _LARGE, _ENDED, _SCHEDULE = 1, 2, 3, 4, 5, 6, 7
+_IMAGE, _CLAIM, _GONE, _META, _LARGE, _ENDED, _SCHEDULE, _FIRED = 1, 2, 3, 4, 5, 6, 7, 8
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 
@@ -67,6 +67,7 @@ class ShardTable(MemoryTable):
         self.segments: dict[int, int] = {}
         self.logged: dict[int, JobRow] = {}
         self.ended_segments: dict[HistoryPlace, int] = {}
+        self.fired: dict[str, ScheduleRow] = {}
         self._part = part
 
     def next_entry(self) -> int:
@@ -83,17 +84,47 @@ class ShardTable(MemoryTable):
         self.forget_up_to(entry)
         self.changed.clear()
 
+    def save_schedule(self, row: ScheduleRow) -> None:
+        super().save_schedule(row)
+        self.fired.pop(row.name, None)
+
+    def mark_fired(self, row: ScheduleRow, entry: int | None) -> None:
+        """The log gets the mark alone: the data of a thousand schedules would not fit into one append."""
+        self._schedules[row.name] = row
+        if row.name in self.scheduled:
+            self.scheduled[row.name] = row
+        else:
+            self.fired[row.name] = row
+
+    def drop_schedule(self, name: str) -> None:
+        super().drop_schedule(name)
+        self.fired.pop(name, None)
+
+    def forget_changes(self) -> None:
+        super().forget_changes()
+        self.fired.clear()
+
     def restore_ended(self, ended: EndedRow, segment: int, max_kept: int) -> None:
-        """A job that has ended as the log has it; one that was carried stands there twice."""
-        self._ended.pop(ended.place, None)
-        self.keep_ended(ended, max_kept)
-        self.ended.clear()
+        """A job that has ended as the log has it. Those that were carried stand there twice, and behind newer ones."""
+        self._ended[ended.place] = ended
         self.ended_segments[ended.place] = segment
+        if len(self._ended) > 2 * max_kept:
+            self.order_ended(max_kept)
+
+    def order_ended(self, max_kept: int) -> None:
+        """The oldest first, and no more than are kept."""
+        self._ended = dict(sorted(self._ended.items())[-max_kept:])
 
     def ended_in(self, segment: int) -> list[EndedRow]:
         """Those that have their record in a segment."""
         self.ended_segments = {place: at for place, at in self.ended_segments.items() if place in self._ended}
         return [self._ended[place] for place, at in self.ended_segments.items() if at == segment]
+
+    def restore_mark(self, name: str, done_ms: int, fired_ms: int | None) -> None:
+        """How far a schedule is, as the log has it."""
+        found = self._schedules.get(name)
+        if found is not None:
+            self._schedules[name] = replace(found, done_ms=done_ms, fired_ms=fired_ms)
 
     def forget_up_to(self, entry: int) -> None:
         """Never give out an entry up to this one again."""
@@ -161,6 +192,7 @@ class ShardOwner:
         for row in list(table.rows.values()):
             if row.status == PROCESSING:
                 table.save(replace(row, start_ms=now), row)
+        table.order_ended(self.engine.settings.max_done)
         table.drop_ended(now - self.engine.settings.keep_done_ms, len(table.ended_segments))
         if self._admin is not None:
             await self._admin.load(table)
@@ -210,6 +242,8 @@ class ShardOwner:
             table.restore_ended(msgspec.convert(rest[0], EndedRow), segment, self.engine.settings.max_done)
         elif kind == _SCHEDULE:
             self._replay_schedule(entry, rest[0])
+        elif kind == _FIRED:
+            table.restore_mark(entry, *rest)
         else:
             assert kind == _META
             table.forget_up_to(entry)
@@ -289,6 +323,7 @@ class ShardOwner:
             table.logged[entry] = row
         records += map(self._ended, table.ended)  # in one batch with the end of their rows
         records += [_pack((_SCHEDULE, name, schedule)) for name, schedule in table.scheduled.items()]
+        records += [_pack((_FIRED, name, row.done_ms, row.fired_ms)) for name, row in table.fired.items()]
         if table.meta_changed:
             records.append(self._meta())
         return records

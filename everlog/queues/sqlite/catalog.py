@@ -129,6 +129,9 @@ class MainFile:
         """Drained buckets whose files may still be there, the newest first."""
         return [BucketFile(*row) for row in self.connection.execute(SQL["retired_buckets"], (known.space,))]
 
+    def has_schedules(self, known: KnownQueue) -> bool:
+        return self.connection.execute(SQL["has_schedules"], (known.jid,)).fetchone() is not None
+
     def is_live(self, bucket: BucketFile) -> bool:
         """Whether it is still in use, as of this moment."""
         return self.connection.execute(SQL["is_live"], (bucket.seq,)).fetchone() is not None

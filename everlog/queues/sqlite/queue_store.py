@@ -17,7 +17,18 @@ from everlog.config import prepare_folder
 from everlog.errors import DeclarationRefused, EverlogError, NotTransactional, QueueNotFound
 from everlog.queues.declaration import Declaration, encode_declaration
 from everlog.queues.engine import SWEEP, Engine
-from everlog.queues.operations import READS, Operation, Put, PutAnswer, QueueAnswer, RaiseFlag, Sweep
+from everlog.queues.operations import (
+    READS,
+    AskSchedules,
+    Operation,
+    PauseSchedule,
+    Put,
+    PutAnswer,
+    QueueAnswer,
+    RaiseFlag,
+    SetSchedule,
+    Sweep,
+)
 from everlog.queues.port import LOOK_S, PUT_AT_ONCE, QueueStore
 from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
@@ -145,6 +156,8 @@ class SqliteQueueStore(QueueStore):
 
     def _read(self, name: str, operation: Operation) -> QueueAnswer:
         known = self._known(self._reader, name)
+        if isinstance(operation, AskSchedules) and not self._reader.main.has_schedules(known):
+            return None  # asked every second: the files of a queue without schedules stay closed
         table = SqliteTable(self._reader, known, self._reader.live(known))
         return self._engine(table, known).apply(operation, self.clock.now_ms())
 
@@ -276,6 +289,12 @@ class SqliteQueueStore(QueueStore):
         self._reader.close()
 
 
+# They write how far a schedule is to the main file, which is committed first. In a transaction with a firing, a crash
+# between the commits would leave that note without the job.
+_ALONE = (SetSchedule, PauseSchedule)
+
+
 def _queue_of(item: Item) -> Hashable:
     """Single operations share a transaction with others of their queue; what comes together has one of its own."""
-    return item[0] if len(item[1]) == 1 else (item[0], id(item))
+    shared = len(item[1]) == 1 and not isinstance(item[1][0], _ALONE)
+    return item[0] if shared else (item[0], id(item))

@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import InvalidInput, InvalidKey
+from everlog.queues.checks import is_place
 from everlog.queues.declaration import Declaration
 from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo
@@ -27,6 +28,7 @@ from everlog.server.requests import MAX_WAIT_S
 
 KeyPart = str | int | dict[str, str]
 KeyBody = str | int | list[KeyPart] | dict[str, Any]
+Place = TypeVar("Place", JobPlace, LetterPlace, HistoryPlace)
 _described = msgspec.Meta
 
 
@@ -376,7 +378,7 @@ def write_place(place: JobPlace) -> str:
 def read_place(text: str) -> JobPlace:
     try:
         priority, process_ms, key_hash, entry = text.split(".")
-        return int(priority), int(process_ms), bytes.fromhex(key_hash), int(entry)
+        return _checked((int(priority), int(process_ms), bytes.fromhex(key_hash), int(entry)))
     except ValueError as error:
         raise InvalidInput(f"after: {text[:100]!r} is not the `next` of a page") from error
 
@@ -389,7 +391,7 @@ def write_letter_place(place: LetterPlace) -> str:
 def read_letter_place(text: str) -> LetterPlace:
     try:
         dead_ms, entry = text.split(".")
-        return int(dead_ms), int(entry)
+        return _checked((int(dead_ms), int(entry)))
     except ValueError as error:
         raise InvalidInput(f"before: {text[:100]!r} is not the `next` of a page") from error
 
@@ -402,9 +404,15 @@ def write_history_place(place: HistoryPlace) -> str:
 def read_history_place(text: str) -> HistoryPlace:
     try:
         ended_ms, entry, token = text.split(".")
-        return int(ended_ms), int(entry), int(token)
+        return _checked((int(ended_ms), int(entry), int(token)))
     except ValueError as error:
         raise InvalidInput(f"before: {text[:100]!r} is not the `next` of a page") from error
+
+
+def _checked(place: Place) -> Place:
+    if not is_place(place):
+        raise ValueError("no store holds such numbers")
+    return place
 
 
 def moment(ms: int) -> datetime:

@@ -104,6 +104,9 @@ ON CONFLICT (jid, at_ms) DO UPDATE SET count = count + excluded.count
 -- name: schedules
 SELECT name, schedule, done_ms, fired_ms FROM everlog_queue_schedule WHERE jid = ? ORDER BY name
 
+-- name: has_schedules
+SELECT 1 FROM everlog_queue_schedule WHERE jid = ? LIMIT 1
+
 -- name: put_schedule
 INSERT OR REPLACE INTO everlog_queue_schedule (jid, name, schedule, done_ms, fired_ms) VALUES (?, ?, ?, ?, ?)
 
