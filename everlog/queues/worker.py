@@ -185,7 +185,8 @@ class Worker:
                 jobs = await claim
                 ends = await asyncio.gather(*map(queue.release, jobs), return_exceptions=True)
             failed = [end for end in ends if isinstance(end, Exception)]
-            self.counted["released"] += len(ends) - len(failed)
+            if len(ends) > len(failed):
+                self.counted["released"] += len(ends) - len(failed)
             if failed:
                 raise failed[0]
         except Exception as error:

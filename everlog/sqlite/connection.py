@@ -83,10 +83,12 @@ def connect(
     wal_pages: int = 1000,
     page_size: int = 4096,
     patient: bool = True,
+    create: bool = True,
     trace: Trace | None = None,
 ) -> Connection:
     """Open a file in WAL mode; transactions are explicit.
 
+    `create`: whether to make a file that is not there, or to fail.
     `patient`: whether to wait for a file that another process writes, or to fail at once.
     `wal_pages`: how long the WAL gets before it is copied into the file and written from its beginning again. A
     short one is soon written over rather than extended, which makes small commits quick; a long one copies pages
@@ -95,7 +97,8 @@ def connect(
     A file that this process may not write is opened for reading: writes then raise NotWritable.
     """
     with translated(path):
-        connection = _open(path, str(path), Connection)
+        target = str(path) if create else f"file:{quote(str(path.absolute()))}?mode=rw"
+        connection = _open(path, target, Connection)
         try:
             connection.execute(f"PRAGMA page_size = {page_size}")  # counts for a new file only
             _use_wal(connection)

@@ -166,12 +166,41 @@ async def test_a_file_that_was_removed_is_not_made_again(desk, tmp_path):
     await tend(desk)
     await until(lambda: len(files(tmp_path)) == 1)
     (opened,) = late.live(known)
+    assert opened.bucket.file == "queue-jobs.2023-11-14T23.db"
     assert files(tmp_path) == ["queue-jobs.2023-11-14T23.db"]
-    assert opened.connection.execute("SELECT count(*) FROM everlog_queue_item").fetchone() == (0,)
     with late.transaction("jobs", desk.clock.now_ms()) as (_, buckets):
         assert [one.bucket.file for one in buckets] == ["queue-jobs.2023-11-14T23.db"]
     late.close()
     assert sorted(file.name for file in (tmp_path / "queues").glob("queue-*T22*")) == []
+
+
+@pytest.mark.parametrize("on_empty", ["delete", "truncate"])
+async def test_several_remove_files_while_others_use_the_queue(tmp_path, clock, on_empty):
+    """Three stores on one folder, as in three processes: whichever file one of them removes, the others go on."""
+    desks = [VirtualQueue(SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=clock), clock) for _ in range(3)]
+    await desks[0].declare(bucket="hour", max_buckets=2, on_empty=on_empty)
+    ended: list[str] = []
+
+    async def work(desk: VirtualQueue, key: str) -> None:
+        await desk.enq(key)
+        for lease in await desk.claim(2):
+            assert await desk.done(lease) == "OK"
+            ended.extend(keys([lease]))
+        await tend(desk)
+
+    for hour in range(15):
+        clock.now += HOUR
+        await asyncio.gather(*(work(desk, f"{hour}-{at}") for at, desk in enumerate(desks)))
+    while leases := await desks[0].claim(10):
+        ended += keys(leases)
+        assert [await desks[0].done(lease) for lease in leases] == ["OK"] * len(leases)
+    assert sorted(ended) == sorted(f"{hour}-{at}" for hour in range(15) for at in range(3))
+    for desk in desks:
+        await tend(desk)
+        assert not await desk.flags()
+    assert len(files(tmp_path)) <= 2
+    for desk in desks:
+        await desk.store.close()
 
 
 async def test_a_clock_that_goes_back_opens_no_older_bucket(desk, tmp_path):

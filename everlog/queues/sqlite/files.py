@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 
-from everlog.errors import StorageFailed
+from everlog.errors import EverlogError, StorageFailed
 from everlog.queues.sqlite.catalog import BLOCK, BucketFile, KnownQueue, MainFile
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.statements import load_statements
@@ -40,6 +40,10 @@ ITEM = {
     for name, text in load_statements(BUCKET_PACKAGE).items()
 }
 MAX_RELOADS = 100
+
+
+class _BucketGone(Exception):
+    """A bucket was drained and removed since the list of buckets was read."""
 
 
 class OpenBucket:
@@ -84,12 +88,18 @@ class BucketFiles:
 
     def live(self, known: KnownQueue) -> list[OpenBucket]:
         """The buckets of a queue, from the oldest to the newest."""
-        buckets = self.main.buckets.get(known.space, [])
-        wanted = {bucket.file for bucket in buckets}
-        for file in [file for file, one in self._opened.items() if one.bucket.space == known.space]:
-            if file not in wanted:
-                self._opened.pop(file).connection.close()
-        return [self._open(bucket, known) for bucket in buckets]
+        for _ in range(MAX_RELOADS):
+            buckets = self.main.buckets.get(known.space, [])
+            wanted = {bucket.file for bucket in buckets}
+            for file in [file for file, one in self._opened.items() if one.bucket.space == known.space]:
+                if file not in wanted:
+                    self._opened.pop(file).connection.close()
+            try:
+                return [self._open(bucket, known) for bucket in buckets]
+            except _BucketGone:
+                self.main.forget()
+                self.main.refresh()
+        raise StorageFailed(f"{self.main.path} changes too often")
 
     def _open(self, bucket: BucketFile, known: KnownQueue) -> OpenBucket:
         found = self._opened.get(bucket.file)
@@ -98,8 +108,28 @@ class BucketFiles:
         if found is not None:
             found.connection.close()
         path = self.path(bucket)
-        is_new = not path.exists()
-        connection = connect(path, synchronous=self._synchronous, trace=self._trace)
+        try:
+            connection = self._connect(bucket, path, known, create=bucket.foreign)
+        except (EverlogError, sqlite3.Error) as error:
+            if bucket.foreign:
+                raise
+            connection = self._create(bucket, path, known, error)
+        opened = self._opened[bucket.file] = OpenBucket(bucket, connection)
+        return opened
+
+    def _create(self, bucket: BucketFile, path: Path, known: KnownQueue, error: Exception) -> Connection:
+        """Make the file of a new bucket. One that was drained and removed must not be made again."""
+        if not self.main.is_live(bucket):
+            raise _BucketGone from error
+        connection = self._connect(bucket, path, known, create=True)
+        if not self.main.is_live(bucket):
+            connection.close()
+            remove_file(path)
+            raise _BucketGone
+        return connection
+
+    def _connect(self, bucket: BucketFile, path: Path, known: KnownQueue, *, create: bool) -> Connection:
+        connection = connect(path, synchronous=self._synchronous, create=create, trace=self._trace)
         try:
             if bucket.foreign:
                 create_tables(connection)
@@ -110,13 +140,10 @@ class BucketFiles:
             if not bucket.foreign:  # some builds of SQLite have it on: that costs time for nothing
                 secure = "ON" if known.declaration.options.secure else "OFF"
                 connection.execute(f"PRAGMA secure_delete = {secure}")
-            if is_new and not bucket.foreign and not self.main.is_live(bucket):
-                remove_file(path)  # it was drained and removed since the list was read: this has made it again, empty
         except BaseException:
             connection.close()
             raise
-        opened = self._opened[bucket.file] = OpenBucket(bucket, connection)
-        return opened
+        return connection
 
     def close_bucket(self, bucket: BucketFile) -> None:
         """Let go of a file that is about to be removed."""
@@ -157,6 +184,12 @@ class BucketFiles:
                 if not self.main.refresh():
                     self._finish_moves(buckets)
                     return known, buckets
+            except sqlite3.Error:
+                self.rollback(begun)
+                if all(self.main.is_live(opened.bucket) for opened in buckets):
+                    raise
+                self.main.forget()  # another process has removed a file under this one
+                continue
             except BaseException:
                 self.rollback(begun)
                 raise

@@ -226,6 +226,8 @@ class SqliteQueueStore(QueueStore):
 
     async def tend(self, name: str) -> None:
         """Old buckets are drained and put away, too."""
+        if self._tending:
+            await asyncio.wait(self._tending)  # what a new bucket has begun
         await super().tend(name)
         await asyncio.to_thread(self._tend, name)
 

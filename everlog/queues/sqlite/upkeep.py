@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Sequence
 
 from everlog.queues.sqlite.catalog import SQL, BucketFile, KnownQueue
@@ -83,9 +84,13 @@ def _put_away(files: BucketFiles, known: KnownQueue, old: OpenBucket) -> None:
     log.info("%s: the bucket %s is drained: %s", known.declaration.name, old.bucket.file, options.on_empty)
     if options.on_empty == "delete":
         return
-    if options.on_empty == "truncate":
-        old.connection.execute("VACUUM")
-    old.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    try:
+        if options.on_empty == "truncate":
+            old.connection.execute("VACUUM")
+        old.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error:
+        if files.path(old.bucket).exists():  # else another process has removed it already
+            raise
 
 
 def _remove(files: BucketFiles, bucket: BucketFile) -> None:
