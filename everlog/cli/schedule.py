@@ -92,7 +92,7 @@ async def set_schedule(
         data=None if payload.given == 0 else payload.value(),
         priority=DEFAULT_PRIORITY if priority is None else parse_priority(priority),
     )
-    following = "it is paused" if info.next is None else f"next {_times(info)[0]}"
+    following = "it is paused" if info.paused else f"next {_times(info)[0]}"
     show(settings.as_json, _document(name, info), f"{plain(info.name)}: {plain(info.timing)}, {following}")
 
 
@@ -133,7 +133,8 @@ async def remove(log: Everlog, settings: CliSettings, /, name: str, schedule_nam
 
 
 def _times(info: ScheduleInfo) -> tuple[str, str]:
-    following = "paused" if info.row.next_ms is None else moment(info.row.next_ms)
+    # Without a pause, only a time zone that this process does not know leaves no next time.
+    following = "paused" if info.paused else "not known here" if info.row.next_ms is None else moment(info.row.next_ms)
     return following, "-" if info.row.fired_ms is None else moment(info.row.fired_ms)
 
 
