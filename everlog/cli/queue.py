@@ -54,6 +54,8 @@ def queue() -> None:
 @click.option("--delay", metavar="DURATION", help="Not before this much time from now: '10s'.")
 @click.option("--at", metavar="TIME", help="Not before this time: 2026-12-24T18:00:00Z.")
 @click.option("--expires", metavar="WHEN", help="Not after: a time, or how long from now: '1h'.")
+@click.option("--kind", "job_kind", metavar="KIND", help="Which of the queue's functions does it.")
+@click.option("--group", metavar="GROUP", help="Whose share of the queue it uses.")
 @with_log(create=True)
 async def put(
     log: Everlog,
@@ -66,6 +68,8 @@ async def put(
     delay: str | None,
     at: str | None,
     expires: str | None,
+    job_kind: str | None,
+    group: str | None,
 ) -> None:
     """Put a job into a queue, or merge it into the one that waits.
 
@@ -79,6 +83,8 @@ async def put(
         delay=delay,
         at=None if at is None else _time("--at", at),
         expires=_when(expires),
+        kind=job_kind,
+        group=group,
     )
     document = {"queue": name, "key": key, "result": receipt.result, "entry": receipt.entry}
     show(settings.as_json, document, f"{receipt.result.lower().replace('_', ' ')}: job {receipt.entry}")
@@ -364,6 +370,8 @@ def _info_document(name: str, info: JobInfo) -> dict[str, Any]:
         "status": info.row.status,
         "timeouts": info.row.timeouts,
         "owner": info.row.owner,
+        "kind": info.kind,
+        "group": info.group,
     }
 
 
@@ -386,6 +394,8 @@ def _dead_document(name: str, letter: DeadJob) -> dict[str, Any]:
         "reason": letter.reason,
         "time": letter.time.isoformat(timespec="milliseconds"),
         "attempts": _attempts(letter.attempts),
+        "kind": letter.kind,
+        "group": letter.group,
     }
 
 
@@ -404,6 +414,8 @@ def _ended_document(name: str, job: EndedJob) -> dict[str, Any]:
         "result": job.result,
         "result_left_out": job.result_left_out,
         "attempts": _attempts(job.attempts),
+        "kind": job.kind,
+        "group": job.group,
     }
 
 

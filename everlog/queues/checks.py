@@ -14,6 +14,7 @@ from everlog.errors import EverlogError, InvalidInput, InvalidKey, PayloadTooLar
 from everlog.queues.declaration import Declaration
 from everlog.queues.history import MAX_RESULT_BYTES
 from everlog.queues.keys import MAX_KEY_BYTES, decode_values, hash_key
+from everlog.queues.labels import check_group, check_kind
 from everlog.queues.operations import (
     Cancel,
     Claim,
@@ -52,6 +53,8 @@ def check_operation(operation: Operation, declaration: Declaration) -> None:
 def _check_put(operation: Put, declaration: Declaration) -> None:
     packet = operation.packet
     check_priority(packet.priority)
+    check_kind(packet.kind)
+    check_group(packet.group)
     _check_key(packet.key, packet.hash)
     limit = declaration.options.max_payload_bytes
     if len(packet.data) - 1 > limit:

@@ -315,7 +315,7 @@ class Engine:
         image = replace(letter.image, inserted_ms=now, process_ms=now)
         if rules.is_expired(image, now):  # as it is wanted all the same, it has no end any more
             image = replace(image, expires_s=0)
-        packet = Packet(letter.key, letter.hash, image.data, image.priority, now)
+        packet = Packet(letter.key, letter.hash, image.data, image.priority, now, kind=image.kind, group=image.group)
         answer = self._arrive(packet, image, now)
         if answer.result in ("REJECTED", "DROPPED"):
             return answer

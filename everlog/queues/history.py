@@ -40,6 +40,8 @@ class EndedJob(NamedTuple):
     attempts: tuple[Attempt, ...]
     result: Any
     result_left_out: bool
+    kind: str | None = None
+    group: str | None = None
 
     @property
     def place(self) -> HistoryPlace:
@@ -62,6 +64,8 @@ def read_ended(row: EndedRow) -> EndedJob:
         row.attempts,
         None if row.result is None else msgspec.json.decode(row.result),
         row.result_left_out,
+        row.kind or None,
+        row.group or None,
     )
 
 

@@ -14,6 +14,7 @@ from everlog.errors import InvalidInput, InvalidKey
 from everlog.queues.columns import encode_columns_key
 from everlog.queues.declaration import Declaration
 from everlog.queues.keys import JobKey, decode_key, encode_key, hash_key
+from everlog.queues.labels import check_group, check_kind
 from everlog.queues.operations import BeatAnswer, Handle, JobLease, LetterPlace, Result
 from everlog.queues.payload import decode_data, encode_data
 from everlog.queues.priority import DEFAULT_PRIORITY, check_priority
@@ -34,6 +35,8 @@ class NewJob(NamedTuple):
     at: When | None = None
     delay: Duration | timedelta | None = None
     expires: When | Duration | None = None
+    kind: str | None = None
+    group: str | None = None
 
 
 class Receipt(NamedTuple):
@@ -65,6 +68,16 @@ class JobInfo:
     @property
     def priority(self) -> int:
         return self.row.image.priority
+
+    @property
+    def kind(self) -> str | None:
+        """Which function does it, in a queue with several; None if it has no kind."""
+        return self.row.image.kind or None
+
+    @property
+    def group(self) -> str | None:
+        """Whose share of the queue it uses; None if it belongs to no group."""
+        return self.row.image.group or None
 
     @property
     def inserted(self) -> datetime:
@@ -151,6 +164,8 @@ class DeadJob(NamedTuple):
     reason: str | None
     time: datetime
     attempts: tuple[Attempt, ...]
+    kind: str | None = None
+    group: str | None = None
 
     @property
     def place(self) -> LetterPlace:
@@ -198,12 +213,14 @@ def parse_key(declaration: Declaration | None, text: str) -> JobKey:
 def packing(job: NewJob, now: int) -> Callable[[Declaration], Packet]:
     """What makes the packet that a put sends. All that needs no declaration is checked already."""
     priority = check_priority(job.priority)
+    kind, group = check_kind(job.kind), check_group(job.group)
     process_ms, expires_s = process_ms_of(job.at, job.delay, now), expires_s_of(job.expires, now)
 
     def pack(declaration: Declaration) -> Packet:
         key = make_key(declaration, job.key)
         data = encode_data(job.data, declaration)
-        return Packet(key, hash_key(key), data, priority, now, process_ms, expires_s, declaration.version)
+        version = declaration.version
+        return Packet(key, hash_key(key), data, priority, now, process_ms, expires_s, version, kind, group)
 
     return pack
 

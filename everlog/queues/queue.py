@@ -114,12 +114,15 @@ class Queue:
         at: When | None = None,
         delay: Duration | timedelta | None = None,
         expires: When | Duration | None = None,
+        kind: str | None = None,
+        group: str | None = None,
     ) -> Receipt:
         """Put a job. If one with this key waits, the two merge; if one runs, this waits behind it.
 
         `at` or `delay`: not before then. `expires`: not after then (a moment, or how long from now).
+        `kind`: which of the queue's functions does it. `group`: whose share of the queue it uses.
         """
-        pack = packing(NewJob(key, data, priority, at, delay, expires), self.store.clock.now_ms())
+        pack = packing(NewJob(key, data, priority, at, delay, expires, kind, group), self.store.clock.now_ms())
         packet = pack(await self.ensure())
         return self._receipt(cast(PutAnswer, await self._do(Put(packet))))
 
@@ -145,12 +148,14 @@ class Queue:
         at: When | None = None,
         delay: Duration | timedelta | None = None,
         expires: When | Duration | None = None,
+        kind: str | None = None,
+        group: str | None = None,
     ) -> Receipt:
         """Put a job inside your own SQLite transaction: it exists if and only if you commit.
 
         The queue must have been declared with `bucket="none"` and `file=` the file of this connection.
         """
-        pack = packing(NewJob(key, data, priority, at, delay, expires), self.store.clock.now_ms())
+        pack = packing(NewJob(key, data, priority, at, delay, expires, kind, group), self.store.clock.now_ms())
         return self._receipt(self.store.put_in(connection, self.name, pack))
 
     def _receipt(self, answer: PutAnswer) -> Receipt:
@@ -284,6 +289,8 @@ class Queue:
                 letter.reason,
                 moment(letter.dead_ms),
                 letter.attempts,
+                letter.image.kind or None,
+                letter.image.group or None,
             )
             for letter in letters
         ]

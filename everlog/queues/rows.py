@@ -32,6 +32,8 @@ class Packet(msgspec.Struct, frozen=True, gc=False):
     process_ms: int | None = None
     expires_s: int = 0
     schema: int = 1
+    kind: str = ""
+    group: str = ""
 
 
 class Image(msgspec.Struct, frozen=True, gc=False):
@@ -44,6 +46,8 @@ class Image(msgspec.Struct, frozen=True, gc=False):
     data_date: int
     schema: int
     data: bytes
+    kind: str = ""
+    group: str = ""
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -129,6 +133,8 @@ class EndedRow(msgspec.Struct, frozen=True, gc=False):
     attempts: tuple[Attempt, ...] = ()
     result: bytes | None = None
     result_left_out: bool = False
+    kind: str = ""
+    group: str = ""
 
     @property
     def place(self) -> tuple[int, int, int]:

@@ -69,6 +69,8 @@ def arrive(packet: Packet, now: int, settings: QueueSettings) -> tuple[Image, bo
         inserted,
         packet.schema,
         packet.data,
+        packet.kind,
+        packet.group,
     )
     return image, skewed
 
@@ -89,6 +91,8 @@ def merge(held: Image, incoming: Image, settings: QueueSettings) -> Image:
         data_date=incoming.data_date if newer else held.data_date,
         schema=incoming.schema if newer else held.schema,
         data=incoming.data if newer else held.data,
+        kind=incoming.kind if newer else held.kind,
+        group=incoming.group if newer else held.group,
     )
 
 
@@ -240,6 +244,8 @@ def ended(row: JobRow, now: int, letter: DeadLetter | None, result: JobResult | 
         tuple(replace(one, reason=_cut(one.reason)) for one in attempts),
         None if result is None else result.json,
         result is not None and result.left_out,
+        row.image.kind,
+        row.image.group,
     )
 
 

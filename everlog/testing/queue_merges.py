@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+import pytest
+
+from everlog.errors import InvalidInput
 from everlog.queues.operations import PutAnswer, Sweep
 from everlog.queues.queue import Queue
 from everlog.testing.queue_desk import HOUR, T, VirtualQueue, handle, keys, number
@@ -47,6 +51,39 @@ class QueueMergeSuite:
         assert [info.data for info in await queue.get("key-7")] == [1102]
         assert [info.data for info in await queue.get("key-9")] == [1101]
         assert receipts[7].entry == receipts[1100].entry == receipts[1102].entry
+
+    async def test_kind_and_group_go_with_the_data(self, desk: VirtualQueue) -> None:
+        """The newest put says them: for what waits, for a successor, for a dead letter, and for one put back."""
+        queue = Queue(desk.name, desk.store)
+        receipt = await queue.put("a", 1, kind="welcome", group="tenant-7")
+        [info] = await queue.get("a")
+        assert (info.kind, info.group) == ("welcome", "tenant-7")
+        desk.wait(10)
+        await queue.put("a", 2, kind="goodbye")
+        [info] = await queue.get("a")
+        assert (info.data, info.kind, info.group) == (2, "goodbye", None)
+        [job] = await queue.claim()
+        assert (job.kind, job.group) == ("goodbye", None)
+        desk.wait(10)
+        await queue.put("a", 3, group="tenant-8")
+        await job.done()
+        [info] = await queue.get("a")
+        assert (info.data, info.kind, info.group) == (3, None, "tenant-8")
+        desk.wait(10)
+        await queue.put("a", 4, kind="last", group="tenant-9")
+        [job] = await queue.claim()
+        await queue.fail(job, retry=False)
+        [letter] = await queue.dead()
+        assert (letter.entry, letter.kind, letter.group) == (receipt.entry, "last", "tenant-9")
+        await queue.revive(letter.entry)
+        [info] = await queue.get("a")
+        assert (info.data, info.kind, info.group) == (4, "last", "tenant-9")
+
+    @pytest.mark.parametrize("label", [{"kind": "no spaces"}, {"kind": 7}, {"group": "x" * 201}, {"group": "a\nb"}])
+    async def test_a_label_that_does_not_fit_is_refused(self, desk: VirtualQueue, label: dict[str, Any]) -> None:
+        with pytest.raises(InvalidInput, match=next(iter(label))):
+            await Queue(desk.name, desk.store).put("a", **label)
+        assert (await desk.stats()).ready == 0
 
     async def test_never_beats_every_expiration(self, desk: VirtualQueue) -> None:
         """0 with 100 stays 0 in both orders; of two dates the later one stays."""

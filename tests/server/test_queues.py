@@ -255,7 +255,7 @@ async def test_the_document_describes_every_route(http):
     put = paths["/queues/{name}/jobs"]["post"]
     body = put["requestBody"]["content"]["application/json"]["schema"]
     name = body["$ref"].rpartition("/")[2]
-    assert {"key", "data", "dataBase64", "priority", "at", "delay", "expiresAt", "expiresIn"} == set(
+    assert {"key", "data", "dataBase64", "priority", "at", "delay", "expiresAt", "expiresIn", "kind", "group"} == set(
         document["components"]["schemas"][name]["properties"]
     )
     assert {"200", "201", "409", "413"} <= set(put["responses"])

@@ -28,11 +28,12 @@ from everlog.sqlite.migrations import migrate
 BUCKET_PACKAGE = "everlog.queues.sqlite.bucket"
 NAMES = (
     "id, jid, kh, ukey, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, status, claimed_ms, "
-    "start_ms, lease_ms, deadline_ms, timeouts, lifetime, token, owner, stop, stop_reason, attempts, slot, data"
+    "start_ms, lease_ms, deadline_ms, timeouts, lifetime, token, owner, stop, stop_reason, attempts, slot, data, kind, "
+    "grp"
 )
 COLUMNS = (
-    "id, ukey, kh, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, data, status, claimed_ms, "
-    "start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts"
+    "id, ukey, kh, priority, process_ms, inserted_ms, expires_s, data_date, schema_v, data, kind, grp, status, "
+    "claimed_ms, start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts"
 )
 MARKS = ", ".join("?" * len(NAMES.split(", ")))
 ITEM = {
@@ -272,5 +273,9 @@ def create_tables(connection: sqlite3.Connection) -> None:
         for line in folder.joinpath(name).read_text().splitlines(keepends=True):
             statement += line
             if sqlite3.complete_statement(statement):
-                connection.execute(statement)
+                try:
+                    connection.execute(statement)
+                except sqlite3.OperationalError as error:  # a column has no IF NOT EXISTS
+                    if "duplicate column name" not in str(error):
+                        raise
                 statement = ""

@@ -38,15 +38,15 @@ ITEM["find_all"] = ITEM["find_all"].replace("{hashes}", ", ".join("?" * LOOK_AT_
 
 def row_from(found: tuple[Any, ...]) -> JobRow:
     """A row from the columns of a query: they stand in the order of the fields."""
-    if found[18] is None and found[21] is None:  # neither a successor nor failed attempts, as most rows
-        return JobRow(found[0], found[1], found[2], Image(*found[3:10]), *found[10:21])
-    (entry, key, key_hash, priority, process_ms, inserted_ms, expires_s, data_date, schema, data, *state) = found[:22]
+    if found[20] is None and found[23] is None:  # neither a successor nor failed attempts, as most rows
+        return JobRow(found[0], found[1], found[2], Image(*found[3:12]), *found[12:23])
+    (entry, key, key_hash), state = found[:3], found[12:24]
     status, claimed_ms, start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts = state
     return JobRow(
         entry,
         key,
         key_hash,
-        Image(priority, process_ms, inserted_ms, expires_s, data_date, schema, data),
+        Image(*found[3:12]),
         status,
         claimed_ms,
         start_ms,
@@ -367,4 +367,6 @@ def _columns(row: JobRow) -> tuple[Any, ...]:
         _pack(row.attempts) if row.attempts else None,
         None if row.slot is None else _pack(row.slot),
         image.data,
+        image.kind,
+        image.group,
     )

@@ -128,6 +128,8 @@ async def put_job(request: AnyRequest, name: Name, data: JSONBody[PutBody]) -> R
         at=data.at,
         delay=data.delay,
         expires=data.expires_at if data.expires_in is None else data.expires_in,
+        kind=data.kind,
+        group=data.group,
     )
     status = 201 if receipt.result == "CREATED" else 200
     return Response(ReceiptBody(receipt.result, receipt.entry), status_code=status)

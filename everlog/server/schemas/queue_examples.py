@@ -46,6 +46,8 @@ _JOB: dict[str, Any] = {
     "timeouts": 0,
     "owner": None,
     "schema": 1,
+    "kind": None,
+    "group": "tenant-7",
     "attempts": [],
 }
 _RUNNING = {**_JOB, "status": "running", "claimed": _NOON, "owner": "me", "timeouts": 1, "attempts": [_ATTEMPT]}
@@ -59,6 +61,8 @@ _DEAD = {
     "reason": None,
     "time": _LATER,
     "attempts": [_ATTEMPT],
+    "kind": None,
+    "group": None,
 }
 _ENDED = {
     "entry": 1,
@@ -73,6 +77,8 @@ _ENDED = {
     "attempts": [_ATTEMPT],
     "result": {"pages": 3},
     "resultLeftOut": False,
+    "kind": None,
+    "group": "tenant-7",
 }
 _FLAG = {"reason": "max_timeouts", "count": 1, "first": _NOON, "last": _NOON, "owner": "me", "deadEntry": 1}
 

@@ -46,6 +46,8 @@ class PutBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     delay: Annotated[str | float, _described(description="Not before this has passed: '10s', or seconds")] | None = None
     expires_at: Annotated[datetime, _described(description="Not after this time")] | None = None
     expires_in: Annotated[str | float, _described(description="Not after this has passed")] | None = None
+    kind: Annotated[str, _described(description="Which of the queue's functions does it")] | None = None
+    group: Annotated[str, _described(description="Whose share of the queue it uses")] | None = None
 
 
 class ClaimBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -112,6 +114,8 @@ class JobBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     timeouts: int
     owner: str | None
     schema: int
+    kind: str | None
+    group: str | None
     attempts: list[AttemptBody]
 
 
@@ -155,6 +159,8 @@ class DeadBody(msgspec.Struct, frozen=True, rename="camel"):
     reason: str | None
     time: datetime
     attempts: list[AttemptBody]
+    kind: str | None
+    group: str | None
 
 
 class DeadPageBody(msgspec.Struct, frozen=True, rename="camel"):
@@ -179,6 +185,8 @@ class EndedBody(msgspec.Struct, frozen=True, rename="camel"):
     attempts: list[AttemptBody]
     result: Annotated[Any, _described(description="What its function returned, if that was small JSON")]
     result_left_out: Annotated[bool, _described(description="Whether it returned something too large, or no JSON")]
+    kind: str | None
+    group: str | None
 
 
 class HistoryBody(msgspec.Struct, frozen=True, rename="camel"):
@@ -326,6 +334,8 @@ def job_fields(info: JobInfo) -> dict[str, Any]:
         "timeouts": row.timeouts,
         "owner": row.owner,
         "schema": info.schema,
+        "kind": info.kind,
+        "group": info.group,
         "attempts": _attempts(info.attempts),
     }
 
@@ -345,6 +355,8 @@ def dead_body(letter: DeadJob) -> DeadBody:
         letter.reason,
         letter.time,
         _attempts(letter.attempts),
+        letter.kind,
+        letter.group,
     )
 
 
@@ -362,6 +374,8 @@ def ended_body(job: EndedJob) -> EndedBody:
         _attempts(job.attempts),
         job.result,
         job.result_left_out,
+        job.kind,
+        job.group,
     )
 
 

@@ -10,7 +10,7 @@ INSERT INTO everlog_queue_item ({names}) VALUES ({marks})
 -- name: update_all
 UPDATE everlog_queue_item SET priority = ?, process_ms = ?, inserted_ms = ?, expires_s = ?, data_date = ?, schema_v = ?,
     status = ?, claimed_ms = ?, start_ms = ?, lease_ms = ?, deadline_ms = ?, timeouts = ?, lifetime = ?, token = ?,
-    owner = ?, stop = ?, stop_reason = ?, attempts = ?, slot = ?, data = ?
+    owner = ?, stop = ?, stop_reason = ?, attempts = ?, slot = ?, data = ?, kind = ?, grp = ?
 WHERE id = ?
 
 -- name: update_state
