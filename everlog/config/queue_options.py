@@ -164,7 +164,7 @@ def make_options(**options: Any) -> QueueOptions:
     try:
         return msgspec.convert(plain, QueueOptions)
     except msgspec.ValidationError as error:
-        raise InvalidConfig(f"options of a queue: {error}: see docs/queues.md") from error
+        raise InvalidConfig(f"options of a queue: {error}: see docs/queues-operating.md") from error
 
 
 def check_name(name: object) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import io
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -68,6 +69,16 @@ def test_a_page_begins_with_a_program(name, tmp_path):
     words = [sys.executable, "-W", "error", str(file)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == (program.output, "")
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("queues*.md")), ids=lambda page: page.name)
+def test_a_page_about_queues_begins_with_a_program(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    program = blocks(page)[0]
+    assert (program.language, program.output is None) == ("python program", False)
+    (tmp_path / "program.py").write_text(program.code)
+    runpy.run_path("program.py", run_name="__main__")
+    assert capsys.readouterr().out == program.output
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES[1:] if python_blocks(page)], ids=lambda page: page.name)

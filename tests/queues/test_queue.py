@@ -389,7 +389,7 @@ def test_every_option_is_documented_with_its_default():
 
     from everlog.config.queue_options import QueueOptions
 
-    page = (Path(__file__).parents[2] / "docs" / "queues.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "queues-operating.md").read_text()
     table = page[page.index("## Options") : page.index("## Declared columns")]
     rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines() if line.startswith("| `")]
     written = {}
