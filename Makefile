@@ -4,6 +4,8 @@ SHELL := /bin/sh
 .PHONY: help run test test-cluster unit faults soak check format map bench bench-cluster mutants setup setup-bench lock clean
 
 BIN := .venv/bin
+# Tests start hundreds of processes: where the environment forbids to keep bytecode, each would compile Everlog anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Spark needs a JDK, which need not be the one on PATH.
 WITH_JAVA := JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
 # Maven brings Kafka and Cassandra, and Cassandra runs on Java 17 or 11 only. Tests that lack them say so themselves.
