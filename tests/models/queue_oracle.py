@@ -178,6 +178,14 @@ class Oracle:
                 self.end(row, now, "timeout")
         self.rows = [row for row in self.rows if not (row["status"] == "W" and self.expired(row, now))]
 
+    def swept(self, now: int) -> Oracle:
+        """Another oracle, with the rows that a sweep would leave; dead letters, which become many, are not copied."""
+        other = Oracle(self.settings)
+        other.rows = [dict(row, slot=row["slot"] and dict(row["slot"])) for row in self.rows]
+        other._serial = self._serial
+        other.sweep(now)
+        return other
+
     def finish(self, row: Entry, now: int) -> None:
         slot = row["slot"]
         if slot is None or self.expired(slot, now):

@@ -6,7 +6,6 @@ was acknowledged, which leases were given.
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -213,9 +212,8 @@ class Simulation:
             assert sorted(map(row_facts, rows)) == sorted(map(entry_facts, expected)), self.say("get", rows, expected)
             assert not merging or len(rows) <= 1
         peeked: Any = await self.store.execute(NAME, Peek(100))
-        swept = copy.deepcopy(self.oracle)  # what is overdue is shown as it will wait
-        swept.sweep(now)
-        assert [row_facts(row) for row in peeked] == [entry_facts(row) for row in swept.waiting(now)[:100]]
+        waiting = self.oracle.swept(now).waiting(now)  # what is overdue is shown as it will wait
+        assert [row_facts(row) for row in peeked] == [entry_facts(row) for row in waiting[:100]]
         letters: Any = await self.store.execute(NAME, ListDead(1000))
         assert sorted((letter.image.data, letter.cause) for letter in letters) == sorted(
             (letter["data"], letter["cause"]) for letter in self.oracle.dead[-1000:]
