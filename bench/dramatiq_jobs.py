@@ -1,8 +1,9 @@
-"""What Dramatiq's worker processes import: the no-op job. `python -m dramatiq bench.dramatiq_jobs:setup` runs it."""
+"""What Dramatiq's worker processes import: the job. `python -m dramatiq bench.dramatiq_jobs:setup` runs it."""
 
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import dramatiq
@@ -12,14 +13,16 @@ QUEUE = "bench"
 VARIABLE = "EVERLOG_BENCH_REDIS"
 
 
-def noop(number: int) -> None:
-    """Nothing."""
+def work(data: str, seconds: float) -> None:
+    """Take this long, without work for the processor."""
+    if seconds:
+        time.sleep(seconds)
 
 
 def declare(url: str) -> tuple[RedisBroker, Any]:
     """A broker, and the job on it: `actor.send(…)` puts one."""
     broker = RedisBroker(url=url)  # type: ignore[no-untyped-call]
-    return broker, dramatiq.actor(broker=broker, queue_name=QUEUE)(noop)
+    return broker, dramatiq.actor(broker=broker, queue_name=QUEUE)(work)
 
 
 def setup() -> None:

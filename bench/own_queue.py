@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 # Jobs that are put in one call, here and by the others.
 PER_CALL = 1_000
+# What every job carries, here and with the others.
+DATA = "data" * 50
 
 
 class QueueHost(Protocol):
@@ -47,9 +49,9 @@ class OwnQueue:
     async def _one_by_one(self, jobs: int) -> Round:
         clock, latencies, queue = time.perf_counter, [], self._queue
         started = clock()
-        for number in range(jobs):
+        for _ in range(jobs):
             before = clock()
-            await queue.put(next(self._keys), number)
+            await queue.put(next(self._keys), DATA)
             latencies.append(clock() - before)
         return Round(jobs, clock() - started, latencies)
 
@@ -60,7 +62,7 @@ class OwnQueue:
         """As many in one go as the others take in one call."""
         started, queue = time.perf_counter(), self._queue
         for first in range(0, len(keys), PER_CALL):
-            await queue.put_many(NewJob(key, key, delay=delay) for key in keys[first : first + PER_CALL])
+            await queue.put_many(NewJob(key, DATA, delay=delay) for key in keys[first : first + PER_CALL])
         return Round(len(keys), time.perf_counter() - started)
 
     def merge(self, jobs: int) -> tuple[Round, Round]:
@@ -71,17 +73,26 @@ class OwnQueue:
         self.drain(jobs, PER_CALL)
         return inserted, merged
 
-    def drain(self, jobs: int, concurrency: int) -> Round:
-        return self._side.run(self._drain(jobs, concurrency))
+    def put_and_drain(self, jobs: int, concurrency: int, seconds: float) -> Round:
+        """A drain of what it puts itself, before the clock runs."""
+        self.together(jobs)
+        return self.drain(jobs, concurrency, seconds)
 
-    async def _drain(self, jobs: int, concurrency: int) -> Round:
+    def drain(self, jobs: int, concurrency: int, seconds: float = 0.0) -> Round:
+        """Jobs that take this long, without work for the processor."""
+        return self._side.run(self._drain(jobs, concurrency, seconds))
+
+    async def _drain(self, jobs: int, concurrency: int, seconds: float) -> Round:
         laps = Laps(jobs)
 
-        async def noop(job: Job) -> None:
+        async def work(job: Job) -> None:
+            laps.begin()
+            if seconds:
+                await asyncio.sleep(seconds)
             if laps.see():
                 worker.stop()
 
-        worker = self._side.log.worker(everlog.job(self._name)(noop), concurrency=concurrency)
+        worker = self._side.log.worker(everlog.job(self._name)(work), concurrency=concurrency)
         await worker.run()
         stats = await self._queue.stats()
         if worker.counted["done"] != jobs or stats.ready:

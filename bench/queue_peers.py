@@ -25,7 +25,7 @@ from pgqueuer.types import QueueExecutionMode
 from procrastinate.types import JSONDict
 
 from bench import dramatiq_jobs
-from bench.own_queue import PER_CALL
+from bench.own_queue import DATA, PER_CALL
 from bench.rounds import Laps, Round
 from bench.servers import Postgres, Redis
 
@@ -62,12 +62,20 @@ class AsyncPeer:
     async def close(self) -> None:
         """Let go of the connections."""
 
-    async def put(self, number: int) -> None:
+    async def put(self) -> None:
         """One job."""
         raise NotImplementedError
 
-    async def put_many(self, first: int, count: int) -> None:
+    async def put_many(self, count: int) -> None:
         """Many jobs in one call."""
+        raise NotImplementedError
+
+    async def drain(self, jobs: int, concurrency: int, seconds: float) -> Round:
+        """Run what was put, jobs that take this long."""
+        raise NotImplementedError
+
+    async def clear(self) -> None:
+        """Remove what waits."""
         raise NotImplementedError
 
     def one_by_one(self, jobs: int) -> Round:
@@ -76,20 +84,32 @@ class AsyncPeer:
     async def _one_by_one(self, jobs: int) -> Round:
         clock, latencies = time.perf_counter, []
         started = clock()
-        for number in range(jobs):
+        for _ in range(jobs):
             before = clock()
-            await self.put(number)
+            await self.put()
             latencies.append(clock() - before)
-        return Round(jobs, clock() - started, latencies)
+        done = Round(jobs, clock() - started, latencies)
+        await self.clear()
+        return done
 
     def together(self, jobs: int) -> Round:
         return self.run(self._together(jobs))
 
     async def _together(self, jobs: int) -> Round:
+        done = await self._put_together(jobs)
+        await self.clear()
+        return done
+
+    async def _put_together(self, jobs: int) -> Round:
         started = time.perf_counter()
         for first in range(0, jobs, PER_CALL):
-            await self.put_many(first, min(PER_CALL, jobs - first))
+            await self.put_many(min(PER_CALL, jobs - first))
         return Round(jobs, time.perf_counter() - started)
+
+    def put_and_drain(self, jobs: int, concurrency: int, seconds: float) -> Round:
+        """A drain of what it puts itself, before the clock runs."""
+        self.run(self._put_together(jobs))
+        return self.run(self.drain(jobs, concurrency, seconds))
 
 
 class Procrastinate(AsyncPeer):
@@ -100,12 +120,13 @@ class Procrastinate(AsyncPeer):
         connector = procrastinate.PsycopgConnector(conninfo=server.dsn, min_size=CONNECTIONS, max_size=CONNECTIONS)
         self._app = procrastinate.App(connector=connector)
         self._laps = Laps(0)
+        self._seconds = 0.0
 
-        @self._app.task(name="noop", queue="bench")
-        async def noop(number: int) -> None:
-            self._laps.see()
+        @self._app.task(name="work", queue="bench")
+        async def work(data: str) -> None:
+            await _work(self._laps, self._seconds)
 
-        self._noop = noop
+        self._work = work
 
     async def open(self) -> None:
         await self._app.open_async()
@@ -114,18 +135,18 @@ class Procrastinate(AsyncPeer):
     async def close(self) -> None:
         await self._app.close_async()
 
-    async def put(self, number: int) -> None:
-        await self._noop.defer_async(number=number)
+    async def put(self) -> None:
+        await self._work.defer_async(data=DATA)
 
-    async def put_many(self, first: int, count: int) -> None:
-        jobs: list[JSONDict] = [{"number": number} for number in range(first, first + count)]
-        await self._noop.batch_defer_async(*jobs)
+    async def put_many(self, count: int) -> None:
+        jobs: list[JSONDict] = [{"data": DATA}] * count
+        await self._work.batch_defer_async(*jobs)
 
-    def drain(self, jobs: int, concurrency: int) -> Round:
-        return self.run(self._drain(jobs, concurrency))
+    async def clear(self) -> None:
+        await self._app.connector.execute_query_async("TRUNCATE procrastinate_jobs CASCADE")
 
-    async def _drain(self, jobs: int, concurrency: int) -> Round:
-        self._laps = Laps(jobs)
+    async def drain(self, jobs: int, concurrency: int, seconds: float) -> Round:
+        self._laps, self._seconds = Laps(jobs), seconds
         await self._app.run_worker_async(
             queues=["bench"],
             concurrency=concurrency,
@@ -177,27 +198,28 @@ class PgQueuer(AsyncPeer):
     async def close(self) -> None:
         await self._connection.close()
 
-    async def put(self, number: int) -> None:
-        await self._queries.enqueue("noop", str(number).encode())
+    async def put(self) -> None:
+        await self._queries.enqueue("work", DATA.encode())
 
-    async def put_many(self, first: int, count: int) -> None:
-        payloads: list[bytes | None] = [str(number).encode() for number in range(first, first + count)]
-        await self._queries.enqueue(["noop"] * count, payloads, [0] * count)
+    async def put_many(self, count: int) -> None:
+        payloads: list[bytes | None] = [DATA.encode()] * count
+        await self._queries.enqueue(["work"] * count, payloads, [0] * count)
 
-    def drain(self, jobs: int, batch: int) -> Round:
-        return self.run(self._drain(jobs, batch))
+    async def clear(self) -> None:
+        await self._queries.clear_queue()
 
-    async def _drain(self, jobs: int, batch: int) -> Round:
+    async def drain(self, jobs: int, concurrency: int, seconds: float) -> Round:
+        """As many fetched at once as may run at once. Without work there is nothing that a limit would hold back."""
         laps = Laps(jobs)
         connection, listening = await self._connect(), await self._connect()
         try:
             manager = QueueManager(Queries(ListensApart(connection, listening)))
 
-            @manager.entrypoint("noop")
-            async def noop(job: Any) -> None:
-                laps.see()
+            @manager.entrypoint("work", concurrency_limit=concurrency if seconds else 0)
+            async def work(job: Any) -> None:
+                await _work(laps, seconds)
 
-            await manager.run(batch_size=batch, mode=QueueExecutionMode.drain)
+            await manager.run(batch_size=concurrency, mode=QueueExecutionMode.drain)
         finally:
             await connection.close()
             await listening.close()
@@ -206,7 +228,7 @@ class PgQueuer(AsyncPeer):
 
 
 class Dramatiq:
-    """Dramatiq on Redis; its workers are processes of its own command, as many as processors, 8 threads each."""
+    """Dramatiq on Redis; its workers are processes of its own command, as many as processors, with threads."""
 
     def __init__(self, server: Redis) -> None:
         self._server = server
@@ -221,19 +243,24 @@ class Dramatiq:
         self._server.sync(sync)
         clock, latencies = time.perf_counter, []
         started = clock()
-        for number in range(jobs):
+        for _ in range(jobs):
             before = clock()
-            self._actor.send(number)
+            self._actor.send(DATA, 0.0)
             latencies.append(clock() - before)
-        return Round(jobs, clock() - started, latencies)
+        done = Round(jobs, clock() - started, latencies)
+        self._broker.flush_all()
+        return done
 
-    def drain(self, jobs: int, sync: str) -> Round:
+    def put_and_drain(self, jobs: int, concurrency: int, seconds: float) -> Round:
         """From the first look at which some jobs are done until none is left, in Redis itself."""
-        self._server.sync(sync)
-        if self._left() != jobs:
-            raise RuntimeError(f"Dramatiq has {self._left():,} jobs, not {jobs:,}")
+        self._server.sync("everysec")  # the clock does not run yet
+        for _ in range(jobs):
+            self._actor.send(DATA, seconds)
+        self._server.sync("always")
+        processes = min(concurrency, os.cpu_count() or 1)
+        options = [f"--processes={processes}", f"--threads={concurrency // processes}"]
         with subprocess.Popen(
-            [sys.executable, "-m", "dramatiq", "bench.dramatiq_jobs:setup"],
+            [sys.executable, "-m", "dramatiq", "bench.dramatiq_jobs:setup", *options],
             env={**os.environ, dramatiq_jobs.VARIABLE: self._server.url},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -260,6 +287,14 @@ class Dramatiq:
 
     def _left(self) -> int:
         return int(self._client.hlen(f"dramatiq:{dramatiq_jobs.QUEUE}.msgs"))
+
+
+async def _work(laps: Laps, seconds: float) -> None:
+    """What a job does here: take this long, without work for the processor."""
+    laps.begin()
+    if seconds:
+        await asyncio.sleep(seconds)
+    laps.see()
 
 
 def _check(name: str, laps: Laps) -> None:

@@ -1,4 +1,4 @@
-"""Work queues: no-op jobs put and drained through the real worker, beside procrastinate, PgQueuer and Dramatiq."""
+"""Work queues: jobs put and drained through the real worker, beside procrastinate, PgQueuer and Dramatiq."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ from functools import partial
 
 import everlog
 from bench.embedded import Embedded
-from bench.own_queue import PER_CALL, OwnQueue
+from bench.own_queue import OwnQueue
+from bench.queue_drains import Drainer, drains
 from bench.queue_peers import Dramatiq, PgQueuer, Procrastinate
-from bench.report import Line, Target, line_of, milliseconds, relate
+from bench.queue_puts import FULL, ON, puts
+from bench.report import Line, Target, line_of, milliseconds
 from bench.rounds import Contender, Round, alternate
 from bench.servers import postgres, redis
 from bench.settings import Settings
 from everlog.queues.job import Job
-
-FULL = "FULL"
-ON = "synchronous_commit on"
-WEAKER = "appendfsync everysec: weaker"
-BATCHED = 2
-UNBATCHED = 5
 
 
 def queues(settings: Settings) -> list[Line]:
@@ -38,6 +34,7 @@ def queues(settings: Settings) -> list[Line]:
 
 
 def _compared(settings: Settings, side: Embedded) -> list[Line]:
+    """Who runs one at a time does about as many jobs in a second as the last number says: so many are put."""
     with (
         postgres(settings.folder) as database,
         redis(settings.folder) as memory,
@@ -46,81 +43,18 @@ def _compared(settings: Settings, side: Embedded) -> list[Line]:
         closing(Dramatiq(memory)) as dramatiq,
     ):
         own = OwnQueue(side)
-        pairs = [*_own(settings, own), *_others(settings, procrastinate, pgqueuer, dramatiq)]
-        alternate([one for pair in pairs for one in pair], settings.rounds)
+        lines = puts(settings, own, procrastinate, pgqueuer, dramatiq)
+        drainers = [
+            Drainer(f"Everlog ({FULL})", own, 20_000, 1_000),
+            Drainer(f"PgQueuer ({ON})", pgqueuer, 5_000, 500),
+            Drainer("Dramatiq (appendfsync always)", dramatiq, 3_000, 1_000),
+            Drainer(f"procrastinate ({ON})", procrastinate, 400, 300),
+        ]
+        lines += drains(settings, drainers)
         servers = f"{database.about}, Redis {memory.version}"
-    lines = []
-    for what, contenders in zip(("put", "drain"), zip(*pairs, strict=True), strict=True):
-        lines += _judge([line_of(f"queues: {what}", one, "jobs/s", servers=servers) for one in contenders])
+    for line in lines:
+        line.details["servers"] = servers
     return lines
-
-
-# Who puts, and who drains what was put.
-Pair = tuple[Contender, Contender]
-
-
-def _own(settings: Settings, own: OwnQueue) -> list[Pair]:
-    few, many, at_once = settings.queue_single_jobs, settings.queue_jobs, settings.queue_concurrency
-    return [
-        (
-            Contender(f"Everlog, one by one ({FULL})", partial(own.one_by_one, few)),
-            Contender(f"Everlog, one at a time ({FULL})", partial(own.drain, few, 1)),
-        ),
-        (
-            Contender(f"Everlog, {PER_CALL:,} in one go ({FULL})", partial(own.together, many)),
-            Contender(f"Everlog, {at_once} at a time ({FULL})", partial(own.drain, many, at_once)),
-        ),
-    ]
-
-
-def _others(settings: Settings, procrastinate: Procrastinate, pgqueuer: PgQueuer, dramatiq: Dramatiq) -> list[Pair]:
-    """procrastinate's first pair is the one to which Everlog's first is held."""
-    few, slow, some = settings.queue_single_jobs, settings.queue_slow_jobs, settings.queue_redis_jobs
-    in_one_call = f"{PER_CALL:,} in one call ({ON})"
-    pairs = [
-        (
-            Contender(f"procrastinate, one by one ({ON})", partial(procrastinate.one_by_one, slow)),
-            Contender(f"procrastinate, one at a time ({ON})", partial(procrastinate.drain, slow, 1)),
-        ),
-        (
-            Contender(f"procrastinate, {in_one_call}", partial(procrastinate.together, slow)),
-            Contender(f"procrastinate, 10 at a time ({ON})", partial(procrastinate.drain, slow, 10)),
-        ),
-        (
-            Contender(f"PgQueuer, one by one ({ON})", partial(pgqueuer.one_by_one, few)),
-            Contender(f"PgQueuer, batches of 10 ({ON})", partial(pgqueuer.drain, few, 10)),
-        ),
-        (
-            Contender(f"PgQueuer, {in_one_call}", partial(pgqueuer.together, some)),
-            Contender(f"PgQueuer, batches of 100 ({ON})", partial(pgqueuer.drain, some, 100)),
-        ),
-    ]
-    for sync, how in (("always", "appendfsync always"), ("everysec", WEAKER)):
-        pairs.append(
-            (
-                Contender(f"Dramatiq, one by one ({how})", partial(dramatiq.one_by_one, some, sync)),
-                Contender(f"Dramatiq, 8 threads per process ({how})", partial(dramatiq.drain, some, sync)),
-            )
-        )
-    return pairs
-
-
-def _judge(lines: list[Line]) -> list[Line]:
-    """One by one against procrastinate, batched against the fastest of the others with the same durability."""
-    single, batched, procrastinate, *_ = lines
-    others = lines[2:]
-    relate(batched, others)
-    fastest = max((line for line in others if WEAKER not in line.who), key=lambda line: line.rate or 0)
-    _aim(single, procrastinate, UNBATCHED)
-    _aim(batched, fastest, BATCHED)
-    return lines
-
-
-def _aim(own: Line, other: Line, times: float) -> None:
-    assert own.rate is not None
-    assert other.rate is not None
-    name = f"{own.measurement}, {own.who}, times {other.who}"
-    own.target = Target(name, own.rate / other.rate, times, "at least", "x")
 
 
 def _merging(settings: Settings, side: Embedded) -> list[Line]:

@@ -42,16 +42,25 @@ class Contender:
 
 @dataclass(slots=True)
 class Laps:
-    """When the first of `wanted` things happened, and when the last: a worker is timed without its start and end."""
+    """When the first of `wanted` things happened, and when the last: a worker is timed without its start and end.
+
+    Things that take time say when they begin, too: then all of them count, from the first beginning to the last end.
+    """
 
     wanted: int
     seen: int = 0
     first: float = 0.0
     last: float = 0.0
+    begun: bool = False
+
+    def begin(self) -> None:
+        """Something begins that `see` will end."""
+        if not self.begun:
+            self.begun, self.first = True, time.perf_counter()
 
     def see(self) -> bool:
         """Another thing happened; whether it was the last."""
-        if not self.seen:
+        if not self.seen and not self.begun:
             self.first = time.perf_counter()
         self.seen += 1
         if self.seen != self.wanted:
@@ -61,7 +70,7 @@ class Laps:
 
     @property
     def round(self) -> Round:
-        return Round(self.wanted - 1, self.last - self.first)
+        return Round(self.wanted if self.begun else self.wanted - 1, self.last - self.first)
 
 
 def alternate(contenders: Sequence[Contender], rounds: int) -> None:
@@ -73,6 +82,12 @@ def alternate(contenders: Sequence[Contender], rounds: int) -> None:
             done = contender.run()
             if number:
                 contender.rounds.append(done)
+
+
+def ratio(one: Contender, other: Contender) -> float:
+    """How many times faster one was: the median over the turns, because a slow moment hits both sides of a turn."""
+    turns = zip(one.rounds, other.rounds, strict=True)
+    return statistics.median(mine.rate / theirs.rate for mine, theirs in turns)
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:

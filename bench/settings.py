@@ -35,11 +35,11 @@ class Settings:
     projection_few_events: int = 5_000
     projection_peer_events: int = 10_000
     projection_waits: int = 200
-    queue_single_jobs: int = 2_000
+    queue_single_jobs: int = 300
     queue_jobs: int = 20_000
     queue_slow_jobs: int = 1_000
     queue_redis_jobs: int = 10_000
-    queue_concurrency: int = 100
+    queue_drain_s: float = 1.0
     queue_delayed: int = 1_000_000
     queue_claims: int = 200
     queue_wakes: int = 300
@@ -79,7 +79,8 @@ def quick(folder: Path, seed: int) -> Settings:
         projection_few_events=200,
         projection_peer_events=200,
         projection_waits=10,
-        queue_single_jobs=100,
+        queue_single_jobs=50,
+        queue_drain_s=0.1,
         queue_jobs=1_000,
         queue_slow_jobs=50,
         queue_redis_jobs=500,

@@ -12,9 +12,11 @@ from click.testing import CliRunner
 
 import bench.__main__
 from bench.against import CannotMeasure, Comparison, compare_turns, other_checkout, run, this_checkout, values
+from bench.queue_drains import Drainer, drains
 from bench.report import Line, Target, compare
-from bench.rounds import Contender, Laps, Round, alternate, percentile
+from bench.rounds import Contender, Laps, Round, alternate, percentile, ratio
 from bench.server_process import as_toml
+from bench.settings import Settings
 from everlog.config import CassandraConfig, Config, JournalConfig, KafkaConfig, load_config
 
 
@@ -24,6 +26,23 @@ def test_laps_time_from_the_first_to_the_last(monkeypatch):
     laps = Laps(3)
     assert [laps.see(), laps.see(), laps.see()] == [False, False, True]
     assert (laps.round.operations, laps.round.seconds, laps.round.rate) == (2, 2.0, 1.0)
+
+
+def test_laps_of_what_takes_time_count_from_the_first_beginning(monkeypatch):
+    now = iter([10.0, 14.0])
+    monkeypatch.setattr("bench.rounds.time.perf_counter", lambda: next(now))
+    laps = Laps(2)
+    laps.begin()
+    laps.begin()
+    assert [laps.see(), laps.see()] == [False, True]
+    assert (laps.round.operations, laps.round.seconds, laps.round.rate) == (2, 4.0, 0.5)
+
+
+def test_a_ratio_is_taken_turn_by_turn():
+    one, other = Contender("one", lambda: Round(1, 1.0)), Contender("other", lambda: Round(1, 1.0))
+    one.rounds = [Round(10, 1.0), Round(10, 10.0), Round(40, 1.0)]
+    other.rounds = [Round(5, 1.0), Round(5, 10.0), Round(5, 1.0)]
+    assert ratio(one, other) == 2
 
 
 def test_contenders_take_turns_and_the_first_round_does_not_count():
@@ -54,6 +73,28 @@ def test_a_missed_target_says_so():
     assert own.target is not None
     assert not own.target.met
     assert [Target("", value, 20, "under", " ms").met for value in (19.9, 20)] == [True, False]
+
+
+class FakeSide:
+    """A side that runs jobs at a rate of its own, or at the ideal one, whichever is lower."""
+
+    def __init__(self, alone: float, together: float) -> None:
+        self.rates = (alone, together)
+
+    def put_and_drain(self, jobs: int, concurrency: int, seconds: float) -> Round:
+        rate = self.rates[concurrency > 1]
+        return Round(jobs, jobs / (min(rate, concurrency / seconds) if seconds else rate))
+
+
+def test_drains_are_held_to_the_ideal_to_procrastinate_and_to_the_fastest(tmp_path, monkeypatch):
+    monkeypatch.setattr("bench.rounds.gc.collect", lambda: 0)  # there is no garbage, and it would take seconds
+    rates = {"Everlog": (61, 300), "fast": (70, 120), "procrastinate": (10, 10)}
+    drainers = [Drainer(name, FakeSide(*pair), 100, 50) for name, pair in rates.items()]
+    lines = drains(Settings(tmp_path, rounds=1, queue_drain_s=0.01), drainers)
+    assert len(lines) == 9 * len(rates)
+    found = [(round(line.target.value, 2), line.target.met) for line in lines if line.target is not None]
+    # One at a time, a hundred at a time, then 15 ms: of 66.7 and of 666.7 a second.
+    assert found == [(6.1, True), (2.5, True), (0.91, True), (0.45, False)]
 
 
 def test_a_server_gets_the_configuration_of_the_benchmark(tmp_path):
