@@ -1,0 +1,43 @@
+"""Queues in a folder under chaos: see `queue_chaos`, and `queue_history` for what must hold."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.faults.queue_chaos import Chaos
+from tests.faults.queue_players import MUTANTS
+from tests.support import small_config
+
+
+async def chaos_of(folder, seconds: float, seed: int, mutant: str = "") -> tuple[Chaos, list]:
+    config = small_config(folder / "data")
+    quick = msgspec.structs.replace(config.queue, grace_s=1.0, poll_interval_s=1.0)
+    chaos = Chaos(msgspec.structs.replace(config, queue=quick), folder / "chaos", seed=seed, pace_s=0.6, mutant=mutant)
+    findings = await chaos.run(seconds)
+    print(chaos.summary())
+    return chaos, findings
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("seconds", "seed"),
+    [
+        pytest.param(20, 1, marks=pytest.mark.faults),
+        *(pytest.param(300, seed, marks=pytest.mark.soak) for seed in range(2, 8)),
+    ],
+)
+async def test_queues_survive_chaos(tmp_path, seconds, seed):
+    chaos, findings = await chaos_of(tmp_path, seconds, seed)
+    assert not findings, chaos.report(findings)
+
+
+RULE_OF = {"fence": {"fence", "twice"}, "successor": {"lost"}, "schedule": {"fired twice"}}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mutant", MUTANTS)
+async def test_chaos_finds_mutants(tmp_path, mutant):
+    """The rule is broken in all processes; the checker names what follows from that."""
+    _, findings = await chaos_of(tmp_path, 20, 1, mutant)
+    assert {finding.rule for finding in findings} & RULE_OF[mutant], findings
