@@ -60,6 +60,7 @@ from everlog.projections.tag_source import slices, tag
 from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt
 from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, Retry, job
+from everlog.queues.job_report import JobReport
 from everlog.queues.operations import Stats as QueueStats
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
@@ -98,6 +99,7 @@ __all__ = [
     "Job",
     "JobFunction",
     "JobInfo",
+    "JobReport",
     "Journal",
     "JournalHalted",
     "JournalNotFound",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
@@ -21,6 +22,7 @@ from everlog.cli.settings import CliSettings, with_log
 from everlog.queues.declaration import plain_options
 from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo, When, parse_key
+from everlog.queues.job_report import JobReport
 from everlog.queues.keys import JobKey
 from everlog.queues.operations import Handle
 from everlog.queues.priority import DEFAULT_PRIORITY, parse_priority
@@ -107,6 +109,36 @@ async def peek(log: Everlog, settings: CliSettings, /, name: str, limit: int, ke
         for info in found
     ]
     TableRows("job", "priority", "due (UTC)", "status", "key", "data").add(rows)
+
+
+@queue.command(cls=CliCommand, examples=["everlog queue job pages 17", "everlog queue job pages 17 --json"])
+@queue_argument
+@click.argument("entry", type=int, metavar="JOB")
+@with_log()
+async def job(log: Everlog, settings: CliSettings, /, name: str, entry: int) -> None:
+    """Show all that is known of one job, wherever it is, and why it does not run.
+
+    It waits, runs, is a dead letter, or has ended; what has ended is known if the queue is declared with keep_done.
+    """
+    report = await log.queue(name).job(entry)
+    if report is None:
+        raise NotFound(f"{name} has no job {entry}: it never was, has expired, or has ended and is not kept")
+    document = _report_document(name, report)
+    if settings.as_json:
+        click.echo(encode(document))
+        return
+    why, attempts, ends = (document.pop(part) for part in ("why", "attempts", "ends"))
+    for part, value in document.items():
+        if value is not None and value is not False:
+            click.echo(f"{part.replace('_', ' ')}: {_text(value)}")
+    for reason in why:
+        click.echo(plain(f"{reason['what']} {reason['remedy']}".rstrip()))
+    rows = [
+        [moment(one["started_ms"]), moment(one["ended_ms"]), plain(one["owner"]), plain(one["reason"])]
+        for one in attempts
+    ]
+    TableRows("failed attempt (UTC)", "until (UTC)", "worker", "reason").add(rows)
+    TableRows("run (token)", "ended (UTC)", "how").add([[str(one["token"]), one["ended"], one["how"]] for one in ends])
 
 
 @queue.command(cls=CliCommand, examples=["everlog queue claim pages --lease 10m --json"])
@@ -417,6 +449,16 @@ def _ended_document(name: str, job: EndedJob) -> dict[str, Any]:
         "kind": job.kind,
         "group": job.group,
     }
+
+
+def _report_document(name: str, report: JobReport) -> dict[str, Any]:
+    times = ("inserted", "due", "expires", "claimed", "deadline", "ended", "successor")
+    found = {part: getattr(report, part) for part in JobReport.__dataclass_fields__}
+    found |= {part: found[part] and found[part].isoformat(timespec="milliseconds") for part in times}
+    found |= {"key": _key(report.key), "data": _json(report.data), "attempts": _attempts(report.attempts)}
+    found["ends"] = [_ended_document(name, one) for one in report.ends]
+    found["why"] = [msgspec.structs.asdict(one) for one in report.why]
+    return {"queue": name, **found}
 
 
 def _attempts(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:

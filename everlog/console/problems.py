@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from everlog.console.observation import Observation, QueueSummary, ViewSummary
+from everlog.core.wording import count, duration
 from everlog.pipeline.status import PipelineStatus, Status
 from everlog.projections.api import ProjectionStatus
 
@@ -242,28 +243,3 @@ def _queue(one: QueueSummary, now_ms: int) -> Iterator[Problem]:
 
 def _oldest(seconds: float | None) -> str:
     return "" if not seconds or seconds < 1 else f", the oldest for {duration(seconds)}"
-
-
-def count(number: int, one: str) -> str:
-    """A number and its noun.
-
-    >>> count(1, "job"), count(1200, "job")
-    ('1 job', '1,200 jobs')
-    """
-    return f"{number:,} {one if number == 1 else one + 's'}"
-
-
-def duration(seconds: float) -> str:
-    """A duration with one unit, for people.
-
-    >>> duration(0.25), duration(90), duration(7200)
-    ('250 ms', '90 s', '2 h')
-    """
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86_400:,.0f} d"

@@ -19,7 +19,7 @@ from jinja2.runtime import Context as TemplateContext
 from markupsafe import Markup, escape
 
 from everlog.console.charts import make_bars, make_chart
-from everlog.console.problems import count, duration
+from everlog.core.wording import count, duration
 from everlog.version import __version__
 
 MAX_SHOWN = 4000

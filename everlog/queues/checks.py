@@ -13,6 +13,7 @@ from everlog.core.json_text import MAX_DEPTH, decode_json
 from everlog.errors import EverlogError, InvalidInput, InvalidKey, PayloadTooLarge
 from everlog.queues.declaration import Declaration
 from everlog.queues.history import MAX_RESULT_BYTES
+from everlog.queues.job import check_entry
 from everlog.queues.keys import MAX_KEY_BYTES, decode_values, hash_key
 from everlog.queues.labels import check_group, check_kind
 from everlog.queues.operations import (
@@ -20,6 +21,7 @@ from everlog.queues.operations import (
     Claim,
     Done,
     Fail,
+    FindJob,
     FireSchedules,
     Get,
     ListDead,
@@ -118,6 +120,10 @@ def _check_history(operation: ListHistory, declaration: Declaration) -> None:
         _check_key(operation.key, operation.hash)
 
 
+def _check_entry(operation: FindJob, declaration: Declaration) -> None:
+    check_entry(operation.entry)
+
+
 def _check_named(operation: Get | Cancel, declaration: Declaration) -> None:
     _check_key(operation.key, operation.hash)
     _check_text(getattr(operation, "reason", None))
@@ -180,6 +186,7 @@ _CHECKS: dict[type[Any], Callable[[Any, Declaration], None]] = {
     ListLeases: _check_page,
     ListDead: _check_page,
     ListHistory: _check_history,
+    FindJob: _check_entry,
     SetSchedule: _check_schedule,
     PauseSchedule: _check_schedule_name,
     RemoveSchedule: _check_schedule_name,

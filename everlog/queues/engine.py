@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from everlog.config.queue_options import QueueSettings
 from everlog.queues import rules
+from everlog.queues.inquiry import find_job
 from everlog.queues.operations import (
     AckFlag,
     AskDue,
@@ -27,8 +28,10 @@ from everlog.queues.operations import (
     Done,
     DueAnswer,
     Fail,
+    FindJob,
     FireSchedules,
     Forget,
+    FoundJob,
     Get,
     Handle,
     Heartbeat,
@@ -509,6 +512,9 @@ class Engine:
         found = self.table.history(operation.before, key, operation.limit)
         return [row for row in found if row.ended_ms > oldest]
 
+    def _find_job(self, operation: FindJob, now: int) -> FoundJob:
+        return find_job(self.table, self.settings, operation.entry, now, self._in_order)
+
     def _flags(self, operation: ListFlags, now: int) -> list[Flag]:
         return list(self.table.flags())
 
@@ -574,6 +580,7 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     ListLeases: Engine._leases,
     ListDead: Engine._dead_letters,
     ListHistory: Engine._history,
+    FindJob: Engine._find_job,
     ListFlags: Engine._flags,
     AskStats: Engine._stats,
     AskDue: Engine._due,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from everlog.queues.queue import Queue
 
 When = datetime | timedelta
+MAX_ENTRY = 2**63 - 1
 
 
 class NewJob(NamedTuple):
@@ -171,6 +172,13 @@ class DeadJob(NamedTuple):
     def place(self) -> LetterPlace:
         """Where it is among the dead: a page goes on behind it."""
         return (round(self.time.timestamp() * 1000), self.entry)
+
+
+def check_entry(entry: object) -> int:
+    """The number of a job, as every store can hold it."""
+    if type(entry) is not int or not 0 <= entry <= MAX_ENTRY:
+        raise InvalidInput(f"the number of a job is a whole number from 0 to 2**63 - 1, not {repr(entry)[:100]}")
+    return entry
 
 
 def moment(ms: int) -> datetime:

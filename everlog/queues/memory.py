@@ -267,6 +267,11 @@ class MemoryTable(QueueTable):
         )
         return heapq.nlargest(limit, rows, key=lambda row: row.place)
 
+    def ended_of(self, entry: int, limit: int) -> list[EndedRow]:
+        return heapq.nlargest(
+            limit, (row for row in self._ended.values() if row.entry == entry), key=lambda row: row.place
+        )
+
     def drop_ended(self, until_ms: int, limit: int) -> int:
         old = list(islice((place for place, row in self._ended.items() if row.ended_ms <= until_ms), limit))
         for place in old:

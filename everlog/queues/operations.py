@@ -11,6 +11,7 @@ from everlog.queues.schedule import ScheduleRow
 
 Result = Literal["CREATED", "MERGED", "SUCCESSOR", "SUCCESSOR_MERGED", "IGNORED_LATE", "REJECTED", "DROPPED"]
 QueueAck = Literal["OK", "LEASE_LOST"]
+WaitCode = Literal["paused", "overdue", "not_due", "in_flight", "rate", "slow", "behind", "next", "unclaimed"]
 JobPlace: TypeAlias = tuple[int, int, bytes, int]
 """Where a page ends: priority, Process Date, hash, entry."""
 
@@ -160,6 +161,12 @@ class ListHistory(msgspec.Struct, frozen=True, tag=True):
     hash: bytes | None = None
 
 
+class FindJob(msgspec.Struct, frozen=True, tag=True):
+    """One job by its number, wherever it is: waiting, running, dead, or ended."""
+
+    entry: int
+
+
 class ListFlags(msgspec.Struct, frozen=True, tag=True):
     pass
 
@@ -213,6 +220,7 @@ ReadOperation: TypeAlias = (
     | ListLeases
     | ListDead
     | ListHistory
+    | FindJob
     | ListFlags
     | AskStats
     | AskDue
@@ -229,6 +237,7 @@ READS = (
     ListLeases,
     ListDead,
     ListHistory,
+    FindJob,
     ListFlags,
     AskStats,
     AskDue,
@@ -266,6 +275,27 @@ class DueAnswer(NamedTuple):
     next_ms: int | None
 
 
+class WaitCause(NamedTuple):
+    """Something that keeps a job from starting: how many there are of it, and until when it lasts, if that is known."""
+
+    code: WaitCode
+    number: int | None = None
+    until_ms: int | None = None
+
+
+class FoundJob(msgspec.Struct, frozen=True):
+    """What a queue has under one number, as of `now_ms`. One that lives on as its successor may have ended before.
+
+    `ended` has its last ends, the newest first; `causes` say why it does not run, if it waits.
+    """
+
+    now_ms: int
+    row: JobRow | None = None
+    letter: DeadLetter | None = None
+    ended: tuple[EndedRow, ...] = ()
+    causes: tuple[WaitCause, ...] = ()
+
+
 class Stats(msgspec.Struct, frozen=True):
     """Counts of a queue. Overdue rows count as ready: the next claim finds them."""
 
@@ -292,6 +322,7 @@ QueueAnswer: TypeAlias = (
     | ScheduleRow
     | Stats
     | DueAnswer
+    | FoundJob
     | JobPlace
     | None
 )

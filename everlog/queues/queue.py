@@ -19,7 +19,8 @@ from everlog.core.duration import Duration, milliseconds
 from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, QueueNotFound
 from everlog.queues.declaration import ColumnSchema, Declaration
 from everlog.queues.history import EndedJob, pack_result, read_ended
-from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt, When, make_key, moment, packing
+from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt, When, check_entry, make_key, moment, packing
+from everlog.queues.job_report import JobReport, read_job
 from everlog.queues.keys import JobKey, decode_key, hash_key
 from everlog.queues.operations import (
     AckFlag,
@@ -29,7 +30,9 @@ from everlog.queues.operations import (
     Claim,
     Done,
     Fail,
+    FindJob,
     Forget,
+    FoundJob,
     Get,
     Handle,
     Heartbeat,
@@ -231,6 +234,15 @@ class Queue:
         encoded = make_key(declaration, key)
         rows = cast(list[JobRow], await self._do(Get(encoded, hash_key(encoded))))
         return [JobInfo(row, declaration) for row in rows]
+
+    async def job(self, entry: int) -> JobReport | None:
+        """One job by its number, wherever it is: waiting (and why it does not run), running, dead, or ended.
+
+        None if there is none: it never was, it has expired, or it has ended and is not kept.
+        """
+        operation = FindJob(check_entry(entry))
+        declaration = await self.declaration()
+        return read_job(entry, cast(FoundJob, await self._do(operation)), declaration)
 
     async def peek(self, limit: int = 10, *, after: JobInfo | JobPlace | None = None) -> list[JobInfo]:
         """What waits, in order, due or not; `after` goes on behind a job of the last page."""

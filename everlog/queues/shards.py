@@ -20,6 +20,7 @@ from everlog.queues.operations import (
     AskStats,
     Cancel,
     DueAnswer,
+    FindJob,
     FireSchedules,
     Forget,
     Get,
@@ -73,7 +74,7 @@ def shard_of(operation: Operation, shards: int) -> int | None:
         return _by_hash(operation.hash, shards)
     if isinstance(operation, ListHistory):
         return None if operation.hash is None else _by_hash(operation.hash, shards)
-    if isinstance(operation, Revive | Forget):
+    if isinstance(operation, Revive | Forget | FindJob):
         return operation.entry % shards
     handle = getattr(operation, "handle", None)
     return None if handle is None else int(handle.entry % shards)

@@ -123,6 +123,9 @@ class QueueTable(Protocol):
     def history(self, before: HistoryPlace | None, key: tuple[bytes, bytes] | None, limit: int) -> Sequence[EndedRow]:
         """Those that ended last first, from behind `before` on. `key`: only those of one key: its hash, and itself."""
 
+    def ended_of(self, entry: int, limit: int) -> Sequence[EndedRow]:
+        """Those of one entry, which ended last first."""
+
     def drop_ended(self, until_ms: int, limit: int) -> int:
         """Forget those that ended at that moment and before; how many."""
 

@@ -94,7 +94,7 @@ def handle_unexpected(request: Request[Any, Any, Any], error: Exception) -> Resp
 
 
 class NoSuchLetter(HTTPException):
-    """There is no dead letter of that number, or no open flag of that reason."""
+    """There is no job or dead letter of that number, or no open flag of that reason."""
 
     status_code = 404
 

@@ -11,6 +11,7 @@ from everlog.queues.port import QueueStore
 from everlog.testing.queue_desk import VirtualClock, VirtualQueue
 from everlog.testing.queue_history import QueueHistorySuite
 from everlog.testing.queue_leases import QueueLeaseSuite
+from everlog.testing.queue_lookup import QueueLookupSuite
 from everlog.testing.queue_merges import QueueMergeSuite
 from everlog.testing.queue_retention import QueueRetentionSuite
 from everlog.testing.queue_schedules import QueueScheduleSuite
@@ -18,7 +19,13 @@ from everlog.testing.queue_upkeep import QueueUpkeepSuite
 
 
 class QueueConformance(
-    QueueMergeSuite, QueueLeaseSuite, QueueRetentionSuite, QueueUpkeepSuite, QueueHistorySuite, QueueScheduleSuite
+    QueueMergeSuite,
+    QueueLeaseSuite,
+    QueueRetentionSuite,
+    QueueUpkeepSuite,
+    QueueHistorySuite,
+    QueueScheduleSuite,
+    QueueLookupSuite,
 ):
     """Subclass it and provide the fixture `make_store`: a function from a clock to an open, empty store.
 

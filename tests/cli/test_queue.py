@@ -58,6 +58,18 @@ def test_dead_letters_and_flags(cli):
     assert cli.lines("queue", "claim", "jobs")[0]["attempt"] == 1
 
 
+def test_one_job(cli):
+    entry = str(cli.lines("queue", "put", "pages", "a", "--payload", "x", "--delay", "1h")[0]["entry"])
+    (job,) = cli.lines("queue", "job", "pages", entry)
+    assert (job["queue"], job["state"], job["key"], job["data"]) == ("pages", "waiting", "a", "x")
+    assert [reason["code"] for reason in job["why"]] == ["not_due"]
+    assert "It is not due" in cli.run("queue", "job", "pages", entry).output
+    cli.run("queue", "cancel", "pages", "a", "--reason", "no")
+    assert "dead letter" in cli.run("queue", "job", "pages", entry).output
+    assert "pages has no job 4711" in cli.run("queue", "job", "pages", "4711", code=4).output
+    cli.run("queue", "job", "pages", "--", "-1", code=2)
+
+
 def test_pause_resume_cancel_release(cli):
     cli.run("queue", "put", "jobs", "k")
     assert cli.out("queue", "pause", "jobs") == "jobs is paused\n"

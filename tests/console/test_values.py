@@ -18,14 +18,13 @@ from everlog.console.pages.flow import make_boxes
 from everlog.console.problems import BEHIND_S, IDLE_S, MIN_FULL_JOBS, find_notes, find_problems, level_of
 from everlog.console.renderer import brief, environment, relative, remedy, render, shown, url
 from everlog.console.sampler import TOTALS, MetricSample, rate, sample_of, series
-from everlog.console.wait_reasons import explain_job, explain_queue
 from everlog.errors import InvalidInput
 from everlog.log.kafka.topics import concerns
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
 from everlog.projections.api import ProjectionStatus
 from everlog.projections.source import Lag
 from everlog.queues.operations import DueAnswer, Stats
-from everlog.queues.rows import Attempt, DeadLetter, Image, JobRow
+from everlog.queues.wait_reasons import explain_queue
 from everlog.server.requests import local_path
 
 NOW = 1_700_000_000_000
@@ -260,31 +259,6 @@ def stats(**more) -> Stats:
 def test_why_a_queue_does_not_run(counts, due, options, what):
     (reason,) = explain_queue(counts, due, QueueOptions(**options).settings, NOW)
     assert what in reason.what
-
-
-def row(**more) -> JobRow:
-    image = Image(128, more.pop("process_ms", NOW), NOW, 0, NOW, 1, b"n")
-    return JobRow(1, b"k", b"h", image, **more)
-
-
-def test_why_a_job_does_not_run():
-    def texts(*rows, dead=(), ahead=0):
-        return " ".join(reason.what for reason in explain_job(rows, dead, ahead, [], NOW))
-
-    assert "There is no job" in texts()
-    assert "not due: it may start in 5.0 s" in texts(row(process_ms=NOW + 5000))
-    assert "first in line" in texts(row())
-    assert "3 jobs before it" in texts(row(), ahead=3)
-    assert "more than a page" in texts(row(), ahead=None)
-    failed = row(timeouts=2, attempts=(Attempt(0, 1, "w", "failed", "no route"),))
-    assert "failed 2 times since the last put: no route" in texts(failed)
-    running = {"status": "P", "owner": "w-1", "lease_ms": 10_000}
-    assert "w-1 has it for another 10 s" in texts(row(**running, start_ms=NOW))
-    assert "its lease ended 5.0 s ago" in texts(row(**running, start_ms=NOW - 15_000))
-    assert "told to stop" in texts(row(**running, start_ms=NOW, stop="cancel", slot=row().image))
-    assert "waits behind it" in texts(row(**running, start_ms=NOW, slot=row().image))
-    letter = DeadLetter(1, b"k", b"h", row().image, "failed", "bad <b>", NOW - 1000, 1, 1)
-    assert "dead letter since 1.0 s (failed): bad <b>" in texts(dead=[letter])
 
 
 @pytest.mark.parametrize("name", sorted(ACTIONS))

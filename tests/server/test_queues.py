@@ -109,6 +109,31 @@ async def test_the_history_page_by_page(http):
         await send(http, "GET", f"/jobs/{page}", 400)
 
 
+async def test_one_job_wherever_it_is(http):
+    await send(http, "PUT", "/jobs", 200, json={"options": {"keep_done": "7d"}})
+    entry = (await post(http, "/jobs/jobs", {"key": ["a", 1], "data": {"n": 1}, "delay": "1h"}, 201))["entry"]
+    job = await send(http, "GET", f"/jobs/jobs/{entry}", 200)
+    assert (job["state"], job["key"], job["data"], job["priority"]) == ("waiting", ["a", 1], {"n": 1}, 128)
+    assert [reason["code"] for reason in job["why"]] == ["not_due"]
+    await post(http, "/jobs/cancel", {"key": ["a", 1], "reason": "no"})
+    job = await send(http, "GET", f"/jobs/jobs/{entry}", 200)
+    assert (job["state"], job["how"], job["reason"]) == ("dead", "cancelled", "no")
+    entry = (await post(http, "/jobs/jobs", {"key": "b", "dataBase64": "AAE="}, 201))["entry"]
+    (claimed,) = await claim(http, owner="me")
+    job = await send(http, "GET", f"/jobs/jobs/{entry}", 200)
+    assert (job["state"], job["owner"], job["deadline"]) == ("running", "me", claimed["deadline"])
+    assert (job["data"], job["dataBase64"]) == (None, "AAE=")
+    await post(http, f"/jobs/claims/{entry}/{claimed['token']}/done", {"result": 3}, 204)
+    job = await send(http, "GET", f"/jobs/jobs/{entry}", 200)
+    assert (job["state"], job["how"], job["result"], job["claimed"]) == ("ended", "done", 3, claimed["claimed"])
+    assert [end["token"] for end in job["ends"]] == [claimed["token"]]
+    await send(http, "GET", "/jobs/jobs/4711", 404)
+    await send(http, "GET", "/nothing/jobs/1", 404)
+    for entry in ("-1", 2**63, 10**30):
+        await send(http, "GET", f"/jobs/jobs/{entry}", 400)
+    await send(http, "GET", "/jobs/jobs/nonsense", 404)
+
+
 async def test_failures_dead_letters_flags(http):
     await send(http, "PUT", "/jobs", 200, json={"options": {"max_timeouts": 2}})
     await post(http, "/jobs/jobs", {"key": "a"}, 201)
@@ -240,9 +265,9 @@ async def test_the_document_describes_every_route(http):
     """Bodies, parameters and statuses: what a client's generator needs."""
     document = (await http.get("/openapi/openapi.json")).json()
     paths = {path: found for path, found in document["paths"].items() if path.startswith("/queues")}
-    assert len(paths) == 23
+    assert len(paths) == 24
     operations = [(path, method, one) for path, found in paths.items() for method, one in found.items()]
-    assert len(operations) == 28
+    assert len(operations) == 29
     for path, method, one in operations:
         named = {part[1:-1] for part in path.split("/") if part.startswith("{")}
         given = {parameter["name"] for parameter in one.get("parameters", ()) if parameter["in"] == "path"}

@@ -8,7 +8,6 @@ from typing import Any, cast
 from everlog.console.actions import is_wanted_job, is_wanted_letter, key_text
 from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.sampler import series
-from everlog.console.wait_reasons import WaitReason, explain_job, explain_queue
 from everlog.errors import StorageFailed
 from everlog.queues.declaration import Declaration, plain_options
 from everlog.queues.job import DeadJob, JobInfo, make_key, parse_key
@@ -18,6 +17,7 @@ from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Attempt, DeadLetter, Flag, JobRow
 from everlog.queues.schedules import ScheduleInfo
+from everlog.queues.wait_reasons import WaitReason, explain_queue
 
 MAX_PEEKED = 1000
 SHOWN = 50
@@ -70,7 +70,7 @@ async def _queue(context: Context, queue: Queue) -> Model:
         "flags": [_flag(one) for one in await queue.flags()],
         "schedules": [_schedule(one) for one in await queue.schedules.list()],
         "key": key or None,
-        "why_key": await _why(context, queue, declaration, key, waiting, why) if key else [],
+        "why_key": await _why(queue, declaration, key) if key else [],
     }
 
 
@@ -83,18 +83,15 @@ def _priorities(waiting: list[JobInfo]) -> list[dict[str, Any]]:
     ]
 
 
-async def _why(
-    context: Context, queue: Queue, declaration: Declaration, text: str, waiting: list[JobInfo], why: list[WaitReason]
-) -> list[WaitReason]:
-    """The key's rows, its dead letters, and how many jobs come before it."""
+async def _why(queue: Queue, declaration: Declaration, text: str) -> list[WaitReason]:
+    """What is known of the key's dead letters and jobs."""
     key = make_key(declaration, parse_key(declaration, text))
     rows = cast(list[JobRow], await queue.store.execute(queue.name, Get(key, hash_key(key))))
     letters = cast(list[DeadLetter], await queue.store.execute(queue.name, ListDead(MAX_PEEKED)))
-    places = [one.row.order for one in waiting]
-    orders = [row.order for row in rows]
-    beyond = len(waiting) == MAX_PEEKED and bool(orders) and orders[0] > places[-1]
-    ahead = None if beyond else sum(place < orders[0] for place in places) if orders else 0
-    return explain_job(rows, [one for one in letters if one.key == key], ahead, why, context.now_ms)
+    entries = [one.entry for one in letters if one.key == key][:1] + [row.entry for row in rows]
+    reports = [await queue.job(entry) for entry in entries]
+    reasons = [reason for report in reports if report is not None for reason in report.why]
+    return reasons or [WaitReason("There is no job with this key: it is done, has expired, or was never put.")]
 
 
 def _job(one: JobInfo) -> dict[str, Any]:

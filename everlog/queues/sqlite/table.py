@@ -279,6 +279,10 @@ class SqliteTable(QueueTable):
         rows = (_ended(ended) for (ended,) in main.execute(SQL["history_of_key"], (self._jid, key[0], *place)))
         return list(islice((row for row in rows if row.key == key[1]), limit))  # hashes may collide, keys do not
 
+    def ended_of(self, entry: int, limit: int) -> list[EndedRow]:
+        rows = self._files.main.connection.execute(SQL["ended_of"], (self._jid, entry, limit))
+        return [_ended(ended) for (ended,) in rows]
+
     def drop_ended(self, until_ms: int, limit: int) -> int:
         old = self._files.main.connection.execute(SQL["old_ended"], (self._jid, until_ms, limit)).fetchall()
         if old:

@@ -36,6 +36,7 @@ from everlog.server.schemas.queues import (
     HistoryBody,
     JobBody,
     JobDoneBody,
+    JobReportBody,
     PageBody,
     PausedBody,
     PutBody,
@@ -57,6 +58,7 @@ from everlog.server.schemas.queues import (
     read_letter_place,
     read_place,
     refusals,
+    report_body,
     write_history_place,
     write_letter_place,
     write_place,
@@ -151,6 +153,15 @@ async def peek_jobs(
     found = await queue.peek(limit, after=None if after is None else read_place(after))
     following = write_place(found[-1].row.order) if len(found) == limit else None
     return PageBody([JobBody(**job_fields(info)) for info in found], following)
+
+
+@get("/{name:str}/jobs/{entry:int}", responses=refusals(404), opt=shown(answers={200: examples.JOB}))
+async def get_job(request: AnyRequest, name: Name, entry: EntryPath) -> JobReportBody:
+    """One job, wherever it is: waiting and why, running, dead, or ended as far as that is kept."""
+    report = await _queue(request, name).job(entry)
+    if report is None:
+        raise NoSuchLetter(detail=f"{name} has no job {entry}: it never was, has expired, or has ended and is not kept")
+    return report_body(report)
 
 
 @get("/{name:str}/claims", responses=refusals(404), opt=shown(answers={200: examples.CLAIMED}))
@@ -417,6 +428,7 @@ QUEUE_ROUTES = [
             declare_queue,
             put_job,
             peek_jobs,
+            get_job,
             list_claims,
             claim_jobs,
             beat_job,

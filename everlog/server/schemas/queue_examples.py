@@ -19,6 +19,7 @@ from everlog.server.schemas.queues import (
     FlagsBody,
     HistoryBody,
     JobDoneBody,
+    JobReportBody,
     PageBody,
     PausedBody,
     PutBody,
@@ -80,6 +81,17 @@ _ENDED = {
     "kind": None,
     "group": "tenant-7",
 }
+_REPORT: dict[str, Any] = {
+    **{name: value for name, value in _JOB.items() if name not in ("status", "schema")},
+    "state": "waiting",
+    "due": _LATER,
+    **dict.fromkeys(("deadline", "ended", "successor", "stop", "how", "reason", "result")),
+    "token": 0,
+    "lifetime": 0,
+    "resultLeftOut": False,
+    "ends": [],
+    "why": [{"code": "not_due", "what": "It is not due: it may start in 5 min.", "remedy": "", "level": ""}],
+}
 _FLAG = {"reason": "max_timeouts", "count": 1, "first": _NOON, "last": _NOON, "owner": "me", "deadEntry": 1}
 
 NAMES = SchemaShape(QueuesBody, {"queues": ["pages"]})
@@ -91,6 +103,7 @@ PUT = SchemaShape(PutBody, {"key": "page-7", "data": {"edit": 1}, "delay": "10s"
 CREATED = SchemaShape(ReceiptBody, {"result": "CREATED", "entry": 1})
 MERGED = SchemaShape(ReceiptBody, {"result": "MERGED", "entry": 1})
 WAITING = SchemaShape(PageBody, {"jobs": [_JOB], "next": None})
+JOB = SchemaShape(JobReportBody, _REPORT)
 CLAIMED = SchemaShape(PageBody, {"jobs": [_RUNNING], "next": None})
 CLAIM = SchemaShape(ClaimBody, {"owner": "me", "limit": 10, "lease": "5m", "wait": 0})
 CLAIMS = SchemaShape(ClaimsBody, {"jobs": [_CLAIMED]})

@@ -19,6 +19,7 @@ from everlog.queues.checks import is_place
 from everlog.queues.declaration import Declaration
 from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo
+from everlog.queues.job_report import JobReport, JobState
 from everlog.queues.keys import JobKey
 from everlog.queues.operations import HistoryPlace, JobPlace, LetterPlace, Result
 from everlog.queues.priority import DEFAULT_PRIORITY
@@ -194,6 +195,47 @@ class HistoryBody(msgspec.Struct, frozen=True, rename="camel"):
 
     jobs: list[EndedBody]
     next: str | None = None
+
+
+class WaitReasonBody(msgspec.Struct, frozen=True, rename="camel"):
+    """Why a job does not run, or what became of it."""
+
+    code: str
+    what: str
+    remedy: str
+    level: Literal["", "warn", "bad"]
+
+
+class JobReportBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """All that is known of one job; what does not apply to its state is null."""
+
+    entry: int
+    state: JobState
+    key: Any
+    data: Any
+    data_base64: str | None
+    kind: str | None
+    group: str | None
+    priority: int | None
+    inserted: datetime
+    due: datetime | None
+    expires: datetime | None
+    claimed: datetime | None
+    deadline: Annotated[datetime | None, _described(description="When its lease ends")]
+    ended: Annotated[datetime | None, _described(description="When it ended, or became a dead letter")]
+    owner: str | None
+    token: int | None
+    timeouts: int | None
+    lifetime: int | None
+    attempts: list[AttemptBody]
+    successor: Annotated[datetime | None, _described(description="When what waits behind the running job is due")]
+    stop: str | None
+    how: Annotated[str | None, _described(description="How it ended: `done`, or the cause of the dead letter")]
+    reason: str | None
+    result: Any
+    result_left_out: bool
+    ends: Annotated[list[EndedBody], _described(description="Runs under this number that have ended, the last first")]
+    why: Annotated[list[WaitReasonBody], _described(description="Why it does not run, or what became of it")]
 
 
 class FlagBody(msgspec.Struct, frozen=True, rename="camel"):
@@ -376,6 +418,22 @@ def ended_body(job: EndedJob) -> EndedBody:
         job.result_left_out,
         job.kind,
         job.group,
+    )
+
+
+_WRITTEN = ("key", "data", "attempts", "ends", "why")
+
+
+def report_body(report: JobReport) -> JobReportBody:
+    data, data_base64 = data_fields(report.data)
+    return JobReportBody(
+        **{name: getattr(report, name) for name in JobReport.__dataclass_fields__ if name not in _WRITTEN},
+        key=_key(report.key),
+        data=data,
+        data_base64=data_base64,
+        attempts=_attempts(report.attempts),
+        ends=[ended_body(one) for one in report.ends],
+        why=[WaitReasonBody(one.code, one.what, one.remedy, one.level) for one in report.why],
     )
 
 

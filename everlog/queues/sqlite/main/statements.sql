@@ -73,6 +73,10 @@ WHERE jid = ? AND (ended_ms, entry, token) < (?, ?, ?) ORDER BY ended_ms DESC, e
 SELECT ended FROM everlog_queue_ended INDEXED BY everlog_queue_ended_key
 WHERE jid = ? AND kh = ? AND (ended_ms, entry, token) < (?, ?, ?) ORDER BY ended_ms DESC, entry DESC, token DESC
 
+-- name: ended_of
+SELECT ended FROM everlog_queue_ended INDEXED BY everlog_queue_ended_age
+WHERE jid = ? AND entry = ? ORDER BY ended_ms DESC, token DESC LIMIT ?
+
 -- name: old_ended
 SELECT number FROM everlog_queue_ended INDEXED BY everlog_queue_ended_age WHERE jid = ? AND ended_ms <= ? LIMIT ?
 
