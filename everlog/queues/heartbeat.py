@@ -1,11 +1,15 @@
-"""Heartbeats in a thread of their own: a job that keeps the event loop busy must not lose its lease for that."""
+"""Heartbeats in a thread of their own: a job that keeps the event loop busy must not lose its lease for that.
+
+The invariant: a job that is watched stays watched until it ends or is told to stop, whatever is raised in the thread.
+The loop begins again, with a new connection to the store, and beats at once for those whose beats have failed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from everlog.errors import EverlogError
@@ -13,10 +17,13 @@ from everlog.queues.operations import BeatAnswer, Handle, Heartbeat
 from everlog.queues.port import QueueStore
 from everlog.runtime.clock import Clock
 from everlog.runtime.lease import BEATS_PER_LEASE
+from everlog.runtime.supervisor import LoopRecord, LoopStatus, outcome_of, run_in_thread
 
 log = logging.getLogger("everlog.queues")
 
 MAX_SLEEP_S = 3600.0
+MIN_RETRY_S = 0.05
+MAX_RETRY_S = 1.0
 OnStop = Callable[[BeatAnswer], None]
 
 
@@ -37,6 +44,7 @@ class Heartbeats:
         self._lock = threading.RLock()  # taken for every job: a condition's own `with` would take longer
         self._changed = threading.Condition(self._lock)
         self._closed = False
+        self._record = LoopRecord("heartbeats", clock=clock, logger=log, min_s=MIN_RETRY_S, max_s=MAX_RETRY_S)
         self._thread = threading.Thread(target=self._run, name="everlog-heartbeats", daemon=True)
         self._started = False
         self._sleeps_until = 0.0
@@ -49,10 +57,13 @@ class Heartbeats:
             assert not self._closed
             self._watched[queue, handle] = _Watched(queue, interval_s, next_beat, on_stop)
             if not self._started:
-                self._started = True
                 self._thread.start()
+                self._started = True
             elif next_beat < self._sleeps_until:
                 self._changed.notify()
+
+    def status(self) -> LoopStatus:
+        return self._record.status
 
     def forget(self, queue: str, handle: Handle) -> None:
         with self._lock:
@@ -66,16 +77,36 @@ class Heartbeats:
             self._thread.join()
 
     def _run(self) -> None:
+        run_in_thread(self._record, self._run_once, self._rest)
+
+    def _run_once(self) -> None:
         with asyncio.Runner() as runner:
             runner.run(self._beat_on())
+
+    def _rest(self, seconds: float) -> bool:
+        """Wait; whether to go on."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, seconds)
+            return not self._closed
 
     async def _beat_on(self) -> None:
         store = self._open_store()
         try:
             while (due := self._next_due()) is not None:
-                await asyncio.gather(*(self._beat(store, handle, watched) for handle, watched in due))
+                ends = await asyncio.gather(*(outcome_of(self._beat(store, *one)) for one in due))
+                failed = [(one, end) for one, end in zip(due, ends, strict=True) if isinstance(end, BaseException)]
+                if failed:
+                    self._beat_soon([one for one, _ in failed])
+                    raise failed[0][1]
         finally:
             await store.close()
+
+    def _beat_soon(self, failed: Sequence[tuple[Handle, _Watched]]) -> None:
+        """Beats that failed for no reason of ours are tried again as soon as the loop runs again."""
+        with self._lock:
+            for handle, found in failed:
+                if (found.queue, handle) in self._watched:
+                    self._watched[found.queue, handle] = found
 
     def _next_due(self) -> list[tuple[Handle, _Watched]] | None:
         """Blocks until some beats are due: this thread has nothing else to do. None at the end."""
@@ -93,11 +124,11 @@ class Heartbeats:
         return None
 
     async def _beat(self, store: QueueStore, handle: Handle, watched: _Watched) -> None:
+        """One beat. An error of ours is an outage, and the next beat may go well."""
         try:
             answer = await store.execute(watched.queue, Heartbeat(handle))
-        except Exception as error:  # this thread beats for all other jobs, too
-            foreign = not isinstance(error, EverlogError)
-            log.warning("no heartbeat for %s of %s: %s", handle.entry, watched.queue, error, exc_info=foreign)
+        except EverlogError as error:
+            self._record.note(f"no heartbeat for {handle.entry} of {watched.queue}", error)
             return
         assert isinstance(answer, BeatAnswer)
         if answer.ack != "OK" or answer.stop is not None:

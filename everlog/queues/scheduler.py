@@ -1,22 +1,19 @@
 """The loop that fires schedules: it looks when the next time comes, waits until then, and fires.
 
 Any number of workers and servers run one, on the same queues: the first that fires a time moves the schedule's mark,
-and the others find nothing to do. No error ends it.
+and the others find nothing to do. Its loops are supervised: no error ends them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
-from everlog.errors import EverlogError
 from everlog.queues.operations import AskSchedules, FireSchedules
 from everlog.queues.port import QueueStore
-from everlog.runtime.retry import Backoff
-
-logger = logging.getLogger("everlog.queues")
+from everlog.runtime.supervisor import Supervisor
 
 # How soon it sees a schedule that another process has set.
 LOOK_S = 1.0
@@ -26,7 +23,7 @@ MAX_RETRY_S = 5.0
 
 
 class Scheduler:
-    """Fires the schedules of some queues. `counted`: times that were `fired`, and looks that `failed`.
+    """Fires the schedules of some queues. `counted`: times that were `fired`.
 
     `store` is asked for when there is a queue to look at: a server opens none before. Without `takes_over`, queues that
     no process owns are left alone, so that their workers can start again: upkeep sees to them later.
@@ -36,6 +33,7 @@ class Scheduler:
         self,
         store: Callable[[], QueueStore],
         names: Callable[[], Awaitable[Sequence[str]]],
+        supervisor: Supervisor,
         *,
         look_s: float = LOOK_S,
         takes_over: bool = True,
@@ -45,37 +43,22 @@ class Scheduler:
         self._names = names
         self._look_s = min(look_s, LOOK_S)
         self._takes_over = takes_over
-        self._loops: dict[str, asyncio.Task[None]] = {}
+        self._supervisor = supervisor
 
-    async def run(self) -> None:
-        """Until it is cancelled. Each queue has a loop of its own: none waits for another one's owner."""
-        try:
-            while True:
-                try:
-                    names = await self._names()
-                except Exception as error:
-                    self._warn("the queues with schedules are not known now", error)
-                    names = ()
-                for name in names:
-                    if name not in self._loops:
-                        loop = asyncio.create_task(self._serve(name), name=f"everlog-scheduler-{name}")
-                        self._loops[name] = loop
-                await asyncio.sleep(self._look_s)
-        finally:
-            loops, self._loops = self._loops, {}
-            for loop in loops.values():
-                loop.cancel()
-            await asyncio.gather(*loops.values(), return_exceptions=True)
+    def start(self) -> None:
+        """Begin; the supervisor ends it. Each queue has a loop of its own: none waits for another one's owner."""
+        self._supervisor.start("schedules", self._find_queues, min_s=RETRY_S, max_s=MAX_RETRY_S)
+
+    async def _find_queues(self) -> None:
+        while True:
+            for name in await self._names():
+                serve = partial(self._serve, name)
+                self._supervisor.start(f"schedules of {name}", serve, min_s=RETRY_S, max_s=MAX_RETRY_S)
+            await asyncio.sleep(self._look_s)
 
     async def _serve(self, name: str) -> None:
-        backoff = Backoff(RETRY_S, MAX_RETRY_S)
         while True:
-            try:
-                pause_s = await self._fire(name)
-                backoff.reset()
-            except Exception as error:
-                self._warn(f"{name}: schedules are not fired now", error)
-                pause_s = backoff.next()
+            pause_s = await self._fire(name)
             await asyncio.sleep(pause_s)
 
     async def _fire(self, name: str) -> float:
@@ -91,8 +74,3 @@ class Scheduler:
             self.counted["fired"] += count
         assert wait_ms is None or isinstance(wait_ms, int)
         return self._look_s if wait_ms is None else min(self._look_s, max(MIN_PAUSE_S, wait_ms / 1000))
-
-    def _warn(self, text: str, error: Exception) -> None:
-        """Our errors explain themselves; others need their traceback."""
-        self.counted["failed"] += 1
-        logger.warning("%s: %s", text, error, exc_info=not isinstance(error, EverlogError))

@@ -13,6 +13,7 @@ from everlog.errors import Deposed, EverlogError, OwnedElsewhere, StorageFailed
 from everlog.queues.port import QueueStore
 from everlog.runtime.clock import Clock
 from everlog.runtime.service import Service, StatusStore
+from everlog.runtime.supervisor import asks_to_end, error_text
 
 logger = logging.getLogger("everlog.queues")
 
@@ -61,10 +62,12 @@ class QueueUpkeep(Service):
                     tended += 1
             except (OwnedElsewhere, Deposed) as error:  # only its owner may change it
                 logger.info("%s is left to its owner: %s", name, error)
-            except Exception as error:
+            except BaseException as error:
+                if asks_to_end(error):
+                    raise
                 if not isinstance(error, EverlogError):  # of ours, the service logs what they say
                     logger.warning("%s: upkeep failed", name, exc_info=True)
-                failed.append(f"{name}: {error}")
+                failed.append(f"{name}: {error_text(error)}")
         if failed:
             raise StorageFailed("; ".join(failed))
         return f"{tended} queues"

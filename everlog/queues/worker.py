@@ -14,6 +14,7 @@ import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Literal
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
@@ -26,11 +27,13 @@ from everlog.queues.port import POLL_S, QueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.scheduler import Scheduler
 from everlog.queues.upkeep import TEND_S
+from everlog.runtime.supervisor import LoopStatus, Supervisor, asks_to_end, log_failure, outcome_of
 
 log = logging.getLogger("everlog.queues")
 
 PASS_S = 60.0
 RETRY_S = 1.0
+MAX_RETRY_S = 5.0
 MAX_REPORTS = 5
 StopCause = Literal["lost", "cancel", "restart", "shutdown"]
 EndReport = Callable[[], Awaitable[None]]
@@ -94,7 +97,8 @@ class Worker:
         self._grace_s = grace_s
         self._heartbeats = Heartbeats(store.sibling, store.clock)
         self._threads = ThreadPoolExecutor(concurrency * len(self._jobs), thread_name_prefix="everlog-job")
-        self.scheduler = Scheduler(lambda: store, self._queue_names, look_s=poll_s)
+        self._loops = Supervisor(clock=store.clock, logger=log)
+        self.scheduler = Scheduler(lambda: store, self._queue_names, self._loops, look_s=poll_s)
         self.ready = False  # whether it has begun: what its functions declare is stored
         self._stopping = asyncio.Event()
         self._running: dict[asyncio.Task[None], StopCause | None] = {}
@@ -105,6 +109,10 @@ class Worker:
         """How many jobs run now."""
         return len(self._running)
 
+    def status(self) -> list[LoopStatus]:
+        """How the loops of this worker are: one that failed is begun again, and says here why."""
+        return [*self._loops.status(), self._heartbeats.status()]
+
     async def _queue_names(self) -> list[str]:
         return [function.queue for function in self._jobs]
 
@@ -114,7 +122,6 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop`."""
-        loops = []
         try:
             for function in self._jobs:
                 queue = Queue(function.queue, self._store, self._options.get(function.queue))
@@ -122,15 +129,14 @@ class Worker:
                 if function.schedule is not None:
                     await queue.schedules.set(function.__name__, **function.schedule._asdict())
                 await queue.schedules.fire()  # what was missed is there before the first claim
-                loops.append(asyncio.create_task(self._serve(function, queue), name=f"everlog-work-{queue.name}"))
-                loops.append(asyncio.create_task(self._tend(queue), name=f"everlog-tend-{queue.name}"))
-            loops.append(asyncio.create_task(self.scheduler.run(), name="everlog-scheduler"))
+                serve = partial(self._serve, function, queue, WorkerSlots(self._concurrency))
+                self._loops.start(f"claims of {queue.name}", serve, min_s=RETRY_S, max_s=MAX_RETRY_S)
+                self._loops.start(f"upkeep of {queue.name}", partial(self._tend, queue), min_s=RETRY_S, max_s=TEND_S)
+            self.scheduler.start()
             self.ready = True
             await self._stopping.wait()
         finally:
-            for loop in loops:
-                loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            await self._loops.stop()
             await self._end_jobs()
             await asyncio.to_thread(self._heartbeats.close)
             self._threads.shutdown()
@@ -145,52 +151,51 @@ class Worker:
         if self._running:
             await asyncio.wait(list(self._running))
 
-    async def _serve(self, function: JobFunction, queue: Queue) -> None:
-        """Claim and start jobs of one queue. A pass ends when there is nothing, or after a minute; no error ends it."""
-        room = WorkerSlots(self._concurrency)
+    async def _serve(self, function: JobFunction, queue: Queue, room: WorkerSlots) -> None:
+        """Claim and start jobs of one queue. A pass ends when there is nothing, or after a minute."""
         clock = self._store.clock
         fast_only, pass_ends = False, clock.monotonic() + PASS_S
         while True:
             await room.wait()
             if clock.monotonic() >= pass_ends:
                 fast_only, pass_ends = False, clock.monotonic() + PASS_S
-            try:
-                jobs = await self._claim(function, queue, room.free, fast_only)
-                for job in jobs:
-                    self._start(function, job, room)
-                if jobs:
-                    fast_only = fast_only or await _has_fast(queue, jobs)
-                else:
-                    fast_only = False
-                    await self._store.wait(queue.name, self.name, self._poll_s)
-                    pass_ends = clock.monotonic() + PASS_S
-            except Exception as error:
-                _warn(f"{queue.name}: no claim; next try in {RETRY_S:.0f} s", error)
-                await asyncio.sleep(RETRY_S)
+            jobs = await self._claim(function, queue, room.free, fast_only)
+            for job in jobs:
+                self._start(function, job, room)
+            if jobs:
+                fast_only = fast_only or await _has_fast(queue, jobs)
+            else:
+                fast_only = False
+                await self._store.wait(queue.name, self.name, self._poll_s)
+                pass_ends = clock.monotonic() + PASS_S
 
     async def _claim(self, function: JobFunction, queue: Queue, count: int, fast_only: bool) -> list[Job]:
         """Claim jobs. If the worker stops meanwhile, the store may have leased them already: they are given back."""
         lease = _seconds(function.lease_ms)
-        claim = asyncio.create_task(queue.claim(count, owner=self.name, lease=lease, fast_only=fast_only))
+        claiming = queue.claim(count, owner=self.name, lease=lease, fast_only=fast_only)
+        claim = asyncio.create_task(outcome_of(claiming))
         try:
-            return await asyncio.shield(claim)
-        except asyncio.CancelledError:
-            await self._give_back(queue, claim)
+            return _raised(await asyncio.shield(claim))
+        except asyncio.CancelledError as error:
+            if asks_to_end(error):
+                await self._give_back(queue, claim)
             raise
 
-    async def _give_back(self, queue: Queue, claim: asyncio.Task[list[Job]]) -> None:
+    async def _give_back(self, queue: Queue, claim: asyncio.Task[list[Job] | BaseException]) -> None:
         """Release what a claim under way brings. If that fails, the leases end by themselves."""
         try:
             async with asyncio.timeout(self._grace_s):
-                jobs = await claim
-                ends = await asyncio.gather(*map(queue.release, jobs), return_exceptions=True)
-            failed = [end for end in ends if isinstance(end, Exception)]
+                jobs = _raised(await claim)
+                ends = await asyncio.gather(*(outcome_of(queue.release(job)) for job in jobs))
+            failed = [end for end in ends if isinstance(end, BaseException)]
             if len(ends) > len(failed):
                 self.counted["released"] += len(ends) - len(failed)
             if failed:
                 raise failed[0]
-        except Exception as error:
-            _warn(f"{queue.name}: the last claim was not given back", error)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            log_failure(log, f"{queue.name}: the last claim was not given back", error)
 
     def _start(self, function: JobFunction, job: Job, room: WorkerSlots) -> None:
         loop = asyncio.get_running_loop()
@@ -293,14 +298,17 @@ class Worker:
                     outcome = "unreported"
                     break
                 await asyncio.sleep(RETRY_S)
+            except BaseException as error:
+                if asks_to_end(error):
+                    raise
+                log_failure(log, f"{job.queue.name}: the end of job {job.entry} could not be reported", error)
+                outcome = "unreported"
+                break
         self.counted[outcome] += 1
 
     async def _tend(self, queue: Queue) -> None:
         while True:
-            try:
-                await self._store.tend(queue.name)
-            except Exception as error:
-                _warn(f"{queue.name}: upkeep failed", error)
+            await self._store.tend(queue.name)
             await asyncio.sleep(TEND_S)
 
 
@@ -324,9 +332,10 @@ async def _has_fast(queue: Queue, jobs: Sequence[Job]) -> bool:
     return threshold is not None and any(job.priority < threshold for job in jobs)
 
 
-def _warn(text: str, error: Exception) -> None:
-    """Our errors explain themselves; others need their traceback."""
-    log.warning("%s: %s", text, error, exc_info=not isinstance(error, EverlogError))
+def _raised(outcome: list[Job] | BaseException) -> list[Job]:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
 
 
 def _seconds(ms: int | None) -> float | None:

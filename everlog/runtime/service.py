@@ -9,8 +9,8 @@ from typing import Protocol
 
 import msgspec
 
-from everlog.errors import EverlogError
 from everlog.runtime.clock import Clock
+from everlog.runtime.supervisor import asks_to_end, error_text, log_failure
 
 logger = logging.getLogger("everlog.service")
 
@@ -85,10 +85,11 @@ class Service:
         now_ms = self._clock.now_ms()
         try:
             result, error = await self._work(), None
-        except Exception as failure:  # whatever it is, the next run may go well
-            result, error = None, _text_of(failure)
-            foreign = not isinstance(failure, EverlogError)
-            logger.warning("%s failed and will be tried again: %s", before.name, error, exc_info=foreign)
+        except BaseException as failure:  # whatever it is, the next run may go well
+            if asks_to_end(failure):
+                raise
+            result, error = None, error_text(failure)
+            log_failure(logger, f"{before.name} failed and will be tried again", failure)
         self._status = msgspec.structs.replace(
             before,
             runs=before.runs + 1,
@@ -105,10 +106,7 @@ class Service:
         """For other processes to show; a store that cannot be written now is no reason to end."""
         try:
             await self._store.save_status(self._status.name, msgspec.json.encode(self.status()), now_ms)
-        except Exception as failure:
-            logger.warning("the status of %s was not saved: %s", self._status.name, _text_of(failure))
-
-
-def _text_of(failure: Exception) -> str:
-    """Our errors explain themselves; of others the kind says more than the text."""
-    return str(failure) if isinstance(failure, EverlogError) else f"{type(failure).__name__}: {failure}"
+        except BaseException as failure:
+            if asks_to_end(failure):
+                raise
+            logger.warning("the status of %s was not saved: %s", self._status.name, error_text(failure))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from everlog.errors import EverlogError, MissingExtra
 from everlog.queues.factory import has_queues, make_upkeep
 from everlog.queues.scheduler import Scheduler
 from everlog.runtime.service import Service
+from everlog.runtime.supervisor import Supervisor
 
 try:
     from litestar import Litestar
@@ -41,6 +43,8 @@ from everlog.server.routes.tags import TAG_ROUTES
 from everlog.server.schemas.openapi import openapi_config
 from everlog.server.security.guard import Security, guard
 from everlog.server.security.login import LOGIN_ROUTES
+
+logger = logging.getLogger("everlog.queues")
 
 # Every part's routes. What a route needs is in its `opt`, see security/guard.py; nothing else says who may do what.
 ROUTES: list[ControllerRouterHandler] = [
@@ -156,12 +160,12 @@ async def firing_schedules(log: Everlog) -> AsyncIterator[None]:
     async def names() -> Sequence[str]:
         return await log.queues.in_use() if has_queues(log.config) else ()
 
-    task = asyncio.create_task(Scheduler(lambda: log.queues, names, takes_over=False).run(), name="everlog-scheduler")
+    loops = Supervisor(clock=log.parts.clock, logger=logger)
+    Scheduler(lambda: log.queues, names, loops, takes_over=False).start()
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await loops.stop()
 
 
 async def document_services(log: Everlog) -> list[Service]:

@@ -129,7 +129,7 @@ async def test_several_workers_put_each_time_once(store, clock):
 
 
 async def test_no_error_ends_the_loop_that_fires(store, clock, monkeypatch, caplog):
-    """It is in the log, it is counted, and the loop goes on."""
+    """It is in the log and in the status, and the loop goes on."""
     monkeypatch.setattr(scheduler_module, "RETRY_S", 0.01)
     ran, failed = [], []
     execute = store.execute
@@ -149,7 +149,8 @@ async def test_no_error_ends_the_loop_that_fires(store, clock, monkeypatch, capl
         monkeypatch.setattr(store, "execute", fail_twice)
         clock.now = NEXT_HOUR
         await until(lambda: ran)
-    assert worker.scheduler.counted == {"failed": 4, "fired": 1}
+    assert worker.scheduler.counted == {"fired": 1}
+    assert {one.name: one.restarts for one in worker.status()}["schedules of reports"] == 4
     assert "KeyError: 'not one of ours'" in caplog.text
 
 
