@@ -19,6 +19,7 @@ from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.payload import PayloadOptions, payload_options
 from everlog.cli.schedule import schedule
 from everlog.cli.settings import CliSettings, with_log
+from everlog.core.wording import count as numbered
 from everlog.queues.declaration import plain_options
 from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo, When, parse_key
@@ -189,6 +190,22 @@ async def done(
     show(settings.as_json, {"queue": name, "handle": handle, "outcome": outcome}, f"{outcome}: job {parsed.entry}")
 
 
+@queue.command("list", cls=CliCommand, examples=["everlog queue list", "everlog queue list --json"])
+@with_log()
+async def list_queues(log: Everlog, settings: CliSettings, /) -> None:
+    """List all queues, with how many jobs wait, run, and are dead."""
+    rows = []
+    for name in await log.queues.names():
+        found = await log.queue(name).stats()
+        waiting, state = found.ready + found.delayed, "paused" if found.paused else "open"
+        if settings.as_json:
+            counts = {"waiting": waiting, "running": found.running, "dead": found.dead}
+            click.echo(encode({"queue": name, **counts, "paused": found.paused}))
+        rows.append([name, str(waiting), str(found.running), str(found.dead), state])
+    if not settings.as_json:
+        TableRows("queue", "waiting", "running", "dead", "state").add(rows)
+
+
 @queue.command(cls=CliCommand)
 @click.argument("name", metavar="[QUEUE]", required=False)
 @with_log()
@@ -331,6 +348,23 @@ async def cancel(log: Everlog, settings: CliSettings, /, name: str, key: str, re
     if not count:
         raise NotFound(f"{name} has no job with the key {key!r}")
     show(settings.as_json, {"queue": name, "key": key, "cancelled": count}, f"cancelled {plain(key)}")
+
+
+@queue.command(
+    cls=CliCommand, examples=["everlog queue purge pages --yes", "everlog queue purge pages --running --yes"]
+)
+@queue_argument
+@click.option("--running", is_flag=True, help="Also what runs: its workers lose it.")
+@click.option("--yes", is_flag=True, help="Do it; without this it only says how many there are.")
+@with_log()
+async def purge(log: Everlog, settings: CliSettings, /, name: str, running: bool, yes: bool) -> None:
+    """Remove all jobs that wait in a queue, for good; what runs goes on. Dead letters and schedules stay."""
+    if not yes:
+        found = await log.queue(name).stats()
+        waiting = numbered(found.ready + found.delayed + (found.running if running else 0), "job")
+        raise click.UsageError(f"this removes {waiting} of {name} for good: say --yes if that is wanted")
+    purged = await log.queue(name).purge(running=running)
+    show(settings.as_json, {"queue": name, "purged": purged}, f"removed {numbered(purged, 'job')} of {name}")
 
 
 @queue.command(cls=CliCommand, examples=["everlog queue declare queues.xml"])

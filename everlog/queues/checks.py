@@ -30,6 +30,7 @@ from everlog.queues.operations import (
     Operation,
     PauseSchedule,
     Peek,
+    PurgeJobs,
     Put,
     RemoveSchedule,
     SetSchedule,
@@ -153,6 +154,10 @@ def _check_fire(operation: FireSchedules, declaration: Declaration) -> None:
     _check_count("a firing puts", operation.limit, MAX_PAGE)
 
 
+def _check_purge(operation: PurgeJobs, declaration: Declaration) -> None:
+    _check_count("a purge takes", operation.limit, MAX_PAGE)
+
+
 def _check_page(operation: Peek | ListLeases | ListDead | ListHistory, declaration: Declaration) -> None:
     _check_count("a page has", operation.limit, MAX_PAGE)
     place: tuple[object, ...] | None = getattr(operation, "after", None) or getattr(operation, "before", None)
@@ -187,6 +192,7 @@ _CHECKS: dict[type[Any], Callable[[Any, Declaration], None]] = {
     ListDead: _check_page,
     ListHistory: _check_history,
     FindJob: _check_entry,
+    PurgeJobs: _check_purge,
     SetSchedule: _check_schedule,
     PauseSchedule: _check_schedule_name,
     RemoveSchedule: _check_schedule_name,

@@ -46,6 +46,7 @@ from everlog.queues.operations import (
     Pause,
     PauseSchedule,
     Peek,
+    PurgeJobs,
     Put,
     PutAnswer,
     QueueAnswer,
@@ -57,6 +58,7 @@ from everlog.queues.operations import (
     Stats,
     Sweep,
 )
+from everlog.queues.removal import END_OF_TIME_MS, purge
 from everlog.queues.rows import WAITING, AttemptReason, EndedRow, Flag, Image, JobRow, Packet
 from everlog.queues.rules import RowChange
 from everlog.queues.schedule import ScheduleRow
@@ -67,7 +69,6 @@ SWEEP = 500
 # A flag that is raised over and over counts once per interval.
 REPEAT_MS = 60_000
 BEGINNING_OF_TIME_MS = 0
-END_OF_TIME_MS = 2**62
 
 
 class Engine:
@@ -349,6 +350,10 @@ class Engine:
             self._check_backlog(self._first(1, now, fast_only=False), now)
         return changed
 
+    def _purge(self, operation: PurgeJobs, now: int) -> int:
+        self.counted["PURGED"] += (count := purge(self.table, operation, now))
+        return count
+
     def _turn_over(self, limit: int, now: int) -> int:
         """Time out what is overdue, remove what has expired; returns their number."""
         if limit <= 0:
@@ -571,6 +576,7 @@ _ACTIONS: dict[type[Any], Callable[[Engine, Any, int], Any]] = {
     AckFlag: Engine._ack_flag,
     RaiseFlag: Engine._raise,
     Sweep: Engine._sweep,
+    PurgeJobs: Engine._purge,
     SetSchedule: Engine._set_schedule,
     PauseSchedule: Engine._pause_schedule,
     RemoveSchedule: Engine._remove_schedule,

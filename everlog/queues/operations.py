@@ -106,6 +106,13 @@ class Sweep(msgspec.Struct, frozen=True, tag=True):
     limit: int = 500
 
 
+class PurgeJobs(msgspec.Struct, frozen=True, tag=True):
+    """Remove what waits, at most about `limit` jobs, and with `running` what runs, too; how many."""
+
+    limit: int = 1000
+    running: bool = False
+
+
 class SetSchedule(msgspec.Struct, frozen=True, tag=True):
     """Keep a schedule, or replace what it is declared to be; None if there are too many."""
 
@@ -209,6 +216,7 @@ WriteOperation: TypeAlias = (
     | AckFlag
     | RaiseFlag
     | Sweep
+    | PurgeJobs
     | SetSchedule
     | PauseSchedule
     | RemoveSchedule

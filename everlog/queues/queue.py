@@ -47,6 +47,7 @@ from everlog.queues.operations import (
     Operation,
     Pause,
     Peek,
+    PurgeJobs,
     Put,
     PutAnswer,
     QueueAck,
@@ -273,6 +274,17 @@ class Queue:
         """Remove what waits for a key, tell what runs to stop; returns the number of jobs."""
         encoded = make_key(await self.declaration(), key)
         return cast(int, await self._do(Cancel(encoded, hash_key(encoded), reason)))
+
+    async def purge(self, *, running: bool = False) -> int:
+        """Remove all that waits, for good; returns the number of jobs. What runs goes on, unless `running` is given.
+
+        Dead letters, the history and schedules stay. It goes on until nothing waits, also for what is put meanwhile.
+        """
+        count, found = 0, MAX_PAGE
+        while found >= MAX_PAGE:
+            found = cast(int, await self._do(PurgeJobs(MAX_PAGE, running)))
+            count += found
+        return count
 
     async def pause(self) -> bool:
         """No more claims, until `resume`; whether that is new."""

@@ -34,6 +34,7 @@ from everlog.queues.operations import (
     Pause,
     PauseSchedule,
     Peek,
+    PurgeJobs,
     Put,
     QueueAnswer,
     RaiseFlag,
@@ -102,7 +103,7 @@ def combine(operation: Operation, found: Sequence[QueueAnswer]) -> QueueAnswer:
     if isinstance(operation, AskDue):
         moments = [answer.next_ms for answer in answers if answer.next_ms is not None]
         return DueAnswer(min(operation.limit, sum(answer.due for answer in answers)), min(moments, default=None))
-    if isinstance(operation, Sweep | FireSchedules):
+    if isinstance(operation, Sweep | PurgeJobs | FireSchedules):
         return sum(cast(Sequence[int], answers))
     if isinstance(operation, ListSchedules):
         schedules = [row for rows in cast(Sequence[list[ScheduleRow]], answers) for row in rows]

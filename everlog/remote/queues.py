@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
 
 from everlog.errors import AnswerLost, EverlogError, MissingExtra, QueueNotFound, StorageFailed, Unreachable
 from everlog.queues.declaration import Declaration
-from everlog.queues.operations import READS, Operation, Put, QueueAnswer
-from everlog.queues.port import QueueStore
+from everlog.queues.operations import READS, Operation, Put, PutAnswer, QueueAnswer
+from everlog.queues.port import PUT_AT_ONCE, QueueStore
+from everlog.queues.rows import Packet
 from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_outcomes, encode_operations
 from everlog.remote.connection import refusal_of
 from everlog.runtime.clock import Clock
@@ -107,6 +108,22 @@ class RemoteQueueStore(QueueStore):
             task.add_done_callback(self._sending.discard)
             gathered = gathered[count:]
 
+    async def put_all(self, name: str, packets: Sequence[Packet]) -> list[PutAnswer]:
+        """As few requests as their size allows; the jobs of each are put together."""
+        answers: list[PutAnswer] = []
+        for batch in _batches(packets):
+            operations = [Put(packet) for packet in batch]
+            try:
+                url = f"{_url(name)}/operations"
+                headers = {"Content-Type": MEDIA_TYPE, "Accept": MEDIA_TYPE}
+                answer = await self._call(
+                    "POST", url, content=encode_operations(operations), headers=headers, params={"together": True}
+                )
+            except _Lost as lost:
+                raise AnswerLost(name, str(lost)) from lost
+            answers += cast(list[PutAnswer], decode_outcomes(answer.content, operations))
+        return answers
+
     async def _send(self, name: str, batch: Sequence[_Request]) -> None:
         operations = [request.operation for request in batch]
         outcomes: Sequence[WireOutcome]
@@ -172,6 +189,17 @@ class RemoteQueueStore(QueueStore):
             await asyncio.gather(*self._sending, return_exceptions=True)
         if self._owns_client:
             await self._http.aclose()
+
+
+def _batches(packets: Sequence[Packet]) -> Iterator[Sequence[Packet]]:
+    first = size = 0
+    for at, packet in enumerate(packets):
+        size += len(packet.data) + len(packet.key)
+        if at > first and (size > MAX_BATCH_BYTES or at - first == PUT_AT_ONCE):
+            yield packets[first:at]
+            first, size = at, len(packet.data) + len(packet.key)
+    if packets:
+        yield packets[first:]
 
 
 class _Lost(Unreachable):

@@ -13,6 +13,7 @@ from everlog.testing.queue_history import QueueHistorySuite
 from everlog.testing.queue_leases import QueueLeaseSuite
 from everlog.testing.queue_lookup import QueueLookupSuite
 from everlog.testing.queue_merges import QueueMergeSuite
+from everlog.testing.queue_removal import QueueRemovalSuite
 from everlog.testing.queue_retention import QueueRetentionSuite
 from everlog.testing.queue_schedules import QueueScheduleSuite
 from everlog.testing.queue_upkeep import QueueUpkeepSuite
@@ -26,6 +27,7 @@ class QueueConformance(
     QueueHistorySuite,
     QueueScheduleSuite,
     QueueLookupSuite,
+    QueueRemovalSuite,
 ):
     """Subclass it and provide the fixture `make_store`: a function from a clock to an open, empty store.
 

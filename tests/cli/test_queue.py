@@ -58,6 +58,21 @@ def test_dead_letters_and_flags(cli):
     assert cli.lines("queue", "claim", "jobs")[0]["attempt"] == 1
 
 
+def test_list_and_purge(cli):
+    for key in ("a", "b"):
+        cli.run("queue", "put", "pages", key)
+    cli.run("queue", "put", "mails", "m", "--delay", "1h")
+    cli.run("queue", "claim", "pages", "--limit", "1")
+    found = {one["queue"]: one for one in cli.lines("queue", "list")}
+    assert (found["pages"]["waiting"], found["pages"]["running"], found["mails"]["waiting"]) == (1, 1, 1)
+    assert "mails" in cli.run("queue", "list").output
+    assert "removes 1 job of pages for good" in cli.run("queue", "purge", "pages", code=2).output
+    assert "removes 2 jobs of pages" in cli.run("queue", "purge", "pages", "--running", code=2).output
+    assert cli.lines("queue", "purge", "pages", "--yes") == [{"queue": "pages", "purged": 1}]
+    assert cli.out("queue", "purge", "pages", "--running", "--yes") == "removed 1 job of pages\n"
+    cli.run("queue", "purge", "nothing", "--yes", code=4)
+
+
 def test_one_job(cli):
     entry = str(cli.lines("queue", "put", "pages", "a", "--payload", "x", "--delay", "1h")[0]["entry"])
     (job,) = cli.lines("queue", "job", "pages", entry)

@@ -38,6 +38,7 @@ from everlog.queues.operations import Claim, FireSchedules, PauseSchedule, Peek,
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Packet
 from everlog.queues.schedule import ScheduleRow
+from everlog.queues.wire import encode_operations
 from everlog.remote.queues import RemoteQueueStore
 from everlog.runtime.clock import SystemClock
 from everlog.server.routes.queues import QUEUE_ROUTES
@@ -191,6 +192,29 @@ async def test_operations_of_another_make_are_checked(server):
         with pytest.raises(InvalidInput):
             await store.execute("jobs", operation)
     assert (await store.execute("jobs", Put(good))).result == "CREATED"
+
+
+async def test_many_puts_are_one_request(server):
+    """All are checked before the first one is stored, on the server, too."""
+    queue, store, sent = server.remote.queue("jobs"), server.remote.queues, []
+
+    async def note(request: httpx.Request) -> None:
+        sent.append(request.url.path)
+
+    await queue.declare(max_payload_bytes=100)
+    store._http.event_hooks["request"].append(note)
+    receipts = await queue.put_many([(f"k{number % 500}", number) for number in range(1000)])
+    assert Counter(one.result for one in receipts) == {"CREATED": 500, "MERGED": 500}
+    assert sent == ["/queues/jobs/operations"]
+    assert (await queue.get("k7"))[0].data == 507
+    key = encode_key("new")
+    packets = [Packet(key, hash_key(key), b"n", priority, 1) for priority in (1, 300)]
+    with pytest.raises(InvalidInput):
+        await store.put_all("jobs", packets)
+    assert await queue.get("new") == []
+    assert await store.put_all("jobs", []) == []
+    answer = await store._http.post("/queues/jobs/operations?together=true", content=encode_operations([Peek()]))
+    assert (answer.status_code, "only puts" in answer.text) == (400, True)
 
 
 async def test_schedules_of_another_make_are_checked(server):

@@ -109,6 +109,30 @@ async def test_the_history_page_by_page(http):
         await send(http, "GET", f"/jobs/{page}", 400)
 
 
+async def test_many_jobs_in_one_request(http):
+    """A receipt for each, in their order; if one is wrong, none is put, not even the queue is made."""
+    jobs = [{"key": "a", "data": 1}, {"key": "b", "delay": "1h", "group": "g"}, {"key": "a", "data": 2}]
+    for wrong in ({"key": "c", "priority": 256}, {"key": "c", "data": 1, "dataBase64": "AA=="}, {"key": 1.5}):
+        await post(http, "/jobs/jobs/batch", {"jobs": [*jobs, wrong]}, 400)
+    for wrong in ({"jobs": []}, {"jobs": [{"key": "a"}] * 1001}, {"jobs": [{}]}, {}):
+        await post(http, "/jobs/jobs/batch", wrong, 400)
+    await send(http, "GET", "/jobs", 404)
+    receipts = (await post(http, "/jobs/jobs/batch", {"jobs": jobs}))["receipts"]
+    assert [one["result"] for one in receipts] == ["CREATED", "CREATED", "MERGED"]
+    assert receipts[0]["entry"] == receipts[2]["entry"]
+    waiting = (await send(http, "GET", "/jobs/jobs", 200))["jobs"]
+    assert {job["key"]: (job["data"], job["group"]) for job in waiting} == {"a": (2, None), "b": (None, "g")}
+
+
+async def test_purge(http):
+    await post(http, "/jobs/jobs/batch", {"jobs": [{"key": key} for key in "abc"]})
+    await claim(http)
+    assert await post(http, "/jobs/purge") == {"count": 2}
+    assert await post(http, "/jobs/purge", {"running": True}) == {"count": 1}
+    await post(http, "/jobs/purge", {"running": "perhaps"}, 400)
+    await post(http, "/nothing/purge", status=404)
+
+
 async def test_one_job_wherever_it_is(http):
     await send(http, "PUT", "/jobs", 200, json={"options": {"keep_done": "7d"}})
     entry = (await post(http, "/jobs/jobs", {"key": ["a", 1], "data": {"n": 1}, "delay": "1h"}, 201))["entry"]
@@ -265,9 +289,9 @@ async def test_the_document_describes_every_route(http):
     """Bodies, parameters and statuses: what a client's generator needs."""
     document = (await http.get("/openapi/openapi.json")).json()
     paths = {path: found for path, found in document["paths"].items() if path.startswith("/queues")}
-    assert len(paths) == 24
+    assert len(paths) == 26
     operations = [(path, method, one) for path, found in paths.items() for method, one in found.items()]
-    assert len(operations) == 29
+    assert len(operations) == 31
     for path, method, one in operations:
         named = {part[1:-1] for part in path.split("/") if part.startswith("{")}
         given = {parameter["name"] for parameter in one.get("parameters", ()) if parameter["in"] == "path"}

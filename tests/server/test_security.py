@@ -140,6 +140,7 @@ ADMIN = {
     "forget_dead_letters",
     "command_view",
     "pause_queue",
+    "purge_queue",
     "resume_queue",
     "pause_schedule",
     "resume_schedule",

@@ -30,6 +30,7 @@ from everlog.queues.operations import (
     Operation,
     Pause,
     PauseSchedule,
+    PurgeJobs,
     QueueAnswer,
     RaiseFlag,
     RemoveSchedule,
@@ -53,7 +54,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 MAX_TAKEOVERS = 3
 FLAP_MS = 600_000
 WHOLE = ShardPart()
-AUDITED = (AckFlag, Cancel, Forget, Pause, PauseSchedule, RemoveSchedule, Revive, SetSchedule)
+AUDITED = (AckFlag, Cancel, Forget, Pause, PauseSchedule, PurgeJobs, RemoveSchedule, Revive, SetSchedule)
 _IMAGE, _CLAIM, _GONE, _META, _LARGE, _ENDED, _SCHEDULE, _FIRED = 1, 2, 3, 4, 5, 6, 7, 8
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode

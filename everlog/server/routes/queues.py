@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from litestar import MediaType, Response, Router, delete, get, post, put
@@ -10,12 +11,13 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from everlog.api import Everlog
 from everlog.config.queue_options import MAX_PAYLOAD_BYTES, check_name
-from everlog.errors import AccessDenied, EverlogError
+from everlog.errors import AccessDenied, EverlogError, InvalidInput
 from everlog.queues.checks import check_operation
 from everlog.queues.declaration import ColumnSchema, Declaration, convert_schemas
-from everlog.queues.job import Job, parse_key
+from everlog.queues.job import Job, NewJob, parse_key
 from everlog.queues.listeners import listener_name
-from everlog.queues.operations import Handle, Operation, Pause, PauseSchedule, RemoveSchedule
+from everlog.queues.operations import Handle, Operation, Pause, PauseSchedule, PurgeJobs, Put, PutAnswer, RemoveSchedule
+from everlog.queues.port import QueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_operations, encode_outcomes
 from everlog.server.audit import note
@@ -39,10 +41,13 @@ from everlog.server.schemas.queues import (
     JobReportBody,
     PageBody,
     PausedBody,
+    PurgeBody,
     PutBody,
+    PutManyBody,
     QueueBody,
     QueuesBody,
     ReceiptBody,
+    ReceiptsBody,
     StatsBody,
     WokenBody,
     also_fine,
@@ -66,7 +71,12 @@ from everlog.server.schemas.queues import (
 from everlog.server.security.guard import begin_operation, principal_of
 
 MAX_BODY_BYTES = 2 * MAX_PAYLOAD_BYTES
-OPERATORS = (Pause, PauseSchedule, RemoveSchedule)  # what an operator does needs the scope admin, on every route
+OPERATORS = (
+    Pause,
+    PauseSchedule,
+    PurgeJobs,
+    RemoveSchedule,
+)  # what an operator does needs the scope admin, on every route
 BODY_TIMEOUT_S = 30.0
 Name = Annotated[str, PathParameter(description="The queue")]
 EntryPath = Annotated[int, PathParameter(description="The number of the job")]
@@ -122,19 +132,38 @@ async def declare_queue(request: AnyRequest, name: Name, data: JSONBody[DeclareB
 async def put_job(request: AnyRequest, name: Name, data: JSONBody[PutBody]) -> Response[ReceiptBody]:
     """Put a job, or merge it into the one that waits for its key. The first put makes the queue."""
     queue = _queue(request, name)
-    declaration = await _log(request).queues.declared(queue.name)
-    receipt = await queue.put(
-        read_key(data.key, declaration),
-        read_data(data, declaration),
-        priority=data.priority,
-        at=data.at,
-        delay=data.delay,
-        expires=data.expires_at if data.expires_in is None else data.expires_in,
-        kind=data.kind,
-        group=data.group,
-    )
+    job = _new_job(data, await _log(request).queues.declared(queue.name))
+    receipt = await queue.put(**job._asdict())
     status = 201 if receipt.result == "CREATED" else 200
     return Response(ReceiptBody(receipt.result, receipt.entry), status_code=status)
+
+
+@post(
+    "/{name:str}/jobs/batch",
+    status_code=200,
+    responses=refusals(408, 409, 413),
+    opt=shown(body=examples.PUT_MANY, answers={200: examples.RECEIPTS}),
+    request_max_body_size=MAX_BODY_BYTES,
+)
+async def put_jobs(request: AnyRequest, name: Name, data: JSONBody[PutManyBody]) -> ReceiptsBody:
+    """Put many jobs, with a receipt for each. All are checked first: if one is wrong, none is put."""
+    queue = _queue(request, name)
+    declaration = await _log(request).queues.declared(queue.name)
+    receipts = await queue.put_many([_new_job(job, declaration) for job in data.jobs])
+    return ReceiptsBody([ReceiptBody(one.result, one.entry) for one in receipts])
+
+
+def _new_job(body: PutBody, declaration: Declaration | None) -> NewJob:
+    return NewJob(
+        read_key(body.key, declaration),
+        read_data(body, declaration),
+        body.priority,
+        body.at,
+        body.delay,
+        body.expires_at if body.expires_in is None else body.expires_in,
+        body.kind,
+        body.group,
+    )
 
 
 @get("/{name:str}/jobs", responses=refusals(404), opt=shown(answers={200: examples.WAITING}))
@@ -277,6 +306,20 @@ async def cancel_job(request: AnyRequest, name: Name, data: JSONBody[CancelBody]
 
 
 @post(
+    "/{name:str}/purge",
+    status_code=200,
+    responses=refusals(404, 408, 413),
+    opt=shown(body=examples.PURGE, answers={200: examples.COUNT}, scope="admin"),
+    request_max_body_size=65_536,
+)
+async def purge_queue(request: AnyRequest, name: Name, data: JSONBody[PurgeBody | None] = None) -> CountBody:
+    """Remove all jobs that wait, for good; what runs goes on, unless that is wanted, too. Needs the scope `admin`."""
+    count = await _queue(request, name).purge(running=data is not None and data.running)
+    note(request, purged=count)
+    return CountBody(count)
+
+
+@post(
     "/{name:str}/pause",
     status_code=200,
     responses=refusals(404),
@@ -387,10 +430,17 @@ async def wait_for_work(
     opt=shown(body=examples.OPERATIONS, answers={200: examples.OUTCOMES}),
     description="For the Python client: operations as MessagePack, answered in their order.",
 )
-async def run_operations(request: AnyRequest, name: Name) -> Response[bytes]:
+async def run_operations(
+    request: AnyRequest,
+    name: Name,
+    together: Annotated[bool, QueryParameter(description="Only puts: check all of them before the first one")] = False,
+) -> Response[bytes]:
     body = await read_body(request, limit=MAX_BODY_BYTES, seconds=BODY_TIMEOUT_S)
     operations, store = decode_operations(body), _log(request).queues
     declaration = await _queue(request, name).declaration()
+    if together:
+        answers = await _put_together(store, declaration, operations)
+        return Response(encode_outcomes(answers), media_type=MEDIA_TYPE)
     may_operate = principal_of(request).may("admin")
     acts = [one for one in operations if isinstance(one, OPERATORS)]
     if acts and may_operate:
@@ -410,10 +460,23 @@ async def run_operations(request: AnyRequest, name: Name) -> Response[bytes]:
     return Response(encode_outcomes(outcomes), media_type=MEDIA_TYPE)
 
 
+async def _put_together(
+    store: QueueStore, declaration: Declaration, operations: Sequence[Operation]
+) -> Sequence[PutAnswer]:
+    puts = [one for one in operations if isinstance(one, Put)]
+    if len(puts) != len(operations):
+        raise InvalidInput("only puts are done together")
+    for one in puts:
+        check_operation(one, declaration)
+    return await store.put_all(declaration.name, [one.packet for one in puts])
+
+
 def _facts(act: Operation) -> dict[str, Any]:
     """What the operations log says of an operator's act."""
     if isinstance(act, RemoveSchedule):
         return {"schedule": act.name, "removed": True}
+    if isinstance(act, PurgeJobs):
+        return {"purge": "all" if act.running else "waiting"}
     if isinstance(act, PauseSchedule):
         return {"schedule": act.name, "paused": act.paused}
     return {"paused": getattr(act, "paused", None)}
@@ -427,6 +490,7 @@ QUEUE_ROUTES = [
             get_queue,
             declare_queue,
             put_job,
+            put_jobs,
             peek_jobs,
             get_job,
             list_claims,
@@ -436,6 +500,7 @@ QUEUE_ROUTES = [
             fail_job,
             release_job,
             cancel_job,
+            purge_queue,
             pause_queue,
             resume_queue,
             list_dead,

@@ -22,10 +22,13 @@ from everlog.server.schemas.queues import (
     JobReportBody,
     PageBody,
     PausedBody,
+    PurgeBody,
     PutBody,
+    PutManyBody,
     QueueBody,
     QueuesBody,
     ReceiptBody,
+    ReceiptsBody,
     StatsBody,
     WokenBody,
 )
@@ -101,6 +104,10 @@ QUEUE = SchemaShape(
 )
 PUT = SchemaShape(PutBody, {"key": "page-7", "data": {"edit": 1}, "delay": "10s"})
 CREATED = SchemaShape(ReceiptBody, {"result": "CREATED", "entry": 1})
+PUT_MANY = SchemaShape(PutManyBody, {"jobs": [{"key": "page-7", "data": {"edit": 1}}, {"key": "page-8"}]})
+RECEIPTS = SchemaShape(
+    ReceiptsBody, {"receipts": [{"result": "CREATED", "entry": 1}, {"result": "CREATED", "entry": 2}]}
+)
 MERGED = SchemaShape(ReceiptBody, {"result": "MERGED", "entry": 1})
 WAITING = SchemaShape(PageBody, {"jobs": [_JOB], "next": None})
 JOB = SchemaShape(JobReportBody, _REPORT)
@@ -111,6 +118,7 @@ BEAT = SchemaShape(BeatBody, {"deadline": _LATER, "stop": None, "reason": None})
 DONE = SchemaShape(JobDoneBody, {"result": {"pages": 3}})
 FAIL = SchemaShape(FailBody, {"reason": "no paper", "delay": "1m"})
 CANCEL = SchemaShape(CancelBody, {"key": "page-7", "reason": "deleted"})
+PURGE = SchemaShape(PurgeBody, {"running": False})
 COUNT = SchemaShape(CountBody, {"count": 1})
 PAUSED = SchemaShape(PausedBody, {"paused": True, "changed": True})
 RESUMED = SchemaShape(PausedBody, {"paused": False, "changed": True})

@@ -22,6 +22,7 @@ from everlog.queues.job import DeadJob, Job, JobInfo
 from everlog.queues.job_report import JobReport, JobState
 from everlog.queues.keys import JobKey
 from everlog.queues.operations import HistoryPlace, JobPlace, LetterPlace, Result
+from everlog.queues.port import PUT_AT_ONCE
 from everlog.queues.priority import DEFAULT_PRIORITY
 from everlog.queues.rows import Attempt, Flag
 from everlog.server.errors import also
@@ -61,6 +62,18 @@ class ClaimBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     fast_only: bool = False
 
 
+class PutManyBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Jobs that are put together."""
+
+    jobs: Annotated[list[PutBody], _described(min_length=1, max_length=PUT_AT_ONCE)]
+
+
+class PurgeBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What to remove."""
+
+    running: Annotated[bool, _described(description="Also what runs: its workers lose it")] = False
+
+
 class FailBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Why an attempt failed, and when to try again; with `retry` false it is a dead letter."""
 
@@ -87,6 +100,12 @@ class ReceiptBody(msgspec.Struct, frozen=True, rename="camel"):
 
     result: Result
     entry: int
+
+
+class ReceiptsBody(msgspec.Struct, frozen=True):
+    """What became of each of several puts, in their order."""
+
+    receipts: list[ReceiptBody]
 
 
 class AttemptBody(msgspec.Struct, frozen=True, rename="camel"):
