@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from datetime import date
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, overload
+from weakref import WeakSet
 
 from everlog.config import Config
 from everlog.core.event_types import EventClasses, EventTypes
@@ -34,6 +35,7 @@ from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
 from everlog.runtime.keyed_lock import KeyedLock
 from everlog.runtime.pages import each
+from everlog.runtime.supervisor import LoopOwner, LoopStatus
 from everlog.tags.tag import Tag, TagInfo
 from everlog.tags.typed_tag import TypedTag
 
@@ -46,6 +48,7 @@ class Everlog(ABC):
 
     config: Config
     _turns: KeyedLock | None = None
+    _loop_owners: WeakSet[LoopOwner] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -205,7 +208,7 @@ class Everlog(ABC):
     def worker(self, jobs: Sequence[JobFunction] | JobFunction, *, concurrency: int | None = None) -> Worker:
         """A worker that runs these functions; each is made by `everlog.job`."""
         queue = self.config.queue
-        return Worker(
+        worker = Worker(
             self.queues,
             jobs,
             concurrency=concurrency or queue.concurrency,
@@ -213,6 +216,18 @@ class Everlog(ABC):
             grace_s=queue.grace_s,
             options=self.config.queues,
         )
+        self.show_loops(worker)
+        return worker
+
+    def show_loops(self, owner: LoopOwner) -> None:
+        """Let the status of this log show the loops of a worker or a server, as long as that exists."""
+        if self._loop_owners is None:
+            self._loop_owners = WeakSet()
+        self._loop_owners.add(owner)
+
+    def _loops(self) -> list[LoopStatus]:
+        found = [one for owner in self._loop_owners or () for one in owner.status()]
+        return sorted(found, key=lambda one: one.name)
 
     @property
     @abstractmethod

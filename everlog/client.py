@@ -158,7 +158,7 @@ class LocalEverlog(Everlog):
             await self._check_reached(check_position(after))
         found = await read_status(self.parts)
         nodes = await read_nodes(self.parts)
-        return msgspec.structs.replace(found, nodes=[msgspec.to_builtins(node) for node in nodes])
+        return msgspec.structs.replace(found, nodes=[msgspec.to_builtins(node) for node in nodes], loops=self._loops())
 
     async def _check_reached(self, position: Position) -> None:
         """Raise InvalidPosition unless the log ends behind this position."""

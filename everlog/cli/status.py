@@ -24,6 +24,7 @@ from everlog.cli.output import encode, moment, plain
 from everlog.cli.settings import CliSettings, with_log
 from everlog.errors import StorageFailed
 from everlog.pipeline.status import PartitionStatus, PipelineStatus, Status
+from everlog.runtime.supervisor import LoopStatus
 
 LIVE_S = 0.5
 PLAIN_S = 3.0
@@ -125,6 +126,7 @@ def pipeline_lines(found: Status, *, verbose: bool = False) -> list[Text]:
     else:
         lines = _pipeline(pipeline, verbose=verbose)
     lines += [_service(name, last) for name, last in sorted(found.services.items()) if isinstance(last, dict)]
+    lines += [_loop(one) for one in found.loops]
     lines += [_node(node, found.time_ms) for node in found.nodes]
     lines += [Text(f"retired   {topic}: it can be read, not written to", style="dim") for topic in found.retired]
     lines += _concerns(found)
@@ -155,6 +157,14 @@ def _service(name: str, last: dict[str, Any]) -> Text:
     if last.get("last_error"):
         return Text(f"service   {name} failed: {plain(str(last['last_error']))}", style="red")
     return Text(f"service   {name}: {plain(str(last.get('last_result') or 'nothing yet'))}")
+
+
+def _loop(one: LoopStatus) -> Text:
+    """A loop of the process that answers; the last error stays after it has recovered."""
+    again = f", {_count(one.restarts, 'restart')}" if one.restarts else ""
+    error = f": {plain(one.last_error)}" if one.last_error else ""
+    style = "red" if one.state == "restarting" else "yellow" if one.last_error else ""
+    return Text(f"loop      {plain(one.name)} {one.state}{again}{error}", style=style)
 
 
 def _node(node: dict[str, Any], now_ms: int) -> Text:

@@ -137,6 +137,10 @@ def _services(status: Status) -> Iterator[Problem]:
             part = "documents" if name.startswith("documents") else "queues" if name == "queues" else "store"
             remedy = "It is tried again by itself; the server's log has the details."
             yield Problem(part, "warn", f"The service {name} failed: {last['last_error']}", remedy, "pipeline")
+    for one in status.loops:
+        if one.state == "restarting":
+            remedy = "It begins again by itself; the server's log has the details."
+            yield Problem("queues", "warn", f"The loop '{one.name}' failed: {one.last_error}", remedy, "pipeline")
     for reason, topics in _concerns(status).items():
         if not reason.startswith(ONE_BROKER):
             remedy = "Acknowledged appends may be lost one day: change the topic's settings at the broker."

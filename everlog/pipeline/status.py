@@ -15,6 +15,7 @@ from everlog.journal.parts import JournalParts
 from everlog.journal.topic_registry import retired_topics
 from everlog.log.port import LogTopic
 from everlog.pipeline.phases import PHASES, SlowKey
+from everlog.runtime.supervisor import LoopStatus
 from everlog.store.port import Store
 
 PIPELINE = "pipeline"
@@ -100,7 +101,8 @@ class Status(msgspec.Struct, frozen=True):
 
     `where` is the folder, or the servers. `services` is what other services, such as `expiry`, reported last.
     `concerns` says by topic what may lose acknowledged appends one day. `nodes` are the servers that share the
-    documents. `retired` topics are no longer replicated, and their lag does not count.
+    documents. `retired` topics are no longer replicated, and their lag does not count. `loops` are those of the process
+    that answers: of its workers, and of the server if it is one.
     """
 
     where: str
@@ -114,6 +116,7 @@ class Status(msgspec.Struct, frozen=True):
     concerns: dict[str, list[str]] = {}
     nodes: list[dict[str, Any]] = []
     retired: list[str] = []
+    loops: list[LoopStatus] = []
 
     @property
     def topics(self) -> list[str]:

@@ -13,7 +13,7 @@ from functools import partial
 
 from everlog.queues.operations import AskSchedules, FireSchedules
 from everlog.queues.port import QueueStore
-from everlog.runtime.supervisor import Supervisor
+from everlog.runtime.supervisor import LoopSupervisor
 
 # How soon it sees a schedule that another process has set.
 LOOK_S = 1.0
@@ -33,7 +33,7 @@ class Scheduler:
         self,
         store: Callable[[], QueueStore],
         names: Callable[[], Awaitable[Sequence[str]]],
-        supervisor: Supervisor,
+        supervisor: LoopSupervisor,
         *,
         look_s: float = LOOK_S,
         takes_over: bool = True,

@@ -27,7 +27,7 @@ from everlog.queues.port import POLL_S, QueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.scheduler import Scheduler
 from everlog.queues.upkeep import TEND_S
-from everlog.runtime.supervisor import LoopStatus, Supervisor, asks_to_end, log_failure, outcome_of
+from everlog.runtime.supervisor import LoopStatus, LoopSupervisor, asks_to_end, log_failure, outcome_of
 
 log = logging.getLogger("everlog.queues")
 
@@ -97,7 +97,7 @@ class Worker:
         self._grace_s = grace_s
         self._heartbeats = Heartbeats(store.sibling, store.clock)
         self._threads = ThreadPoolExecutor(concurrency * len(self._jobs), thread_name_prefix="everlog-job")
-        self._loops = Supervisor(clock=store.clock, logger=log)
+        self._loops = LoopSupervisor(clock=store.clock, logger=log)
         self.scheduler = Scheduler(lambda: store, self._queue_names, self._loops, look_s=poll_s)
         self.ready = False  # whether it has begun: what its functions declare is stored
         self._stopping = asyncio.Event()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -39,6 +39,12 @@ class LoopStatus(msgspec.Struct, frozen=True):
     failures: int = 0
     last_error: str | None = None
     last_error_ms: int | None = None
+
+
+class LoopOwner(Protocol):
+    """What has loops, such as a worker."""
+
+    def status(self) -> list[LoopStatus]: ...
 
 
 class LoopRecord:
@@ -145,7 +151,7 @@ def run_in_thread(record: LoopRecord, body: Callable[[], object], rest: Callable
         record.stopped()
 
 
-class Supervisor:
+class LoopSupervisor:
     """Several loops with one owner. A name is started once."""
 
     def __init__(self, *, clock: Clock, logger: logging.Logger) -> None:

@@ -15,7 +15,7 @@ from everlog.errors import EverlogError, MissingExtra
 from everlog.queues.factory import has_queues, make_upkeep
 from everlog.queues.scheduler import Scheduler
 from everlog.runtime.service import Service
-from everlog.runtime.supervisor import Supervisor
+from everlog.runtime.supervisor import LoopSupervisor
 
 try:
     from litestar import Litestar
@@ -160,7 +160,8 @@ async def firing_schedules(log: Everlog) -> AsyncIterator[None]:
     async def names() -> Sequence[str]:
         return await log.queues.in_use() if has_queues(log.config) else ()
 
-    loops = Supervisor(clock=log.parts.clock, logger=logger)
+    loops = LoopSupervisor(clock=log.parts.clock, logger=logger)
+    log.show_loops(loops)
     Scheduler(lambda: log.queues, names, loops, takes_over=False).start()
     try:
         yield

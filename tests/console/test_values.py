@@ -25,9 +25,11 @@ from everlog.projections.api import ProjectionStatus
 from everlog.projections.source import Lag
 from everlog.queues.operations import DueAnswer, Stats
 from everlog.queues.wait_reasons import explain_queue
+from everlog.runtime.supervisor import LoopStatus
 from everlog.server.requests import local_path
 
 NOW = 1_700_000_000_000
+FAILING = LoopStatus("schedules", "restarting", NOW, 1, 1, "no", NOW)
 
 
 def status(*, lag: int = 0, seconds: float = 0.0, pipeline: PipelineStatus | None = None, **more) -> Status:
@@ -128,6 +130,7 @@ def test_the_number_above_a_chart_is_the_last_of_the_chart():
         (look(status(pipeline=pipeline(left_out={"a": "replaced"}))), "pipeline", "bad", "replaced", "retire it"),
         (look(status(quarantined=2, pipeline=pipeline())), "store", "bad", "2 records in quarantine", "skip it"),
         (look(status(services={"expiry": {"last_error": "no"}})), "store", "warn", "expiry failed: no", "by itself"),
+        (look(status(loops=[FAILING])), "queues", "warn", "The loop 'schedules' failed: no", "by itself"),
         (look(status(concerns={"a": ["one copy"]})), "log", "warn", "a: one copy", "broker"),
         (look(projections=[projection(state="failed", error="x")]), "projections", "bad", "given up: x", "Repair"),
         (look(projections=[projection(failing="7", attempts=3)]), "projections", "bad", "stuck at 7", "skip"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,10 +10,13 @@ import httpx
 import pytest
 
 import everlog
+from everlog.cli.status import pipeline_lines
 from everlog.client import connect
 from everlog.console.server import serving
 from everlog.errors import AccessDenied, QueueNotFound, ScheduleNotFound
+from everlog.queues.operations import AskSchedules, FireSchedules
 from tests.support import small_config
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -134,3 +138,59 @@ async def test_a_remote_worker_runs_what_it_declares(log, address):
         worker = remote.worker(report)
         await worker.run()
     assert ran[0] == ("report", {"n": 1})
+
+
+async def test_a_loop_of_the_server_that_fails_is_shown_and_goes_on(log, http, address, monkeypatch):
+    """In its status, on the command line, on the console; and the schedules are fired when the store works again."""
+    await log.queue("reports").declare()
+    execute, broken = log.queues.execute, [True]
+
+    async def maybe(name, operation):
+        if broken and isinstance(operation, AskSchedules | FireSchedules):
+            raise SystemExit("the disk is gone")
+        return await execute(name, operation)
+
+    monkeypatch.setattr(log.queues, "execute", maybe)
+
+    async def loop():
+        found = {one["name"]: one for one in (await http.get("/status")).json()["loops"]}
+        return found.get("schedules of reports")
+
+    async def failing():
+        found = await loop()
+        return found if found is not None and found["state"] == "restarting" else None
+
+    found = await until(failing)
+    assert found["last_error"] == "SystemExit: the disk is gone"
+    assert found["restarts"] == found["failures"] >= 1
+    async with connect(address) as remote:
+        shown = await remote.status()
+    assert "schedules of reports" in {one.name for one in shown.loops}
+    lines = [line.plain for line in pipeline_lines(shown)]
+    assert any("loop      schedules of reports" in line and "the disk is gone" in line for line in lines)
+
+    async def on_the_console():
+        page = (await http.get("/console/pipeline")).text
+        return "Loops of this server" in page and "the disk is gone" in page
+
+    await until(on_the_console)
+    broken.clear()
+    await log.queue("reports").schedules.set("often", every="20ms")
+
+    async def fires():
+        found = await loop()
+        return found["state"] == "running" and await log.queue("reports").peek()
+
+    await until(fires)
+
+
+async def test_the_status_of_a_log_shows_the_loops_of_its_workers(log):
+    @everlog.job("jobs")
+    async def work(job): ...
+
+    worker = log.worker(work)
+    task = asyncio.create_task(worker.run())
+    await until(lambda: worker.ready)
+    assert {one.name for one in (await log.status()).loops} >= {"claims of jobs", "upkeep of jobs", "heartbeats"}
+    worker.stop()
+    await task

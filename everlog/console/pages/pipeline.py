@@ -37,6 +37,7 @@ async def build_pipeline(context: Context) -> Model:
         "partitions": wanted[:MAX_PARTITIONS],
         "more_partitions": max(0, len(wanted) - MAX_PARTITIONS),
         "services": _services(observation),
+        "loops": [] if status is None else status.loops,
         "concerns": {} if status is None else status.concerns,
         "errors": observation.errors,
         "waiting": [] if status is None else await waiting_records(context.log, topic or None),

@@ -50,6 +50,17 @@ _STATUS = SchemaShape(
         "quarantined": 0,
         "services": {},
         "concerns": {},
+        "loops": [
+            {
+                "name": "schedules",
+                "state": "running",
+                "since_ms": 1769860800000,
+                "restarts": 0,
+                "failures": 0,
+                "last_error": None,
+                "last_error_ms": None,
+            }
+        ],
     },
 )
 
