@@ -40,6 +40,7 @@ from everlog.queues.job import Receipt
 from everlog.queues.job_function import JobFunction
 from everlog.runtime.clock import Clock
 from everlog.runtime.portal import Portal
+from everlog.runtime.supervisor import LoopStatus
 from everlog.runtime.trace import Trace
 from everlog.runtime.twin import FETCH, Twin, blocking, flattening, items_of, iterating
 from everlog.store.port import Snapshot
@@ -175,10 +176,12 @@ class SyncQueue(Twin[queues.Queue]):
     release = blocking(queues.Queue.release)
     heartbeat = blocking(queues.Queue.heartbeat)
     get = blocking(queues.Queue.get)
+    job = blocking(queues.Queue.job)
     peek = blocking(queues.Queue.peek)
     leases = blocking(queues.Queue.leases)
     jobs = iterating(queues.Queue.jobs)
     cancel = blocking(queues.Queue.cancel)
+    purge = blocking(queues.Queue.purge)
     pause = blocking(queues.Queue.pause)
     resume = blocking(queues.Queue.resume)
     stats = blocking(queues.Queue.stats)
@@ -216,6 +219,10 @@ class SyncWorker(Twin[workers.Worker]):
     def running(self) -> int:
         """How many jobs run now."""
         return self._inner.running
+
+    def status(self) -> list[LoopStatus]:
+        """The loops of this worker."""
+        return self._inner.status()
 
     def stop(self) -> None:
         """Take no more jobs; `run` returns when those under way have ended."""

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -503,6 +505,8 @@ async def test_views_that_stand_still_and_dead_letters_are_told(log, http):
         page = (await http.get(path, headers=HTML)).text
         assert "1 record behind the log" in page
         assert "no pipeline ever ran here, start it with" in page
+        levels = [int(level) for level in re.findall(r"<h([1-6])[ >]", page)]
+        assert all(below <= above + 1 for above, below in pairwise(levels)), levels
     model = (await http.get("/console/projections.json?name=seen")).json()
     (letter,) = model["letters"]
     shown = {field: letter[field] for field in ("topic", "id", "seq_nr", "tags", "payload")}
