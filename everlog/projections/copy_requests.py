@@ -22,6 +22,7 @@ from everlog.projections.projection import Projection
 from everlog.projections.verification import OnCounted
 from everlog.runtime.clock import Clock
 from everlog.runtime.lease import BEATS_PER_LEASE, LeaseWatch
+from everlog.runtime.service import finish
 
 log = logging.getLogger("everlog.projections")
 
@@ -123,6 +124,9 @@ class RequestService:
 
     async def stop(self) -> None:
         """End; what is under way is left for another runner, or for the next start."""
+        await finish(self._stop())
+
+    async def _stop(self) -> None:
         tasks, self._tasks = self._tasks, []
         self._stopping.set()
         await asyncio.gather(*tasks)

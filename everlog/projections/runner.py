@@ -24,6 +24,7 @@ from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.lease import BEATS_PER_LEASE, Lease, LeaseWatch, share
 from everlog.runtime.repeat_log import RepeatLog
+from everlog.runtime.service import finish
 
 log = logging.getLogger("everlog.projections")
 
@@ -98,6 +99,9 @@ class Runner:
 
     async def stop(self) -> None:
         """Let open calls finish, save what is done, give the keys back."""
+        await finish(self._stop())
+
+    async def _stop(self) -> None:
         await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors.values()))
 
     def status(self) -> dict[str, dict[str, Report]]:

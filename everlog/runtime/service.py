@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -13,6 +13,23 @@ from everlog.runtime.clock import Clock
 from everlog.runtime.supervisor import asks_to_end, error_text, log_failure
 
 logger = logging.getLogger("everlog.service")
+T = TypeVar("T")
+
+
+async def finish(ending: Coroutine[Any, Any, T]) -> T:
+    """Await what must not be left halfway, such as a stop: a caller that is cancelled meanwhile waits for its end.
+
+    One that is cancelled twice does not; the ending goes on alone.
+
+    >>> asyncio.run(finish(asyncio.sleep(0, "closed")))
+    'closed'
+    """
+    task = asyncio.create_task(ending)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 class StatusStore(Protocol):
@@ -59,6 +76,7 @@ class Service:
         task, self._task = self._task, None
         if task is not None:
             self._stopping.set()
+            await finish(asyncio.wait([task]))  # a caller that is cancelled must not cut the run off
             await task
 
     def status(self) -> ServiceStatus:

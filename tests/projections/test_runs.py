@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import itertools
@@ -876,3 +877,23 @@ async def test_a_store_without_views_is_noticed_at_once():
             Runner([declare(two, strategy=strategy)], store=store)
     Runner([declare(two, view=object())], store=store)
     await store.close()
+
+
+# Stops
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+@virtually
+async def test_a_stop_that_is_cancelled_leaves_nothing_running(store, steps):
+    """However far the stop has come when its caller is cancelled: no instance goes on with no owner."""
+    async with contextlib.AsyncExitStack() as stack:
+        runner = Runner([declare(Joined(), Six(completes=False))], store=store)
+        await stack.enter_async_context(runner)
+        await until(lambda: store.last_offset == 6)
+        leaving = asyncio.create_task(stack.pop_all().aclose())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+    running = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert running == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import msgspec
@@ -83,3 +84,27 @@ async def test_a_status_that_cannot_be_saved_does_not_end_it(refusal, caplog):
     await one.stop()
     assert kept.saved
     assert "the status of upkeep was not saved" in caplog.text
+
+
+async def test_a_stop_that_is_cancelled_lets_the_run_under_way_finish():
+    begun, may_end, ended = asyncio.Event(), asyncio.Event(), []
+
+    async def work() -> str:
+        begun.set()
+        await may_end.wait()
+        ended.append(True)
+        return "all"
+
+    one = Service("upkeep", 0.001, work, clock=ManualClock(), store=Kept())
+    one.start()
+    await begun.wait()
+    stop = asyncio.create_task(one.stop())
+    await asyncio.sleep(0)
+    stop.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not stop.done()
+    may_end.set()
+    await asyncio.wait([stop])
+    assert stop.cancelled()
+    assert ended
