@@ -242,7 +242,8 @@ class Worker:
             outcome, report = self._failed(job, error)
         finally:
             self._reporting.add(_this_task())
-            room.give(job.handle)  # before the end is reported: that and the next claim then share a commit
+            room.give(job.handle)
+        await asyncio.sleep(0)  # the next claim comes up meanwhile: it and the report then share a commit
         await self._report(job, outcome, report)
 
     async def _in_thread(self, function: JobFunction, job: Job) -> object:

@@ -230,6 +230,30 @@ async def test_a_job_that_is_given_back_is_not_counted(store, plain):
     assert await queue.dead() == []
 
 
+@pytest.mark.parametrize("concurrency", [1, 5])
+async def test_the_end_of_a_job_and_the_next_claim_share_a_commit(tmp_path, concurrency):
+    """Each commit waits for the disk: one for each job, not two."""
+    commits: list[str] = []
+
+    def trace(statement: str, seconds: float) -> None:
+        if statement == "COMMIT":
+            commits.append(statement)
+
+    files = SqliteQueueStore(tmp_path, synchronous="NORMAL", trace=trace)
+    queue, jobs = Queue("pages", files), 40
+    await queue.put_many((number, None) for number in range(jobs))
+
+    @everlog.job("pages")
+    async def index(job):
+        await asyncio.sleep(0.002)  # so that jobs end one by one
+
+    async with working(files, index, concurrency=concurrency) as worker:
+        before = len(commits)
+        await until(lambda: worker.counted["done"] == jobs, every=0.002)
+        assert len(commits) - before <= jobs + 10  # a sweep, a schedule
+    await files.close()
+
+
 async def test_no_more_than_so_many_at_a_time(store):
     now = most = 0
     gate = asyncio.Event()
