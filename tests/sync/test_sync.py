@@ -18,6 +18,7 @@ from everlog.errors import Conflict, InvalidId, JournalHalted, NotWritable
 from everlog.journal.journal import Journal
 from everlog.journal.quarantine import Quarantine
 from everlog.journal.snapshots import Snapshots
+from everlog.queues.job_sender import JobSender
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
 from everlog.runtime.twin import blocking
@@ -72,6 +73,7 @@ def test_the_story_of_a_journal(log):
         (sync.SyncQuarantine, Quarantine),
         (sync.SyncQueue, Queue),
         (sync.SyncWorker, Worker),
+        (sync.SyncJobSender, JobSender),
     ],
 )
 def test_nothing_is_missing(twin, original):
