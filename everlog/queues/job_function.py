@@ -142,6 +142,8 @@ class JobFunction:
 
     def on(self, log: SenderSource[S_co]) -> S_co:
         """What puts jobs into this log: `await welcome.on(log).put(…)`; of a log of `everlog.sync`, without await."""
+        if not hasattr(log, "job_sender"):
+            raise InvalidInput(f"{self.__name__}.on takes an open log, not {log!r:.100}")
         return log.job_sender(self)
 
     def options(

@@ -38,6 +38,8 @@ class JobSender:
     def __init__(
         self, function: JobFunction, queues: QueueSource | None = None, options: JobOptions | None = None
     ) -> None:
+        if not hasattr(function, "arguments"):
+            raise InvalidInput(f"jobs are put for a function with @everlog.job, not for {function!r:.100}")
         self._function = function
         self._queues = queues
         self._options = JobOptions() if options is None else options

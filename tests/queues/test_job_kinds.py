@@ -385,6 +385,11 @@ async def test_a_put_by_the_function(log):
     for wrong in ([5], ["text"], 5):
         with pytest.raises(InvalidInput):
             await sender.put_many(wrong)
+    for wrong in (5, None, log.queue("mails")):
+        with pytest.raises(InvalidInput, match="takes an open log"):
+            welcome.on(wrong)
+        with pytest.raises(InvalidInput, match=r"with @everlog.job"):
+            log.job_sender(wrong)
     await raw.on(log).put(data=b"\0")
     await raw.on(log).put()
     assert sorted(str(job.data) for job in await mails.peek() if job.kind is None) == ["None", "b'\\x00'"]
