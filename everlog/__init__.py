@@ -61,9 +61,12 @@ from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt
 from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, Retry, job
 from everlog.queues.job_report import JobReport
+from everlog.queues.job_sender import JobSender
+from everlog.queues.middleware import CallNext, JobMiddleware
 from everlog.queues.operations import Stats as QueueStats
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
+from everlog.queues.retry_policy import RetryPolicy
 from everlog.queues.schedules import ScheduleInfo
 from everlog.queues.worker import Worker
 from everlog.runtime.clock import Clock, SystemClock
@@ -76,6 +79,7 @@ __all__ = [
     "ActorHandler",
     "Aggregate",
     "AnswerLost",
+    "CallNext",
     "Clock",
     "Config",
     "Conflict",
@@ -99,7 +103,9 @@ __all__ = [
     "Job",
     "JobFunction",
     "JobInfo",
+    "JobMiddleware",
     "JobReport",
+    "JobSender",
     "Journal",
     "JournalHalted",
     "JournalNotFound",
@@ -129,6 +135,7 @@ __all__ = [
     "Recovery",
     "Restart",
     "Retry",
+    "RetryPolicy",
     "Runner",
     "ScheduleInfo",
     "ScheduleNotFound",

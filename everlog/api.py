@@ -30,6 +30,9 @@ from everlog.pekko.reader import PekkoReader
 from everlog.pipeline.status import Status
 from everlog.projections.api import Projections
 from everlog.queues.job_function import JobFunction
+from everlog.queues.job_sender import JobSender
+from everlog.queues.middleware import JobMiddleware
+from everlog.queues.open_logs import enter_log, leave_log
 from everlog.queues.port import QueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
@@ -51,11 +54,13 @@ class Everlog(ABC):
     _loop_owners: WeakSet[LoopOwner] | None = None
 
     async def __aenter__(self) -> Self:
+        enter_log(self.queue)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        leave_log(self.queue)
         await self.close()
 
     @abstractmethod
@@ -205,8 +210,18 @@ class Everlog(ABC):
         """A work queue; it is made by the first put, with the options that the configuration has for it."""
         return Queue(name, self.queues, self.config.queues.get(name))
 
-    def worker(self, jobs: Sequence[JobFunction] | JobFunction, *, concurrency: int | None = None) -> Worker:
-        """A worker that runs these functions; each is made by `everlog.job`."""
+    def job_sender(self, function: JobFunction) -> JobSender:
+        """What puts jobs for a function into this log: `await log.job_sender(welcome).put(to="eve@example.org")`."""
+        return JobSender(function, self.queue)
+
+    def worker(
+        self,
+        jobs: Sequence[JobFunction] | JobFunction,
+        *,
+        concurrency: int | None = None,
+        middleware: Sequence[JobMiddleware] = (),
+    ) -> Worker:
+        """A worker that runs these functions; each is made by `everlog.job`. `middleware`: called around every job."""
         queue = self.config.queue
         worker = Worker(
             self.queues,
@@ -215,6 +230,7 @@ class Everlog(ABC):
             poll_s=queue.poll_interval_s,
             grace_s=queue.grace_s,
             options=self.config.queues,
+            middleware=middleware,
         )
         self.show_loops(worker)
         return worker

@@ -61,7 +61,7 @@ class LocalEverlog(Everlog):
         if self._parts is None:
             self._parts = await open_parts(self.config, clock=self._clock, trace=self._trace)
             self._pid = PROCESS.pid
-        return self
+        return await super().__aenter__()
 
     @property
     def parts(self) -> JournalParts:

@@ -33,11 +33,13 @@ from everlog.pekko import reader
 from everlog.projections import api as projections
 from everlog.projections.projection import Projection
 from everlog.projections.runner import Runner
+from everlog.queues import job_sender as senders
 from everlog.queues import queue as queues
 from everlog.queues import schedules
 from everlog.queues import worker as workers
 from everlog.queues.job import Receipt
 from everlog.queues.job_function import JobFunction
+from everlog.queues.middleware import JobMiddleware
 from everlog.runtime.clock import Clock
 from everlog.runtime.portal import Portal
 from everlog.runtime.supervisor import LoopStatus
@@ -206,6 +208,18 @@ class SyncQueue(Twin[queues.Queue]):
             self._portal.call(store.close())
 
 
+class SyncJobSender(Twin[senders.JobSender]):
+    """Puts jobs for one function."""
+
+    put = blocking(senders.JobSender.put)
+    put_many = blocking(senders.JobSender.put_many)
+
+    @functools.wraps(senders.JobSender.options)
+    def options(self, **options: Any) -> SyncJobSender:
+        """The same with options for the jobs that it puts."""
+        return SyncJobSender(self._inner.options(**options), self._portal)
+
+
 class SyncWorker(Twin[workers.Worker]):
     """Runs jobs: `run` blocks until another thread says `stop`."""
 
@@ -366,9 +380,19 @@ class SyncEverlog(Twin[api.Everlog]):
         """A work queue; it is made by the first put."""
         return SyncQueue(self._portal.call(_queue(self._inner, name)), self._portal)
 
-    def worker(self, jobs: Sequence[JobFunction] | JobFunction, *, concurrency: int | None = None) -> SyncWorker:
-        """A worker that runs these functions; each is made by `everlog.job`."""
-        return SyncWorker(self._portal.call(_worker(self._inner, jobs, concurrency)), self._portal)
+    def job_sender(self, function: JobFunction) -> SyncJobSender:
+        """What puts jobs for a function into this log: `log.job_sender(welcome).put(to="eve@example.org")`."""
+        return SyncJobSender(self._portal.call(_sender(self._inner, function)), self._portal)
+
+    def worker(
+        self,
+        jobs: Sequence[JobFunction] | JobFunction,
+        *,
+        concurrency: int | None = None,
+        middleware: Sequence[JobMiddleware] = (),
+    ) -> SyncWorker:
+        """A worker that runs these functions; each is made by `everlog.job`. `middleware`: called around every job."""
+        return SyncWorker(self._portal.call(_worker(self._inner, jobs, concurrency, middleware)), self._portal)
 
     @property
     def documents(self) -> SyncDocuments:
@@ -401,10 +425,17 @@ async def _queue(inner: api.Everlog, name: str) -> queues.Queue:
     return inner.queue(name)
 
 
+async def _sender(inner: api.Everlog, function: JobFunction) -> senders.JobSender:
+    return inner.job_sender(function)
+
+
 async def _worker(
-    inner: api.Everlog, jobs: Sequence[JobFunction] | JobFunction, concurrency: int | None
+    inner: api.Everlog,
+    jobs: Sequence[JobFunction] | JobFunction,
+    concurrency: int | None,
+    middleware: Sequence[JobMiddleware],
 ) -> workers.Worker:
-    return inner.worker(jobs, concurrency=concurrency)
+    return inner.worker(jobs, concurrency=concurrency, middleware=middleware)
 
 
 async def _stop(inner: workers.Worker) -> None:

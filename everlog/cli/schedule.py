@@ -65,6 +65,7 @@ async def list_schedules(log: Everlog, settings: CliSettings, /, name: str | Non
     help="Of times that were missed, put a job for the last one, for all, or for none.  [one]",
 )
 @click.option("--priority", metavar="P", help="0 (first) to 255 (last), or a name such as new-page.  [128]")
+@click.option("--kind", "job_kind", metavar="KIND", help="Which of the queue's functions does its jobs.")
 @with_log()
 async def set_schedule(
     log: Everlog,
@@ -78,6 +79,7 @@ async def set_schedule(
     timezone: str | None,
     catch_up: CatchUp,
     priority: str | None,
+    job_kind: str | None,
 ) -> None:
     """Make a schedule, or change the one of that name. The queue must be there.
 
@@ -91,6 +93,7 @@ async def set_schedule(
         catch_up=catch_up,
         data=None if payload.given == 0 else payload.value(),
         priority=DEFAULT_PRIORITY if priority is None else parse_priority(priority),
+        kind=job_kind,
     )
     following = "it is paused" if info.paused else f"next {_times(info)[0]}"
     show(settings.as_json, _document(name, info), f"{plain(info.name)}: {plain(info.timing)}, {following}")
@@ -149,6 +152,7 @@ def _document(name: str, info: ScheduleInfo) -> dict[str, Any]:
         "catch_up": info.catch_up,
         "data": base64.b64encode(data).decode() if isinstance(data, bytes) else data,
         "priority": info.priority,
+        "kind": info.kind,
         "paused": info.paused,
         "next": None if info.next is None else info.next.isoformat(timespec="milliseconds"),
         "last": None if info.last is None else info.last.isoformat(timespec="milliseconds"),

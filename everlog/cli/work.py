@@ -21,24 +21,38 @@ from everlog.queues.worker import Worker
 
 @click.command(
     cls=CliCommand,
-    examples=["everlog work shop.jobs", "everlog work shop.jobs:app --concurrency 50"],
+    examples=["everlog work shop.jobs", "everlog work shop.jobs:app --concurrency 50 --middleware shop.tracing:around"],
 )
 @click.argument("target", metavar="MODULE[:NAME]")
 @click.option("--concurrency", type=click.IntRange(1, 1000), metavar="N", help="Jobs at a time, for each queue.")
+@click.option(
+    "--middleware",
+    multiple=True,
+    metavar="MODULE:NAME",
+    help="Call it around every job; given several times, the first one outermost.",
+)
 @click.option("--until-empty", is_flag=True, help="End when nothing is left to do now.")
 @with_log(create=True)
-async def work(log: Everlog, settings: CliSettings, /, target: str, concurrency: int | None, until_empty: bool) -> None:
+async def work(
+    log: Everlog,
+    settings: CliSettings,
+    /,
+    target: str,
+    concurrency: int | None,
+    middleware: tuple[str, ...],
+    until_empty: bool,
+) -> None:
     """Run the functions that are marked with @everlog.job.
 
     MODULE is imported as Python does, also from this folder; NAME is one such function or a list of them; without
     it, all of the module. Ctrl-C or SIGTERM lets what runs finish for a while, then gives the rest back.
     """
     jobs = load_jobs(target)
-    worker = log.worker(jobs, concurrency=concurrency)
+    worker = log.worker(jobs, concurrency=concurrency, middleware=[load_name(one) for one in middleware])
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, worker.stop)
-    queues = [job.queue for job in jobs]
+    queues = list(dict.fromkeys(job.queue for job in jobs))
     show(settings.as_json, {"worker": worker.name, "queues": queues}, f"{worker.name} works on {', '.join(queues)}")
     sys.stdout.flush()
     watching = asyncio.create_task(_stop_when_empty(log, worker, queues)) if until_empty else None
@@ -54,6 +68,11 @@ async def work(log: Everlog, settings: CliSettings, /, target: str, concurrency:
 
 def load_jobs(target: str) -> list[JobFunction]:
     """The job functions that MODULE[:NAME] stands for."""
+    return find_jobs(load_name(target))
+
+
+def load_name(target: str) -> Any:
+    """What MODULE:NAME stands for; without a name, the module."""
     module_name, _, name = target.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -66,7 +85,7 @@ def load_jobs(target: str) -> list[JobFunction]:
         if not hasattr(found, part):
             raise click.UsageError(f"{module_name!r} has no {name!r}")
         found = getattr(found, part)
-    return find_jobs(found)
+    return found
 
 
 async def _stop_when_empty(log: Everlog, worker: Worker, queues: list[str]) -> None:

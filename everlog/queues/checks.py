@@ -32,6 +32,7 @@ from everlog.queues.operations import (
     Peek,
     PurgeJobs,
     Put,
+    Release,
     RemoveSchedule,
     SetSchedule,
 )
@@ -104,6 +105,11 @@ def _check_fail(operation: Fail, declaration: Declaration) -> None:
         raise InvalidInput("a delay is between 0 and ten years")
 
 
+def _check_release(operation: Release, declaration: Declaration) -> None:
+    if operation.delay_ms is not None and not 0 <= operation.delay_ms <= MAX_MS:
+        raise InvalidInput("a delay is between 0 and ten years")
+
+
 def _check_done(operation: Done, declaration: Declaration) -> None:
     found = None if operation.result is None else operation.result.json
     if found is None:
@@ -135,6 +141,7 @@ def _check_schedule(operation: SetSchedule, declaration: Declaration) -> None:
     if not 0 < len(row.name) <= MAX_NAME:
         raise InvalidInput(f"the name of a schedule is 1 to {MAX_NAME} characters")
     _check_key(row.key, row.hash)
+    check_kind(row.kind)
     every = None if row.every_ms is None else row.every_ms / 1000
     timezone = None if every is not None and row.timezone == "UTC" else row.timezone
     NewSchedule(every, row.cron, timezone, row.catch_up, None, row.priority).check()
@@ -185,6 +192,7 @@ _CHECKS: dict[type[Any], Callable[[Any, Declaration], None]] = {
     Claim: _check_claim,
     Done: _check_done,
     Fail: _check_fail,
+    Release: _check_release,
     Get: _check_named,
     Cancel: _check_named,
     Peek: _check_page,

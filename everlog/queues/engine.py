@@ -284,7 +284,7 @@ class Engine:
         row = self._held(operation.handle)
         if row is None:
             return "LEASE_LOST"
-        self._change(row, rules.release(row, now, self.settings), now)
+        self._change(row, rules.release(row, now, self.settings, operation.delay_ms, operation.flag), now)
         self.counted["RELEASED"] += 1
         return "OK"
 

@@ -148,8 +148,8 @@ class Job(JobInfo):
     async def fail(self, reason: str | None = None, *, delay: Duration | timedelta | None = None) -> None:
         await self.queue.fail(self, reason, delay=delay)
 
-    async def release(self) -> None:
-        await self.queue.release(self)
+    async def release(self, *, delay: Duration | timedelta | None = None) -> None:
+        await self.queue.release(self, delay=delay)
 
     async def heartbeat(self) -> BeatAnswer:
         return await self.queue.heartbeat(self)

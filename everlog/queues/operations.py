@@ -11,6 +11,7 @@ from everlog.queues.schedule import ScheduleRow
 
 Result = Literal["CREATED", "MERGED", "SUCCESSOR", "SUCCESSOR_MERGED", "IGNORED_LATE", "REJECTED", "DROPPED"]
 QueueAck = Literal["OK", "LEASE_LOST"]
+ReleaseFlag = Literal["unknown_kind"]
 WaitCode = Literal["paused", "overdue", "not_due", "in_flight", "rate", "slow", "behind", "next", "unclaimed"]
 JobPlace: TypeAlias = tuple[int, int, bytes, int]
 """Where a page ends: priority, Process Date, hash, entry."""
@@ -68,7 +69,11 @@ class Fail(msgspec.Struct, frozen=True, tag=True):
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
+    """Give a job back, uncounted. `delay_ms`: it is not given out again before that. `flag`: raise that one, too."""
+
     handle: Handle
+    delay_ms: int | None = None
+    flag: ReleaseFlag | None = None
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):

@@ -52,6 +52,7 @@ from everlog.queues.operations import (
     PutAnswer,
     QueueAck,
     Release,
+    ReleaseFlag,
     Revive,
     Stats,
 )
@@ -206,9 +207,15 @@ class Queue:
         operation = Fail(self._handle(job), None if reason is None else reason[:1000], delay_ms, retry)
         self._check(job, cast(QueueAck, await self._do(operation)))
 
-    async def release(self, job: Job | Handle) -> None:
-        """Give the job back untouched; that does not count as a failure."""
-        self._check(job, cast(QueueAck, await self._do(Release(self._handle(job)))))
+    async def release(
+        self, job: Job | Handle, *, delay: Duration | timedelta | None = None, flag: ReleaseFlag | None = None
+    ) -> None:
+        """Give the job back untouched; that does not count as a failure.
+
+        `delay`: it is not given out again before that. `flag`: raise this flag in the same step.
+        """
+        delay_ms = None if delay is None else milliseconds(delay)
+        self._check(job, cast(QueueAck, await self._do(Release(self._handle(job), delay_ms, flag))))
 
     async def heartbeat(self, job: Job | Handle) -> BeatAnswer:
         """Keep the job for one more lease; the answer says whether it should stop."""

@@ -17,7 +17,14 @@ JobStatus = Literal["W", "P"]
 Cause = Literal["max_timeouts", "failed", "cancelled"]
 JobEnd = Literal["done", "max_timeouts", "failed", "cancelled"]
 AttemptReason = Literal[
-    "max_timeouts", "failed", "lifetime_timeouts", "clock_skew", "bucket_overdue", "owner_flap", "backlog"
+    "max_timeouts",
+    "failed",
+    "lifetime_timeouts",
+    "clock_skew",
+    "bucket_overdue",
+    "owner_flap",
+    "backlog",
+    "unknown_kind",
 ]
 
 

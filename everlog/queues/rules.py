@@ -179,15 +179,19 @@ def end_attempt(
     return RowChange(waiting(replace(ended, image=image)), flags=flags, expired=expired)
 
 
-def release(row: JobRow, now: int, settings: QueueSettings) -> RowChange:
-    """A worker that shuts down gives the row back; that does not count as a failure."""
+def release(
+    row: JobRow, now: int, settings: QueueSettings, delay_ms: int | None = None, flag: AttemptReason | None = None
+) -> RowChange:
+    """A worker that shuts down, or has no function for it, gives the row back; that does not count as a failure."""
     gone = _ended_for_good(row, now)
     if gone is not None:
         return gone
+    flags = () if flag is None else (flag,)
+    told = replace(row.image, process_ms=max(row.image.process_ms, now + delay_ms)) if delay_ms else row.image
     slot, expired = live_slot(row, now)
     if slot is not None:
-        return RowChange(waiting(replace(row, image=merge(row.image, slot, settings), timeouts=0)))
-    return RowChange(waiting(row), expired=expired)
+        return RowChange(waiting(replace(row, image=merge(told, slot, settings), timeouts=0)), flags=flags)
+    return RowChange(waiting(replace(row, image=told)), flags=flags, expired=expired)
 
 
 def cancel(row: JobRow, now: int, reason: str | None) -> RowChange:

@@ -56,6 +56,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, gc=False):
     paused: bool = False
     done_ms: int = 0
     fired_ms: int | None = None
+    kind: str = ""
 
     @property
     def recurrence(self) -> Recurrence:
@@ -83,7 +84,7 @@ class ScheduleRow(msgspec.Struct, frozen=True, gc=False):
     @property
     def declared(self) -> tuple[object, ...]:
         """What its declaration says: all but what has become of it."""
-        return (*self.timing, self.key, self.data, self.priority, self.catch_up, self.schema)
+        return (*self.timing, self.key, self.data, self.priority, self.catch_up, self.schema, self.kind)
 
     @property
     def timing(self) -> tuple[object, ...]:

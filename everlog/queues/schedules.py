@@ -17,6 +17,7 @@ from everlog.errors import InvalidInput, PayloadTooLarge, ScheduleNotFound
 from everlog.queues.declaration import Declaration
 from everlog.queues.job import make_key, moment, parse_key
 from everlog.queues.keys import decode_key, hash_key
+from everlog.queues.labels import check_kind
 from everlog.queues.operations import FireSchedules, ListSchedules, PauseSchedule, RemoveSchedule, SetSchedule
 from everlog.queues.payload import decode_data, encode_data
 from everlog.queues.priority import DEFAULT_PRIORITY, check_priority
@@ -38,6 +39,7 @@ class NewSchedule(NamedTuple):
     catch_up: CatchUp = "one"
     data: Any = None
     priority: int = DEFAULT_PRIORITY
+    kind: str | None = None
 
     def check(self) -> NewSchedule:
         """Itself, if it says when; all that needs no queue is checked then."""
@@ -48,6 +50,7 @@ class NewSchedule(NamedTuple):
         if self.catch_up not in get_args(CatchUp):
             raise InvalidInput(f"catch_up is 'one', 'all' or 'none', not {self.catch_up!r}")
         check_priority(self.priority)
+        check_kind(self.kind)
         make_recurrence(self.every_ms, self.cron, "UTC" if self.timezone is None else self.timezone)
         return self
 
@@ -101,6 +104,11 @@ class ScheduleInfo:
         return self.row.priority
 
     @property
+    def kind(self) -> str | None:
+        """The kind of its jobs; None if they have none."""
+        return self.row.kind or None
+
+    @property
     def paused(self) -> bool:
         return self.row.paused
 
@@ -135,14 +143,15 @@ class QueueSchedules:
         catch_up: CatchUp = "one",
         data: Any = None,
         priority: int = DEFAULT_PRIORITY,
+        kind: str | None = None,
     ) -> ScheduleInfo:
-        """Make a schedule, or change the one of that name. The queue must be there.
+        """Make a schedule, or change the one of that name. The queue must be there. `kind`: that of its jobs.
 
         What the old one had to put until now is put first. A pause stays, and so does the last time.
 
         >>> await queue.schedules.set("nightly", cron="@daily", timezone="Europe/Berlin")     # doctest: +SKIP
         """
-        new = NewSchedule(every, cron, timezone, catch_up, data, priority).check()
+        new = NewSchedule(every, cron, timezone, catch_up, data, priority, kind).check()
         declaration = await self._queue.declaration()
         wanted = _make_row(name, new, declaration)
         before = await self._find(name)
@@ -231,6 +240,7 @@ def _make_row(name: str, new: NewSchedule, declaration: Declaration) -> Schedule
         "UTC" if new.timezone is None else new.timezone,
         new.catch_up,
         declaration.version,
+        kind=check_kind(new.kind),
     )
     check_keys(row, declaration)
     return row

@@ -105,4 +105,4 @@ def _packet(row: ScheduleRow, at: int) -> Packet:
         assert isinstance(name, str), "it was checked when the schedule was set"
         key = encode_key(f"{name}@{time_text(at)}")
         key_hash = hash_key(key)
-    return Packet(key, key_hash, row.data, row.priority, at, at, schema=row.schema)
+    return Packet(key, key_hash, row.data, row.priority, at, at, schema=row.schema, kind=row.kind)

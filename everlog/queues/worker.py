@@ -1,4 +1,4 @@
-"""A worker: claims jobs, runs their functions, and reports how it went.
+"""A worker: claims jobs, lets `job_runner` run their functions, and reports how it went.
 
 A job is leased; a thread of its own keeps the lease while the function runs. A job that loses its lease is cancelled,
 for another worker has it then. A worker that stops lets its jobs finish for a while, then gives the rest back. The
@@ -10,21 +10,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import EverlogError, InvalidInput, LeaseLost
 from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job import Job
-from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, JobHandler, Retry, find_jobs
+from everlog.queues.job_function import JobFunction
+from everlog.queues.job_runner import JobOutcome, JobRunner, StopCause
+from everlog.queues.middleware import JobMiddleware
+from everlog.queues.open_logs import enter_log, leave_log
 from everlog.queues.operations import BeatAnswer, Handle
 from everlog.queues.port import POLL_S, QueueStore
 from everlog.queues.queue import Queue
+from everlog.queues.queue_functions import QueueFunctions
 from everlog.queues.scheduler import Scheduler
 from everlog.queues.upkeep import TEND_S
 from everlog.runtime.supervisor import LoopStatus, LoopSupervisor, asks_to_end, log_failure, outcome_of
@@ -35,8 +40,6 @@ PASS_S = 60.0
 RETRY_S = 1.0
 MAX_RETRY_S = 5.0
 MAX_REPORTS = 5
-StopCause = Literal["lost", "cancel", "restart", "shutdown"]
-EndReport = Callable[[], Awaitable[None]]
 
 
 class WorkerSlots:
@@ -68,7 +71,9 @@ class WorkerSlots:
 
 
 class Worker:
-    """Runs the jobs of one or more queues, `concurrency` at a time for each queue.
+    """Runs the jobs of one or more queues, `concurrency` at a time for each queue, whatever their kinds are.
+
+    `middleware` is called around every job, the first one outermost. `chance`: where the jitter of retries comes from.
 
     >>> worker = Worker(log.queues, [send])            # doctest: +SKIP
     >>> await worker.run()                             # doctest: +SKIP
@@ -84,6 +89,8 @@ class Worker:
         grace_s: float = 30.0,
         name: str | None = None,
         options: Mapping[str, QueueOptions] | None = None,
+        middleware: Sequence[JobMiddleware] = (),
+        chance: random.Random | None = None,
     ) -> None:
         if not 1 <= concurrency <= MAX_CLAIM:
             raise InvalidInput(f"a worker runs 1 to {MAX_CLAIM} jobs at a time, not {concurrency}")
@@ -91,12 +98,12 @@ class Worker:
         self.counted: Counter[str] = Counter()
         self._store = store
         self._options = options or {}
-        self._jobs = find_jobs(jobs)
+        self._runner = JobRunner(jobs, lambda: self._threads, middleware=middleware, chance=chance)
         self._concurrency = concurrency
         self._poll_s = poll_s
         self._grace_s = grace_s
         self._heartbeats = Heartbeats(store.sibling, store.clock)
-        self._threads = ThreadPoolExecutor(concurrency * len(self._jobs), thread_name_prefix="everlog-job")
+        self._threads = ThreadPoolExecutor(concurrency * len(self._runner.queues), thread_name_prefix="everlog-job")
         self._loops = LoopSupervisor(clock=store.clock, logger=log)
         self.scheduler = Scheduler(lambda: store, self._queue_names, self._loops, look_s=poll_s)
         self.ready = False  # whether it has begun: what its functions declare is stored
@@ -114,7 +121,10 @@ class Worker:
         return [*self._loops.status(), self._heartbeats.status()]
 
     async def _queue_names(self) -> list[str]:
-        return [function.queue for function in self._jobs]
+        return list(self._runner.queues)
+
+    def _queue(self, name: str) -> Queue:
+        return Queue(name, self._store, self._options.get(name))
 
     def stop(self) -> None:
         """Take no more jobs; `run` returns when those under way have ended."""
@@ -122,20 +132,19 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop`."""
+        enter_log(self._queue)  # its loops inherit that, and so does every job: one job puts another one here
         try:
-            for function in self._jobs:
-                queue = Queue(function.queue, self._store, self._options.get(function.queue))
-                await queue.ensure()
-                if function.schedule is not None:
-                    await queue.schedules.set(function.__name__, **function.schedule._asdict())
-                await queue.schedules.fire()  # what was missed is there before the first claim
-                serve = partial(self._serve, function, queue, WorkerSlots(self._concurrency))
+            for functions in self._runner.queues.values():
+                queue = self._queue(functions.name)
+                await functions.prepare(queue)
+                serve = partial(self._serve, functions, queue, WorkerSlots(self._concurrency))
                 self._loops.start(f"claims of {queue.name}", serve, min_s=RETRY_S, max_s=MAX_RETRY_S)
                 self._loops.start(f"upkeep of {queue.name}", partial(self._tend, queue), min_s=RETRY_S, max_s=TEND_S)
             self.scheduler.start()
             self.ready = True
             await self._stopping.wait()
         finally:
+            leave_log(self._queue)
             await self._loops.stop()
             await self._end_jobs()
             await asyncio.to_thread(self._heartbeats.close)
@@ -151,7 +160,7 @@ class Worker:
         if self._running:
             await asyncio.wait(list(self._running))
 
-    async def _serve(self, function: JobFunction, queue: Queue, room: WorkerSlots) -> None:
+    async def _serve(self, functions: QueueFunctions, queue: Queue, room: WorkerSlots) -> None:
         """Claim and start jobs of one queue. A pass ends when there is nothing, or after a minute."""
         clock = self._store.clock
         fast_only, pass_ends = False, clock.monotonic() + PASS_S
@@ -159,9 +168,9 @@ class Worker:
             await room.wait()
             if clock.monotonic() >= pass_ends:
                 fast_only, pass_ends = False, clock.monotonic() + PASS_S
-            jobs = await self._claim(function, queue, room.free, fast_only)
+            jobs = await self._claim(functions, queue, room.free, fast_only)
             for job in jobs:
-                self._start(function, job, room)
+                self._start(job, room)
             if jobs:
                 fast_only = fast_only or await _has_fast(queue, jobs)
             else:
@@ -169,9 +178,9 @@ class Worker:
                 await self._store.wait(queue.name, self.name, self._poll_s)
                 pass_ends = clock.monotonic() + PASS_S
 
-    async def _claim(self, function: JobFunction, queue: Queue, count: int, fast_only: bool) -> list[Job]:
+    async def _claim(self, functions: QueueFunctions, queue: Queue, count: int, fast_only: bool) -> list[Job]:
         """Claim jobs. If the worker stops meanwhile, the store may have leased them already: they are given back."""
-        lease = _seconds(function.lease_ms)
+        lease = _seconds(await functions.lease_ms(queue))
         claiming = queue.claim(count, owner=self.name, lease=lease, fast_only=fast_only)
         claim = asyncio.create_task(outcome_of(claiming))
         try:
@@ -197,9 +206,9 @@ class Worker:
                 raise
             log_failure(log, f"{queue.name}: the last claim was not given back", error)
 
-    def _start(self, function: JobFunction, job: Job, room: WorkerSlots) -> None:
+    def _start(self, job: Job, room: WorkerSlots) -> None:
         loop = asyncio.get_running_loop()
-        task = asyncio.create_task(self._run_job(function, job, room))
+        task = asyncio.create_task(self._run_job(job, room))
         self._running[task] = None
         room.take(job.handle)
 
@@ -223,71 +232,26 @@ class Worker:
             self._running[task] = cause
             task.cancel()
 
-    async def _run_job(self, function: JobFunction, job: Job, room: WorkerSlots) -> None:
+    async def _run_job(self, job: Job, room: WorkerSlots) -> None:
         """Run the function once, and report how it went. Nothing that it raises ends the worker."""
-        report: EndReport
         try:
-            if function.is_async:
-                result = await function(job)  # type: ignore[misc]
-            else:
-                result = await self._in_thread(function, job)
-            kept = result if job.keeps_result else None
-            outcome, report = "done", lambda: job.queue.done(job, kept)
-        except asyncio.CancelledError as error:
-            was_stopped = _this_task().cancelling() > 0  # else the function has raised it by itself
-            outcome, report = self._stopped(job) if was_stopped else self._failed(job, error)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # sys.exit() ends the attempt, not the worker
-            outcome, report = self._failed(job, error)
+            outcome = await self._runner.run(job, self._stop_cause)
         finally:
             self._reporting.add(_this_task())
             room.give(job.handle)
         await asyncio.sleep(0)  # the next claim comes up meanwhile: it and the report then share a commit
-        await self._report(job, outcome, report)
-
-    async def _in_thread(self, function: JobFunction, job: Job) -> object:
-        """A thread cannot be cancelled: it is told by `job.stopping`, and the job is its own until it ends."""
-        future = asyncio.get_running_loop().run_in_executor(self._threads, _outcome_of, function.handler, job)
-        while not future.done():
-            try:
-                await asyncio.shield(asyncio.wait([future]))
-            except asyncio.CancelledError:
-                job.stopping = True
-        result, error = future.result()
-        if error is not None:
-            raise error
-        return result
-
-    def _failed(self, job: Job, error: BaseException) -> tuple[str, EndReport]:
-        if self._stop_cause() == "cancel" or isinstance(error, GiveBack):
-            return self._stopped(job)
-        if isinstance(error, Retry):
-            delay = None if error.delay_ms is None else error.delay_ms / 1000
-            return "failed", lambda: job.queue.fail(job, str(error), delay=delay)
-        if isinstance(error, GiveUp):
-            return "failed", lambda: job.queue.fail(job, str(error), retry=False)
-        log.warning("%s: attempt %d of %r failed", job.queue.name, job.attempt, job.key, exc_info=error)
-        return "failed", lambda: job.queue.fail(job, f"{type(error).__name__}: {error}")
-
-    def _stopped(self, job: Job) -> tuple[str, EndReport]:
-        """What to report about a job that was stopped. A report on one that was lost would be refused."""
-        cause = self._stop_cause()
-        if cause == "lost":
-            return "lost", _nothing
-        if cause == "cancel":
-            return "cancelled", lambda: job.queue.fail(job, "cancelled", retry=False)
-        return "released", lambda: job.queue.release(job)
+        await self._report(job, outcome)
 
     def _stop_cause(self) -> StopCause | None:
         """Why the job of the running task was stopped, if it was."""
         return self._running.get(_this_task())
 
-    async def _report(self, job: Job, outcome: str, report: EndReport) -> None:
+    async def _report(self, job: Job, found: JobOutcome) -> None:
         """Report how it went; again, if that may help. If that fails, the lease ends and the job runs again."""
+        outcome = found.name
         for attempt in range(1, MAX_REPORTS + 1):
             try:
-                await report()
+                await found.report()
                 break
             except LeaseLost as error:
                 outcome = "lost"
@@ -319,14 +283,6 @@ def _this_task() -> asyncio.Task[Any]:
     return task
 
 
-def _outcome_of(handler: JobHandler, job: Job) -> tuple[object, BaseException | None]:
-    """Call a plain function in its thread; what it raises comes back as a value: a future does not take all of it."""
-    try:
-        return handler(job), None
-    except BaseException as error:
-        return None, error
-
-
 async def _has_fast(queue: Queue, jobs: Sequence[Job]) -> bool:
     """Whether some of these go before slow ones, in a queue that keeps them apart."""
     threshold = (await queue.declaration()).options.slow_threshold
@@ -341,7 +297,3 @@ def _raised(outcome: list[Job] | BaseException) -> list[Job]:
 
 def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
-
-
-async def _nothing() -> None:
-    """Nothing needs to be reported."""

@@ -7,7 +7,7 @@
 
 Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on your log and store;
 `everlog.testing.documents.DocumentStoreConformance` is for stores of documents. For tests of your own projections:
-`ListProvider`, `MemoryOffsets`, `run_projection`, `projection_sink`.
+`ListProvider`, `MemoryOffsets`, `run_projection`, `projection_sink`; of your own jobs: `drain`, `ManualClock`.
 """
 
 import pytest
@@ -30,6 +30,7 @@ pytest.register_assert_rewrite(
 from everlog.projections.memory import MemoryOffsets  # noqa: E402
 from everlog.testing.journal import JournalConformance  # noqa: E402
 from everlog.testing.log import LogConformance  # noqa: E402
+from everlog.testing.manual_clock import ManualClock  # noqa: E402
 from everlog.testing.projection_kit import (  # noqa: E402
     ListProvider,
     per_envelope,
@@ -39,15 +40,18 @@ from everlog.testing.projection_kit import (  # noqa: E402
 from everlog.testing.projection_views import ViewConformance  # noqa: E402
 from everlog.testing.projections import OffsetStoreConformance  # noqa: E402
 from everlog.testing.queue import QueueConformance  # noqa: E402
+from everlog.testing.queue_drain import DrainedJob, drain, drain_sync  # noqa: E402
 from everlog.testing.replication import replicate  # noqa: E402
 from everlog.testing.store import StoreConformance  # noqa: E402
 from everlog.testing.tags import TagConformance  # noqa: E402
 from everlog.testing.topic_events import TopicEventsConformance  # noqa: E402
 
 __all__ = [
+    "DrainedJob",
     "JournalConformance",
     "ListProvider",
     "LogConformance",
+    "ManualClock",
     "MemoryOffsets",
     "OffsetStoreConformance",
     "QueueConformance",
@@ -55,6 +59,8 @@ __all__ = [
     "TagConformance",
     "TopicEventsConformance",
     "ViewConformance",
+    "drain",
+    "drain_sync",
     "per_envelope",
     "projection_sink",
     "replicate",

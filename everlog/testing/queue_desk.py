@@ -31,6 +31,7 @@ from everlog.queues.operations import (
     Put,
     PutAnswer,
     Release,
+    ReleaseFlag,
     Stats,
 )
 from everlog.queues.port import QueueStore
@@ -120,8 +121,8 @@ class VirtualQueue:
         answer: str = await self.do(Fail(handle(lease), reason, delay, retry))
         return answer
 
-    async def release(self, lease: JobLease) -> str:
-        answer: str = await self.do(Release(handle(lease)))
+    async def release(self, lease: JobLease, delay: int | None = None, flag: ReleaseFlag | None = None) -> str:
+        answer: str = await self.do(Release(handle(lease), delay, flag))
         return answer
 
     async def beat(self, lease: JobLease) -> BeatAnswer:

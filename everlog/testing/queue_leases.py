@@ -172,6 +172,46 @@ class QueueLeaseSuite:
         assert (row.status, row.timeouts, row.start_ms, row.owner) == ("W", 1, None, None)
         assert (await desk.one()).attempt == 2
 
+    async def test_a_release_may_wait_and_raise_a_flag(self, desk: VirtualQueue) -> None:
+        """A worker that has no function for the job: uncounted, not before the delay is over, and seen by operators."""
+        await desk.enq("a", proc=100)
+        desk.wait(200)
+        assert await desk.release(await desk.one(owner="old"), 1000, "unknown_kind") == "OK"
+        assert await desk.claim() == []
+        assert (await desk.due()).next_ms == desk.clock.now + 1000
+        desk.wait(999)
+        assert await desk.claim() == []
+        desk.wait(1)
+        lease = await desk.one()
+        assert (lease.attempt, lease.row.attempts, lease.row.lifetime) == (1, (), 0)
+        flag = (await desk.flags())["unknown_kind"]
+        assert (flag.count, flag.key, flag.owner, flag.dead_entry) == (1, encode_key("a"), "old", None)
+        await desk.release(lease, 0, "unknown_kind")
+        assert (await desk.flags())["unknown_kind"].count == 2
+        assert keys(await desk.claim()) == ["a"]
+
+    async def test_a_successor_waits_as_long_as_its_job_was_released_for(self, desk: VirtualQueue) -> None:
+        """Whichever is later: what it was released for, or what came meanwhile."""
+        await desk.enq(data=1)
+        lease = await desk.one()
+        await desk.enq(data=2)
+        await desk.release(lease, 1000, "unknown_kind")
+        row = await desk.row()
+        assert (row.image.process_ms, number(row)) == (T + 1000, 2)
+        assert "unknown_kind" in await desk.flags()
+
+    async def test_what_ended_for_good_is_released_without_a_flag(self, desk: VirtualQueue) -> None:
+        await desk.enq("cancelled")
+        await desk.enq("expires", exp=10)
+        cancelled, expires = await desk.claim(2)
+        if keys([cancelled]) != ["cancelled"]:
+            cancelled, expires = expires, cancelled
+        await desk.cancel("cancelled")
+        desk.wait(11_000)
+        for lease in (cancelled, expires):
+            assert await desk.release(lease, 1000, "unknown_kind") == "OK"
+        assert (await desk.peek(), await desk.flags()) == ([], {})
+
     async def test_a_cancelled_job_is_gone_or_told_to_stop(self, desk: VirtualQueue) -> None:
         """Waiting: absent at once. Running: the next heartbeat tells, and it is not tried again, however it ends."""
         await desk.enq("waiting")

@@ -17,7 +17,7 @@ from everlog.queues.declaration import ColumnSchema
 from everlog.queues.keys import decode_key
 from everlog.queues.operations import AskSchedules, FireSchedules
 from everlog.queues.queue import Queue
-from everlog.queues.schedule import MAX_DATA_BYTES, MAX_MISSED, MISSED_MS
+from everlog.queues.schedule import MAX_DATA_BYTES, MAX_MISSED, MISSED_MS, CatchUp
 from everlog.queues.schedules import QueueSchedules
 from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, keys
 
@@ -68,6 +68,25 @@ class QueueScheduleSuite:
         assert info.last is not None
         assert info.next is not None
         assert (info.last.timestamp() * 1000, info.next.timestamp() * 1000) == (FIRST, FIRST + HOUR)
+
+    @pytest.mark.parametrize("catch_up", ["one", "all"])
+    async def test_its_jobs_have_its_kind(self, desk: VirtualQueue, catch_up: CatchUp) -> None:
+        schedules = schedules_of(desk)
+        assert (await schedules.set("plain", every="1h", catch_up=catch_up)).kind is None
+        assert (await schedules.set("hourly", every="1h", catch_up=catch_up, kind="digest")).kind == "digest"
+        desk.clock.now = FIRST
+        assert await schedules.fire() == 2
+        found = await Queue(desk.name, desk.store).peek()
+        assert sorted((str(job.key).partition("@")[0], job.kind) for job in found) == [
+            ("hourly", "digest"),
+            ("plain", None),
+        ]
+        assert (await schedules.set("hourly", every="1h", catch_up=catch_up, kind="report")).kind == "report"
+        assert (await schedules.get("hourly")).kind == "report"
+        assert (await schedules.get("hourly")).last is not None, "the schedule is the same one"
+        for wrong in ("no blanks", "x" * 101, 7):
+            with pytest.raises(InvalidInput, match="a kind is"):
+                await schedules.set("wrong", every="1h", kind=wrong)  # type: ignore[arg-type]
 
     async def test_many_that_fire_at_once_put_one_job(self, desk: VirtualQueue) -> None:
         """In a queue that merges nothing, where a second put would show."""

@@ -147,6 +147,15 @@ async def forever(job):
     print("started", flush=True)
     await asyncio.Event().wait()
 
+@everlog.job("mails", kind="welcome")
+async def welcome(to: str):
+    print("welcome", to, flush=True)
+
+@everlog.job("mails", kind="goodbye")
+def goodbye(to: str):
+    print("goodbye", to, flush=True)
+
+mails = [welcome, goodbye]
 app = [index]
 nothing = []
 """
@@ -176,6 +185,43 @@ def test_work_until_nothing_is_left(cli, worker):
     assert lines[0].endswith("works on pages")
     assert sorted(lines[1:-1]) == ["indexed p0", "indexed p1", "indexed p2"]
     assert lines[-1] == "3 done"
+
+
+def test_work_on_kinds_with_middleware(cli, worker, tmp_path):
+    (tmp_path / "around.py").write_text(
+        textwrap.dedent(
+            """
+            async def outer(job, call_next):
+                print("outer", job.kind, flush=True)
+                return await call_next(job)
+
+            async def inner(job, call_next):
+                print("inner", job.kind, flush=True)
+                return await call_next(job)
+
+            number = 5
+            """
+        )
+    )
+    cli.run("queue", "put", "mails", "a", "--kind", "welcome", "--json-payload", '{"to": "eve"}')
+    cli.run("queue", "put", "mails", "b", "--kind", "goodbye", "--json-payload", '{"to": 5}')
+    cli.run("queue", "put", "mails", "c", "--kind", "not-known")
+    process = worker("shop:mails", "--until-empty", "--middleware", "around:outer", "--middleware", "around:inner")
+    out, _ = process.communicate(timeout=60)
+    lines = out.splitlines()
+    assert (process.returncode, lines[0].partition(" ")[2], lines[-1]) == (
+        0,
+        "works on mails",
+        "1 done, 1 failed, 1 unknown_kind",
+    )
+    assert sorted(lines[1:-1]) == ["inner goodbye", "inner welcome", "outer goodbye", "outer welcome", "welcome eve"]
+    assert lines.index("outer welcome") < lines.index("inner welcome") < lines.index("welcome eve")
+    assert "'to' does not fit" in cli.out("queue", "dead", "mails")
+    assert "unknown_kind" in cli.run("queue", "flags", "mails", code=1).stdout
+    for wrong in ("around:missing", "no_such_module:x", "around:number"):
+        process = worker("shop:mails", "--until-empty", "--middleware", wrong)
+        process.communicate(timeout=60)
+        assert process.returncode == 2
 
 
 def test_the_history(cli, tmp_path):

@@ -18,10 +18,11 @@ def test_a_schedule_from_set_to_remove(cli):
     found = cli.json("queue", "schedule", "set", "reports", "nightly", *line, "--json-payload", '{"n": 1}')
     assert (found["schedule"], found["cron"], found["timezone"]) == ("nightly", "30 2 * * *", "Europe/Berlin")
     assert (found["catch_up"], found["data"], found["priority"], found["last"]) == ("one", {"n": 1}, 128, None)
-    more = ("--every", "1h", "--catch-up", "all", "--priority", "slow")
+    more = ("--every", "1h", "--catch-up", "all", "--priority", "slow", "--kind", "digest")
     assert "every 1h, next 2" in cli.out("queue", "schedule", "set", "reports", "hourly", *more)
     first, second = cli.lines("queue", "schedule", "list")
     assert (first["schedule"], first["every"], first["priority"], first["catch_up"]) == ("hourly", "1h", 200, "all")
+    assert (first["kind"], found["kind"]) == ("digest", None)
     assert second == found
     assert "nightly" in cli.out("queue", "schedule", "list", "reports")
     assert cli.json("queue", "schedule", "pause", "reports", "nightly")["paused"] is True

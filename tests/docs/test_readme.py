@@ -166,6 +166,14 @@ def test_links_lead_somewhere(page):
         ("projection_view.py", ["bob owes 2500 cents", "1 record waits", "alice owes 0 cents"]),
         ("projection_words.py", [f"{form}: {{'a': 3, 'rose': 3, 'is': 2}}" for form in ("initial", "demand", "actor")]),
         ("threads.py", ["sensor-4: 25 readings, mean 22.0", "left of sensor-1: [21, 22, 23, 24, 25]"]),
+        (
+            "queue_mails.py",
+            [
+                "welcome: the argument 'to' does not fit: Expected `object`, got `str`",
+                "welcome Eve, a member since January 2026",
+                "2 attempts of a welcome, 1 of a survey",
+            ],
+        ),
         ("queue_pages.py", ["40 edits of 3 pages, fewer than 10 runs", "news: indexed with edit 39, the last one"]),
         (
             "typed_events.py",
@@ -190,6 +198,7 @@ def test_every_example_is_run():
         "feed.py",
         "threads.py",
         "queue_pages.py",
+        "queue_mails.py",
         "documents.py",
         "typed_events.py",
         "aggregates.py",

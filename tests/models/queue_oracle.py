@@ -51,7 +51,7 @@ class Oracle:
             case Fail() if row:
                 self.end(row, now, "failed", operation.delay_ms, operation.retry)
             case Release() if row:
-                self.give_back(row, now)
+                self.give_back(row, now, operation.delay_ms or 0, operation.flag)
             case Heartbeat() | Done() | Fail() | Release():
                 return "LEASE_LOST"
             case Cancel():
@@ -222,9 +222,12 @@ class Oracle:
                 row["process"] = now + pause
         self.to_waiting(row)
 
-    def give_back(self, row: Entry, now: int) -> None:
+    def give_back(self, row: Entry, now: int, delay: int, flag: str | None) -> None:
         if not self.ended_for_good(row, now):
-            self.merge_slot(row, now)
+            if flag is not None:
+                self.flags[flag] = self.flags.get(flag, 0) + 1
+            if not self.merge_slot(row, now, delay) and delay:
+                row["process"] = max(row["process"], now + delay)
             self.to_waiting(row)
 
     def merge_slot(self, row: Entry, now: int, delay: int = 0) -> bool:

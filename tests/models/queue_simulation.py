@@ -137,6 +137,8 @@ class Simulation:
             kind = self.chance.choice([*kinds, Fail])
             if kind is Fail:
                 return Fail(handle, "no", self.chance.choice([None, 0, 40]), self.chance.random() < 0.9)
+            if kind is Release and handle.entry % 4 == 0:  # a kind that the worker does not know
+                return Release(handle, (0, 40, 700)[handle.token % 3], "unknown_kind")
             return kind(handle)
         if chance < 0.96:
             return Cancel(key, hash_key(key), "why not")

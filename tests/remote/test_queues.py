@@ -34,7 +34,17 @@ from everlog.queues.columns import Column
 from everlog.queues.declaration import ColumnSchema
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.memory import MemoryQueueStore
-from everlog.queues.operations import Claim, FireSchedules, PauseSchedule, Peek, Put, RemoveSchedule, SetSchedule
+from everlog.queues.operations import (
+    Claim,
+    FireSchedules,
+    Handle,
+    PauseSchedule,
+    Peek,
+    Put,
+    Release,
+    RemoveSchedule,
+    SetSchedule,
+)
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Packet
 from everlog.queues.schedule import ScheduleRow
@@ -238,11 +248,15 @@ async def test_schedules_of_another_make_are_checked(server):
         {"every_ms": None, "cron": "@daily", "timezone": "Mars/Olympus"},
         {"timezone": "x" * 10_000},
         {"schema": 7},
+        {"kind": "no blanks"},
         {"key": encode_key(("a", 1)), "hash": hash_key(encode_key(("a", 1))), "catch_up": "all"},
     ]
     for change in bad:
         with pytest.raises(InvalidInput):
             await store.execute("jobs", SetSchedule(msgspec.structs.replace(good, **change)))
+    for operation in (Release(Handle(1, 1), -1), Release(Handle(1, 1), 10**15), Release(Handle(1, 1), 1, "backlog")):
+        with pytest.raises(InvalidInput):
+            await store.execute("jobs", operation)
     for operation in (FireSchedules(0), FireSchedules(10**6), RemoveSchedule("k", b""), PauseSchedule("k", b"", True)):
         with pytest.raises(InvalidInput):
             await store.execute("jobs", operation)

@@ -14,10 +14,11 @@ import pytest
 import everlog
 from everlog import Event, sync
 from everlog.api import Everlog
-from everlog.errors import Conflict, InvalidId, JournalHalted, NotWritable
+from everlog.errors import Conflict, InvalidId, InvalidInput, JournalHalted, NotWritable
 from everlog.journal.journal import Journal
 from everlog.journal.quarantine import Quarantine
 from everlog.journal.snapshots import Snapshots
+from everlog.queues.job_sender import JobSender
 from everlog.queues.queue import Queue
 from everlog.queues.worker import Worker
 from everlog.runtime.twin import blocking
@@ -72,6 +73,7 @@ def test_the_story_of_a_journal(log):
         (sync.SyncQuarantine, Quarantine),
         (sync.SyncQueue, Queue),
         (sync.SyncWorker, Worker),
+        (sync.SyncJobSender, JobSender),
     ],
 )
 def test_nothing_is_missing(twin, original):
@@ -192,3 +194,31 @@ def test_ctrl_c_interrupts_a_call(tmp_path, monkeypatch, seen_by):
             thread.join()
         assert journal.pointer("k") == 1
     assert threads() == []
+
+
+def test_jobs_by_their_functions(log):
+    """Put without await, run by a worker of this log, which a job's own puts reach, too; inside middleware."""
+    ran, around = [], []
+
+    async def note(job, call_next):
+        around.append(job.kind)
+        return await call_next(job)
+
+    @everlog.job("jobs", kind="first", key="n")
+    async def first(n: int):
+        await second.put(n=n + 1)
+
+    @everlog.job("jobs", kind="second")
+    def second(n: int):
+        ran.append(n)
+        if len(ran) == 2:
+            threading.Thread(target=worker.stop).start()
+
+    receipts = first.on(log).put_many([{"n": 1}, {"n": 5}])
+    assert [one.result for one in receipts] == ["CREATED", "CREATED"]
+    assert first.on(log).options(priority=3).put(n=1).result == "MERGED"
+    with pytest.raises(InvalidInput, match="'n' is missing"):
+        log.job_sender(first).put()
+    worker = log.worker([first, second], middleware=[note])
+    worker.run()
+    assert (sorted(ran), sorted(around)) == ([2, 6], ["first", "first", "second", "second"])

@@ -58,6 +58,7 @@ async def set_schedule(
         catch_up=data.catch_up,
         data=read_data(data, await log.queue(name).declaration()),
         priority=data.priority,
+        kind=data.kind,
     )
     return schedule_body(info)
 

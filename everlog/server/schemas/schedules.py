@@ -36,6 +36,7 @@ class SetScheduleBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     data: Any = None
     data_base64: str | None = None
     priority: Annotated[int, _described(description="0 (first) to 255 (last)")] = DEFAULT_PRIORITY
+    kind: Annotated[str, _described(description="Which of the queue's functions does its jobs")] | None = None
 
 
 class ScheduleBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -49,6 +50,7 @@ class ScheduleBody(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     data: Any
     data_base64: str | None
     priority: int
+    kind: str | None
     paused: bool
     next: datetime | None
     last: datetime | None
@@ -71,6 +73,7 @@ def schedule_body(info: ScheduleInfo) -> ScheduleBody:
         data=data,
         data_base64=data_base64,
         priority=info.priority,
+        kind=info.kind,
         paused=info.paused,
         next=info.next,
         last=info.last,
@@ -86,6 +89,7 @@ _SCHEDULE = {
     "data": {"kind": "full"},
     "dataBase64": None,
     "priority": 128,
+    "kind": None,
     "paused": False,
     "next": "2026-02-01T01:30:00Z",
     "last": "2026-01-31T01:30:00Z",
