@@ -109,10 +109,10 @@ for (const type of ["pointerdown", "pointerup", "pointercancel"]) {
 }
 
 function busy() {
-  // The visitor types, clicks, chooses or marks text here: what is new waits until that is done.
+  // The visitor types, clicks, chooses, reads a chart or marks text here: what is new waits until that is done.
   const active = document.activeElement;
   if (active && live.contains(active) && active.matches("input, select, textarea")) return true;
-  if (pressed || live.querySelector("details.menu[open]")) return true;
+  if (pressed || live.querySelector("details.menu[open], .plot rect:hover")) return true;
   const marked = getSelection();
   return !marked.isCollapsed && live.contains(marked.anchorNode);
 }
