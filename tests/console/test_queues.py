@@ -283,6 +283,10 @@ async def test_a_selection_is_bounded_and_needs_something_and_a_reason(http, log
         answer = await act("queue.cancel-selected", name="mails", **form)
         assert answer.status_code == 400, form
     assert "tick some of the list" in (await act("queue.revive-selected", name="mails")).json()["error"]["what"]
+    for action in ("queue.revive", "queue.forget", "queue.cancel-job"):
+        assert (await act(action, name="mails", entry=str(2**63))).status_code == 400
+        assert (await act(action, name="mails", entry=str(2**63 - 1))).status_code == 400
+    assert (await act("queue.revive-selected", name="mails", entries=str(2**63))).status_code == 400
     many = {f"select-{number}": "on" for number in range(200)}
     assert (await act("queue.revive-selected", name="mails", **many)).status_code == 400
     absent = await act("queue.revive-selected", name="absent", entries="1")
