@@ -474,6 +474,7 @@ def _ended_document(name: str, job: EndedJob) -> dict[str, Any]:
         "how": job.how,
         "reason": job.reason,
         "inserted": job.inserted.isoformat(timespec="milliseconds"),
+        "due": None if job.due is None else job.due.isoformat(timespec="milliseconds"),
         "claimed": None if job.claimed is None else job.claimed.isoformat(timespec="milliseconds"),
         "ended": job.ended.isoformat(timespec="milliseconds"),
         "owner": job.owner,

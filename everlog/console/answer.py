@@ -11,7 +11,7 @@ from litestar import Response
 from litestar.exceptions import HTTPException
 from litestar.response import Stream
 
-from everlog.console.console import MAX_STREAMS, Console, ConsolePage, Context, Model
+from everlog.console.console import MAX_STREAMS, Console, ConsolePage, Context, Model, PageNotFound
 from everlog.console.problems import Problem, find_problems
 from everlog.console.renderer import HEADERS, changed, encode, render, url
 from everlog.errors import (
@@ -97,7 +97,7 @@ async def build(page: ConsolePage, console: Console, given: dict[str, str]) -> t
 
 def page_status(error: EverlogError) -> int:
     """The status of a page that cannot be shown: as everywhere, but a page always comes back with log and store."""
-    status = status_of(error)
+    status = 404 if isinstance(error, PageNotFound) else status_of(error)
     return 503 if status == 500 and isinstance(error, StorageFailed) else status
 
 

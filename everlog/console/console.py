@@ -11,11 +11,15 @@ from litestar import Litestar
 from everlog.api import Everlog
 from everlog.console.operations import Operations
 from everlog.console.sampler import Sampler
-from everlog.errors import InvalidInput
+from everlog.errors import EverlogError, InvalidInput
 from everlog.server.audit import Audit
 
 MAX_STREAMS = 100
 MAX_STATE_CHARS = 8192
+
+
+class PageNotFound(EverlogError):
+    """What a page is to show is not there."""
 
 
 class Console:
@@ -65,6 +69,12 @@ class ConsolePage(NamedTuple):
     template: str
     build: Callable[[Context], Awaitable[Model]]
     live: bool = True
+    section: str = ""
+
+    @property
+    def place(self) -> str:
+        """Which page of the navigation it belongs to."""
+        return self.section or self.name
 
 
 @asynccontextmanager

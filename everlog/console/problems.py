@@ -111,7 +111,8 @@ def _pipeline(status: Status) -> Iterator[Problem]:
 
 
 def _pipeline_state(pipeline: PipelineStatus, status: Status, waiting: str) -> Iterator[Problem]:
-    reason = f": {pipeline.last_error}" if pipeline.last_error else ""
+    dated = _dated(pipeline.last_error_ms, status.time_ms)
+    reason = f": {pipeline.last_error}{dated}" if pipeline.last_error else ""
     again = "Start it again with `everlog up` or `everlog replicate`: it goes on where it was, and nothing is lost."
     if pipeline.state == "lost":
         where = f"process {pipeline.pid} on {pipeline.host}"
@@ -136,11 +137,13 @@ def _services(status: Status) -> Iterator[Problem]:
         if isinstance(last, dict) and last.get("last_error"):
             part = "documents" if name.startswith("documents") else "queues" if name == "queues" else "store"
             remedy = "It is tried again by itself; the server's log has the details."
-            yield Problem(part, "warn", f"The service {name} failed: {last['last_error']}", remedy, "pipeline")
+            error = f"{last['last_error']}{_dated(last.get('last_run_ms'), status.time_ms)}"
+            yield Problem(part, "warn", f"The service {name} failed: {error}", remedy, "pipeline")
     for one in status.loops:
         if one.state == "restarting":
             remedy = "It begins again by itself; the server's log has the details."
-            yield Problem("queues", "warn", f"The loop '{one.name}' failed: {one.last_error}", remedy, "pipeline")
+            error = f"{one.last_error}{_dated(one.last_error_ms, status.time_ms)}"
+            yield Problem("queues", "warn", f"The loop '{one.name}' failed: {error}", remedy, "pipeline")
     for reason, topics in _concerns(status).items():
         if not reason.startswith(ONE_BROKER):
             remedy = "Acknowledged appends may be lost one day: change the topic's settings at the broker."
@@ -241,8 +244,14 @@ def _queue(one: QueueSummary, now_ms: int) -> Iterator[Problem]:
         remedy = "Start more workers or raise their concurrency; look whether a limit of the queue holds them back."
         yield problem(f"is full: {count(one.ready, 'job')} ready{_oldest(age)}", remedy)
     if one.dead:
-        remedy = "Look at the reasons; put them back when the cause is gone."
+        remedy = "Look at the reasons; revive them when the cause is gone."
         yield problem(f"has {count(one.dead, 'dead letter')}", remedy)
+
+
+def _dated(then_ms: int | None, now_ms: int) -> str:
+    """When an error was, unless that is now."""
+    seconds = 0.0 if then_ms is None else (now_ms - then_ms) / 1000
+    return "" if seconds < 1 else f" ({duration(seconds)} ago)"
 
 
 def _oldest(seconds: float | None) -> str:

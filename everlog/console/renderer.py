@@ -18,7 +18,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context as TemplateContext
 from markupsafe import Markup, escape
 
+from everlog.console.actions import outcome_text
 from everlog.console.charts import make_bars, make_chart
+from everlog.console.queue_plots import make_queue_plots
 from everlog.core.wording import count, duration
 from everlog.version import __version__
 
@@ -66,6 +68,15 @@ def url(page: str, suffix: str = "", /, **state: Any) -> str:
 def exact(ms: int) -> str:
     """A time in UTC, to the millisecond."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{ms % 1000:03} UTC"
+
+
+def clock(ms: int) -> str:
+    """The time of a day in UTC.
+
+    >>> clock(0)
+    '00:00:00 UTC'
+    """
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%H:%M:%S UTC")
 
 
 def relative(ms: int, now_ms: int) -> str:
@@ -161,6 +172,10 @@ def environment() -> Environment:
         chart=make_chart,
         bars=make_bars,
         shell=shlex.quote,
+        outcome=outcome_text,
+        exact=exact,
+        clock=clock,
+        queue_plots=make_queue_plots,
     )
     made.globals.update(url=url, count=count, asset=asset, nav=NAV, version=__version__)
     return made

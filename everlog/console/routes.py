@@ -11,7 +11,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import PathParameter
 from litestar.response import Redirect
 
-from everlog.console.actions import check_fields
+from everlog.console.actions import check_fields, with_selection
 from everlog.console.answer import (
     THEME_COOKIE,
     THEMES,
@@ -25,6 +25,7 @@ from everlog.console.answer import (
 from everlog.console.console import Console, ConsolePage
 from everlog.console.pages.documents import DOCUMENTS
 from everlog.console.pages.flow import FLOW
+from everlog.console.pages.job import JOB
 from everlog.console.pages.journal import JOURNAL
 from everlog.console.pages.operations import OPERATIONS
 from everlog.console.pages.pipeline import PIPELINE
@@ -37,7 +38,7 @@ from everlog.errors import EverlogError
 from everlog.server.requests import AnyRequest, local_path, parameters
 from everlog.server.security.guard import form_of
 
-PAGES = [FLOW, JOURNAL, TAGS, PROJECTIONS, QUEUES, DOCUMENTS, PIPELINE, OPERATIONS, SEARCH]
+PAGES = [FLOW, JOURNAL, TAGS, PROJECTIONS, QUEUES, JOB, DOCUMENTS, PIPELINE, OPERATIONS, SEARCH]
 
 
 def _page_route(page: ConsolePage) -> HTTPRouteHandler:
@@ -82,7 +83,7 @@ async def get_theme(request: AnyRequest) -> Redirect:
 async def act(request: AnyRequest) -> Response[Any]:
     """Do something, and say what was done on the page that it came from."""
     console: Console = request.app.state.console
-    form, visitor = await form_of(request), visitor_of(request)
+    form, visitor = with_selection(await form_of(request)), visitor_of(request)
     name, back = form.get("action", ""), local_path(form.get("back"))
     try:
         action, target, reason = check_fields(name, form)

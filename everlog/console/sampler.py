@@ -16,6 +16,8 @@ import msgspec
 
 from everlog.api import Everlog
 from everlog.console.observation import Observation, observe
+from everlog.console.queue_meter import QueueMeter
+from everlog.errors import EverlogError
 
 logger = logging.getLogger("everlog.console")
 
@@ -115,6 +117,7 @@ class Sampler:
         self._handled: deque[tuple[int, dict[tuple[str, str], int]]] = deque(
             maxlen=max(2, round(RATE_WINDOW_S / interval_s))
         )
+        self.queues = QueueMeter()
         self._looking = asyncio.Lock()
         self._last: Observation | None = None
         self._task: asyncio.Task[None] | None = None
@@ -161,6 +164,17 @@ class Sampler:
             self._samples.append(sample_of(found))
             rated = found.projections[:MAX_RATED]
             self._handled.append((found.time_ms, {(one.name, one.key): one.handled for one in rated}))
+        if found.knows("queues"):
+            await self._take_queues(found)
+
+    async def _take_queues(self, found: Observation) -> None:
+        """The counters of all queues that this process can count."""
+        store = self._log.queues
+        names = [one.name for one in found.queues if one.unknown is None]
+        try:
+            self.queues.note(found.time_ms, {name: await store.totals(name) for name in names})
+        except EverlogError as error:
+            logger.info("the counters of queues are not known now: %s", error)
 
     def rate(self, total: str) -> float | None:
         return rate(self._samples, total)

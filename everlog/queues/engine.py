@@ -64,6 +64,7 @@ from everlog.queues.rules import RowChange
 from everlog.queues.schedule import ScheduleRow
 from everlog.queues.table import QueueTable, TableWrite
 from everlog.queues.timetable import Timetable
+from everlog.queues.wait_histogram import count_claimed
 
 SWEEP = 500
 # A flag that is raised over and over counts once per interval.
@@ -224,7 +225,7 @@ class Engine:
         leases = [JobLease(row, row.deadline_ms) for row, _ in taken]
         if leases and self.settings.rate_limit is not None:
             self.table.add_starts(now, len(leases), now - self.settings.rate_limit.window_ms)
-        self.counted["CLAIMED"] += len(leases)
+        count_claimed(self.counted, first, now)
         return leases
 
     def _heartbeat(self, operation: Heartbeat, now: int) -> BeatAnswer:
@@ -296,10 +297,10 @@ class Engine:
             return None
         return row
 
-    def _cancel(self, operation: Cancel, now: int) -> int:
-        rows = self._settled(operation.hash, operation.key, now)
+    def _cancel(self, asked: Cancel, now: int) -> int:
+        rows = [row for row in self._settled(asked.hash, asked.key, now) if asked.entry in (None, row.entry)]
         for row in rows:
-            self._change(row, rules.cancel(row, now, operation.reason), now)
+            self._change(row, rules.cancel(row, now, asked.reason), now)
         self.counted["CANCELLED"] += len(rows)
         return len(rows)
 

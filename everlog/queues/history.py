@@ -25,7 +25,8 @@ LEFT_OUT = JobResult(left_out=True)
 class EndedJob(NamedTuple):
     """A job that has ended: how, when, by which worker, and what its function returned.
 
-    `how` is "done", or the cause of its dead letter. `attempts` are the runs before that did not end in done.
+    `how` is "done", or the cause of its dead letter. `attempts` are the runs before that did not end in done. `due` is
+    when its last run could begin.
     """
 
     entry: int
@@ -42,6 +43,7 @@ class EndedJob(NamedTuple):
     result_left_out: bool
     kind: str | None = None
     group: str | None = None
+    due: datetime | None = None
 
     @property
     def place(self) -> HistoryPlace:
@@ -66,6 +68,7 @@ def read_ended(row: EndedRow) -> EndedJob:
         row.result_left_out,
         row.kind or None,
         row.group or None,
+        moment(row.due_ms) if row.due_ms else None,
     )
 
 

@@ -77,9 +77,12 @@ class Release(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
+    """All jobs of a key, or only the one of this number."""
+
     key: bytes
     hash: bytes
     reason: str | None = None
+    entry: int | None = None
 
 
 class Pause(msgspec.Struct, frozen=True, tag=True):

@@ -35,6 +35,8 @@ class QueueStore(ABC):
     look_s: float | None = None
     # Whether any process can count a queue's jobs: on a cluster, only the one that has the queue.
     counts_anywhere = True
+    # Whether `totals` has what other processes did, too.
+    totals_are_shared = False
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
@@ -83,6 +85,10 @@ class QueueStore(ABC):
     @abstractmethod
     def counted(self, name: str) -> Counter[str]:
         """What this process did with a queue, by kind."""
+
+    async def totals(self, name: str) -> Counter[str]:
+        """What was done with a queue, by kind: by this process, or by all if `totals_are_shared`, some of it later."""
+        return self.counted(name)
 
     async def is_unowned(self, name: str) -> bool:
         """Whether a part of the queue has no owner where it needs one: using it would make this process the owner."""

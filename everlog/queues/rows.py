@@ -142,6 +142,7 @@ class EndedRow(msgspec.Struct, frozen=True, gc=False):
     result_left_out: bool = False
     kind: str = ""
     group: str = ""
+    due_ms: int = 0
 
     @property
     def place(self) -> tuple[int, int, int]:

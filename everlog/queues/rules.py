@@ -250,6 +250,7 @@ def ended(row: JobRow, now: int, letter: DeadLetter | None, result: JobResult | 
         result is not None and result.left_out,
         row.image.kind,
         row.image.group,
+        row.image.process_ms,
     )
 
 

@@ -77,8 +77,9 @@ def _waiting(row: JobRow, found: FoundJob) -> list[WaitReason]:
     reasons = [_SENTENCES[cause.code](cause, row, found.now_ms) for cause in found.causes]
     if row.timeouts and row.status != PROCESSING:
         last = row.attempts[-1] if row.attempts else None
+        when = "" if last is None else f", last {duration((found.now_ms - last.ended_ms) / 1000)} ago"
         why = "" if last is None or not last.reason else f": {last.reason}"
-        what = f"It failed {count(row.timeouts, 'time')} since the last put{why}."
+        what = f"It failed {count(row.timeouts, 'time')} since the last put{when}{why}."
         reasons.append(WaitReason(what, code="failed"))
     return reasons
 
@@ -86,7 +87,7 @@ def _waiting(row: JobRow, found: FoundJob) -> list[WaitReason]:
 def _dead(letter: DeadLetter, now: int) -> WaitReason:
     why = f": {letter.reason}" if letter.reason else ""
     what = f"It has been a dead letter for {duration((now - letter.dead_ms) / 1000)} ({letter.cause}){why}."
-    return WaitReason(what, "Put it back when the cause is gone.", "bad", "dead")
+    return WaitReason(what, "Revive it when the cause is gone.", "bad", "dead")
 
 
 def _ended(ended: EndedRow, now: int) -> WaitReason:

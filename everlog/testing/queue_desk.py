@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -129,9 +130,9 @@ class VirtualQueue:
         answer: BeatAnswer = await self.do(Heartbeat(handle(lease)))
         return answer
 
-    async def cancel(self, key: str = "a", reason: str | None = None) -> int:
+    async def cancel(self, key: str = "a", reason: str | None = None, entry: int | None = None) -> int:
         encoded = encode_key(key)
-        count: int = await self.do(Cancel(encoded, hash_key(encoded), reason))
+        count: int = await self.do(Cancel(encoded, hash_key(encoded), reason, entry))
         return count
 
     async def rows(self, key: str = "a") -> list[JobRow]:
@@ -173,6 +174,10 @@ class VirtualQueue:
 
     def counted(self, kind: str) -> int:
         return self.store.counted(self.name)[kind]
+
+    async def totals(self) -> Counter[str]:
+        """What was done, without what did not happen."""
+        return +await self.store.totals(self.name)
 
     def wait(self, ms: int) -> None:
         """Let time pass."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from everlog.queues.keys import JobKey, decode_key, encode_key, hash_key
 from everlog.queues.operations import AckFlag, Forget, ListDead, Revive
+from everlog.queues.wait_histogram import bucket_of, is_wait
 from everlog.testing.queue_desk import HOUR, T, VirtualQueue, handle, keys, number
 
 
@@ -235,6 +238,41 @@ class QueueLeaseSuite:
             assert await desk.rows(ending) == []
         assert await desk.cancel("never there") == 0
         assert await desk.flags() == {}
+
+    async def test_one_job_of_a_key_is_cancelled_by_its_number(self, desk: VirtualQueue) -> None:
+        """The others of its key stay; a number that is not of this key is none."""
+        await desk.declare(merge=False)
+        first, second = [(await desk.enq()).entry for _ in range(2)]
+        other = (await desk.enq("b")).entry
+        assert await desk.cancel("a", "not this one", entry=other) == 0
+        assert await desk.cancel("a", "this one", entry=second) == 1
+        assert [row.entry for row in await desk.rows()] == [first]
+        assert [letter.entry for letter in await desk.dead()] == [second]
+        assert await desk.cancel("a", "again", entry=second) == 0
+
+    async def test_how_long_jobs_waited_to_start_is_counted(self, desk: VirtualQueue) -> None:
+        """From the moment when a job was due; what failed waits since then, or since its next date."""
+        await desk.enq("at once")
+        await desk.enq("later", proc=1000)
+        desk.wait(10)
+        lease = await desk.one()
+        desk.wait(7)
+        await desk.fail(lease, delay=3)
+        desk.wait(5)
+        await desk.one()
+        desk.wait(978)
+        await desk.one()
+        waited = {name: number for name, number in (await desk.totals()).items() if is_wait(name)}
+        assert waited == Counter(f"WAITED_{bucket_of(ms)}" for ms in (10, 2, 0))
+        assert desk.counted("CLAIMED") == 3
+
+    async def test_what_timed_out_waits_since_then(self, desk: VirtualQueue) -> None:
+        """Not since it was first due: the time in which it ran is no waiting."""
+        await desk.enq()
+        await desk.one(lease=1000)
+        desk.wait(1001)
+        await desk.one()
+        assert (await desk.totals())["WAITED_0"] == 2
 
     async def test_what_arrives_after_a_cancel_runs(self, desk: VirtualQueue) -> None:
         await desk.enq(data=1)

@@ -559,16 +559,16 @@ async def test_what_is_done_to_all_that_match_reaches_the_last(http, log, monkey
     assert "Cancel all that match" in page.text
     monkeypatch.setattr(actions, "MAX_ACTION_S", 0.0)
     first = await all_of("cancel", find="a-")
-    assert first.startswith("100 cancelled in 0 s, and there are more that match")
-    assert await all_of("cancel", find="a-") == "30 cancelled"
+    assert first.startswith("Cancelled 100 jobs of q in 0 s, and there are more that match")
+    assert await all_of("cancel", find="a-") == "Cancelled 30 jobs of q."
     assert (await queue.stats()).ready == 1050
     monkeypatch.setattr(actions, "MAX_ACTION_S", 60.0)
-    assert await all_of("cancel") == "1,050 cancelled"
+    assert await all_of("cancel") == "Cancelled 1,050 jobs of q."
     page = await http.get("/console/queues?name=q&text=a-", headers=HTML)
-    assert "Put all that match back" in page.text
-    assert await all_of("revive", text="a-") == "130 put back"
+    assert "Revive all that match" in page.text
+    assert await all_of("revive", text="a-") == "Revived 130 jobs of q."
     assert (await queue.stats()).ready == 130
-    assert await all_of("forget", cause="cancelled") == "1,050 dropped"
+    assert await all_of("forget", cause="cancelled") == "Dropped 1,050 jobs of q."
     page = await http.get("/console/queues?name=q", headers=HTML)
     assert "Cancel all 130" in page.text
     assert (await queue.stats()).dead == 0

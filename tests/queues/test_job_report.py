@@ -89,8 +89,8 @@ def test_the_sentences():
     assert "max_in_flight is 1,200" in texts(("in_flight", 1200, None), row=row())
     assert "rate limit is reached" in texts(("rate", 2, NOW + 1000), row=row())
     assert "slow_threshold is 200" in texts(("slow", 200, None), row=row())
-    failed = row(timeouts=2, attempts=(Attempt(0, 1, "w", "failed", "no route"),))
-    assert "failed 2 times since the last put: no route" in texts(("next", None, None), row=failed)
+    failed = row(timeouts=2, attempts=(Attempt(NOW - 2, NOW - 90_000, "w", "failed", "no route"),))
+    assert "failed 2 times since the last put, last 90 s ago: no route" in texts(("next", None, None), row=failed)
     running = {"status": "P", "owner": "w-1", "lease_ms": 10_000}
     assert "w-1 has it for another 10 s" in texts(row=row(**running, start_ms=NOW))
     late = row(**running, start_ms=NOW - 15_000)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, cast
 
-from everlog.console.actions import is_wanted_job, is_wanted_letter, key_text
+from everlog.console.actions import MAX_SELECTED, is_wanted_job, is_wanted_letter, key_text
 from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.sampler import series
-from everlog.errors import StorageFailed
+from everlog.errors import InvalidInput, StorageFailed
 from everlog.queues.declaration import Declaration, plain_options
-from everlog.queues.job import DeadJob, JobInfo, make_key, parse_key
+from everlog.queues.history import EndedJob
+from everlog.queues.job import MAX_ENTRY, DeadJob, JobInfo, make_key, parse_key
 from everlog.queues.keys import hash_key
-from everlog.queues.operations import AskDue, DueAnswer, Get, ListDead
+from everlog.queues.operations import AskDue, DueAnswer, Get, HistoryPlace, ListDead
 from everlog.queues.priority import Priority
 from everlog.queues.queue import Queue
 from everlog.queues.rows import Attempt, DeadLetter, Flag, JobRow
@@ -20,8 +21,9 @@ from everlog.queues.schedules import ScheduleInfo
 from everlog.queues.wait_reasons import WaitReason, explain_queue
 
 MAX_PEEKED = 1000
-SHOWN = 50
+SHOWN = MAX_SELECTED
 SHOWN_WAITING = 25
+SHOWN_ENDED = 25
 _NAMES = {int(one): one.name.lower().replace("_", "-") for one in Priority}
 
 
@@ -70,7 +72,13 @@ async def _queue(context: Context, queue: Queue) -> Model:
         "flags": [_flag(one) for one in await queue.flags()],
         "schedules": [_schedule(one) for one in await queue.schedules.list()],
         "key": key or None,
-        "why_key": await _why(queue, declaration, key) if key else [],
+        **(await _about(queue, declaration, key) if key else {"why_key": [], "jobs_of_key": []}),
+        "keeps_done": declaration.options.settings.keep_done_ms > 0,
+        "history": await _history(context, queue, declaration),
+        "traffic": {
+            "shared": context.log.queues.totals_are_shared,
+            "points": context.sampler.queues.points(queue.name),
+        },
     }
 
 
@@ -83,15 +91,61 @@ def _priorities(waiting: list[JobInfo]) -> list[dict[str, Any]]:
     ]
 
 
-async def _why(queue: Queue, declaration: Declaration, text: str) -> list[WaitReason]:
-    """What is known of the key's dead letters and jobs."""
+async def _about(queue: Queue, declaration: Declaration, text: str) -> Model:
+    """What is known of the key's jobs and its last dead letter."""
     key = make_key(declaration, parse_key(declaration, text))
     rows = cast(list[JobRow], await queue.store.execute(queue.name, Get(key, hash_key(key))))
     letters = cast(list[DeadLetter], await queue.store.execute(queue.name, ListDead(MAX_PEEKED)))
     entries = [one.entry for one in letters if one.key == key][:1] + [row.entry for row in rows]
-    reports = [await queue.job(entry) for entry in entries]
-    reasons = [reason for report in reports if report is not None for reason in report.why]
-    return reasons or [WaitReason("There is no job with this key: it is done, has expired, or was never put.")]
+    reports = [report for entry in entries if (report := await queue.job(entry)) is not None]
+    reasons = [reason for report in reports for reason in report.why]
+    none = [WaitReason("There is no job with this key: it is done, has expired, or was never put.")]
+    found = [{"entry": report.entry, "state": report.state} for report in reports]
+    return {"why_key": reasons or none, "jobs_of_key": found}
+
+
+async def _history(context: Context, queue: Queue, declaration: Declaration) -> Model:
+    """A page of jobs that have ended; empty unless the queue keeps them."""
+    text, before = context.text("ended"), context.text("before")
+    if not declaration.options.settings.keep_done_ms:
+        return {"jobs": [], "next": None}
+    key = parse_key(declaration, text) if text else None
+    place = _place(before) if before else None
+    found = await queue.history(SHOWN_ENDED + 1, before=place, key=key)
+    page = found[:SHOWN_ENDED]
+    return {
+        "jobs": [_ended(one) for one in page],
+        "next": "-".join(map(str, page[-1].place)) if len(found) > SHOWN_ENDED else None,
+    }
+
+
+def _place(text: str) -> HistoryPlace:
+    """Where a page of the history ends, as it stands in an address."""
+    parts = text.split("-")
+    if len(parts) != 3 or not all(one.isascii() and one.isdecimal() and len(one) < 20 for one in parts):
+        raise InvalidInput(f"this is no place in the history: {text[:50]!r}")
+    ended_ms, entry, token = (min(int(one), MAX_ENTRY) for one in parts)
+    return (ended_ms, entry, token)
+
+
+def _ended(one: EndedJob) -> dict[str, Any]:
+    since = None if one.due is None else max(one.due, one.inserted)
+    waited = None if one.claimed is None or since is None else (one.claimed - since).total_seconds()
+    return {
+        "entry": one.entry,
+        "key": key_text(one.key),
+        "kind": one.kind,
+        "group": one.group,
+        "how": one.how,
+        "reason": one.reason,
+        "ended_ms": round(one.ended.timestamp() * 1000),
+        "waited_s": None if waited is None else max(0.0, waited),
+        "took_s": None if one.claimed is None else (one.ended - one.claimed).total_seconds(),
+        "owner": one.owner,
+        "failures": len(one.attempts),
+        "result": one.result,
+        "result_left_out": one.result_left_out,
+    }
 
 
 def _job(one: JobInfo) -> dict[str, Any]:
@@ -99,6 +153,8 @@ def _job(one: JobInfo) -> dict[str, Any]:
     return {
         "entry": row.entry,
         "key": key_text(one.key),
+        "kind": one.kind,
+        "group": one.group,
         "data": one.data,
         "priority": row.image.priority,
         "priority_name": _NAMES.get(row.image.priority),
@@ -109,6 +165,7 @@ def _job(one: JobInfo) -> dict[str, Any]:
         "started_ms": row.claimed_ms,
         "deadline_ms": None if row.start_ms is None else row.deadline_ms,
         "successor": row.slot is not None,
+        "stop": row.stop,
         "attempts": [_attempt(attempt) for attempt in row.attempts[-5:]],
     }
 
@@ -127,6 +184,8 @@ def _dead(one: DeadJob) -> dict[str, Any]:
     return {
         "entry": one.entry,
         "key": key_text(one.key),
+        "kind": one.kind,
+        "group": one.group,
         "data": one.data,
         "cause": one.cause,
         "reason": one.reason,

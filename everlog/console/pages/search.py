@@ -1,13 +1,19 @@
-"""Search: a key, a tag, a queue, a projection or a document, by its exact name or a part of it."""
+"""Search: a key, a tag, a queue, a job, a projection or a document, by its exact name or a part of it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from everlog.console.actions import key_text, read_entry
 from everlog.console.console import ConsolePage, Context, Model
 from everlog.errors import DocumentNotFound, InvalidInput
+from everlog.queues.job import parse_key
+from everlog.queues.queue import Queue
 
 MAX_FOUND = 50
+MAX_ENDED = 5
+# So many dead letters of a queue are looked at for a key: they are in the order of time.
+MAX_LETTERS = 200
 
 
 async def build_search(context: Context) -> Model:
@@ -18,6 +24,7 @@ async def build_search(context: Context) -> Model:
         *await _journals(context, text),
         *await _documents(context, text),
         *await _names(context, text),
+        *await _jobs(context, text),
     ]
     return {"q": text, "found": found[:MAX_FOUND], "asked": True}
 
@@ -52,6 +59,48 @@ async def _documents(context: Context, text: str) -> list[dict[str, Any]]:
     except (InvalidInput, DocumentNotFound):
         return []
     return [_hit("document", path, "documents", path=path)]
+
+
+async def _jobs(context: Context, text: str) -> list[dict[str, Any]]:
+    """Jobs of every queue with this number or exactly this key; `queue:text` looks in one queue."""
+    observation = await context.sampler.latest(5.0)
+    hits = []
+    for one in observation.queues:
+        if one.unknown is not None:  # to look would make this process the owner of the queue
+            continue
+        queue = context.log.queue(one.name)
+        jobs: dict[int, str] = {}
+        for name in dict.fromkeys((text, text.removeprefix(f"{one.name}:"))):
+            jobs |= await _with_number(queue, name)
+            jobs |= await _with_key(queue, name, dead=one.dead > 0)
+        hits += [
+            _hit("job", f"{one.name} {entry} {key}", "job", queue=one.name, entry=str(entry))
+            for entry, key in jobs.items()
+        ]
+        if len(hits) >= MAX_FOUND:
+            break
+    return hits
+
+
+async def _with_number(queue: Queue, text: str) -> dict[int, str]:
+    try:
+        found = await queue.job(read_entry(text))
+    except InvalidInput:
+        return {}
+    return {} if found is None else {found.entry: key_text(found.key)}
+
+
+async def _with_key(queue: Queue, text: str, *, dead: bool) -> dict[int, str]:
+    """What waits, runs, is dead or has ended, the last ones of each."""
+    try:
+        key = parse_key(await queue.declaration(), text)
+        waiting = [one.entry for one in await queue.get(key)]
+    except InvalidInput:
+        return {}  # no key of this queue can look like this
+    letters = await queue.dead(MAX_LETTERS) if dead else []
+    ended = await queue.history(MAX_ENDED, key=key)
+    found = [*waiting, *(one.entry for one in letters if one.key == key), *(one.entry for one in ended)]
+    return dict.fromkeys(found, key_text(key))
 
 
 async def _names(context: Context, text: str) -> list[dict[str, Any]]:

@@ -69,7 +69,30 @@ function select(element) {
   getSelection().addRange(range);
 }
 
+// Boxes: all of a list at once, and how many are ticked.
+function boxes(form) {
+  return [...document.querySelectorAll(`input[type=checkbox][form="${form}"]`)];
+}
+
+function count(form) {
+  const all = boxes(form);
+  const ticked = all.filter((one) => one.checked).length;
+  for (const label of document.querySelectorAll(`[data-count="${form}"]`)) label.textContent = `${ticked} selected`;
+  for (const box of document.querySelectorAll(`[data-all="${form}"]`)) {
+    box.checked = ticked > 0 && ticked === all.length;
+    box.indeterminate = ticked > 0 && ticked < all.length;
+  }
+}
+
+document.addEventListener("change", (event) => {
+  const { all } = event.target.dataset;
+  if (all) for (const one of boxes(all)) one.checked = event.target.checked;
+  const form = all || (event.target.type === "checkbox" && event.target.getAttribute("form"));
+  if (form) count(form);
+});
+
 function show(root) {
+  for (const box of root.querySelectorAll("[data-all]")) count(box.dataset.all);
   for (const button of root.querySelectorAll("[data-copy]")) button.hidden = false;
   tick(root);
 }
@@ -86,21 +109,23 @@ for (const type of ["pointerdown", "pointerup", "pointercancel"]) {
 }
 
 function busy() {
-  // The visitor types, clicks, chooses or marks text here: what is new waits until that is done.
+  // The visitor types, clicks, chooses, reads a chart or marks text here: what is new waits until that is done.
   const active = document.activeElement;
   if (active && live.contains(active) && active.matches("input, select, textarea")) return true;
-  if (pressed || live.querySelector("details.menu[open]")) return true;
+  if (pressed || live.querySelector("details.menu[open], .plot rect:hover")) return true;
   const marked = getSelection();
   return !marked.isCollapsed && live.contains(marked.anchorNode);
 }
 
 function place(html) {
   const open = new Set([...live.querySelectorAll("details[open][data-keep]")].map((one) => one.dataset.keep));
+  const ticked = new Set([...live.querySelectorAll("input[type=checkbox][form]:checked")].map((one) => one.name));
   const scrolled = [...live.querySelectorAll(".table")].map((one) => one.scrollLeft);
   const focused = live.contains(document.activeElement) ? describe(document.activeElement) : null;
   const parsed = new DOMParser().parseFromString(html, "text/html");
   live.replaceChildren(...parsed.body.childNodes);
   for (const one of live.querySelectorAll("details[data-keep]")) one.open = open.has(one.dataset.keep);
+  for (const one of live.querySelectorAll("input[type=checkbox][form]")) one.checked = ticked.has(one.name);
   live.querySelectorAll(".table").forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
   if (focused) refocus(focused);
   show(live);

@@ -34,6 +34,7 @@ from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
 from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
 from everlog.queues.sqlite.table import SqliteTable
+from everlog.queues.sqlite.totals import QueueTotals
 from everlog.queues.sqlite.upkeep import take_over_marks, tend
 from everlog.runtime.clock import Clock
 from everlog.runtime.failpoints import failpoint
@@ -55,6 +56,7 @@ class SqliteQueueStore(QueueStore):
     """The queues of a data folder, in its folder `queues`."""
 
     look_s = LOOK_S
+    totals_are_shared = True
 
     def __init__(
         self,
@@ -73,6 +75,7 @@ class SqliteQueueStore(QueueStore):
         self._sweep = sweep
         self._reader = self._open_files(patient=True)
         self._counted: dict[str, Counter[str]] = {}
+        self._totals = QueueTotals()
         self._committer = GroupCommitter(
             self._reader.main.path,
             lambda patient: self._open_files(patient=patient),
@@ -175,6 +178,7 @@ class SqliteQueueStore(QueueStore):
         started = time.perf_counter()
         answers = iter(self._work(files, group[0][0], [one for _, operations in group for one in operations]))
         apart = [list(islice(answers, len(operations))) for _, operations in group]
+        self._totals.save(files.main, self.clock.now_ms())
         return Committed(apart, time.perf_counter() - started)
 
     def _work(self, files: BucketFiles, name: str, operations: Sequence[Operation]) -> list[QueueAnswer]:
@@ -195,6 +199,7 @@ class SqliteQueueStore(QueueStore):
 
     def _count(self, name: str, engine: Engine) -> None:
         self._counted.setdefault(name, Counter()).update(engine.counted)
+        self._totals.add(name, engine.counted, self.clock.now_ms())
 
     def put_in(self, connection: sqlite3.Connection, name: str, packet: Callable[[Declaration], Packet]) -> PutAnswer:
         files = self._reader
@@ -280,6 +285,10 @@ class SqliteQueueStore(QueueStore):
     def counted(self, name: str) -> Counter[str]:
         return Counter(self._counted.get(name, Counter()))
 
+    async def totals(self, name: str) -> Counter[str]:
+        with translated(self._reader.main.path):
+            return self._totals.of(self._reader.main, name)
+
     async def close(self) -> None:
         if self._closed:
             return
@@ -288,6 +297,7 @@ class SqliteQueueStore(QueueStore):
         if self._tending:
             await asyncio.wait(self._tending)
         await self._committer.close()
+        self._totals.save(self._reader.main)
         self._reader.close()
 
 

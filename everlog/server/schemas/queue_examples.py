@@ -83,6 +83,7 @@ _ENDED = {
     "resultLeftOut": False,
     "kind": None,
     "group": "tenant-7",
+    "due": _NOON,
 }
 _REPORT: dict[str, Any] = {
     **{name: value for name, value in _JOB.items() if name not in ("status", "schema")},

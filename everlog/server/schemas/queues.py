@@ -207,6 +207,7 @@ class EndedBody(msgspec.Struct, frozen=True, rename="camel"):
     result_left_out: Annotated[bool, _described(description="Whether it returned something too large, or no JSON")]
     kind: str | None
     group: str | None
+    due: datetime | None
 
 
 class HistoryBody(msgspec.Struct, frozen=True, rename="camel"):
@@ -437,6 +438,7 @@ def ended_body(job: EndedJob) -> EndedBody:
         job.result_left_out,
         job.kind,
         job.group,
+        job.due,
     )
 
 

@@ -119,3 +119,10 @@ DELETE FROM everlog_queue_schedule WHERE jid = ? AND name = ?
 
 -- name: take_over_mark
 UPDATE everlog_queue_schedule SET done_ms = ?, fired_ms = ? WHERE jid = ? AND name = ? AND done_ms < ?
+
+-- name: totals
+SELECT kind, number FROM everlog_queue_total WHERE queue = ?
+
+-- name: add_totals
+INSERT INTO everlog_queue_total (queue, kind, number) VALUES (?, ?, ?)
+ON CONFLICT (queue, kind) DO UPDATE SET number = number + excluded.number
