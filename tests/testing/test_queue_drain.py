@@ -166,7 +166,8 @@ async def test_a_job_without_end_is_noticed(log):
     assert (await log.queue("jobs").stats()).running == 0
 
 
-async def test_a_test_that_is_cancelled_gives_its_job_back(log):
+@pytest.mark.parametrize("raise_errors", [True, False])
+async def test_a_test_that_is_cancelled_gives_its_job_back(log, raise_errors):
     begun = asyncio.Event()
 
     @everlog.job("jobs")
@@ -175,7 +176,7 @@ async def test_a_test_that_is_cancelled_gives_its_job_back(log):
         await asyncio.Event().wait()
 
     await log.queue("jobs").put("k")
-    running = asyncio.create_task(drain(log, work))
+    running = asyncio.create_task(drain(log, work, raise_errors=raise_errors))
     await begun.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
