@@ -683,8 +683,8 @@ MUTANTS = (
     Mutant(
         "queue-rate-forgotten",
         QUEUE_ORDER,
-        "if rows and rate is not None:",
-        "if len(rows) > 1 and rate is not None:",
+        "        if rate is not None:\n            self._table.add_starts(",
+        "        if len(rows) > 1 and rate is not None:\n            self._table.add_starts(",
         "every start counts",
     ),
     Mutant(

@@ -13,6 +13,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from itertools import islice
 from typing import NamedTuple
 
 from everlog.config.queue_options import QueueSettings
@@ -45,6 +46,7 @@ class ClaimOrder:
         self._now = now
         self._unswept = unswept
         self._overdue = overdue
+        self._shared: bool | None = None
         self._rooms: dict[str, int] = {"": NO_LIMIT}
         self._turns: dict[str, int] = {}
         self._next_turn = FIRST_TURN
@@ -103,15 +105,17 @@ class ClaimOrder:
 
     def first(self, count: int, *, fast_only: bool = False) -> list[JobRow]:
         """The first `count` rows that a claim takes, under the rule for slow ones: none of them beside a fast one."""
-        chosen: list[JobRow] = []
         threshold = self._settings.slow_threshold
+        if count <= 0 or threshold is None:
+            return list(islice(self.walk(count), max(0, count)))
+        chosen: list[JobRow] = []
 
         def is_left_out(priority: int) -> bool:
-            return fast_only and threshold is not None and priority >= threshold
+            return fast_only and priority >= threshold
 
-        for row in self.walk(count, is_left_out) if count > 0 else ():
+        for row in self.walk(count, is_left_out):
             chosen.append(row)
-            fast_only = fast_only or (threshold is not None and row.image.priority < threshold)
+            fast_only = fast_only or row.image.priority < threshold
             if len(chosen) == count:
                 break
         return chosen
@@ -125,7 +129,7 @@ class ClaimOrder:
                 taken += 1
         return taken
 
-    def walk(self, count: int, skip: Skip = lambda priority: False) -> Iterator[JobRow]:
+    def walk(self, count: int, skip: Skip | None = None) -> Iterator[JobRow]:
         """Due rows, the first one first, each chosen when it is handed out. Lazy, one priority after the other.
 
         No more than `count` of them are worth a look. With aging the priorities are merged: within one, the oldest row
@@ -134,15 +138,16 @@ class ClaimOrder:
         priorities = self._priorities()
         levels = [list(priorities)] if self._settings.aging_ms else ([priority] for priority in priorities)
         for level in levels:
-            yield from self._by_turns(level, count, skip) if self._is_shared else self._by_date(level, count, skip)
+            yield from self._by_turns(level, count, skip) if self._is_shared() else self._by_date(level, count, skip)
 
-    @cached_property
     def _is_shared(self) -> bool:
         """Whether groups take turns: as soon as a job with a group waits."""
-        return self._table.groups_wait() or (self._overdue is not None and self._overdue.image.group != "")
+        if self._shared is None:
+            self._shared = self._table.groups_wait() or bool(self._overdue and self._overdue.image.group)
+        return self._shared
 
     def _priorities(self) -> Iterable[int]:
-        found = self._table.priorities(grouped=self._is_shared)
+        found = self._table.priorities(grouped=self._is_shared())
         return found if self._overdue is None else sorted({*found, self._overdue.image.priority})
 
     def _due(self, priority: int, group: str, limit: int) -> Sequence[JobRow]:
@@ -160,11 +165,10 @@ class ClaimOrder:
             heads[late.image.group] = min(heads.get(late.image.group, late.order), late.order)
         yield from heads.items()
 
-    def _by_date(self, level: Sequence[int], count: int, skip: Skip) -> Iterator[JobRow]:
-        lists = [self._due(priority, "", count) for priority in level if not skip(priority)]
-        for row in lists[0] if len(lists) == 1 else heapq.merge(*lists, key=self._urgency):
-            if not skip(row.image.priority):
-                yield row
+    def _by_date(self, level: Sequence[int], count: int, skip: Skip | None) -> Iterator[JobRow]:
+        lists = [self._due(priority, "", count) for priority in level if skip is None or not skip(priority)]
+        rows = lists[0] if len(lists) == 1 else heapq.merge(*lists, key=self._urgency)
+        yield from rows if skip is None else (row for row in rows if not skip(row.image.priority))
 
     def _urgency(self, row: JobRow) -> tuple[int, int, bytes, int]:
         return (self._effective(row.image.priority, row.image.process_ms), *row.order[1:])
@@ -172,7 +176,7 @@ class ClaimOrder:
     def _effective(self, priority: int, process_ms: int) -> int:
         return rules.aged_priority(priority, process_ms, self._now, self._settings)
 
-    def _by_turns(self, level: Sequence[int], count: int, skip: Skip) -> Iterator[JobRow]:
+    def _by_turns(self, level: Sequence[int], count: int, skip: Skip | None) -> Iterator[JobRow]:
         """The first of all heads, again and again: a group that was chosen has the last turn then.
 
         A head that stands in the heap under an old turn of its group is put in again.
@@ -183,7 +187,7 @@ class ClaimOrder:
         lists: dict[tuple[int, str], _DueRows] = {}
         while heads:
             head = heads[0]
-            if skip(head.place[0]) or self._is_blocked(head.group):
+            if (skip is not None and skip(head.place[0])) or self._is_blocked(head.group):
                 heapq.heappop(heads)
                 continue
             if head.turn != self._turns[head.group]:
@@ -214,11 +218,11 @@ class ClaimOrder:
         self.blocked.add(group)
         return True
 
-    def _make_heads(self, level: Sequence[int], skip: Skip) -> list[_Head]:
+    def _make_heads(self, level: Sequence[int], skip: Skip | None) -> list[_Head]:
         """One for each group and priority with a due row."""
         found: list[tuple[str, JobPlace]] = []
         for priority in level:
-            if not skip(priority):
+            if skip is None or not skip(priority):
                 found += self._heads(priority)
         unknown = {group for group, _ in found if group not in self._turns}
         self._turns.update(dict.fromkeys(unknown, 0))
@@ -230,15 +234,18 @@ class ClaimOrder:
 
     def note_starts(self, rows: Sequence[JobRow]) -> None:
         """Rows that were chosen here are started: it counts for the rates, and as the turns of their groups."""
+        if not rows:
+            return
         rate, group_rate = self._settings.rate_limit, self._settings.rate_limit_per_group
-        if rows and rate is not None:
+        if rate is not None:
             self._table.add_starts(self._now, len(rows), self._now - rate.window_ms)
+        if not self._is_shared():
+            return
         groups = [row.image.group for row in rows]
+        self._table.add_turns(list(reversed(dict.fromkeys(reversed(groups)))))
         limited = Counter(group for group in groups if group)
         if limited and group_rate is not None:
             self._table.add_group_starts(self._now, limited, self._now - group_rate.window_ms)
-        if groups and self._is_shared:
-            self._table.add_turns(list(reversed(dict.fromkeys(reversed(groups)))))
 
 
 class _Head(NamedTuple):

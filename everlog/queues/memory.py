@@ -77,13 +77,14 @@ class MemoryTable(QueueTable):
         self._versions: dict[int, int] = {}
         self._version = 0
         self._last_entry = 0
-        # Waiting rows are in `_delayed` until they are due, then in the heap of their priority and group.
-        self._ready: defaultdict[int, dict[str, _Heap]] = defaultdict(dict)
+        # Waiting rows are in `_delayed` until they are due, then in a heap of their priority, or of priority and group.
+        self._ready: defaultdict[int, _Heap] = defaultdict(lambda: _Heap(self._versions))
+        self._ready_groups: defaultdict[int, dict[str, _Heap]] = defaultdict(dict)
         self._delayed = _Heap(self._versions)
         self._leases = _Heap(self._versions)
         self._expiring = _Heap(self._versions)
-        self._waiting: dict[int, dict[str, int]] = {}
-        self._groups_waiting = 0
+        self._waiting: dict[int, int] = {}
+        self._groups_waiting: dict[tuple[int, str], int] = {}
         self._running = 0
         self._group_leases: Counter[str] = Counter()
         self._starts: list[int] = []
@@ -147,10 +148,9 @@ class MemoryTable(QueueTable):
                 self._group_leases[group] += 1
             self._leases.push((row.deadline_ms,), row.entry)
             return
-        waiting = self._waiting.setdefault(priority, {})
-        waiting[group] = waiting.get(group, 0) + 1
+        self._waiting[priority] = self._waiting.get(priority, 0) + 1
         if group:
-            self._groups_waiting += 1
+            self._groups_waiting[priority, group] = self._groups_waiting.get((priority, group), 0) + 1
         self._delayed.push((row.image.process_ms,), row.entry)
         if row.image.expires_s:
             self._expiring.push((row.image.expires_s,), row.entry)
@@ -165,33 +165,36 @@ class MemoryTable(QueueTable):
                 if not self._group_leases[group]:
                     del self._group_leases[group]
             return
-        waiting = self._waiting[priority]
-        waiting[group] -= 1
+        self._waiting[priority] -= 1
+        if not self._waiting[priority]:
+            del self._waiting[priority]
         if group:
-            self._groups_waiting -= 1
-        if not waiting[group]:
-            del waiting[group]
-            if group:
-                self._ready[priority].pop(group, None)
-            if not waiting:
-                del self._waiting[priority]
+            self._groups_waiting[priority, group] -= 1
+            if not self._groups_waiting[priority, group]:
+                del self._groups_waiting[priority, group]
+                self._ready_groups[priority].pop(group, None)
 
     def _advance(self, now: int) -> None:
         """Move what has become due to the heap of its priority and group."""
         while (found := self._delayed.first()) is not None and found[0] <= now:
             self._delayed.pop()
             row = self.rows[found[-2]]
-            heaps, group = self._ready[row.image.priority], row.image.group
-            if group not in heaps:
-                heaps[group] = _Heap(self._versions, min_size=MIN_GROUP_HEAP if group else MIN_HEAP)
-            heaps[group].push((row.image.process_ms, row.hash), row.entry)
+            image = row.image
+            heap = self._heap_of(image.priority, image.group) if image.group else self._ready[image.priority]
+            heap.push((image.process_ms, row.hash), row.entry)
+
+    def _heap_of(self, priority: int, group: str) -> _Heap:
+        heaps = self._ready_groups[priority]
+        if group not in heaps:
+            heaps[group] = _Heap(self._versions, min_size=MIN_GROUP_HEAP)
+        return heaps[group]
 
     def priorities(self, *, grouped: bool) -> Iterator[int]:
         return iter(sorted(self._waiting))
 
     def due(self, priority: int, now: int, limit: int, group: str) -> list[JobRow]:
         self._advance(now)
-        heap = self._ready[priority].get(group)
+        heap = self._ready_groups[priority].get(group) if group else self._ready[priority]
         if heap is None:
             return []
         taken: list[tuple[Any, ...]] = []
@@ -207,12 +210,12 @@ class MemoryTable(QueueTable):
         return rows
 
     def groups_wait(self) -> bool:
-        return self._groups_waiting > 0
+        return bool(self._groups_waiting)
 
     def heads(self, priority: int, now: int) -> list[tuple[str, JobPlace]]:
         self._advance(now)
         heads: list[tuple[str, JobPlace]] = []
-        for group, heap in self._ready[priority].items():
+        for group, heap in (("", self._ready[priority]), *self._ready_groups[priority].items()):
             found = heap.first()
             if found is None or found[0] > now:
                 continue
