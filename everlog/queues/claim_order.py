@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
-from typing import NamedTuple
+from typing import TypeAlias
 
 from everlog.config.queue_options import QueueSettings
 from everlog.queues import rules
@@ -27,6 +27,8 @@ NO_LIMIT = 1 << 31
 # Turns that are taken here come after all that a table knows.
 FIRST_TURN = 1 << 62
 
+_Head: TypeAlias = tuple[int, int, tuple[int, bytes, int], int, str]
+"""The first due row of a group in a priority: urgency, turn, place in the priority, priority, group."""
 Skip = Callable[[int], bool]
 """Whether jobs of a priority are left out, as it is now."""
 
@@ -186,25 +188,26 @@ class ClaimOrder:
         share = 1 + -(-count // max(1, len(heads)))
         lists: dict[tuple[int, str], _DueRows] = {}
         while heads:
-            head = heads[0]
-            if (skip is not None and skip(head.place[0])) or self._is_blocked(head.group):
+            _, turn, _, priority, group = heads[0]
+            if (skip is not None and skip(priority)) or self._is_blocked(group):
                 heapq.heappop(heads)
                 continue
-            if head.turn != self._turns[head.group]:
-                heapq.heapreplace(heads, head._replace(turn=self._turns[head.group]))
+            if turn != self._turns[group]:
+                heapq.heapreplace(heads, (heads[0][0], self._turns[group], *heads[0][2:]))
                 continue
-            of_both = (head.place[0], head.group)
-            rows = lists.get(of_both) or lists.setdefault(of_both, _DueRows(partial(self._due, *of_both), share))
+            if (priority, group) not in lists:
+                lists[priority, group] = _DueRows(partial(self._due, priority, group), share)
+            rows = lists[priority, group]
             row = rows.take()
             if row is None:  # it is gone: what only reads does so without a transaction
                 heapq.heappop(heads)
                 continue
-            self._choose(head.group)
+            self._choose(group)
             following = rows.first()
             if following is None:
                 heapq.heappop(heads)
             else:
-                heapq.heapreplace(heads, self._head(head.group, following.order))
+                heapq.heapreplace(heads, self._head(group, following.order))
             yield row
 
     def _choose(self, group: str) -> None:
@@ -230,7 +233,8 @@ class ClaimOrder:
         return [self._head(group, place) for group, place in found]
 
     def _head(self, group: str, place: JobPlace) -> _Head:
-        return _Head(self._effective(*place[:2]), self._turns[group], place[1:], place, group)
+        urgency = self._effective(*place[:2]) if self._settings.aging_ms else place[0]
+        return urgency, self._turns[group], place[1:], place[0], group
 
     def note_starts(self, rows: Sequence[JobRow]) -> None:
         """Rows that were chosen here are started: it counts for the rates, and as the turns of their groups."""
@@ -246,16 +250,6 @@ class ClaimOrder:
         limited = Counter(group for group in groups if group)
         if limited and group_rate is not None:
             self._table.add_group_starts(self._now, limited, self._now - group_rate.window_ms)
-
-
-class _Head(NamedTuple):
-    """The first due row of a group in a priority; they are compared as they stand."""
-
-    urgency: int
-    turn: int
-    order: tuple[int, bytes, int]
-    place: JobPlace
-    group: str
 
 
 class _DueRows:
