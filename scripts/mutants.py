@@ -43,6 +43,7 @@ LOGS = "log/test_log.py"
 RETENTION = "journal/test_retention.py"
 QUEUE_RULES = "everlog/queues/rules.py"
 QUEUE_ENGINE = "everlog/queues/engine.py"
+QUEUE_ORDER = "everlog/queues/claim_order.py"
 QUEUE_MEMORY = "everlog/queues/memory.py"
 QUEUE_OWNER = "everlog/queues/cassandra/owner.py"
 QUEUE_LOG = "everlog/queues/cassandra/shard_log.py"
@@ -76,6 +77,7 @@ TESTS = {
     VIEWS: ("tags/test_writes.py", TAGS),
     QUEUE_RULES: ("queues/test_rules.py", "queues/test_engine.py", "queues/test_stores.py"),
     QUEUE_ENGINE: ("queues/test_engine.py", "queues/test_stores.py"),
+    QUEUE_ORDER: ("queues/test_engine.py", "queues/test_stores.py"),
     QUEUE_MEMORY: ("queues/test_engine.py", "queues/test_stores.py"),
     QUEUE_OWNER: ("queues/test_fenced_log.py",),
     QUEUE_LOG: ("queues/test_fenced_log.py",),
@@ -666,9 +668,9 @@ MUTANTS = (
     ),
     Mutant(
         "queue-rate-window",
-        QUEUE_ENGINE,
-        "room = min(room, rate.count - len(self.table.starts(now - rate.window_ms)))",
-        "room = min(room, rate.count - len(self.table.starts(now - rate.window_ms + 1)))",
+        QUEUE_ORDER,
+        "room = min(room, rate.count - len(self._table.starts(self._now - rate.window_ms)))",
+        "room = min(room, rate.count - len(self._table.starts(self._now - rate.window_ms + 1)))",
         "the window of a rate limit is exact to the millisecond",
     ),
     Mutant(
@@ -680,9 +682,9 @@ MUTANTS = (
     ),
     Mutant(
         "queue-rate-forgotten",
-        QUEUE_ENGINE,
-        "if leases and self.settings.rate_limit is not None:",
-        "if len(leases) > 1 and self.settings.rate_limit is not None:",
+        QUEUE_ORDER,
+        "        if rate is not None:\n            self._table.add_starts(",
+        "        if len(rows) > 1 and rate is not None:\n            self._table.add_starts(",
         "every start counts",
     ),
     Mutant(
@@ -691,6 +693,55 @@ MUTANTS = (
         "moments.append(starts[len(starts) - rate.count] + rate.window_ms)",
         "moments.append(starts[-1] + rate.window_ms)",
         "listeners are woken when the limit lets the first one in",
+    ),
+    Mutant(
+        "queue-turn",
+        QUEUE_ORDER,
+        "        self._turns[group] = self._next_turn\n",
+        "",
+        "within a claim, a group that was chosen comes last",
+    ),
+    Mutant(
+        "queue-turn-kept",
+        QUEUE_ORDER,
+        "self._table.add_turns(list(reversed(dict.fromkeys(reversed(groups)))))",
+        "self._table.add_turns(groups[:1])",
+        "every start is a turn, from one claim to the next",
+    ),
+    Mutant(
+        "queue-group-room",
+        QUEUE_ORDER,
+        "        self._rooms[group] -= 1\n",
+        "",
+        "what is chosen takes room in its group",
+    ),
+    Mutant(
+        "queue-group-overdue",
+        QUEUE_ORDER,
+        "self._table.overdue(self._now, self._unswept) if self._unswept else ()",
+        "self._table.overdue(self._now, 1000)",
+        "an overdue lease counts for its group until it is swept",
+    ),
+    Mutant(
+        "queue-group-window",
+        QUEUE_ORDER,
+        "rate.count - len(self._table.group_starts(group, self._now - rate.window_ms))",
+        "rate.count - len(self._table.group_starts(group, self._now - rate.window_ms + 1))",
+        "the window of a group is exact to the millisecond",
+    ),
+    Mutant(
+        "queue-group-wake",
+        QUEUE_ENGINE,
+        "            moments += map(order.window_ends, order.blocked)\n",
+        "",
+        "listeners are told when the window of a group ends",
+    ),
+    Mutant(
+        "queue-group-takeover",
+        QUEUE_OWNER,
+        '{"": rate.count}',
+        '{"": 0}',
+        "a new owner does not know what groups have started, so their windows are full",
     ),
     Mutant(
         "queue-rate-takeover",

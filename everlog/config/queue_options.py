@@ -20,6 +20,8 @@ MAX_RATE = 10_000
 MAX_SHARDS = 64
 MAX_DONE = 100_000
 _RATE = re.compile(r"\s*(\d+)\s*/\s*(\d*)\s*(ms|s|m|h|d)\s*")
+_RATES = ("rate_limit", "rate_limit_per_group")
+_LIMITS = ("rate_limit", "max_in_flight", "rate_limit_per_group", "max_in_flight_per_group")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 BucketPeriod = Literal["hour", "day", "month", "none"]
@@ -54,6 +56,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_done: int = 10_000
     rate_limit: Rate | None = None
     max_in_flight: int | None = None
+    rate_limit_per_group: Rate | None = None
+    max_in_flight_per_group: int | None = None
     clock_tolerance_ms: int = 5000
     bucket: BucketPeriod = "day"
     on_empty: OnEmpty = "truncate"
@@ -87,6 +91,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_done: Annotated[int, msgspec.Meta(ge=1, le=MAX_DONE)] = 10_000
     rate_limit: str | None = None
     max_in_flight: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    rate_limit_per_group: str | None = None
+    max_in_flight_per_group: Annotated[int, msgspec.Meta(ge=1)] | None = None
     clock_tolerance: Duration = "5s"
     bucket: BucketPeriod = "day"
     on_empty: OnEmpty = "truncate"
@@ -106,8 +112,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ValueError(str(error)) from error
         if not 1 <= settings.processing_timeout_ms <= settings.max_processing_timeout_ms:
             raise ValueError("processing_timeout is between 1 ms and max_processing_timeout")
-        if self.shards > 1 and (self.rate_limit is not None or self.max_in_flight is not None):
-            raise ValueError("rate_limit and max_in_flight are exact because one process counts: they need shards = 1")
+        if self.shards > 1 and any(getattr(self, limit) is not None for limit in _LIMITS):
+            raise ValueError(f"{', '.join(_LIMITS)} are exact because one process counts: they need shards = 1")
         if self.file is not None and (self.bucket != "none" or not Path(self.file).is_absolute()):
             raise ValueError("a queue in a file of yours has bucket = 'none', and file is an absolute path")
 
@@ -130,15 +136,16 @@ def compile_settings(options: QueueOptions) -> QueueSettings:
             except InvalidInput as error:
                 raise InvalidInput(f"{option}: {error}") from error
         found[field.name] = value
-    if options.rate_limit is not None:
-        found["rate_limit"] = parse_rate(options.rate_limit)
+    for option in _RATES:
+        rate = getattr(options, option)
+        found[option] = None if rate is None else parse_rate(rate, option)
     return QueueSettings(**found)
 
 
 _DURATIONS = frozenset(field.name for field in msgspec.structs.fields(QueueOptions) if field.type == Duration)
 
 
-def parse_rate(text: str) -> Rate:
+def parse_rate(text: str, option: str = "rate_limit") -> Rate:
     """A rate such as "10/s", "100/m" or "3/10s".
 
     >>> parse_rate("3/10s")
@@ -146,7 +153,7 @@ def parse_rate(text: str) -> Rate:
     """
     match = _RATE.fullmatch(text)
     if match is None or not 1 <= int(match[1]) <= MAX_RATE or match[2] == "0":
-        raise InvalidInput(f"rate_limit: {text!r} is not a rate such as '10/s' or '100/m', at most {MAX_RATE} starts")
+        raise InvalidInput(f"{option}: {text!r} is not a rate such as '10/s' or '100/m', at most {MAX_RATE} starts")
     return Rate(int(match[1]), int(match[2] or 1) * _UNIT_MS[match[3]])
 
 

@@ -5,16 +5,16 @@ All of an operation happens in one step; a store makes that step durable before 
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, islice
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 from msgspec.structs import replace
 
 from everlog.config.queue_options import QueueSettings
 from everlog.queues import rules
+from everlog.queues.claim_order import ClaimOrder
 from everlog.queues.inquiry import find_job
 from everlog.queues.operations import (
     AckFlag,
@@ -69,7 +69,6 @@ from everlog.queues.wait_histogram import count_claimed
 SWEEP = 500
 # A flag that is raised over and over counts once per interval.
 REPEAT_MS = 60_000
-BEGINNING_OF_TIME_MS = 0
 
 
 class Engine:
@@ -110,7 +109,7 @@ class Engine:
         answer = self._arrive(packet, image, now)
         self.counted[answer.result] += 1
         if self.settings.backlog_ms:
-            self._check_backlog(self._first(1, now, fast_only=False), now)
+            self._check_backlog(self._order(now).first(1), now)
         return answer
 
     def _put_all(self, operations: Sequence[Put], now: int) -> list[PutAnswer]:
@@ -216,15 +215,14 @@ class Engine:
             return []
         lease_ms = operation.lease_ms or self.settings.processing_timeout_ms
         lease_ms = min(lease_ms, self.settings.max_processing_timeout_ms)
-        room = min(operation.limit, self._room(now, swept=True))
-        first = self._first(room, now, operation.fast_only)
+        order = self._order(now, swept=True)
+        first = order.first(min(operation.limit, order.room()), fast_only=operation.fast_only)
         if self.settings.backlog_ms:
             self._check_backlog(first, now)
         taken = [(rules.claim(row, operation.owner, now, lease_ms), row) for row in first]
         self.table.save_all(taken)
         leases = [JobLease(row, row.deadline_ms) for row, _ in taken]
-        if leases and self.settings.rate_limit is not None:
-            self.table.add_starts(now, len(leases), now - self.settings.rate_limit.window_ms)
+        order.note_starts(first)
         count_claimed(self.counted, first, now)
         return leases
 
@@ -348,7 +346,7 @@ class Engine:
         changed += self.table.drop_dead(now - self.settings.dead_letter_ttl_ms, operation.limit)
         changed += self.table.drop_ended(now - self.settings.keep_done_ms, operation.limit)
         if self.settings.backlog_ms:
-            self._check_backlog(self._first(1, now, fast_only=False), now)
+            self._check_backlog(self._order(now).first(1), now)
         return changed
 
     def _purge(self, operation: PurgeJobs, now: int) -> int:
@@ -428,56 +426,9 @@ class Engine:
 
     # Questions: what could be claimed and in which order, what is due and when. They change nothing.
 
-    def _room(self, now: int, *, swept: bool = False) -> int:
-        """How many more may start now: the limits are exact, because every claim is one step after another.
-
-        A lease that is overdue counts until it is swept, for its worker may still keep it. `swept`: that was done
-        already, else the claim to come begins with it.
-        """
-        room = 1 << 31
-        if self.settings.max_in_flight is not None:
-            in_flight = self.table.live_leases(BEGINNING_OF_TIME_MS)
-            if not swept:
-                in_flight -= len(self.table.overdue(now, self._sweep_limit))
-            room = min(room, self.settings.max_in_flight - in_flight)
-        rate = self.settings.rate_limit
-        if rate is not None:
-            room = min(room, rate.count - len(self.table.starts(now - rate.window_ms)))
-        return max(0, room)
-
-    def _first(self, count: int, now: int, fast_only: bool) -> list[JobRow]:
-        """The first `count` claimable rows in order, under the rule for slow ones."""
-        if count <= 0:
-            return []
-        threshold = self.settings.slow_threshold
-        if threshold is None:
-            return list(islice(self._in_order(count, now), count))
-        chosen: list[JobRow] = []
-        for row in self._in_order(count, now):
-            slow = row.image.priority >= threshold
-            if slow and fast_only:
-                continue
-            chosen.append(row)
-            fast_only = fast_only or not slow
-            if len(chosen) == count:
-                break
-        return chosen
-
-    def _in_order(self, count: int, now: int) -> Iterator[JobRow]:
-        """Claimable rows, the first one first. Lazy, one priority after the other.
-
-        With aging the priorities are merged: within one, the oldest row is also the most urgent.
-        """
-        if not self.settings.aging_ms:
-            for priority in self.table.priorities():
-                yield from self.table.due(priority, now, count)
-            return
-
-        def urgency(row: JobRow) -> tuple[int, int, bytes, int]:
-            return (rules.effective_priority(row.image, now, self.settings), *row.order[1:])
-
-        lists = [self.table.due(priority, now, count) for priority in self.table.priorities()]
-        yield from heapq.merge(*lists, key=urgency)
+    def _order(self, now: int, *, swept: bool = False) -> ClaimOrder:
+        """What may start. `swept`: that was done already, else the claim to come begins with it."""
+        return ClaimOrder(self.table, self.settings, now, unswept=0 if swept else self._sweep_limit)
 
     def _get(self, operation: Get, now: int) -> list[JobRow]:
         """The rows of a key as they are, unless they have expired; it changes nothing."""
@@ -519,7 +470,7 @@ class Engine:
         return [row for row in found if row.ended_ms > oldest]
 
     def _find_job(self, operation: FindJob, now: int) -> FoundJob:
-        return find_job(self.table, self.settings, operation.entry, now, self._in_order)
+        return find_job(self.table, self.settings, operation.entry, now, unswept=self._sweep_limit)
 
     def _flags(self, operation: ListFlags, now: int) -> list[Flag]:
         return list(self.table.flags())
@@ -529,7 +480,7 @@ class Engine:
         return Stats(ready, delayed, running, self.table.count_dead(), self.table.paused(), oldest)
 
     def _due(self, operation: AskDue, now: int) -> DueAnswer:
-        """What listeners are to be woken for. A limit that blocks everything also says when it ends."""
+        """What listeners are to be woken for. A limit that blocks everything, or a group, also says when it ends."""
         times = self.table.times(now)
         moments = [
             times.process_ms,
@@ -541,12 +492,15 @@ class Engine:
             starts = self.table.starts(now - rate.window_ms)
             if len(starts) >= rate.count:
                 moments.append(starts[len(starts) - rate.count] + rate.window_ms)
-        future = [moment for moment in moments if moment is not None and moment > now]
         due = 0
         if not self.table.paused():
-            limit = min(operation.limit, self._room(now))
-            due = len(self._first(limit, now, fast_only=False))
-            due = min(limit, due + len(self.table.overdue(now, limit))) if due < limit else due
+            order = self._order(now)
+            limit = min(operation.limit, order.room())
+            due = len(order.first(limit))
+            if due < limit:
+                due += order.take_overdue(self.table.overdue(now, max(limit, self._sweep_limit)), limit - due)
+            moments += map(order.window_ends, order.blocked)
+        future = [moment for moment in moments if moment is not None and moment > now]
         return DueAnswer(due, min(future, default=None))
 
     def _schedules(self, operation: ListSchedules, now: int) -> list[ScheduleRow]:
@@ -557,9 +511,11 @@ class Engine:
 
     def _head(self, operation: AskHead, now: int) -> JobPlace | None:
         """What a claim would begin with. An overdue row counts: the claim would turn it over first."""
-        if self.table.paused() or not self._room(now):
+        order = self._order(now)
+        if self.table.paused() or not order.room():
             return None
-        rows = [*self._first(1, now, operation.fast_only), *self.table.overdue(now, 1)]
+        overdue = [row for row in self.table.overdue(now, 1) if order.room_of(row.image.group)]
+        rows = [*overdue, *order.first(1, fast_only=operation.fast_only)]
         return min((row.order for row in rows), default=None)
 
 

@@ -6,11 +6,12 @@ listens in other processes is not known, so an absent worker shows only in that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from everlog.config.queue_options import QueueSettings
 from everlog.queues import rules
+from everlog.queues.claim_order import ClaimOrder
 from everlog.queues.operations import FoundJob, WaitCause
 from everlog.queues.rows import PROCESSING, DeadLetter, JobRow
 from everlog.queues.table import QueueTable
@@ -19,12 +20,9 @@ from everlog.queues.table import QueueTable
 MAX_AHEAD = 1000
 MAX_ENDS = 16
 
-InOrder = Callable[[int, int], Iterator[JobRow]]
-"""Claimable rows, the first one first; of each priority at most so many, at this moment."""
 
-
-def find_job(table: QueueTable, settings: QueueSettings, entry: int, now: int, in_order: InOrder) -> FoundJob:
-    """All that the table has under a number."""
+def find_job(table: QueueTable, settings: QueueSettings, entry: int, now: int, *, unswept: int) -> FoundJob:
+    """All that the table has under a number. `unswept`: how many overdue rows a claim turns over first."""
     row = table.get(entry)
     if row is not None and _is_gone(row, now):
         row = None
@@ -34,7 +32,11 @@ def find_job(table: QueueTable, settings: QueueSettings, entry: int, now: int, i
     oldest = now - settings.keep_done_ms
     ended = tuple(one for one in table.ended_of(entry, MAX_ENDS) if one.ended_ms > oldest)
     waits = row is not None and (row.status != PROCESSING or rules.is_overdue(row, now))
-    causes = tuple(_causes(table, settings, row, now, in_order)) if row is not None and waits else ()
+    causes: tuple[WaitCause, ...] = ()
+    if row is not None and waits:
+        overdue = row if row.status == PROCESSING else None
+        order = ClaimOrder(table, settings, now, unswept=unswept, overdue=overdue)
+        causes = tuple(_causes(table, settings, row, now, order))
     return FoundJob(now, row, letter, ended, causes)
 
 
@@ -48,7 +50,7 @@ def _is_kept(letter: DeadLetter, now: int, settings: QueueSettings) -> bool:
 
 
 def _causes(
-    table: QueueTable, settings: QueueSettings, row: JobRow, now: int, in_order: InOrder
+    table: QueueTable, settings: QueueSettings, row: JobRow, now: int, order: ClaimOrder
 ) -> Iterator[WaitCause]:
     """What a claim would go by, in its order: a pause, the lease, the date, the limits, the others."""
     if table.paused():
@@ -61,11 +63,12 @@ def _causes(
     if table.paused():
         return
     running = table.live_leases(now)
-    held = list(_limits(table, settings, running, now))
+    held = [*_limits(table, settings, running, now), *_group_limits(settings, row.image.group, order)]
     yield from held
     if settings.slow_threshold is not None and row.image.priority >= settings.slow_threshold:
         yield WaitCause("slow", settings.slow_threshold)
-    ahead = _ahead(row, in_order(MAX_AHEAD, now))
+    order.lift_limits(row.image.group)  # which place it has, is asked: others that cannot start have none before it
+    ahead = _ahead(row, order.walk(MAX_AHEAD))
     if ahead:
         yield WaitCause("behind", ahead)
     if not held and not running:
@@ -85,11 +88,21 @@ def _limits(table: QueueTable, settings: QueueSettings, running: int, now: int) 
             yield WaitCause("rate", rate.count, starts[len(starts) - rate.count] + rate.window_ms)
 
 
+def _group_limits(settings: QueueSettings, group: str, order: ClaimOrder) -> Iterator[WaitCause]:
+    """The limits of its group that allow no start now."""
+    most, rate = settings.max_in_flight_per_group, settings.rate_limit_per_group
+    if group and most is not None and order.in_flight(group) >= most:
+        yield WaitCause("group_in_flight", most)
+    ends = order.window_ends(group)
+    if rate is not None and ends is not None:
+        yield WaitCause("group_rate", rate.count, ends)
+
+
 def _ahead(row: JobRow, ordered: Iterator[JobRow]) -> int:
-    """How many come before it. An overdue row is not in order yet: its place among the others is known."""
+    """How many come before it."""
     count = 0
     for other in islice(ordered, MAX_AHEAD):
-        if other.entry == row.entry or (row.status == PROCESSING and other.order > row.order):
+        if other.entry == row.entry:
             break
         count += 1
     return count

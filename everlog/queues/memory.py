@@ -1,7 +1,7 @@
 """Queues in memory. A table is a map of rows, and heaps for the orders in which they are looked for.
 
 A heap entry carries the version of the row that it was made for; a row that changed since leaves a stale entry
-behind, which is dropped when it comes up. A heap with more than twice as many entries as there are rows is rebuilt.
+behind, which is dropped when it comes up. A heap with more than twice as many entries as it had live ones is rebuilt.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import heapq
 import threading
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from everlog.errors import QueueNotFound
@@ -22,24 +23,29 @@ from everlog.queues.port import QueueStore
 from everlog.queues.rows import PROCESSING, WAITING, DeadLetter, EndedRow, Flag, JobRow
 from everlog.queues.rules import is_expired
 from everlog.queues.schedule import ScheduleRow
-from everlog.queues.table import NextMoments, QueueTable, TableCounts
+from everlog.queues.table import MAX_TURNS, NextMoments, QueueTable, TableCounts
 from everlog.runtime.clock import Clock
 
 MIN_HEAP = 1000
+# There may be many groups: their heaps are small.
+MIN_GROUP_HEAP = 16
 
 
 class _Heap:
     """Rows by some order. `entries` are (order…, entry, version)."""
 
-    def __init__(self, versions: dict[int, int]) -> None:
+    def __init__(self, versions: dict[int, int], *, min_size: int = MIN_HEAP) -> None:
         self._versions = versions
+        self._min_size = min_size
+        self._limit = min_size
         self.entries: list[Any] = []
 
     def push(self, order: tuple[Any, ...], entry: int) -> None:
         heapq.heappush(self.entries, (*order, entry, self._versions[entry]))
-        if len(self.entries) > MIN_HEAP + 2 * len(self._versions):
+        if len(self.entries) > self._limit:
             self.entries = [found for found in self.entries if self._is_live(found)]
             heapq.heapify(self.entries)
+            self._limit = self._min_size + 2 * len(self.entries)
 
     def first(self) -> tuple[Any, ...] | None:
         """The first live entry, which stays."""
@@ -71,14 +77,21 @@ class MemoryTable(QueueTable):
         self._versions: dict[int, int] = {}
         self._version = 0
         self._last_entry = 0
-        # Waiting rows are in `_delayed` until they are due, then in the heap of their priority.
+        # Waiting rows are in `_delayed` until they are due, then in a heap of their priority, or of priority and group.
         self._ready: defaultdict[int, _Heap] = defaultdict(lambda: _Heap(self._versions))
+        self._ready_groups: defaultdict[int, dict[str, _Heap]] = defaultdict(dict)
         self._delayed = _Heap(self._versions)
         self._leases = _Heap(self._versions)
         self._expiring = _Heap(self._versions)
         self._waiting: dict[int, int] = {}
+        self._groups_waiting: dict[tuple[int, str], int] = {}
         self._running = 0
+        self._group_leases: Counter[str] = Counter()
         self._starts: list[int] = []
+        self._group_starts: defaultdict[str, list[int]] = defaultdict(list)
+        self._starts_of_all: list[tuple[int, str]] = []
+        self._turns: dict[str, int] = {}
+        self._last_turn = 0
         self._dead: dict[int, DeadLetter] = {}
         self._ended: dict[HistoryPlace, EndedRow] = {}
         self._flags: dict[str, Flag] = {}
@@ -128,39 +141,62 @@ class MemoryTable(QueueTable):
             del self._by_key[row.hash]
 
     def _file(self, row: JobRow) -> None:
+        priority, group = row.image.priority, row.image.group
         if row.status == PROCESSING:
             self._running += 1
+            if group:
+                self._group_leases[group] += 1
             self._leases.push((row.deadline_ms,), row.entry)
             return
-        priority = row.image.priority
         self._waiting[priority] = self._waiting.get(priority, 0) + 1
+        if group:
+            self._groups_waiting[priority, group] = self._groups_waiting.get((priority, group), 0) + 1
         self._delayed.push((row.image.process_ms,), row.entry)
         if row.image.expires_s:
             self._expiring.push((row.image.expires_s,), row.entry)
 
     def _unfile(self, row: JobRow) -> None:
-        """Heap entries go stale by themselves; only the counts are kept."""
+        """Heap entries go stale by themselves; the counts are kept, and the heap of a group as long as it has rows."""
+        priority, group = row.image.priority, row.image.group
         if row.status == PROCESSING:
             self._running -= 1
+            if group:
+                self._group_leases[group] -= 1
+                if not self._group_leases[group]:
+                    del self._group_leases[group]
             return
-        priority = row.image.priority
         self._waiting[priority] -= 1
         if not self._waiting[priority]:
             del self._waiting[priority]
+        if group:
+            self._groups_waiting[priority, group] -= 1
+            if not self._groups_waiting[priority, group]:
+                del self._groups_waiting[priority, group]
+                self._ready_groups[priority].pop(group, None)
 
     def _advance(self, now: int) -> None:
-        """Move what has become due to the heap of its priority."""
+        """Move what has become due to the heap of its priority and group."""
         while (found := self._delayed.first()) is not None and found[0] <= now:
             self._delayed.pop()
             row = self.rows[found[-2]]
-            self._ready[row.image.priority].push((row.image.process_ms, row.hash), row.entry)
+            image = row.image
+            heap = self._heap_of(image.priority, image.group) if image.group else self._ready[image.priority]
+            heap.push((image.process_ms, row.hash), row.entry)
 
-    def priorities(self) -> Iterator[int]:
+    def _heap_of(self, priority: int, group: str) -> _Heap:
+        heaps = self._ready_groups[priority]
+        if group not in heaps:
+            heaps[group] = _Heap(self._versions, min_size=MIN_GROUP_HEAP)
+        return heaps[group]
+
+    def priorities(self, *, grouped: bool) -> Iterator[int]:
         return iter(sorted(self._waiting))
 
-    def due(self, priority: int, now: int, limit: int) -> list[JobRow]:
+    def due(self, priority: int, now: int, limit: int, group: str) -> list[JobRow]:
         self._advance(now)
-        heap = self._ready[priority]
+        heap = self._ready_groups[priority].get(group) if group else self._ready[priority]
+        if heap is None:
+            return []
         taken: list[tuple[Any, ...]] = []
         rows: list[JobRow] = []
         while len(rows) < limit and (found := heap.first()) is not None and found[0] <= now:
@@ -172,6 +208,23 @@ class MemoryTable(QueueTable):
         for found in taken:
             heap.push(found[:-2], found[-2])
         return rows
+
+    def groups_wait(self) -> bool:
+        return bool(self._groups_waiting)
+
+    def heads(self, priority: int, now: int) -> list[tuple[str, JobPlace]]:
+        self._advance(now)
+        heads: list[tuple[str, JobPlace]] = []
+        for group, heap in (("", self._ready[priority]), *self._ready_groups[priority].items()):
+            found = heap.first()
+            if found is None or found[0] > now:
+                continue
+            row: JobRow | None = self.rows[found[-2]]
+            if row is not None and is_expired(row.image, now):
+                row = next(iter(self.due(priority, now, 1, group)), None)
+            if row is not None:
+                heads.append((group, row.order))
+        return heads
 
     def overdue(self, now: int, limit: int) -> list[JobRow]:
         return self._up_to(self._leases, now - 1, limit)
@@ -227,6 +280,39 @@ class MemoryTable(QueueTable):
         del self._starts[: bisect_right(self._starts, since)]
         for _ in range(count):
             insort(self._starts, now)
+
+    def group_leases(self, group: str) -> int:
+        return self._group_leases.get(group, 0)
+
+    def group_starts(self, group: str, since: int) -> Sequence[int]:
+        """A start without a group counts for all of them: so a new owner fills windows that it knows nothing of."""
+        of_all, own = self._group_starts.get("", ()), self._group_starts.get(group, ())
+        starts = sorted([*of_all, *own]) if of_all and group else own
+        return starts[bisect_right(starts, since) :]
+
+    def add_group_starts(self, now: int, counts: Mapping[str, int], since: int) -> None:
+        old = bisect_right(self._starts_of_all, since, key=itemgetter(0))
+        for _, group in self._starts_of_all[:old]:
+            starts = self._group_starts[group]
+            del starts[0]  # each list is in the order of all
+            if not starts:
+                del self._group_starts[group]
+        del self._starts_of_all[:old]
+        for group, count in counts.items():
+            for _ in range(count):
+                insort(self._group_starts[group], now)
+                insort(self._starts_of_all, (now, group))
+
+    def turns(self, groups: Collection[str]) -> dict[str, int]:
+        return {group: self._turns[group] for group in groups if group in self._turns}
+
+    def add_turns(self, groups: Sequence[str]) -> None:
+        for group in groups:
+            self._turns.pop(group, None)
+            self._last_turn += 1
+            self._turns[group] = self._last_turn
+        while len(self._turns) > MAX_TURNS:
+            del self._turns[next(iter(self._turns))]
 
     def bury(self, letter: DeadLetter) -> None:
         if letter.entry not in self._dead:

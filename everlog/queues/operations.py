@@ -12,7 +12,19 @@ from everlog.queues.schedule import ScheduleRow
 Result = Literal["CREATED", "MERGED", "SUCCESSOR", "SUCCESSOR_MERGED", "IGNORED_LATE", "REJECTED", "DROPPED"]
 QueueAck = Literal["OK", "LEASE_LOST"]
 ReleaseFlag = Literal["unknown_kind"]
-WaitCode = Literal["paused", "overdue", "not_due", "in_flight", "rate", "slow", "behind", "next", "unclaimed"]
+WaitCode = Literal[
+    "paused",
+    "overdue",
+    "not_due",
+    "in_flight",
+    "rate",
+    "group_in_flight",
+    "group_rate",
+    "slow",
+    "behind",
+    "next",
+    "unclaimed",
+]
 JobPlace: TypeAlias = tuple[int, int, bytes, int]
 """Where a page ends: priority, Process Date, hash, entry."""
 

@@ -265,9 +265,14 @@ def backoff(counter: int, settings: QueueSettings) -> int:
 
 def effective_priority(image: Image, now: int, settings: QueueSettings) -> int:
     """With aging, a row that is past due for long counts as more urgent."""
+    return aged_priority(image.priority, image.process_ms, now, settings)
+
+
+def aged_priority(priority: int, process_ms: int, now: int, settings: QueueSettings) -> int:
+    """The same, of what is known of its place."""
     if not settings.aging_ms:
-        return image.priority
-    return max(0, image.priority - max(0, now - image.process_ms) // settings.aging_ms)
+        return priority
+    return max(0, priority - max(0, now - process_ms) // settings.aging_ms)
 
 
 def _ended_for_good(row: JobRow, now: int) -> RowChange | None:

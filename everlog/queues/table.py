@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from everlog.queues.operations import HistoryPlace, JobPlace, LetterPlace
 from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow
 from everlog.queues.schedule import ScheduleRow
+
+# The turns of so many groups are remembered; one that is forgotten counts as never started.
+MAX_TURNS = 10_000
 
 
 class NextMoments(NamedTuple):
@@ -73,11 +76,20 @@ class QueueTable(Protocol):
         """
         return None
 
-    def priorities(self) -> Iterable[int]:
-        """The priorities of waiting rows, each once, ascending. Lazy: only as far as they are used."""
+    def priorities(self, *, grouped: bool) -> Iterable[int]:
+        """The priorities of waiting rows, each once, ascending. Lazy: only as far as they are used.
 
-    def due(self, priority: int, now: int, limit: int) -> Sequence[JobRow]:
-        """The first waiting rows of a priority with a Process Date up to now, not expired, in their order."""
+        `grouped`: what `groups_wait` says.
+        """
+
+    def due(self, priority: int, now: int, limit: int, group: str) -> Sequence[JobRow]:
+        """The first waiting rows of a priority and group with a Process Date up to now, not expired, in their order."""
+
+    def groups_wait(self) -> bool:
+        """Whether a row with a group waits, due or not. Every claim asks: one look, however many rows there are."""
+
+    def heads(self, priority: int, now: int) -> Iterable[tuple[str, JobPlace]]:
+        """Of each group, and of the rows without one, that has such rows: the place of the first."""
 
     def overdue(self, now: int, limit: int) -> Sequence[JobRow]:
         """Rows whose lease is over, the longest first."""
@@ -101,6 +113,21 @@ class QueueTable(Protocol):
 
     def add_starts(self, now: int, count: int, since: int) -> None:
         """Remember starts; those up to `since` may be forgotten."""
+
+    def group_leases(self, group: str) -> int:
+        """How many rows of a group are leased, overdue or not."""
+
+    def group_starts(self, group: str, since: int) -> Sequence[int]:
+        """When jobs of a group were started after this moment, ascending. Older ones may be forgotten."""
+
+    def add_group_starts(self, now: int, counts: Mapping[str, int], since: int) -> None:
+        """Remember starts, by group; those up to `since` may be forgotten, of all groups."""
+
+    def turns(self, groups: Collection[str]) -> Mapping[str, int]:
+        """Numbers that grow with each start: the last one's of each of these groups that is known to have started."""
+
+    def add_turns(self, groups: Sequence[str]) -> None:
+        """These groups have started, in this order; of all, the last `MAX_TURNS` are remembered."""
 
     def bury(self, letter: DeadLetter) -> None:
         """Keep a dead letter; the same entry again changes nothing."""

@@ -40,10 +40,16 @@ def explain_queue(stats: Stats, due: DueAnswer, settings: QueueSettings, now: in
     if settings.max_in_flight is not None and stats.running >= settings.max_in_flight:
         what = f"{stats.running:,} run already, and max_in_flight is {settings.max_in_flight:,}."
         return [WaitReason(what, "The next one starts when one of them ends, or its lease does.", code="in_flight")]
-    if not due.due and settings.rate_limit is not None:
+    if not due.due and settings.rate_limit is not None and settings.rate_limit_per_group is None:
         rate = settings.rate_limit
         what = f"The rate limit is reached: {rate.count:,} starts per {duration(rate.window_ms / 1000)}."
         return [WaitReason(what, f"It goes on by itself, {_next(due.next_ms, now)}.", code="rate")]
+    if not due.due and (settings.rate_limit_per_group is not None or settings.max_in_flight_per_group is not None):
+        rate_too = "The rate limit is reached, or a" if settings.rate_limit is not None else "A"
+        what = f"{rate_too}ll that is ready is of groups at their limit ({count(stats.ready, 'job')})."
+        return [
+            WaitReason(what, f"It goes on when their jobs end, or by itself: {_next(due.next_ms, now)}.", code="group")
+        ]
     if not stats.running:
         what = f"{count(stats.ready, 'job')} could start now, but no worker claims any."
         return [WaitReason(what, START_A_WORKER, "warn", "unclaimed")]
@@ -120,6 +126,18 @@ def _rate(cause: WaitCause, row: JobRow, now: int) -> WaitReason:
     return WaitReason(f"The rate limit is reached: {cause.number:,} starts.", remedy, code=cause.code)
 
 
+def _group_in_flight(cause: WaitCause, row: JobRow, now: int) -> WaitReason:
+    group = row.image.group
+    what = f"As many jobs of the group {group} run as one may: max_in_flight_per_group is {cause.number:,}."
+    return WaitReason(what, "The next one starts when one of them ends, or its lease does.", code=cause.code)
+
+
+def _group_rate(cause: WaitCause, row: JobRow, now: int) -> WaitReason:
+    remedy = f"It goes on by itself, {_next(cause.until_ms, now)}."
+    what = f"The rate limit of the group {row.image.group} is reached: {cause.number:,} starts."
+    return WaitReason(what, remedy, code=cause.code)
+
+
 def _slow(cause: WaitCause, row: JobRow, now: int) -> WaitReason:
     what = f"It is slow (slow_threshold is {cause.number}): a worker takes it when a pass has brought nothing else."
     return WaitReason(what, code=cause.code)
@@ -146,6 +164,8 @@ _SENTENCES: dict[WaitCode, Callable[[WaitCause, JobRow, int], WaitReason]] = {
     "not_due": _not_due,
     "in_flight": _in_flight,
     "rate": _rate,
+    "group_in_flight": _group_in_flight,
+    "group_rate": _group_rate,
     "slow": _slow,
     "behind": _behind,
     "next": _first_in_line,

@@ -24,7 +24,15 @@ _JOURNAL = {
     for name in QueueOptions.__struct_fields__
     if name not in ("file", "max_payload_bytes", "clock_tolerance", "max_retry_backoff", "max_buckets")
 }
-_NUMBERS = ("max_timeouts", "lifetime_timeouts", "slow_threshold", "max_in_flight", "replication", "shards")
+_NUMBERS = (
+    "max_timeouts",
+    "lifetime_timeouts",
+    "slow_threshold",
+    "max_in_flight",
+    "max_in_flight_per_group",
+    "replication",
+    "shards",
+)
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "context": ("name",),
     "keyspace": ("name",),

@@ -9,6 +9,7 @@ import pytest
 
 from everlog.queues.port import QueueStore
 from everlog.testing.queue_desk import VirtualClock, VirtualQueue
+from everlog.testing.queue_groups import QueueGroupSuite
 from everlog.testing.queue_history import QueueHistorySuite
 from everlog.testing.queue_leases import QueueLeaseSuite
 from everlog.testing.queue_lookup import QueueLookupSuite
@@ -28,6 +29,7 @@ class QueueConformance(
     QueueScheduleSuite,
     QueueLookupSuite,
     QueueRemovalSuite,
+    QueueGroupSuite,
 ):
     """Subclass it and provide the fixture `make_store`: a function from a clock to an open, empty store.
 

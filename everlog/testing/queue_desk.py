@@ -86,6 +86,7 @@ class VirtualQueue:
         ins: int | None = None,
         schema: int = 1,
         key_hash: bytes | None = None,
+        group: str = "",
     ) -> PutAnswer:
         """`proc` and `ins` in ms after T, `exp` in s after T."""
         encoded = encode_key(key)
@@ -98,6 +99,7 @@ class VirtualQueue:
             None if proc is None else T + proc,
             T // 1000 + exp if exp else 0,
             schema,
+            group=group,
         )
         answer: PutAnswer = await self.do(Put(packet))
         return answer

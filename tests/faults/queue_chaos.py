@@ -41,8 +41,13 @@ from tests.pipeline.backends import write_config
 from tests.waiting import until
 
 SERVERS = 2
-MAX_IN_FLIGHT, RATE = 3, 20
-LIMITS = {PAGES: QueueLimits(), MAILS: QueueLimits(), LIMITED: QueueLimits(MAX_IN_FLIGHT, (RATE, 1000))}
+MAX_IN_FLIGHT, RATE = 4, 20
+MAX_IN_FLIGHT_PER_GROUP, RATE_PER_GROUP = 2, 12
+LIMITS = {
+    PAGES: QueueLimits(),
+    MAILS: QueueLimits(),
+    LIMITED: QueueLimits(MAX_IN_FLIGHT, (RATE, 1000), MAX_IN_FLIGHT_PER_GROUP, (RATE_PER_GROUP, 1000)),
+}
 DRAINED_S = 60.0
 
 
@@ -58,7 +63,14 @@ def options_of(chance: random.Random, shards: int) -> dict[str, dict[str, Any]]:
             "placement": chance.choice(["shared", "dedicated"]),
             "shards": shards,
         },
-        LIMITED: {**lease, "max_in_flight": MAX_IN_FLIGHT, "rate_limit": f"{RATE}/s", "max_timeouts": 20},
+        LIMITED: {
+            **lease,
+            "max_in_flight": MAX_IN_FLIGHT,
+            "rate_limit": f"{RATE}/s",
+            "max_in_flight_per_group": MAX_IN_FLIGHT_PER_GROUP,
+            "rate_limit_per_group": f"{RATE_PER_GROUP}/s",
+            "max_timeouts": 20,
+        },
     }
 
 

@@ -4,7 +4,7 @@ A history is a list of operations, one JSON object each: `id`, `process`, `queue
 milliseconds, rounded down, of one machine's clock), `outcome` (`ok`, `fail`: it certainly had no effect, `unknown`).
 
     put        key, data, inserted, due, expires; if it was acknowledged: result, entry
-    claim      leases: [{entry, token, key, data, claimed, deadline, due, expires, inserted, dated}, …]
+    claim      leases: [{entry, token, key, data, claimed, deadline, due, expires, inserted, dated, group}, …]
     heartbeat, done, fail, release    entry, token
     run        entry, token: a function was called for this claim
     set        name, every, catch_up: a schedule; `pause` ends it
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 Operation = dict[str, Any]
 
 STORED = ("CREATED", "MERGED", "SUCCESSOR", "SUCCESSOR_MERGED")
-LEASE_FIELDS = ("entry", "token", "key", "data", "claimed", "deadline", "due", "expires", "inserted", "dated")
+LEASE_FIELDS = ("entry", "token", "key", "data", "claimed", "deadline", "due", "expires", "inserted", "dated", "group")
 MAX_LINES = 40
 
 
@@ -38,6 +38,8 @@ class QueueLimits(NamedTuple):
 
     max_in_flight: int | None = None
     rate: tuple[int, int] | None = None  # so many starts within so many milliseconds
+    max_in_flight_per_group: int | None = None
+    rate_per_group: tuple[int, int] | None = None
 
 
 class Finding(NamedTuple):
@@ -69,6 +71,7 @@ class Lease:
     expires: int
     inserted: int
     dated: int
+    group: str = ""
     ends: list[Operation] = field(default_factory=list)
     beats: list[Operation] = field(default_factory=list)
     runs: list[Operation] = field(default_factory=list)
@@ -278,9 +281,17 @@ def latest_data(history: QueueHistory) -> Iterator[Finding]:
             if seen["key"] != key or seen["outcome"] == "fail" or seen["start"] > lease.claimed:
                 yield history.finding("phantom", key, f"{lease.data} was refused, or put later or elsewhere")
             for put in acknowledged:
-                if put["end"] < lease.claimed and put["inserted"] > seen["inserted"]:
+                newer = put["end"] < lease.claimed and put["inserted"] > seen["inserted"]
+                if newer and not _was_over(history, leases, put, seen):
                     text = f"{lease.entry, lease.token} has {lease.data}, and {put['data']} was acknowledged before"
                     yield history.finding("stale", key, text)
+
+
+def _was_over(history: QueueHistory, leases: Sequence[Lease], put: Operation, late: Operation) -> bool:
+    """Whether newer data may have been done before a late put, whose answer came after that, was stored."""
+    covering = [lease for lease in leases if lease.maybe_done and _covers(history, lease.data, put)]
+    ends = [lease.maybe_ended for lease in covering]
+    return any(end is not None and (late["end"] is None or end <= late["end"]) for end in ends)
 
 
 def done_stays_done(history: QueueHistory) -> Iterator[Finding]:
@@ -323,24 +334,34 @@ def limits_hold(history: QueueHistory) -> Iterator[Finding]:
     """Never more at once than allowed, never more starts in any window."""
     limits = history.limits
     leases = sorted(history.all_leases, key=lambda lease: lease.claimed)
-    if limits.max_in_flight is not None:
-        yield from _check_in_flight(history, leases, limits.max_in_flight)
-    if limits.rate is not None:
-        count, window = limits.rate
+    yield from _check_limits(history.name, "", leases, limits.max_in_flight, limits.rate)
+    for group in sorted({lease.group for lease in leases} - {""}):
+        mine = [lease for lease in leases if lease.group == group]
+        most, rate = limits.max_in_flight_per_group, limits.rate_per_group
+        yield from _check_limits(f"{history.name}, {group}", "group ", mine, most, rate)
+
+
+def _check_limits(
+    name: str, rule: str, leases: Sequence[Lease], most: int | None, rate: tuple[int, int] | None
+) -> Iterator[Finding]:
+    if most is not None:
+        for text, lines in _check_in_flight(leases, most):
+            yield Finding(f"{rule}in flight", f"{name}: {text}", lines)
+    if rate is not None:
+        count, window = rate
         for first, last in zip(leases, leases[count:], strict=False):
             if last.claimed - first.claimed < window:
-                text = f"{history.name}: more than {count} starts from {first.claimed} to {last.claimed}"
-                yield Finding("rate", text, (*first.lines, *last.lines))
+                text = f"{name}: more than {count} starts from {first.claimed} to {last.claimed}"
+                yield Finding(f"{rule}rate", text, (*first.lines, *last.lines))
 
 
-def _check_in_flight(history: QueueHistory, leases: Sequence[Lease], most: int) -> Iterator[Finding]:
+def _check_in_flight(leases: Sequence[Lease], most: int) -> Iterator[tuple[str, tuple[Operation, ...]]]:
     """Each counts as long as it was certainly valid."""
     running: list[tuple[int, Lease]] = []
     for lease in leases:
         running = [(until, one) for until, one in running if until > lease.claimed]
         if len(running) >= most:
-            text = f"{history.name}: more than {most} at {lease.claimed}"
-            yield Finding("in flight", text, tuple(line for _, one in running for line in one.lines))
+            yield f"more than {most} at {lease.claimed}", tuple(line for _, one in running for line in one.lines)
         until, ended = lease.held_until + 1, lease.maybe_ended
         running.append((until if ended is None else min(until, ended), lease))
 

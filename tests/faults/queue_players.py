@@ -25,7 +25,7 @@ import everlog.remote.queues
 from everlog.cli.status import stop_signals
 from everlog.console.server import serving
 from everlog.errors import EverlogError, LeaseLost
-from everlog.queues import rules, schedule, timetable
+from everlog.queues import claim_order, rules, schedule, timetable
 from everlog.queues.cassandra.own_thread import OwnThreadQueues
 from everlog.queues.cassandra.queue_store import CassandraQueueStore
 from everlog.queues.job import Job, NewJob
@@ -54,6 +54,8 @@ LEASE_S = 1.0
 MAX_JOB_S = 0.2
 PAGES, MAILS, LIMITED = "pages", "mails", "limited"
 QUEUES = (PAGES, MAILS, LIMITED)
+# One of them floods the queues.
+GROUPS = (None, "flood", "flood", "small", "tiny")
 EVERY_MS = {"tick": 250, "mail": 400}
 
 
@@ -119,6 +121,7 @@ def lease_fields(lease: JobLease) -> dict[str, Any]:
         "expires": image.expires_s * 1000,
         "inserted": image.inserted_ms,
         "dated": image.data_date,
+        "group": image.group,
     }
 
 
@@ -246,7 +249,8 @@ class Producer:
             at = datetime.now(UTC) + timedelta(milliseconds=chance.randrange(700))
         elif kind < 0.3:
             expires = timedelta(seconds=1)
-        return NewJob(key, f"{self._name}:{self._count}", chance.choice([0, 20, 128, 200, 255]), at, delay, expires)
+        priority, group = chance.choice([0, 20, 128, 200, 255]), chance.choice(GROUPS)
+        return NewJob(key, f"{self._name}:{self._count}", priority, at, delay, expires, group=group)
 
 
 class JobBehaviour:
@@ -382,10 +386,12 @@ def _last_time_again(row: schedule.ScheduleRow, now: int) -> list[int] | None:
     return [row.done_ms, *times] if times and row.catch_up == "all" and row.fired_ms else times
 
 
-# What the chaos must find: a token that no longer counts, what arrived while a job ran, times that were put already.
+# What the chaos must find: a token that no longer counts, what arrived while a job ran, a group without limits, and
+# times that were put already.
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "fence": (rules, "holds", lambda row, token: row is not None and row.status == "P"),
     "successor": (rules, "live_slot", lambda row, now: (None, 0)),
+    "group": (claim_order.ClaimOrder, "room_of", lambda order, group: order._rooms.setdefault(group, 1 << 31)),
     "schedule": (timetable, "due_times", _last_time_again),
 }
 

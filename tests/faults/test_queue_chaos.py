@@ -32,7 +32,12 @@ async def test_queues_survive_chaos(tmp_path, seconds, seed):
     assert not findings, chaos.report(findings)
 
 
-RULE_OF = {"fence": {"fence", "twice"}, "successor": {"lost"}, "schedule": {"fired twice"}}
+RULE_OF = {
+    "fence": {"fence", "twice"},
+    "successor": {"lost"},
+    "group": {"group in flight", "group rate"},
+    "schedule": {"fired twice"},
+}
 
 
 @pytest.mark.soak

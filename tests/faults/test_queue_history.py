@@ -30,10 +30,10 @@ class Story:
         dates = {"inserted": T + (start if inserted is None else inserted), "due": T + (start if due is None else due)}
         return self.add("put", start, key=key, data=data, expires=expires, entry=entry, result=result, **dates, **more)
 
-    def claim(self, at, data, *, key="k", handle=(1, 1), due=0, expires=0, dates=(0, 0)):
+    def claim(self, at, data, *, key="k", handle=(1, 1), due=0, expires=0, dates=(0, 0), group=""):
         lease = {"entry": handle[0], "token": handle[1], "key": key, "data": data, "claimed": T + at}
         lease |= {"deadline": T + at + LEASE, "due": T + due, "expires": expires}
-        lease |= {"inserted": T + dates[0], "dated": T + dates[1]}
+        lease |= {"inserted": T + dates[0], "dated": T + dates[1], "group": group}
         return self.add("claim", at - 1, end=at + 1, leases=[lease])
 
     def end(self, op, start, handle=(1, 1), **more):
@@ -65,6 +65,28 @@ def test_a_good_history():
     story.claim(300, "c", handle=(1, 3)).end("done", 305, (1, 2), outcome="fail").end("done", 320, (1, 3))
     story.put(400, "d", key="k2", entry=2).claim(410, "d", key="k2", handle=(2, 1)).end("fail", 420, (2, 1))
     story.count(500, dead=[row("d", key="k2", entry=2, cause="failed", reason="on purpose")])
+    assert story.found == []
+
+
+def test_a_late_put_may_come_after_newer_data_that_are_done():
+    """It was stopped on its way; what it met was gone. Data that were stored before count as ever."""
+    late = {"inserted": 0, "entry": 2}
+    story = Story().put(5, "new").claim(10, "new").end("done", 20)
+    story.put(0, "old", end=40, **late).claim(50, "old", handle=(2, 1)).end("done", 60, (2, 1))
+    assert story.found == []
+    story = Story().put(5, "new").claim(10, "new").end("done", 20)
+    story.put(0, "old", end=8, **late).claim(50, "old", handle=(2, 1)).end("done", 60, (2, 1))
+    assert story.found == ["stale"]
+
+
+def test_each_group_has_limits_of_its_own():
+    """Jobs without a group have none."""
+    story = Story(max_in_flight=4, max_in_flight_per_group=1, rate_per_group=(1, 50))
+    for number, group in enumerate(("g", "h", "", "")):
+        key, handle = f"k{number}", (number, 1)
+        story.put(0, f"d{number}", key=key).claim(10, f"d{number}", key=key, handle=handle, group=group)
+        story.end("done", 30, handle)
+    story.put(0, "e", key="e").claim(60, "e", key="e", handle=(9, 1), group="g").end("done", 70, (9, 1))
     assert story.found == []
 
 
@@ -163,6 +185,26 @@ BAD = {
         .claim(50, "b", key="k2", handle=(2, 1))
         .end("done", 60)
         .end("done", 60, (2, 1)),
+    ),
+    "too many of a group at once": (
+        ["group in flight"],
+        Story(max_in_flight=2, max_in_flight_per_group=1)
+        .put(0, "a")
+        .put(0, "b", key="k2")
+        .claim(10, "a", group="g")
+        .claim(50, "b", key="k2", handle=(2, 1), group="g")
+        .end("done", 60)
+        .end("done", 60, (2, 1)),
+    ),
+    "too many starts of a group": (
+        ["group rate"],
+        Story(rate=(2, 50), rate_per_group=(1, 50))
+        .put(0, "a")
+        .put(0, "b", key="k2")
+        .claim(10, "a", group="g")
+        .end("done", 30)
+        .claim(59, "b", key="k2", handle=(2, 1), group="g")
+        .end("done", 70, (2, 1)),
     ),
     "too many starts": (
         ["rate"],

@@ -25,15 +25,22 @@ Entry = dict[str, Any]
 
 
 class Oracle:
-    """Answers what a queue must answer; rows by key, token and data instead of entry ids."""
+    """Answers what a queue must answer; rows by key, token and data instead of entry ids.
 
-    def __init__(self, settings: QueueSettings) -> None:
+    `sweeps`: whether a claim turns over what is overdue first.
+    """
+
+    def __init__(self, settings: QueueSettings, *, sweeps: bool = True) -> None:
         self.settings = settings
+        self.sweeps = sweeps
         self.rows: list[Entry] = []
         self.dead: list[Entry] = []
         self.flags: dict[str, int] = {}
         self.paused = False
         self.starts: list[int] = []
+        self.group_starts: list[tuple[int, str]] = []
+        # The groups that have started, the last one at the end.
+        self.turns: list[str] = []
         self._serial = 0
 
     def apply(self, operation: Operation, now: int, row: Entry | None = None) -> Any:
@@ -86,6 +93,7 @@ class Oracle:
             "expires": packet.expires_s,
             "date": inserted,
             "data": packet.data,
+            "group": packet.group,
         }
         if not self.settings.merge:
             return self.create(packet.key, packet.hash, image)
@@ -131,7 +139,7 @@ class Oracle:
         both = held["expires"] and image["expires"]
         held["expires"] = max(held["expires"], image["expires"]) if both else 0
         if image["date"] >= held["date"]:
-            held["date"], held["data"] = image["date"], image["data"]
+            held["date"], held["data"], held["group"] = image["date"], image["data"], image["group"]
 
     def create(self, key: bytes, key_hash: bytes, image: Entry) -> str:
         self._serial += 1
@@ -151,7 +159,8 @@ class Oracle:
         return [row for row in self.waiting(now) if row["process"] <= now]
 
     def claim(self, owner: str, limit: int, lease_ms: int | None, fast_only: bool, now: int) -> list[Entry]:
-        self.sweep(now)
+        if self.sweeps:
+            self.sweep(now)
         if self.paused:
             return []
         lease = min(lease_ms or self.settings.processing_timeout_ms, self.settings.max_processing_timeout_ms)
@@ -160,17 +169,47 @@ class Oracle:
         rate = self.settings.rate_limit
         if rate is not None:
             limit = min(limit, rate.count - sum(at > now - rate.window_ms for at in self.starts))
+        shared = any(row["status"] == "W" and row["group"] for row in self.rows)
         taken: list[Entry] = []
-        for row in self.claimable(now):
+        while len(taken) < limit and (free := self.free_rows(taken, fast_only, now)):
+            row = min(free, key=lambda row: self.turn_order(row, now))
             slow = self.settings.slow_threshold is not None and row["priority"] >= self.settings.slow_threshold
-            if len(taken) < limit and not (slow and fast_only):
-                taken.append(row)
-                fast_only = fast_only or (self.settings.slow_threshold is not None and not slow)
-        for row in taken:
+            fast_only = fast_only or (self.settings.slow_threshold is not None and not slow)
+            taken.append(row)
             row.update(status="P", start=now, lease=lease, token=row["token"] + 1, owner=owner, stop=None)
+            if shared:
+                self.turns = [group for group in self.turns if group != row["group"]] + [row["group"]]
         if taken and rate is not None:  # what has left the window is forgotten, even if the clock goes back
             self.starts = [at for at in self.starts if at > now - rate.window_ms] + [now] * len(taken)
+        rate = self.settings.rate_limit_per_group
+        if any(row["group"] for row in taken) and rate is not None:
+            kept = [(at, group) for at, group in self.group_starts if at > now - rate.window_ms]
+            self.group_starts = kept + [(now, row["group"]) for row in taken]
         return taken
+
+    def turn_order(self, row: Entry, now: int) -> tuple[Any, ...]:
+        """More urgent, then a group that started earlier, or never, then as ever."""
+        priority, group = row["priority"], row["group"]
+        if self.settings.aging_ms and now > row["process"]:
+            priority = max(0, priority - (now - row["process"]) // self.settings.aging_ms)
+        turn = self.turns.index(group) + 1 if group in self.turns else 0
+        return priority, turn, *self.order(row)[1:]
+
+    def free_rows(self, taken: list[Entry], fast_only: bool, now: int) -> list[Entry]:
+        """What could be the next one, after those that are taken."""
+        slow, most = self.settings.slow_threshold, self.settings.max_in_flight_per_group
+        rate = self.settings.rate_limit_per_group
+        found = []
+        for row in self.claimable(now):
+            group = row["group"]
+            running = sum(other["status"] == "P" and other["group"] == group for other in self.rows)
+            started = sum(other["group"] == group for other in taken)
+            if rate is not None:
+                started += sum(other == group and at > now - rate.window_ms for at, other in self.group_starts)
+            blocked = (most is not None and running >= most) or (rate is not None and started >= rate.count)
+            if not (group and blocked) and not (slow is not None and fast_only and row["priority"] >= slow):
+                found.append(row)
+        return found
 
     def sweep(self, now: int) -> None:
         for row in list(self.rows):
@@ -179,11 +218,17 @@ class Oracle:
         self.rows = [row for row in self.rows if not (row["status"] == "W" and self.expired(row, now))]
 
     def swept(self, now: int) -> Oracle:
-        """Another oracle, with the rows that a sweep would leave; dead letters, which become many, are not copied."""
-        other = Oracle(self.settings)
-        other.rows = [dict(row, slot=row["slot"] and dict(row["slot"])) for row in self.rows]
-        other._serial = self._serial
+        """Another oracle, with the rows that a sweep would leave."""
+        other = self.copy()
         other.sweep(now)
+        return other
+
+    def copy(self) -> Oracle:
+        """Another oracle; dead letters, which become many, are not copied."""
+        other = Oracle(self.settings, sweeps=self.sweeps)
+        other.rows = [dict(row, slot=row["slot"] and dict(row["slot"])) for row in self.rows]
+        other.paused, other._serial = self.paused, self._serial
+        other.starts, other.group_starts, other.turns = [*self.starts], [*self.group_starts], [*self.turns]
         return other
 
     def finish(self, row: Entry, now: int) -> None:

@@ -48,8 +48,12 @@ async def churn(queue: Queue, seed: int) -> None:
                 say("done", job.key)
 
 
-async def limited(queue: Queue, count: int) -> None:
-    """Five workers that hold each job for a moment and say when it began and ended."""
+async def limited_groups(queue: Queue, count: int) -> None:
+    await limited(queue, count, grouped=True)
+
+
+async def limited(queue: Queue, count: int, *, grouped: bool = False) -> None:
+    """Five workers that hold each job for a moment and say when it began and ended; `grouped`: and its group."""
 
     async def work(number: int) -> None:
         while True:
@@ -59,7 +63,7 @@ async def limited(queue: Queue, count: int) -> None:
                 await asyncio.sleep(0.02)
                 ended = int(time.time() * 1000)  # as `began` is: whole milliseconds
                 await job.done()
-                say("ran", began, ended)
+                say("ran", *([job.group] if grouped else []), began, ended)
             if not jobs:
                 stats = await queue.stats()
                 if stats.ready + stats.delayed + stats.running == 0:
@@ -77,7 +81,14 @@ async def fire(queue: Queue, count: int) -> None:
         await asyncio.sleep(0.001)
 
 
-MODES = {"drain": drain, "hold": hold, "churn": churn, "limited": limited, "fire": fire}
+MODES = {
+    "drain": drain,
+    "hold": hold,
+    "churn": churn,
+    "limited": limited,
+    "limited_groups": limited_groups,
+    "fire": fire,
+}
 
 
 async def main(folder: str, mode: str, argument: str) -> None:

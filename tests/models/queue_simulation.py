@@ -7,13 +7,14 @@ was acknowledged, which leases were given.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from everlog.config.queue_options import QueueOptions
 from everlog.queues.declaration import Declaration
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import (
+    AskDue,
     Cancel,
     Claim,
     Done,
@@ -52,6 +53,7 @@ def row_facts(row: JobRow) -> tuple[Any, ...]:
         image.inserted_ms,
         image.expires_s,
         image.data,
+        image.group,
         row.start_ms,
         row.timeouts,
         row.lifetime,
@@ -71,6 +73,7 @@ def entry_facts(row: Entry) -> tuple[Any, ...]:
         row["inserted"],
         row["expires"],
         row["data"],
+        row["group"],
         row["start"],
         row["timeouts"],
         row["lifetime"],
@@ -80,7 +83,11 @@ def entry_facts(row: Entry) -> tuple[Any, ...]:
 
 
 class Simulation:
-    """One run. `reopen` closes a store and opens it again, as a crash of the whole process would."""
+    """One run. `reopen` closes a store and opens it again, as a crash of the whole process would.
+
+    `groups`: those that jobs may have, "" for none. `sweeps`: whether claims of the store turn over what is overdue.
+    `pace`: milliseconds between two steps; a few round ones meet the ends of windows.
+    """
 
     def __init__(
         self,
@@ -89,14 +96,20 @@ class Simulation:
         options: QueueOptions,
         chance: random.Random,
         reopen: Reopen | None = None,
+        groups: Sequence[str] = ("",),
+        sweeps: bool = True,
+        pace: Sequence[int] = range(60),
     ) -> None:
         self.store = store
         self.clock = clock
         self.options = options
         self.chance = chance
-        self.oracle = Oracle(options.settings)
+        self.oracle = Oracle(options.settings, sweeps=sweeps)
         self.reopen = reopen
+        self.groups = groups
+        self.pace = pace
         self.steps = 0
+        self.latest = 0
         self.held: list[JobLease] = []  # leases that some worker believes it has, alive or not
         self.by_handle: dict[Handle, Entry] = {}
         self.issued: set[Handle] = set()
@@ -112,6 +125,7 @@ class Simulation:
 
     async def step(self) -> None:
         chance = self.chance.random()
+        self.latest = max(self.latest, self.clock.now)
         if chance < 0.05:
             self.clock.now += self.chance.choice([1, 50, 999, 1000, 1001, 20_000, -7000])
         elif chance < 0.06 and self.reopen is not None:
@@ -119,9 +133,11 @@ class Simulation:
         elif chance < 0.08 and self.held:
             self.held.pop(self.chance.randrange(len(self.held)))  # a worker dies and says nothing
         else:
-            self.clock.now += self.chance.randrange(60)
+            self.clock.now += self.chance.choice(self.pace)
             await self.act(self.choose())
             await self.compare()
+            if self.steps % 4 == 0:
+                await self.compare_due()
 
     def choose(self) -> Operation:
         chance = self.chance.random()
@@ -155,6 +171,7 @@ class Simulation:
             now + self.chance.choice([0, 0, 0, -100, -1, 4000, 6000]),
             self.chance.choice([None, None, now - 10, now + 30, now + 500]),
             self.chance.choice([0, 0, 0, now // 1000 + 1, now // 1000 + 30]),
+            group=self.chance.choice(self.groups) if len(self.groups) > 1 else "",
         )
 
     def handle(self, lease: JobLease) -> Handle:
@@ -223,11 +240,27 @@ class Simulation:
         flags: Any = await self.store.execute(NAME, ListFlags())
         assert {flag.reason: flag.count for flag in flags} == self.oracle.flags
 
+    async def compare_due(self) -> None:
+        """Listeners are told as many as a claim would get, and nothing starts before the moment that they are told.
+
+        What becomes of an overdue row is known when it is swept: it may count too much, never too little.
+        """
+        now = self.clock.now
+        answer: Any = await self.store.execute(NAME, AskDue(100))
+        late = any(self.oracle.overdue(row, now) for row in self.oracle.rows)
+        possible = len(self.oracle.copy().claim("w", 100, None, False, now))
+        assert answer.due >= min(1, possible) if late else answer.due == possible, self.say("due", answer, possible)
+        if not answer.due and now >= self.latest:  # a clock that went back is told no moment that it has seen
+            before = now + 10_000_000 if answer.next_ms is None else answer.next_ms - 1
+            earlier = self.oracle.copy().claim("w", 100, None, False, before)
+            assert not earlier, self.say("next", answer, earlier)
+
     async def drain(self) -> None:
         """I3: in the end all that was accepted was run later, or expired, was cancelled or is a dead letter."""
         await self.act(Pause(False))
         while self.oracle.rows:
             self.clock.now += 100_000
+            await self.act(Sweep())
             for _ in range(20):
                 answer: Any = await self.store.execute(NAME, Claim("last", 100))
                 self.check_claim(answer, self.oracle.apply(Claim("last", 100), self.clock.now), self.clock.now)

@@ -6,6 +6,9 @@ once, to see that the checks notice.
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from everlog.config.queue_options import QueueSettings, Rate
@@ -13,7 +16,7 @@ from everlog.errors import Deposed, EverlogError, IntegrityViolated
 from everlog.queues.cassandra.blobs import INLINE_BYTES, Blobs
 from everlog.queues.cassandra.owner import BATCH_BYTES, BATCH_ROWS, WHOLE, ShardOwner, ShardTable
 from everlog.queues.cassandra.shard_log import ShardLog
-from everlog.queues.keys import encode_key, hash_key
+from everlog.queues.keys import decode_key, encode_key, hash_key
 from everlog.queues.operations import Claim, Done, Fail, Handle, Heartbeat, Pause, Put
 from everlog.queues.rows import EndedRow, Packet
 from tests.models.queue_log import ModelBackend, Scheduler, World, switch
@@ -378,6 +381,28 @@ def test_a_new_owner_counts_the_window_of_a_rate_limit_as_full():
     assert [drive.do(new, [Claim("w", 9)], now=now) for now in (1100, 2099)] == [[[]], [[]]]
     (leases,) = drive.do(new, [Claim("w", 9)], now=2100)
     assert len(leases) == 3
+
+
+def test_a_new_owner_counts_the_window_of_every_group_as_full():
+    """Also of groups that have never started, and of those that begin to start beside them."""
+    settings = QueueSettings(rate_limit_per_group=Rate(2, 1000), max_in_flight_per_group=3)
+    drive = Drive()
+    world = World(drive.chance, lossy=0)
+    old = drive.own(world, "old", settings=settings)
+    jobs = [packet(f"{group}{number}", 0) for group in "ab" for number in range(9)]
+    drive.do(old, [Put(msgspec.structs.replace(one, group=decode_key(one.key)[0])) for one in jobs])
+    drive.do(old, [Put(packet("alone", 0))])
+
+    def claimed(owner: Any, now: int) -> list[str]:
+        (leases,) = drive.do(owner, [Claim("w", 9)], now=now)
+        return sorted(lease.row.image.group for lease in leases)
+
+    assert claimed(old, 1000) == ["", "a", "a", "b", "b"]
+    new = drive.own(world, "new", now=1100, settings=settings)
+    assert [claimed(new, now) for now in (1100, 2099)] == [[], []]
+    assert claimed(new, 2100) == ["a", "b"]  # the leases of before count, too
+    drive.do(new, [Put(msgspec.structs.replace(packet("c", 0), group="c"))])
+    assert claimed(new, 2101) == ["c"]
 
 
 def test_owners_that_come_and_go_raise_a_flag():

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
 from everlog.config.queue_options import QueueOptions, make_options
 from everlog.queues import engine, rules
+from everlog.queues.claim_order import ClaimOrder
 from everlog.queues.declaration import Declaration
 from everlog.queues.keys import encode_key, hash_key
-from everlog.queues.memory import MemoryQueueStore
+from everlog.queues.memory import MemoryQueueStore, MemoryTable
 from everlog.queues.operations import AskStats, Claim, Done, Fail, Handle, ListFlags, Peek, Put, Release
 from everlog.queues.rows import Packet
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
@@ -31,24 +34,49 @@ VARIANTS: dict[str, QueueOptions] = {
     "late": make_options(**FAST, late_packets="ignore"),
     "slow": make_options(**FAST, slow_threshold=200),
     "limits": make_options(**FAST, max_in_flight=2, rate_limit="5/s"),
+    "groups": make_options(**FAST, merge=False),
+    "groups_merge": make_options(**FAST, max_in_flight_per_group=2),
+    "groups_limits": make_options(
+        **FAST,
+        merge=False,
+        max_in_flight=5,
+        rate_limit="9/100ms",
+        max_in_flight_per_group=2,
+        rate_limit_per_group="2/100ms",
+    ),
+    "groups_aging": make_options(**FAST, merge=False, aging="20ms", rate_limit_per_group="1/100ms"),
+    "groups_slow": make_options(**FAST, on_busy="parallel", slow_threshold=128, max_in_flight_per_group=2),
 }
+# More jobs without a group than of any other.
+GROUPS = ("", "", "a", "b", "c")
 
 
 SEEDS = 4
 SEEDS_IN_A_SOAK = 1000
 
 
-async def simulate(options: QueueOptions, seed: int, steps: int) -> None:
+async def simulate(name: str, seed: int, steps: int, *, sweeps: bool = True) -> None:
     clock = VirtualClock()
-    store = MemoryQueueStore(clock)
-    await Simulation(store, clock, options, random.Random(seed)).run(steps)
+    store = MemoryQueueStore(clock, sweep=500 if sweeps else 0)
+    chance = random.Random(seed)
+    await Simulation(store, clock, VARIANTS[name], chance, sweeps=sweeps, **world_of(name)).run(steps)
+
+
+def world_of(name: str) -> dict[str, Sequence[Any]]:
+    return {"groups": GROUPS, "pace": (0, 0, 1, 9, 10, 40)} if name.startswith("groups") else {}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 async def test_in_memory(name):
     """Four thousand steps of each kind of queue: every broken rule below is noticed in fewer."""
     for seed in range(SEEDS):
-        await simulate(VARIANTS[name], seed, 1000)
+        await simulate(name, seed, 1000)
+
+
+@pytest.mark.parametrize("name", ["limits", "groups_limits", "groups_slow"])
+async def test_what_no_claim_sweeps_counts_as_in_flight(name):
+    for seed in range(SEEDS):
+        await simulate(name, seed, 500, sweeps=False)
 
 
 @pytest.mark.soak
@@ -56,11 +84,11 @@ async def test_in_memory(name):
 @pytest.mark.parametrize("name", VARIANTS)
 async def test_in_memory_for_long(name):
     for seed in range(SEEDS, SEEDS_IN_A_SOAK):
-        await simulate(VARIANTS[name], seed, 1000)
+        await simulate(name, seed, 1000)
 
 
 @pytest.mark.parametrize("bucket", ["none", "hour"])
-@pytest.mark.parametrize("name", ["defaults", "impatient", "limits", "parallel"])
+@pytest.mark.parametrize("name", ["defaults", "impatient", "limits", "parallel", "groups_limits", "groups_aging"])
 async def test_in_files(name, bucket, tmp_path):
     """The same in SQLite files, which are closed and opened again all the time; with many buckets, too."""
     clock = VirtualClock()
@@ -75,7 +103,7 @@ async def test_in_files(name, bucket, tmp_path):
             clock.now += 1_800_000
         return open_store()
 
-    simulation = Simulation(open_store(), clock, options, random.Random(1), reopen=reopen)
+    simulation = Simulation(open_store(), clock, options, random.Random(1), reopen=reopen, **world_of(name))
     await simulation.run(600)
     await simulation.store.close()
 
@@ -102,7 +130,53 @@ async def test_the_simulation_finds_what_it_is_for(name, monkeypatch):
     monkeypatch.setattr(target, attribute, broken)
     with pytest.raises(AssertionError):  # noqa: PT012
         for seed in range(SEEDS):
-            await simulate(VARIANTS["impatient"], seed, 1000)
+            await simulate("impatient", seed, 1000)
+
+
+def live_leases(order, group):
+    rows = order._table.rows.values()
+    return sum(row.status == "P" and row.image.group == group and row.deadline_ms >= order._now for row in rows)
+
+
+def choose_without_a_turn(order, group):
+    order._rooms[group] -= 1
+
+
+def choose_without_room(order, group):
+    order._turns[group] = order._next_turn
+    order._next_turn += 1
+
+
+def shifted(ms):
+    whole = MemoryTable.group_starts
+    return lambda table, group, since: whole(table, group, since + ms)
+
+
+GROUP_BREAKAGES = {
+    "the turn stays within a claim": (ClaimOrder, "_choose", choose_without_a_turn),
+    "the turn is forgotten after a claim": (MemoryTable, "add_turns", lambda table, groups: None),
+    "the room stays within a claim": (ClaimOrder, "_choose", choose_without_room),
+    "overdue leases do not count": (ClaimOrder, "in_flight", live_leases),
+    "starts do not count": (MemoryTable, "add_group_starts", lambda table, now, counts, since: None),
+    "the window is a ms too short": (MemoryTable, "group_starts", shifted(1)),
+    "the window is a ms too long": (MemoryTable, "group_starts", shifted(-1)),
+    "a blocked group says no moment": (ClaimOrder, "window_ends", lambda order, group: None),
+    "a blocked group says a late moment": (
+        ClaimOrder,
+        "window_ends",
+        lambda order, group: order._now + 5000,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUP_BREAKAGES)
+async def test_the_simulation_finds_what_is_wrong_with_groups(name, monkeypatch):
+    target, attribute, broken = GROUP_BREAKAGES[name]
+    monkeypatch.setattr(target, attribute, broken)
+    with pytest.raises(AssertionError):  # noqa: PT012
+        for seed in range(SEEDS):
+            for variant in ("groups", "groups_merge", "groups_limits", "groups_aging"):
+                await simulate(variant, seed, 500, sweeps=seed % 2 == 0)
 
 
 def some_packet(source: random.Random, number: int, now: int) -> Packet:

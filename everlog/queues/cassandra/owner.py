@@ -179,7 +179,8 @@ class ShardOwner:
     async def load(self, now: int, *, forced_by: str | None = None) -> None:
         """Read the log; then every lease begins again, for its worker may still be at work.
 
-        Which jobs were started within the window of a rate limit is not known: it counts as full. `forced_by`: the
+        Which jobs were started within the window of a rate limit is not known: it counts as full, that of each group
+        too. Nor is it known whose turn it is: turns begin anew. `forced_by`: the
         process that took the shard from an owner that had not let go of it; if that happens often, a flag says so.
         """
         table = self.table
@@ -201,6 +202,9 @@ class ShardOwner:
         rate = self.engine.settings.rate_limit
         if rate is not None:
             table.add_starts(now, rate.count, now - rate.window_ms)
+        rate = self.engine.settings.rate_limit_per_group
+        if rate is not None:
+            table.add_group_starts(now, {"": rate.count}, now - rate.window_ms)  # of no group: for all of them
         if forced_by is not None:
             await self._note_takeover(now, forced_by)
         await self._write([self._meta()])

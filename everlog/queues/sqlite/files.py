@@ -36,10 +36,22 @@ COLUMNS = (
     "claimed_ms, start_ms, lease_ms, timeouts, lifetime, token, owner, slot, stop, stop_reason, attempts"
 )
 MARKS = ", ".join("?" * len(NAMES.split(", ")))
-ITEM = {
-    name: text.replace("{columns}", COLUMNS).replace("{names}", NAMES).replace("{marks}", MARKS)
-    for name, text in load_statements(BUCKET_PACKAGE).items()
-}
+GROUPED = "_grouped"
+_WAITING = "everlog_queue_item INDEXED BY everlog_queue_{} WHERE jid = ? AND status = 'W' AND grp {} ''"
+
+
+def _load() -> dict[str, str]:
+    """The statements by name; those on waiting jobs twice, as jobs with a group have an index of their own."""
+    found: dict[str, str] = {}
+    for name, text in load_statements(BUCKET_PACKAGE).items():
+        whole = text.replace("{columns}", COLUMNS).replace("{names}", NAMES).replace("{marks}", MARKS)
+        found[name] = whole.replace("{waiting}", _WAITING.format("plain", "="))
+        if "{waiting}" in whole:
+            found[name + GROUPED] = whole.replace("{waiting}", _WAITING.format("grouped", "<>"))
+    return found
+
+
+ITEM = _load()
 MAX_RELOADS = 100
 
 

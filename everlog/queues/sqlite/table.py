@@ -8,7 +8,7 @@ latest mark of all files counts. If several jobs were put they are all new ones,
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -19,8 +19,8 @@ from everlog.queues.operations import HistoryPlace, JobPlace, LetterPlace
 from everlog.queues.rows import PROCESSING, Attempt, DeadLetter, EndedRow, Flag, Image, JobRow
 from everlog.queues.schedule import ScheduleRow
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
-from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
-from everlog.queues.table import NextMoments, QueueTable, TableCounts, TableWrite
+from everlog.queues.sqlite.files import GROUPED, ITEM, BucketFiles, OpenBucket
+from everlog.queues.table import MAX_TURNS, NextMoments, QueueTable, TableCounts, TableWrite
 
 _pack = msgspec.msgpack.Encoder().encode
 _image = msgspec.msgpack.Decoder(Image).decode
@@ -33,6 +33,8 @@ _json = msgspec.json.Encoder().encode
 MAX_ENTRY = 2**63 - 1
 # As many keys are looked up with one statement, which is always the same one.
 LOOK_AT_ONCE = 100
+# Fewer due jobs of groups are looked at one by one.
+FEW_DUE = 100
 ITEM["find_all"] = ITEM["find_all"].replace("{hashes}", ", ".join("?" * LOOK_AT_ONCE))
 
 
@@ -171,12 +173,13 @@ class SqliteTable(QueueTable):
                 found[row.hash] = (*(found.get(row.hash) or ()), row)
         return found
 
-    def priorities(self) -> Iterator[int]:
+    def priorities(self, *, grouped: bool) -> Iterator[int]:
         """A loose scan: one seek per priority that occurs, however many rows it has."""
         last = -1
         while True:
             found = [
-                opened.connection.execute(ITEM["next_priority"], (self._jid, last)).fetchone()[0]
+                opened.connection.execute(ITEM[name], (self._jid, last)).fetchone()[0]
+                for name in _names("next_priority", grouped)
                 for opened in self._buckets
             ]
             priority = min((one for one in found if one is not None), default=None)
@@ -185,9 +188,29 @@ class SqliteTable(QueueTable):
             yield priority
             last = priority
 
-    def due(self, priority: int, now: int, limit: int) -> list[JobRow]:
-        rows = self._select("due", (self._jid, priority, now, now, limit))
+    def due(self, priority: int, now: int, limit: int, group: str) -> list[JobRow]:
+        if group:
+            rows = self._select("due_of_group", (self._jid, priority, now, now, group, limit))
+        else:
+            rows = self._select("due", (self._jid, priority, now, now, limit))
         return rows if len(self._buckets) == 1 else heapq.nsmallest(limit, rows, key=lambda row: row.order)
+
+    def groups_wait(self) -> bool:
+        return any(opened.connection.execute(ITEM["groups_wait"], (self._jid,)).fetchone() for opened in self._buckets)
+
+    def heads(self, priority: int, now: int) -> list[tuple[str, JobPlace]]:
+        """If few jobs are due, look at all of them; else at the first of each group, with a seek for each."""
+        heads: dict[str, JobPlace] = {row.image.group: row.order for row in self.due(priority, now, 1, "")}
+        for opened in self._buckets:
+            values = (self._jid, priority, now, now, FEW_DUE)
+            rows = opened.connection.execute(ITEM["some_grouped"], values).fetchall()
+            if len(rows) == FEW_DUE:
+                rows = opened.connection.execute(ITEM["heads"], (self._jid, priority, now)).fetchall()
+            for group, *rest in rows:
+                place = (priority, *rest)
+                if group not in heads or place < heads[group]:
+                    heads[group] = place
+        return list(heads.items())
 
     def overdue(self, now: int, limit: int) -> list[JobRow]:
         rows = self._select("overdue", (self._jid, now, limit))
@@ -200,7 +223,12 @@ class SqliteTable(QueueTable):
         return self._sum("live_leases", (self._jid, now))
 
     def times(self, now: int) -> NextMoments:
-        process = [self._least("next_process", (self._jid, priority, now)) for priority in list(self.priorities())]
+        grouped = self.groups_wait()
+        process = [
+            self._least(name, (self._jid, priority, now))
+            for priority in list(self.priorities(grouped=grouped))
+            for name in _names("next_process", grouped)
+        ]
         return NextMoments(
             min((one for one in process if one is not None), default=None),
             self._least("next_deadline", (self._jid,)),
@@ -208,7 +236,7 @@ class SqliteTable(QueueTable):
         )
 
     def counts(self, now: int) -> TableCounts:
-        waiting = self._all("count_waiting", (now, self._jid, now))
+        waiting = [row for name in _names("count_waiting", True) for row in self._all(name, (now, self._jid, now))]
         overdue = self._all("count_overdue", (self._jid, now, now))
         late = sum(row[0] for row in overdue)
         dates = [row[2] for row in waiting] + [row[1] for row in overdue]
@@ -217,7 +245,8 @@ class SqliteTable(QueueTable):
         return TableCounts(ready + late, sum(row[0] for row in waiting) - ready, self.live_leases(now), oldest)
 
     def page(self, after: JobPlace | None, now: int, limit: int) -> list[JobRow]:
-        rows = self._select("page", (self._jid, *(after or (-1, 0, b"", 0)), now, limit))
+        values = (self._jid, *(after or (-1, 0, b"", 0)), now, limit)
+        rows = [row for name in _names("page", self.groups_wait()) for row in self._select(name, values)]
         return heapq.nsmallest(limit, rows, key=lambda row: row.order)
 
     def _all(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
@@ -238,6 +267,28 @@ class SqliteTable(QueueTable):
         main = self._files.begin_main()
         main.execute(SQL["forget_starts"], (self._jid, since))
         main.execute(SQL["add_starts"], (self._jid, now, count))
+
+    def group_leases(self, group: str) -> int:
+        return self._sum("group_leases", (self._jid, group))
+
+    def group_starts(self, group: str, since: int) -> list[int]:
+        rows = self._files.main.connection.execute(SQL["group_starts"], (self._jid, group, since))
+        return [at for at, count in rows for _ in range(count)]
+
+    def add_group_starts(self, now: int, counts: Mapping[str, int], since: int) -> None:
+        main = self._files.begin_main()
+        main.execute(SQL["forget_group_starts"], (self._jid, since))
+        main.executemany(SQL["add_group_starts"], [(self._jid, group, now, count) for group, count in counts.items()])
+
+    def turns(self, groups: Collection[str]) -> dict[str, int]:
+        wanted = _json(list(groups)).decode()
+        return dict(self._files.main.connection.execute(SQL["turns"], (wanted, self._jid)).fetchall())
+
+    def add_turns(self, groups: Sequence[str]) -> None:
+        main = self._files.begin_main()
+        (last,) = main.execute(SQL["last_turn"], (self._jid,)).fetchone()
+        main.executemany(SQL["add_turn"], [(self._jid, group, turn) for turn, group in enumerate(groups, last + 1)])
+        main.execute(SQL["forget_turns"], (self._jid, MAX_TURNS))
 
     def bury(self, letter: DeadLetter) -> None:
         main = self._files.begin_main()
@@ -334,6 +385,11 @@ class SqliteTable(QueueTable):
         self._files.begin_main().execute(SQL["drop_schedule"], (self._jid, name))
         for opened in self._buckets:
             opened.write("unmark", (self._jid, name))
+
+
+def _names(statement: str, grouped: bool) -> tuple[str, ...]:
+    """A statement on waiting jobs: for those without a group, and if that is needed for the others, too."""
+    return (statement, statement + GROUPED) if grouped else (statement,)
 
 
 def _only_state(row: JobRow, before: JobRow) -> bool:

@@ -32,13 +32,47 @@ WHERE id IN (SELECT value FROM json_each(?)) AND jid = ? AND token = ? AND statu
 SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_key WHERE jid = ? AND kh IN ({hashes})
 
 -- name: next_priority
-SELECT min(priority) FROM everlog_queue_item INDEXED BY everlog_queue_ready
-WHERE jid = ? AND status = 'W' AND priority > ?
+SELECT min(priority) FROM {waiting} AND priority > ?
 
 -- name: due
-SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_ready
-WHERE jid = ? AND status = 'W' AND priority = ? AND process_ms <= ? AND (expires_s = 0 OR expires_s * 1000 >= ?)
+SELECT {columns} FROM {waiting} AND priority = ? AND process_ms <= ? AND (expires_s = 0 OR expires_s * 1000 >= ?)
 ORDER BY process_ms, kh, id LIMIT ?
+
+-- name: due_of_group
+SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_group
+WHERE jid = ? AND status = 'W' AND grp <> '' AND priority = ? AND process_ms <= ?
+    AND (expires_s = 0 OR expires_s * 1000 >= ?) AND grp = ?
+ORDER BY process_ms, kh, id LIMIT ?
+
+-- name: groups_wait
+SELECT 1 FROM everlog_queue_item INDEXED BY everlog_queue_grouped WHERE jid = ? AND status = 'W' AND grp <> '' LIMIT 1
+
+-- name: some_grouped
+SELECT grp, process_ms, kh, id FROM everlog_queue_item INDEXED BY everlog_queue_grouped
+WHERE jid = ? AND status = 'W' AND grp <> '' AND priority = ? AND process_ms <= ?
+    AND (expires_s = 0 OR expires_s * 1000 >= ?)
+ORDER BY process_ms, kh, id LIMIT ?
+
+-- name: heads
+WITH RECURSIVE waiting (grp) AS (
+    SELECT min(grp) FROM everlog_queue_item INDEXED BY everlog_queue_group
+    WHERE jid = ?1 AND status = 'W' AND grp <> '' AND priority = ?2
+    UNION ALL
+    SELECT (
+        SELECT min(item.grp) FROM everlog_queue_item AS item INDEXED BY everlog_queue_group
+        WHERE item.jid = ?1 AND item.status = 'W' AND item.grp <> '' AND item.priority = ?2 AND item.grp > waiting.grp
+    ) FROM waiting WHERE waiting.grp IS NOT NULL
+)
+SELECT head.grp, head.process_ms, head.kh, head.id FROM waiting CROSS JOIN everlog_queue_item AS head ON head.id = (
+    SELECT item.id FROM everlog_queue_item AS item INDEXED BY everlog_queue_group
+    WHERE item.jid = ?1 AND item.status = 'W' AND item.grp <> '' AND item.priority = ?2 AND item.grp = waiting.grp
+        AND item.process_ms <= ?3 AND (item.expires_s = 0 OR item.expires_s * 1000 >= ?3)
+    ORDER BY item.process_ms, item.kh, item.id LIMIT 1
+)
+
+-- name: group_leases
+SELECT count(*) FROM everlog_queue_item INDEXED BY everlog_queue_group_lease
+WHERE jid = ? AND status = 'P' AND grp <> '' AND grp = ?
 
 -- name: overdue
 SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_lease
@@ -54,8 +88,7 @@ SELECT count(*) FROM everlog_queue_item INDEXED BY everlog_queue_lease
 WHERE jid = ? AND status = 'P' AND deadline_ms >= ?
 
 -- name: next_process
-SELECT min(process_ms) FROM everlog_queue_item INDEXED BY everlog_queue_ready
-WHERE jid = ? AND status = 'W' AND priority = ? AND process_ms > ?
+SELECT min(process_ms) FROM {waiting} AND priority = ? AND process_ms > ?
 
 -- name: next_deadline
 SELECT min(deadline_ms) FROM everlog_queue_item INDEXED BY everlog_queue_lease WHERE jid = ? AND status = 'P'
@@ -65,16 +98,14 @@ SELECT min(expires_s) FROM everlog_queue_item INDEXED BY everlog_queue_expiry
 WHERE jid = ? AND status = 'W' AND expires_s > 0
 
 -- name: count_waiting
-SELECT count(*), coalesce(sum(process_ms <= ?), 0), min(process_ms) FROM everlog_queue_item
-WHERE jid = ? AND status = 'W' AND (expires_s = 0 OR expires_s * 1000 >= ?)
+SELECT count(*), coalesce(sum(process_ms <= ?), 0), min(process_ms) FROM {waiting} AND (expires_s = 0 OR expires_s * 1000 >= ?)
 
 -- name: count_overdue
 SELECT count(*), min(process_ms) FROM everlog_queue_item
 WHERE jid = ? AND status = 'P' AND deadline_ms < ? AND (expires_s = 0 OR expires_s * 1000 >= ?)
 
 -- name: page
-SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_ready
-WHERE jid = ? AND status = 'W' AND (priority, process_ms, kh, id) > (?, ?, ?, ?)
+SELECT {columns} FROM {waiting} AND (priority, process_ms, kh, id) > (?, ?, ?, ?)
     AND (expires_s = 0 OR expires_s * 1000 >= ?)
 ORDER BY priority, process_ms, kh, id LIMIT ?
 

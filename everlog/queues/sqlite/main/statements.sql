@@ -105,6 +105,31 @@ DELETE FROM everlog_queue_start WHERE jid = ? AND at_ms <= ?
 INSERT INTO everlog_queue_start (jid, at_ms, count) VALUES (?, ?, ?)
 ON CONFLICT (jid, at_ms) DO UPDATE SET count = count + excluded.count
 
+-- name: group_starts
+SELECT at_ms, count FROM everlog_queue_group_start WHERE jid = ? AND grp = ? AND at_ms > ? ORDER BY at_ms
+
+-- name: forget_group_starts
+DELETE FROM everlog_queue_group_start WHERE jid = ? AND at_ms <= ?
+
+-- name: add_group_starts
+INSERT INTO everlog_queue_group_start (jid, grp, at_ms, count) VALUES (?, ?, ?, ?)
+ON CONFLICT (jid, grp, at_ms) DO UPDATE SET count = count + excluded.count
+
+-- name: turns
+SELECT turn.grp, turn.turn FROM json_each(?) AS wanted CROSS JOIN everlog_queue_turn AS turn
+WHERE turn.jid = ? AND turn.grp = wanted.value
+
+-- name: last_turn
+SELECT coalesce(max(turn), 0) FROM everlog_queue_turn WHERE jid = ?
+
+-- name: add_turn
+INSERT OR REPLACE INTO everlog_queue_turn (jid, grp, turn) VALUES (?, ?, ?)
+
+-- name: forget_turns
+DELETE FROM everlog_queue_turn WHERE jid = ?1 AND turn <= (
+    SELECT turn FROM everlog_queue_turn WHERE jid = ?1 ORDER BY turn DESC LIMIT 1 OFFSET ?2
+)
+
 -- name: schedules
 SELECT name, schedule, done_ms, fired_ms FROM everlog_queue_schedule WHERE jid = ? ORDER BY name
 

@@ -30,10 +30,6 @@ CREATE TABLE IF NOT EXISTS everlog_queue_item (
 
 CREATE INDEX IF NOT EXISTS everlog_queue_key ON everlog_queue_item (jid, kh);
 
--- The order of claims. There is no second index that begins with the Process Date: the planner would sort.
-CREATE INDEX IF NOT EXISTS everlog_queue_ready ON everlog_queue_item (jid, priority, process_ms, kh, id)
-WHERE status = 'W';
-
 CREATE INDEX IF NOT EXISTS everlog_queue_lease ON everlog_queue_item (jid, deadline_ms) WHERE status = 'P';
 
 CREATE INDEX IF NOT EXISTS everlog_queue_expiry ON everlog_queue_item (jid, expires_s)
