@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import EverlogError, InvalidInput, LeaseLost
+from everlog.queues.absence import outlast_absence
 from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job import Job
 from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, JobHandler, Retry, find_jobs
@@ -125,13 +126,13 @@ class Worker:
         try:
             for function in self._jobs:
                 queue = Queue(function.queue, self._store, self._options.get(function.queue))
-                await queue.ensure()
-                if function.schedule is not None:
-                    await queue.schedules.set(function.__name__, **function.schedule._asdict())
-                await queue.schedules.fire()  # what was missed is there before the first claim
+                prepare = partial(_prepare, function, queue)
+                await prepare()
                 serve = partial(self._serve, function, queue, WorkerSlots(self._concurrency))
-                self._loops.start(f"claims of {queue.name}", serve, min_s=RETRY_S, max_s=MAX_RETRY_S)
-                self._loops.start(f"upkeep of {queue.name}", partial(self._tend, queue), min_s=RETRY_S, max_s=TEND_S)
+                claims = partial(outlast_absence, self._store, queue.name, serve, returned=prepare)
+                upkeep = partial(outlast_absence, self._store, queue.name, partial(self._tend, queue))
+                self._loops.start(f"claims of {queue.name}", claims, min_s=RETRY_S, max_s=MAX_RETRY_S)
+                self._loops.start(f"upkeep of {queue.name}", upkeep, min_s=RETRY_S, max_s=TEND_S)
             self.scheduler.start()
             self.ready = True
             await self._stopping.wait()
@@ -310,6 +311,14 @@ class Worker:
         while True:
             await self._store.tend(queue.name)
             await asyncio.sleep(TEND_S)
+
+
+async def _prepare(function: JobFunction, queue: Queue) -> None:
+    """What a function says of its queue is stored."""
+    await queue.ensure()
+    if function.schedule is not None:
+        await queue.schedules.set(function.__name__, **function.schedule._asdict())
+    await queue.schedules.fire()  # what was missed is there before the first claim
 
 
 def _this_task() -> asyncio.Task[Any]:
