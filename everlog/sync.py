@@ -184,6 +184,7 @@ class SyncQueue(Twin[queues.Queue]):
     jobs = iterating(queues.Queue.jobs)
     cancel = blocking(queues.Queue.cancel)
     purge = blocking(queues.Queue.purge)
+    delete = blocking(queues.Queue.delete)
     pause = blocking(queues.Queue.pause)
     resume = blocking(queues.Queue.resume)
     stats = blocking(queues.Queue.stats)

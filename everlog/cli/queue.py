@@ -20,6 +20,7 @@ from everlog.cli.payload import PayloadOptions, payload_options
 from everlog.cli.schedule import schedule
 from everlog.cli.settings import CliSettings, with_log
 from everlog.core.wording import count as numbered
+from everlog.errors import QueueNotFound
 from everlog.queues.declaration import plain_options
 from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo, When, parse_key
@@ -196,7 +197,10 @@ async def list_queues(log: Everlog, settings: CliSettings, /) -> None:
     """List all queues, with how many jobs wait, run, and are dead."""
     rows = []
     for name in await log.queues.names():
-        found = await log.queue(name).stats()
+        try:
+            found = await log.queue(name).stats()
+        except QueueNotFound:  # it was deleted meanwhile
+            continue
         waiting, state = found.ready + found.delayed, "paused" if found.paused else "open"
         if settings.as_json:
             counts = {"waiting": waiting, "running": found.running, "dead": found.dead}
@@ -214,8 +218,13 @@ async def stats(log: Everlog, settings: CliSettings, /, name: str | None) -> Non
     names = await log.queues.names() if name is None else [name]
     rows = []
     for one in names:
-        found = await log.queue(one).stats()
-        options = plain_options((await log.queue(one).declaration()).options)
+        try:
+            found = await log.queue(one).stats()
+            options = plain_options((await log.queue(one).declaration()).options)
+        except QueueNotFound:
+            if name is not None:
+                raise
+            continue  # it was deleted meanwhile
         if settings.as_json:
             document = {"queue": one, "ready": found.ready, "delayed": found.delayed, "running": found.running}
             document |= {"dead": found.dead, "paused": found.paused, "oldest_due_ms": found.oldest_due_ms}
@@ -365,6 +374,24 @@ async def purge(log: Everlog, settings: CliSettings, /, name: str, running: bool
         raise click.UsageError(f"this removes {waiting} of {name} for good: say --yes if that is wanted")
     purged = await log.queue(name).purge(running=running)
     show(settings.as_json, {"queue": name, "purged": purged}, f"removed {numbered(purged, 'job')} of {name}")
+
+
+@queue.command(
+    cls=CliCommand, examples=["everlog queue delete pages --yes", "everlog queue delete pages --running --yes"]
+)
+@queue_argument
+@click.option("--running", is_flag=True, help="Also while jobs run: their workers lose them.")
+@click.option("--yes", is_flag=True, help="Do it; without this it only says what there is.")
+@with_log()
+async def delete(log: Everlog, settings: CliSettings, /, name: str, running: bool, yes: bool) -> None:
+    """Remove a queue with all that it holds, for good: jobs, dead letters, flags, history, schedules."""
+    if not yes:
+        found = await log.queue(name).stats()
+        jobs = numbered(found.ready + found.delayed + found.running, "job")
+        letters = numbered(found.dead, "dead letter")
+        raise click.UsageError(f"this removes {name} for good, with {jobs} and {letters}: say --yes if that is wanted")
+    count = await log.queue(name).delete(running=running)
+    show(settings.as_json, {"queue": name, "deleted": count}, f"deleted {name} and {numbered(count, 'job')}")
 
 
 @queue.command(cls=CliCommand, examples=["everlog queue declare queues.xml"])

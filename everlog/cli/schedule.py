@@ -12,6 +12,7 @@ from everlog.cli.commands import CliCommand, Group
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.payload import PayloadOptions, payload_options
 from everlog.cli.settings import CliSettings, with_log
+from everlog.errors import QueueNotFound
 from everlog.queues.priority import DEFAULT_PRIORITY, parse_priority
 from everlog.queues.schedule import CatchUp
 from everlog.queues.schedules import ScheduleInfo
@@ -36,7 +37,13 @@ async def list_schedules(log: Everlog, settings: CliSettings, /, name: str | Non
     names = await log.queues.names() if name is None else [name]
     rows = []
     for one in names:
-        for info in await log.queue(one).schedules.list():
+        try:
+            found = await log.queue(one).schedules.list()
+        except QueueNotFound:
+            if name is not None:
+                raise
+            continue  # it was deleted meanwhile
+        for info in found:
             if settings.as_json:
                 click.echo(encode(_document(one, info)))
             rows.append([one, plain(info.name), plain(info.timing), info.catch_up, *_times(info)])

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
 from everlog.cli.output import show
 from everlog.cli.settings import CliSettings, with_log
+from everlog.errors import QueueNotFound
 from everlog.queues.job_function import JobFunction, find_jobs
 from everlog.queues.worker import Worker
 
@@ -95,7 +97,10 @@ async def _stop_when_empty(log: Everlog, worker: Worker, queues: list[str]) -> N
         if not worker.ready:
             continue
         names = set(await log.queues.names())
-        found = [await log.queue(name).stats() for name in queues if name in names]
+        found = []
+        for name in names.intersection(queues):
+            with suppress(QueueNotFound):  # it was deleted meanwhile
+                found.append(await log.queue(name).stats())
         if not any(stats.ready + stats.running for stats in found):
             worker.stop()
             return

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
 
 from everlog.api import Everlog
-from everlog.errors import Busy, EverlogError
+from everlog.errors import Busy, EverlogError, QueueNotFound
 from everlog.pipeline.status import Status
 from everlog.projections.api import ProjectionStatus
 from everlog.projections.copies import is_copy
@@ -169,7 +170,11 @@ async def _views(log: Everlog, projections: Sequence[ProjectionStatus]) -> list[
 
 async def _queues(log: Everlog) -> tuple[list[QueueSummary], int]:
     names = await log.queues.names()
-    return [await _summary(log, name) for name in names[:MAX_QUEUES]], max(0, len(names) - MAX_QUEUES)
+    found = []
+    for name in names[:MAX_QUEUES]:
+        with suppress(QueueNotFound):  # it was deleted meanwhile
+            found.append(await _summary(log, name))
+    return found, max(0, len(names) - MAX_QUEUES)
 
 
 async def _summary(log: Everlog, name: str) -> QueueSummary:

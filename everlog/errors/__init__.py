@@ -34,6 +34,7 @@
     ├── ScheduleNotFound          the queue has no schedule of this name
     ├── LeaseLost                 the job is no longer this worker's; nothing was changed
     ├── KeyBusy                   the queue takes no work for a key that is being processed
+    ├── JobsRunning               the queue is not deleted while jobs run
     ├── DeclarationRefused        the queue's rows do not allow this change of its declaration
     ├── Overtaken                 the journal changed under a read too often; read again
     ├── NotReplicated             the pipeline has not got as far as a token; wait, or start it
@@ -150,6 +151,7 @@ from everlog.errors.queues import (
     InvalidHandle,
     InvalidKey,
     InvalidPriority,
+    JobsRunning,
     KeyBusy,
     LeaseLost,
     NotTransactional,
@@ -241,6 +243,7 @@ __all__ = [
     "InvalidRange",
     "InvalidSeqNr",
     "InvalidTag",
+    "JobsRunning",
     "JournalHalted",
     "JournalNotFound",
     "KeyBusy",

@@ -105,6 +105,21 @@ class KeyBusy(EverlogError):
         self.entry = entry
 
 
+class JobsRunning(EverlogError):
+    """A queue is not deleted while workers are at its jobs, unless that is wanted."""
+
+    retriable = True
+
+    def __init__(self, queue: str, running: int) -> None:
+        jobs = "1 job runs" if running == 1 else f"{running} jobs run"
+        super().__init__(
+            f"{jobs} in the queue {queue!r}: wait until they have ended, or say delete(running=True): their workers "
+            "then lose them"
+        )
+        self.queue = queue
+        self.running = running
+
+
 class DeclarationRefused(EverlogError):
     """The queue holds rows that a new declaration could not serve; drain the queue first."""
 

@@ -19,6 +19,7 @@ from everlog.queues.labels import check_group, check_kind
 from everlog.queues.operations import (
     Cancel,
     Claim,
+    Clear,
     Done,
     Fail,
     FindJob,
@@ -172,6 +173,10 @@ def _check_page(operation: Peek | ListLeases | ListDead | ListHistory, declarati
         raise InvalidInput("this is not where a page ends")
 
 
+def _refuse(operation: Clear, declaration: Declaration) -> None:
+    raise InvalidInput("only the processes that have a queue say this to each other: delete the queue")
+
+
 def is_place(place: tuple[object, ...]) -> bool:
     """Whether a page may end there: its numbers are such that every store can hold them."""
     return all(not isinstance(one, int) or 0 <= one <= MAX_NUMBER for one in place)
@@ -201,6 +206,7 @@ _CHECKS: dict[type[Any], Callable[[Any, Declaration], None]] = {
     ListHistory: _check_history,
     FindJob: _check_entry,
     PurgeJobs: _check_purge,
+    Clear: _refuse,
     SetSchedule: _check_schedule,
     PauseSchedule: _check_schedule_name,
     RemoveSchedule: _check_schedule_name,

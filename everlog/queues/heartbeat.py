@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from everlog.errors import EverlogError
+from everlog.errors import EverlogError, QueueNotFound
 from everlog.queues.operations import BeatAnswer, Handle, Heartbeat
 from everlog.queues.port import QueueStore
 from everlog.runtime.clock import Clock
@@ -127,6 +127,8 @@ class Heartbeats:
         """One beat. An error of ours is an outage, and the next beat may go well."""
         try:
             answer = await store.execute(watched.queue, Heartbeat(handle))
+        except QueueNotFound:  # it was deleted, and its jobs with it
+            answer = BeatAnswer("LEASE_LOST")
         except EverlogError as error:
             self._record.note(f"no heartbeat for {handle.entry} of {watched.queue}", error)
             return

@@ -15,7 +15,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from everlog.errors import QueueNotFound
+from everlog.errors import JobsRunning, QueueNotFound
 from everlog.queues.declaration import Declaration
 from everlog.queues.engine import SWEEP, Engine
 from everlog.queues.operations import READS, HistoryPlace, JobPlace, LetterPlace, Operation, QueueAnswer
@@ -70,13 +70,13 @@ class MemoryTable(QueueTable):
     `changed` and what follows it collect what was written, for a durable store; `forget_changes` empties them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, last_entry: int = 0) -> None:
         self.rows: dict[int, JobRow] = {}
         self.changed: dict[int, JobRow | None] = {}
         self._by_key: dict[bytes, list[int]] = {}
         self._versions: dict[int, int] = {}
         self._version = 0
-        self._last_entry = 0
+        self._last_entry = last_entry
         # Waiting rows are in `_delayed` until they are due, then in a heap of their priority, or of priority and group.
         self._ready: defaultdict[int, _Heap] = defaultdict(lambda: _Heap(self._versions))
         self._ready_groups: defaultdict[int, dict[str, _Heap]] = defaultdict(dict)
@@ -107,6 +107,14 @@ class MemoryTable(QueueTable):
     def next_entry(self) -> int:
         self._last_entry += 1
         return self._last_entry
+
+    @property
+    def last_entry(self) -> int:
+        return self._last_entry
+
+    def count_jobs(self) -> int:
+        """How many jobs there are, with those that wait behind one that runs."""
+        return sum(1 if row.slot is None else 2 for row in self.rows.values())
 
     def find(self, key_hash: bytes, key: bytes) -> list[JobRow]:
         rows = [self.rows[entry] for entry in self._by_key.get(key_hash, ())]
@@ -418,10 +426,24 @@ class MemoryQueueStore(QueueStore):
             now = wanted if before is None else before.evolve(wanted, empty=engine is None or not _rows(engine))
             self._shared.declarations[wanted.name] = now
             if engine is None:
-                engine = Engine(MemoryTable(), now.options.settings, sweep=self._shared.sweep)
+                engine = Engine(MemoryTable(self._shared.last_entry), now.options.settings, sweep=self._shared.sweep)
                 self._shared.engines[wanted.name] = engine
             engine.settings = now.options.settings
             return now
+
+    async def delete(self, name: str, *, running: bool = False) -> int:
+        with self._shared.lock:
+            engine = self._shared.engines.get(name)
+            if engine is None:
+                raise QueueNotFound(name, sorted(self._shared.engines))
+            live = engine.table.live_leases(self.clock.now_ms())
+            if live and not running:
+                raise JobsRunning(name, live)
+            table = _table(engine)
+            del self._shared.engines[name], self._shared.declarations[name]
+            self._shared.last_entry = max(self._shared.last_entry, table.last_entry)
+        self.wake(name)
+        return table.count_jobs()
 
     async def declared(self, name: str) -> Declaration | None:
         return self._shared.declarations.get(name)
@@ -448,7 +470,8 @@ class MemoryQueueStore(QueueStore):
         return twin
 
     def counted(self, name: str) -> Counter[str]:
-        return Counter(self._shared.engines[name].counted)
+        found = self._shared.engines.get(name)
+        return Counter() if found is None else Counter(found.counted)
 
 
 class _Shared:
@@ -457,6 +480,7 @@ class _Shared:
     def __init__(self, sweep: int) -> None:
         self.lock = threading.Lock()
         self.sweep = sweep
+        self.last_entry = 0  # of all queues that were deleted: none of their numbers comes back
         self.engines: dict[str, Engine] = {}
         self.declarations: dict[str, Declaration] = {}
 

@@ -133,6 +133,15 @@ class PurgeJobs(msgspec.Struct, frozen=True, tag=True):
     running: bool = False
 
 
+class Clear(msgspec.Struct, frozen=True, tag=True):
+    """Forget all that a shard has of a queue that is being deleted; only stores say it, to each other.
+
+    The answer is the same each time that one deletion says it.
+    """
+
+    deletion: str
+
+
 class SetSchedule(msgspec.Struct, frozen=True, tag=True):
     """Keep a schedule, or replace what it is declared to be; None if there are too many."""
 
@@ -237,6 +246,7 @@ WriteOperation: TypeAlias = (
     | RaiseFlag
     | Sweep
     | PurgeJobs
+    | Clear
     | SetSchedule
     | PauseSchedule
     | RemoveSchedule
@@ -324,6 +334,13 @@ class FoundJob(msgspec.Struct, frozen=True):
     causes: tuple[WaitCause, ...] = ()
 
 
+class ClearedShard(NamedTuple):
+    """How many jobs a shard had, and the last number that it gave to one."""
+
+    jobs: int
+    last_entry: int
+
+
 class Stats(msgspec.Struct, frozen=True):
     """Counts of a queue. Overdue rows count as ready: the next claim finds them."""
 
@@ -351,6 +368,7 @@ QueueAnswer: TypeAlias = (
     | Stats
     | DueAnswer
     | FoundJob
+    | ClearedShard
     | JobPlace
     | None
 )

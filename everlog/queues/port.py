@@ -25,6 +25,8 @@ POLL_S = 5.0
 # How often an idle process looks for what other processes have done.
 LOOK_S = 0.01
 PUT_AT_ONCE = 1_000
+# How often a queue is made anew for one call, if others delete it each time.
+MAX_MAKES = 20
 # So few that what they change fits into one batch of any store.
 SWEEP = 200
 
@@ -51,6 +53,16 @@ class QueueStore(ABC):
     @abstractmethod
     async def declared(self, name: str) -> Declaration | None:
         """What a queue is declared to be; None if there is none of that name."""
+
+    @abstractmethod
+    async def delete(self, name: str, *, running: bool = False) -> int:
+        """Remove a queue with all that it holds; how many jobs went. QueueNotFound, or JobsRunning unless `running`.
+
+        A deletion that was cut off can be said again, and is finished then.
+        """
+
+    def forget(self, name: str) -> None:  # noqa: B027, most stores remember nothing
+        """What this process remembers of a queue may be out of date."""
 
     @abstractmethod
     async def names(self) -> list[str]: ...

@@ -10,13 +10,13 @@ for job in await queue.claim(10):
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions, check_name, make_options
 from everlog.core.duration import Duration, milliseconds
-from everlog.errors import InvalidHandle, InvalidInput, KeyBusy, LeaseLost, QueueNotFound
+from everlog.errors import Busy, InvalidHandle, InvalidInput, KeyBusy, LeaseLost, QueueNotFound
 from everlog.queues.declaration import ColumnSchema, Declaration
 from everlog.queues.history import EndedJob, pack_result, read_ended
 from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt, When, check_entry, make_key, moment, packing
@@ -57,12 +57,13 @@ from everlog.queues.operations import (
     Stats,
 )
 from everlog.queues.payload import decode_data
-from everlog.queues.port import QueueStore
+from everlog.queues.port import MAX_MAKES, QueueStore
 from everlog.queues.priority import DEFAULT_PRIORITY
 from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow
 from everlog.queues.schedules import QueueSchedules
 
 MAX_PAGE = 1000
+T = TypeVar("T")
 
 
 class Queue:
@@ -128,8 +129,8 @@ class Queue:
         `kind`: which of the queue's functions does it. `group`: whose share of the queue it uses.
         """
         pack = packing(NewJob(key, data, priority, at, delay, expires, kind, group), self.store.clock.now_ms())
-        packet = pack(await self.ensure())
-        return self._receipt(cast(PutAnswer, await self._do(Put(packet))))
+        put = await self._ensured(lambda declaration: self._do(Put(pack(declaration))))
+        return self._receipt(cast(PutAnswer, put))
 
     async def put_many(self, jobs: Iterable[NewJob | tuple[Any, Any]]) -> list[Receipt]:
         """Put jobs, or pairs of key and data, as `put` does one after the other, but faster: they share commits.
@@ -139,9 +140,19 @@ class Queue:
         """
         now = self.store.clock.now_ms()
         packs = [packing(job if isinstance(job, NewJob) else NewJob(*job), now) for job in jobs]
-        declaration = await self.ensure()
-        packets = [pack(declaration) for pack in packs]
-        return list(map(Receipt._make, await self.store.put_all(self.name, packets)))
+        put = await self._ensured(
+            lambda declaration: self.store.put_all(self.name, [pack(declaration) for pack in packs])
+        )
+        return list(map(Receipt._make, put))
+
+    async def _ensured(self, work: Callable[[Declaration], Awaitable[T]]) -> T:
+        """Do something with the queue, which is made if it is not there, also if it is deleted right before."""
+        for _ in range(MAX_MAKES):
+            try:
+                return await work(await self.ensure())
+            except QueueNotFound:
+                self.store.forget(self.name)
+        raise Busy(f"the queue {self.name} is deleted again and again: try again")
 
     def put_in(
         self,
@@ -192,7 +203,7 @@ class Queue:
         `result` is for the history of a queue with `keep_done`, if it is small JSON.
         """
         packed = None if result is None else pack_result(result)
-        self._check(job, cast(QueueAck, await self._do(Done(self._handle(job), packed))))
+        self._check(job, cast(QueueAck, await self._do_held(job, Done(self._handle(job), packed))))
 
     async def fail(
         self,
@@ -205,7 +216,7 @@ class Queue:
         """The attempt failed: again later, or with `retry=False` a dead letter."""
         delay_ms = None if delay is None else milliseconds(delay)
         operation = Fail(self._handle(job), None if reason is None else reason[:1000], delay_ms, retry)
-        self._check(job, cast(QueueAck, await self._do(operation)))
+        self._check(job, cast(QueueAck, await self._do_held(job, operation)))
 
     async def release(
         self, job: Job | Handle, *, delay: Duration | timedelta | None = None, flag: ReleaseFlag | None = None
@@ -215,15 +226,24 @@ class Queue:
         `delay`: it is not given out again before that. `flag`: raise this flag in the same step.
         """
         delay_ms = None if delay is None else milliseconds(delay)
-        self._check(job, cast(QueueAck, await self._do(Release(self._handle(job), delay_ms, flag))))
+        self._check(job, cast(QueueAck, await self._do_held(job, Release(self._handle(job), delay_ms, flag))))
 
     async def heartbeat(self, job: Job | Handle) -> BeatAnswer:
         """Keep the job for one more lease; the answer says whether it should stop."""
-        answer = cast(BeatAnswer, await self._do(Heartbeat(self._handle(job))))
+        answer = cast(BeatAnswer, await self._do_held(job, Heartbeat(self._handle(job))))
         self._check(job, answer.ack)
         if isinstance(job, Job):
             job.deadline_ms = answer.deadline_ms
         return answer
+
+    async def _do_held(self, job: Job | Handle, operation: Operation) -> Any:
+        """With a queue that was deleted, its leases have gone; only of a bare handle it may never have been there."""
+        try:
+            return await self._do(operation)
+        except QueueNotFound as error:
+            if isinstance(job, Handle):
+                raise
+            raise LeaseLost(self.name, *job.handle) from error
 
     def _handle(self, job: Job | Handle) -> Handle:
         if isinstance(job, Handle):
@@ -291,6 +311,16 @@ class Queue:
         while found >= MAX_PAGE:
             found = cast(int, await self._do(PurgeJobs(MAX_PAGE, running)))
             count += found
+        return count
+
+    async def delete(self, *, running: bool = False) -> int:
+        """Remove the queue with all that it holds, for good; returns the number of jobs.
+
+        Its declaration, jobs, dead letters, flags, history and schedules go. While jobs run it is refused, unless
+        `running` is given: their workers then hear that they have lost them. The next put makes the queue anew.
+        """
+        count = await self.store.delete(self.name, running=running)
+        self.store.configured.discard(self.name)
         return count
 
     async def pause(self) -> bool:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from everlog.errors import QueueNotFound
 from everlog.queues.operations import AskSchedules, FireSchedules
 from everlog.queues.port import QueueStore
 from everlog.runtime.supervisor import LoopSupervisor
@@ -53,13 +54,17 @@ class Scheduler:
         while True:
             for name in await self._names():
                 serve = partial(self._serve, name)
-                self._supervisor.start(f"schedules of {name}", serve, min_s=RETRY_S, max_s=MAX_RETRY_S)
+                self._supervisor.start(f"schedules of {name}", serve, min_s=RETRY_S, max_s=MAX_RETRY_S, may_end=True)
             await asyncio.sleep(self._look_s)
 
     async def _serve(self, name: str) -> None:
-        while True:
-            pause_s = await self._fire(name)
-            await asyncio.sleep(pause_s)
+        """Until the queue is deleted; a later one of its name is found, and served anew."""
+        try:
+            while True:
+                pause_s = await self._fire(name)
+                await asyncio.sleep(pause_s)
+        except QueueNotFound:
+            await asyncio.sleep(MAX_RETRY_S)
 
     async def _fire(self, name: str) -> float:
         """Put what has come; how long nothing needs to be done."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from everlog.errors import Deposed, EverlogError, OwnedElsewhere, StorageFailed
+from everlog.errors import Deposed, EverlogError, OwnedElsewhere, QueueNotFound, StorageFailed
 from everlog.queues.port import QueueStore
 from everlog.runtime.clock import Clock
 from everlog.runtime.service import Service, StatusStore
@@ -60,6 +60,8 @@ class QueueUpkeep(Service):
                 if await self._may_tend(queues, name):
                     await queues.tend(name)
                     tended += 1
+            except QueueNotFound:
+                logger.info("%s was deleted meanwhile", name)
             except (OwnedElsewhere, Deposed) as error:  # only its owner may change it
                 logger.info("%s is left to its owner: %s", name, error)
             except BaseException as error:

@@ -20,6 +20,7 @@ from typing import Any
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import EverlogError, InvalidInput, LeaseLost
+from everlog.queues.absence import outlast_absence
 from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job import Job
 from everlog.queues.job_function import JobFunction
@@ -136,10 +137,13 @@ class Worker:
         try:
             for functions in self._runner.queues.values():
                 queue = self._queue(functions.name)
-                await functions.prepare(queue)
+                prepare = partial(functions.prepare, queue)
+                await prepare()
                 serve = partial(self._serve, functions, queue, WorkerSlots(self._concurrency))
-                self._loops.start(f"claims of {queue.name}", serve, min_s=RETRY_S, max_s=MAX_RETRY_S)
-                self._loops.start(f"upkeep of {queue.name}", partial(self._tend, queue), min_s=RETRY_S, max_s=TEND_S)
+                claims = partial(outlast_absence, self._store, queue.name, serve, returned=prepare)
+                upkeep = partial(outlast_absence, self._store, queue.name, partial(self._tend, queue))
+                self._loops.start(f"claims of {queue.name}", claims, min_s=RETRY_S, max_s=MAX_RETRY_S)
+                self._loops.start(f"upkeep of {queue.name}", upkeep, min_s=RETRY_S, max_s=TEND_S)
             self.scheduler.start()
             self.ready = True
             await self._stopping.wait()

@@ -81,6 +81,18 @@ class RemoteQueueStore(QueueStore):
         self._known[found.name] = _Known(self.clock.monotonic(), found)
         return found
 
+    async def delete(self, name: str, *, running: bool = False) -> int:
+        self.forget(name)
+        try:
+            answer = await self._call("DELETE", _url(name), params={"running": running})
+        except _Lost as lost:
+            raise AnswerLost(name, str(lost)) from lost
+        self.forget(name)
+        return _decoded(answer, _CountBody).count
+
+    def forget(self, name: str) -> None:
+        self._known.pop(name, None)
+
     async def names(self) -> list[str]:
         answer = await self._call("GET", "/queues")
         return _decoded(answer, _NamesBody).queues
@@ -137,6 +149,8 @@ class RemoteQueueStore(QueueStore):
                 Unreachable(str(lost)) if isinstance(one, READS) else AnswerLost(name, str(lost)) for one in operations
             ]
         except EverlogError as error:
+            if isinstance(error, QueueNotFound):
+                self.forget(name)
             outcomes = [error] * len(operations)
         except Exception as error:  # whatever it is: the callers wait for an answer
             logger.error("a request about the queue %s failed", name, exc_info=error)
@@ -212,6 +226,10 @@ class _DeclarationBody(msgspec.Struct):
 
 class _NamesBody(msgspec.Struct):
     queues: list[str]
+
+
+class _CountBody(msgspec.Struct):
+    count: int
 
 
 class _WaitBody(msgspec.Struct):

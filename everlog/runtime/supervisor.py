@@ -161,13 +161,29 @@ class LoopSupervisor:
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
-    def start(self, name: str, body: LoopBody, *, min_s: float = MIN_PAUSE_S, max_s: float = MAX_PAUSE_S) -> None:
-        """Run a loop from now on; needs a running event loop."""
+    def start(
+        self,
+        name: str,
+        body: LoopBody,
+        *,
+        min_s: float = MIN_PAUSE_S,
+        max_s: float = MAX_PAUSE_S,
+        may_end: bool = False,
+    ) -> None:
+        """Run a loop from now on; needs a running event loop. One that returns when it may can be started again."""
         if name in self._records or self._closed:
             return
         record = LoopRecord(name, clock=self._clock, logger=self._logger, min_s=min_s, max_s=max_s)
         self._records[name] = record
-        self._tasks.append(asyncio.create_task(run_supervised(record, body), name=f"everlog {name}"))
+        task = asyncio.create_task(run_supervised(record, body, lambda: may_end), name=f"everlog {name}")
+        self._tasks.append(task)
+        if may_end:
+            task.add_done_callback(lambda _: self._forget(name, task))
+
+    def _forget(self, name: str, task: asyncio.Task[None]) -> None:
+        if task in self._tasks:  # else all of them are being stopped
+            self._tasks.remove(task)
+            del self._records[name]
 
     def status(self) -> list[LoopStatus]:
         """How each loop is, in the order in which they were started."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from everlog.api import Everlog
-from everlog.errors import EverlogError
+from everlog.errors import EverlogError, QueueNotFound
 from everlog.pipeline.status import PipelineStatus, Status
 from everlog.queues.factory import has_queues
 from everlog.server.request_watch import HttpCounters
@@ -134,8 +135,10 @@ async def projection_metrics(log: Everlog) -> list[Metric]:
 async def queue_metrics(log: Everlog) -> list[Metric]:
     if not has_queues(log.config):
         return []  # a look makes no files
-    names = await log.queues.names()
-    places: list[tuple[Labels, Any]] = [({"queue": name}, await log.queue(name).stats()) for name in names]
+    places: list[tuple[Labels, Any]] = []
+    for name in await log.queues.names():
+        with suppress(QueueNotFound):  # it was deleted meanwhile
+            places.append(({"queue": name}, await log.queue(name).stats()))
     now_ms = log.parts.clock.now_ms()
     jobs: list[tuple[Labels, float]] = [
         ({**at, "status": status}, float(getattr(stats, status)))

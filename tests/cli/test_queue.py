@@ -73,6 +73,21 @@ def test_list_and_purge(cli):
     cli.run("queue", "purge", "nothing", "--yes", code=4)
 
 
+def test_delete(cli):
+    for key in ("a", "b"):
+        cli.run("queue", "put", "pages", key)
+    cli.run("queue", "claim", "pages")
+    assert (
+        "removes pages for good, with 2 jobs and 0 dead letters" in cli.run("queue", "delete", "pages", code=2).output
+    )
+    assert "delete(running=True)" in cli.run("queue", "delete", "pages", "--yes", code=75).output
+    assert cli.lines("queue", "delete", "pages", "--running", "--yes") == [{"queue": "pages", "deleted": 2}]
+    cli.run("queue", "delete", "pages", "--yes", code=4)
+    cli.run("queue", "put", "pages", "a")
+    assert cli.out("queue", "delete", "pages", "--yes") == "deleted pages and 1 job\n"
+    assert cli.lines("queue", "list") == []
+
+
 def test_one_job(cli):
     entry = str(cli.lines("queue", "put", "pages", "a", "--payload", "x", "--delay", "1h")[0]["entry"])
     (job,) = cli.lines("queue", "job", "pages", entry)

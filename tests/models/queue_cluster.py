@@ -10,7 +10,7 @@ from everlog.config import CassandraConfig
 from everlog.config.queue_options import QueueSettings
 from everlog.queues.cassandra.owner import AdminStore
 from everlog.queues.cassandra.queue_store import CassandraQueueStore
-from everlog.queues.declaration import Declaration
+from everlog.queues.cassandra.register import QueueRegister, QueueRow, StoredQueue, decode_row, encode_stored
 from everlog.queues.memory import MemoryTable
 from everlog.queues.operations import Operation
 from everlog.queues.rows import DeadLetter, Flag
@@ -24,12 +24,42 @@ class Tables:
     def __init__(self, *, lossy: float = 0.0) -> None:
         self.chance = random.Random(7)
         self.lossy = lossy
-        self.declarations: dict[str, Declaration] = {}
+        self.register = ModelRegister(self)
         self.worlds: dict[tuple[str, int], World] = {}
         self.admins: dict[tuple[str, int], ModelAdminStore] = {}
 
     def world(self, name: str, part: ShardPart) -> World:
         return self.worlds.setdefault((name, part.index), World(self.chance, lossy=self.lossy))
+
+
+class ModelRegister(QueueRegister):
+    """The table of all queues."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.texts: dict[str, str] = {}
+        self._tables = tables
+
+    async def read(self, name: str, *, serial: bool = True) -> QueueRow | None:
+        text = self.texts.get(name)
+        return None if text is None else decode_row(text)
+
+    async def insert(self, queue: StoredQueue) -> bool | None:
+        return self._write(queue, None)
+
+    async def replace(self, before: QueueRow, queue: StoredQueue) -> bool | None:
+        return self._write(queue, before.text)
+
+    def _write(self, queue: StoredQueue, before: str | None) -> bool | None:
+        lost = self._tables.chance.random() < self._tables.lossy
+        if lost and self._tables.chance.random() < 0.5:
+            return None
+        fine = self.texts.get(queue.name) == before
+        if fine:
+            self.texts[queue.name] = encode_stored(queue)
+        return None if lost else fine
+
+    async def open_names(self) -> list[str]:
+        return sorted(name for name, text in self.texts.items() if decode_row(text).queue.state == "open")
 
 
 class ModelAdminStore(AdminStore):
@@ -76,14 +106,6 @@ class ModelQueueStore(CassandraQueueStore):
     async def admin(self, name: str, part: ShardPart, settings: QueueSettings) -> ModelAdminStore:
         return self.tables.admins.setdefault((name, part.index), ModelAdminStore())
 
-    async def declare(self, wanted: Declaration) -> Declaration:
-        before = self.tables.declarations.setdefault(wanted.name, wanted)
-        found = before.evolve(wanted, empty=await self._is_empty(wanted.name))
-        self.tables.declarations[wanted.name] = found
-        return found
-
-    async def declared(self, name: str) -> Declaration | None:
-        return self.tables.declarations.get(name)
-
-    async def names(self) -> list[str]:
-        return sorted(self.tables.declarations)
+    async def register(self) -> ModelRegister:
+        self._loop = asyncio.get_running_loop()
+        return self.tables.register

@@ -166,10 +166,10 @@ async def test_a_file_that_was_removed_is_not_made_again(desk, tmp_path):
     await tend(desk)
     await until(lambda: len(files(tmp_path)) == 1)
     (opened,) = late.live(known)
-    assert opened.bucket.file == "queue-jobs.2023-11-14T23.db"
-    assert files(tmp_path) == ["queue-jobs.2023-11-14T23.db"]
+    assert opened.bucket.file == "queue-jobs-1.2023-11-14T23.db"
+    assert files(tmp_path) == ["queue-jobs-1.2023-11-14T23.db"]
     with late.transaction("jobs", desk.clock.now_ms()) as (_, buckets):
-        assert [one.bucket.file for one in buckets] == ["queue-jobs.2023-11-14T23.db"]
+        assert [one.bucket.file for one in buckets] == ["queue-jobs-1.2023-11-14T23.db"]
     late.close()
     assert sorted(file.name for file in (tmp_path / "queues").glob("queue-*T22*")) == []
 

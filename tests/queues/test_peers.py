@@ -40,17 +40,23 @@ class Follower(ModelQueueStore):
     """Lets another process have every queue before it asks for anything."""
 
     owner: ModelQueueStore
+    may_own = False
 
     async def declare(self, wanted):
         found = await self.owner.declare(wanted)
+        self.forget(wanted.name)
         await self.owner.execute(wanted.name, AskStats())
         return found
+
+    async def delete(self, name, *, running=False):
+        self.may_own = True  # the owner lets go of it
+        return await super().delete(name, running=running)
 
     def counted(self, name):
         return self.owner.counted(name)
 
     async def close(self):
-        assert all(shard._owner is None for shard in self._shards.values())
+        assert self.may_own or all(shard._owner is None for shard in self._shards.values())
         await super().close()
         await self.owner.close()
 

@@ -92,7 +92,7 @@ async def test_killed_between_a_file_and_its_name(tmp_path, clock):
     await desk.enq("b", data=7)
     await store.tend("jobs")
     (left,) = files(tmp_path)
-    assert left.startswith("queue-jobs.")
+    assert left.startswith("queue-jobs-1.")
     assert [row.image.data for row in await desk.rows("b")] == [b"7"]
     await store.close()
 

@@ -133,6 +133,24 @@ async def test_purge(http):
     await post(http, "/nothing/purge", status=404)
 
 
+async def test_delete(http):
+    """Not while jobs run; a later queue of the name has nothing of it. A worker hears that its job is gone."""
+    await send(http, "PUT", "/jobs", 200, json={"options": {"max_in_flight": 1}})
+    await post(http, "/jobs/jobs/batch", {"jobs": [{"key": key} for key in "abc"]})
+    (job,) = await claim(http)
+    refused = await send(http, "DELETE", "/jobs", 409)
+    assert (refused["code"], refused["extra"]["running"]) == ("jobs-running", 1)
+    await send(http, "DELETE", "/jobs?running=perhaps", 400)
+    assert await send(http, "DELETE", "/jobs?running=true", 200) == {"count": 3}
+    for method, path in (("DELETE", "/jobs"), ("GET", "/jobs"), ("GET", "/jobs/stats"), ("POST", "/jobs/claims")):
+        gone = await send(http, method, path, 404, **({"json": {}} if method == "POST" else {}))
+        assert gone["code"] == "queue-not-found"
+    assert (await send(http, "GET", "", 200))["queues"] == []
+    await post(http, "/jobs/jobs", {"key": "a"}, 201)
+    assert "max_in_flight" not in (await send(http, "GET", "/jobs", 200))["declaration"]["options"]
+    await post(http, f"/jobs/claims/{job['entry']}/{job['token']}/done", status=409)
+
+
 async def test_one_job_wherever_it_is(http):
     await send(http, "PUT", "/jobs", 200, json={"options": {"keep_done": "7d"}})
     entry = (await post(http, "/jobs/jobs", {"key": ["a", 1], "data": {"n": 1}, "delay": "1h"}, 201))["entry"]
@@ -291,7 +309,7 @@ async def test_the_document_describes_every_route(http):
     paths = {path: found for path, found in document["paths"].items() if path.startswith("/queues")}
     assert len(paths) == 26
     operations = [(path, method, one) for path, found in paths.items() for method, one in found.items()]
-    assert len(operations) == 31
+    assert len(operations) == 32
     for path, method, one in operations:
         named = {part[1:-1] for part in path.split("/") if part.startswith("{")}
         given = {parameter["name"] for parameter in one.get("parameters", ()) if parameter["in"] == "path"}

@@ -104,6 +104,7 @@ NEEDS = [
     ("POST", "/queues/pages/operations", "write"),
     ("POST", "/queues/pages/pause", "admin"),
     ("POST", "/queues/pages/resume", "admin"),
+    ("DELETE", "/queues/pages", "admin"),
 ]
 ALLOWS = {"read": {"read"}, "write": {"write"}, "admin": {"read", "write", "admin"}}
 
@@ -141,6 +142,7 @@ ADMIN = {
     "command_view",
     "pause_queue",
     "purge_queue",
+    "delete_queue",
     "resume_queue",
     "pause_schedule",
     "resume_schedule",

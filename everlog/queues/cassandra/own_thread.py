@@ -41,6 +41,12 @@ class ThreadSafeQueues(QueueStore):
     async def declare(self, wanted: Declaration) -> Declaration:
         return await self._call(self._inner.declare(wanted))
 
+    async def delete(self, name: str, *, running: bool = False) -> int:
+        return await self._call(self._inner.delete(name, running=running))
+
+    def forget(self, name: str) -> None:
+        self._inner.forget(name)
+
     async def declared(self, name: str) -> Declaration | None:
         return await self._call(self._inner.declared(name))
 

@@ -24,6 +24,8 @@ from everlog.queues.memory import MemoryTable
 from everlog.queues.operations import (
     AckFlag,
     Cancel,
+    Clear,
+    ClearedShard,
     Forget,
     Heartbeat,
     HistoryPlace,
@@ -37,6 +39,7 @@ from everlog.queues.operations import (
     Revive,
     SetSchedule,
 )
+from everlog.queues.removal import END_OF_TIME_MS
 from everlog.queues.rows import PROCESSING, EndedRow, JobRow
 from everlog.queues.schedule import ScheduleRow
 from everlog.queues.shards import ShardPart
@@ -54,6 +57,7 @@ BATCH_BYTES = 4 * 1024 * 1024
 MAX_TAKEOVERS = 3
 FLAP_MS = 600_000
 WHOLE = ShardPart()
+NOT_CLEARED = ("", 0)
 AUDITED = (AckFlag, Cancel, Forget, Pause, PauseSchedule, PurgeJobs, RemoveSchedule, Revive, SetSchedule)
 _IMAGE, _CLAIM, _GONE, _META, _LARGE, _ENDED, _SCHEDULE, _FIRED = 1, 2, 3, 4, 5, 6, 7, 8
 _pack = msgspec.msgpack.Encoder().encode
@@ -131,10 +135,6 @@ class ShardTable(MemoryTable):
         """Never give out an entry up to this one again."""
         self._last_entry = max(self._last_entry, entry)
 
-    @property
-    def last_entry(self) -> int:
-        return self._last_entry
-
 
 class AdminStore(Protocol):
     """Where dead letters, flags and the audit are kept, outside the log: nothing depends on their order."""
@@ -174,14 +174,16 @@ class ShardOwner:
         self._bytes = 0
         self._admin = admin
         self._takeovers: list[int] = []
+        self._cleared: tuple[str, int] = NOT_CLEARED  # by which deletion it was cleared last, and how many jobs went
         self._blobs = Blobs(log)
 
-    async def load(self, now: int, *, forced_by: str | None = None) -> None:
+    async def load(self, now: int, *, forced_by: str | None = None, last_entry: int = 0) -> None:
         """Read the log; then every lease begins again, for its worker may still be at work.
 
         Which jobs were started within the window of a rate limit is not known: it counts as full, that of each group
         too. Nor is it known whose turn it is: turns begin anew. `forced_by`: the
         process that took the shard from an owner that had not let go of it; if that happens often, a flag says so.
+        `last_entry`: up to here entries are of queues that are deleted.
         """
         table = self.table
         async for segment, records in self.log.replay():
@@ -198,6 +200,10 @@ class ShardOwner:
         table.drop_ended(now - self.engine.settings.keep_done_ms, len(table.ended_segments))
         if self._admin is not None:
             await self._admin.load(table)
+            for letter in table.dead_letters(None, table.count_dead()):
+                if letter.entry <= last_entry:
+                    table.unbury(letter.entry)
+        table.forget_up_to(last_entry)
         table.forget_changes()
         rate = self.engine.settings.rate_limit
         if rate is not None:
@@ -254,6 +260,7 @@ class ShardOwner:
             table.forget_up_to(entry)
             table.pause(rest[0])
             self._takeovers = rest[1] if len(rest) > 1 else []
+            self._cleared = tuple(rest[2]) if len(rest) > 2 else NOT_CLEARED
 
     def _replay_schedule(self, name: str, found: Any) -> None:
         if found is None:
@@ -262,7 +269,7 @@ class ShardOwner:
             self.table.save_schedule(msgspec.convert(found, ScheduleRow))
 
     def _meta(self) -> bytes:
-        return _pack((_META, self.table.last_entry, self.table.paused(), self._takeovers))
+        return _pack((_META, self.table.last_entry, self.table.paused(), self._takeovers, self._cleared))
 
     async def execute(self, operations: Sequence[Operation], now: int) -> list[QueueAnswer]:
         """The answers, once all that they rest on is in the log. After an error no call is acknowledged."""
@@ -277,6 +284,26 @@ class ShardOwner:
                 if answer and isinstance(operation, AUDITED):
                     await self._audit(self._admin, operation, now)
         return answers
+
+    async def clear(self, operation: Clear, now: int) -> ClearedShard:
+        """Forget all but the number of the last entry. What a crash cuts off is done again, as it is not gone yet."""
+        table = self.table
+        jobs = self._cleared[1] if self._cleared[0] == operation.deletion else table.count_jobs()
+        table.drop_dead(END_OF_TIME_MS, table.count_dead())
+        for flag in table.flags():
+            table.drop_flag(flag.reason)
+        if self._admin is not None:
+            await self._admin.save(table)
+            await self._admin.drop(table)
+        await self.log.rotate()
+        self._takeovers, self._cleared = [], (operation.deletion, jobs)
+        table.pause(False)
+        await self._write([self._meta()])
+        while self.log.low < self.log.high:
+            await self.log.drop_oldest()
+        if self._admin is not None:
+            await self._audit(self._admin, operation, now)
+        return ClearedShard(jobs, table.last_entry)
 
     async def _store_changes(self) -> None:
         """What whole operations changed, so that none of them is in the log by half."""

@@ -10,23 +10,47 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from everlog.cassandra.schema import Schema
 from everlog.cassandra.session import Session, connect
 from everlog.config import CassandraConfig
 from everlog.config.queue_options import QueueSettings
-from everlog.errors import Busy, DeclarationRefused, InvalidConfig, MissingExtra, QueueNotFound
+from everlog.errors import (
+    Busy,
+    DeclarationRefused,
+    EverlogError,
+    InvalidConfig,
+    JobsRunning,
+    MissingExtra,
+    QueueNotFound,
+)
 from everlog.queues.cassandra.backend import QUEUE_TABLES, Audited, CassandraAdminStore, CassandraBackend, read_audit
 from everlog.queues.cassandra.own_thread import ThreadSafeQueues
 from everlog.queues.cassandra.owner import AdminStore
+from everlog.queues.cassandra.register import CassandraRegister, QueueRegister, QueueRow, StoredQueue, stored
 from everlog.queues.cassandra.shard import ShardService
 from everlog.queues.cassandra.shard_log import ShardBackend
-from everlog.queues.declaration import Declaration, decode_declaration, encode_declaration
-from everlog.queues.operations import READS, AskHead, AskStats, Claim, JobLease, JobPlace, Operation, QueueAnswer, Stats
-from everlog.queues.port import SWEEP, QueueStore
+from everlog.queues.declaration import Declaration
+from everlog.queues.operations import (
+    READS,
+    AskHead,
+    AskStats,
+    Claim,
+    Clear,
+    ClearedShard,
+    JobLease,
+    JobPlace,
+    Operation,
+    Pause,
+    QueueAnswer,
+    Stats,
+)
+from everlog.queues.port import MAX_MAKES, SWEEP, QueueStore
 from everlog.queues.shards import ShardPart, combine, in_turn, shard_of
 from everlog.runtime.clock import Clock
 from everlog.runtime.trace import Trace
@@ -68,10 +92,10 @@ class CassandraQueueStore(QueueStore):
         self.sweep = sweep
         self._config = config
         self._trace = trace
-        self._cql = QUEUE_TABLES.statements(config.keyspace)
         self._session: Session | None = None
         self._opening = asyncio.Lock()
         self._shards: dict[tuple[str, int], ShardService] = {}
+        self._gone: set[str] = set()
         self._known: dict[str, tuple[float, Declaration]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._host = host
@@ -156,26 +180,87 @@ class CassandraQueueStore(QueueStore):
         """Others may have changed it at any time: it is looked at with every poll."""
         return self.clock.monotonic()
 
+    async def register(self) -> QueueRegister:
+        """The table of all queues."""
+        return CassandraRegister(await self.session())
+
     async def declare(self, wanted: Declaration) -> Declaration:
-        session = await self.session()
-        for _ in range(20):
-            found = await session.fetch(self._cql["queue"], wanted.name, serial=True)
-            if not found:
-                await session.write_if(self._cql["insert_queue"], wanted.name, encode_declaration(wanted).decode())
+        register = await self.register()
+        for _ in range(MAX_MAKES):
+            found = await register.read(wanted.name)
+            if found is None:
+                await register.insert(stored(wanted))
                 continue
-            before = decode_declaration(found[0][0])
+            if found.queue.state == "deleted":
+                await register.replace(found, stored(wanted, found.queue))
+                continue
+            if found.queue.state == "deleting":  # what was begun is finished first
+                with suppress(QueueNotFound):  # another process was quicker
+                    await self._clear(found)
+                continue
+            before = found.queue.declaration
             if before.options.shards != wanted.options.shards:
                 raise DeclarationRefused(
                     f"{wanted.name} has {before.options.shards} shards, which cannot change: declare another queue"
                 )
             self._remember(before)
             evolved = before.evolve(wanted, empty=await self._is_empty(wanted.name))
-            text = encode_declaration(evolved).decode()
-            if evolved == before or await session.write_if(self._cql["update_queue"], text, wanted.name, found[0][0]):
+            if evolved == before or await register.replace(found, stored(evolved, found.queue)):
                 self._remember(evolved)
                 self.wake(wanted.name)
-                return self._known[wanted.name][1]
+                return evolved
         raise Busy(f"the declaration of {wanted.name} is being changed by others: try again")
+
+    async def delete(self, name: str, *, running: bool = False) -> int:
+        """First the row says that the queue is being deleted: from then on there is none. Then its shards are cleared,
+        each by its owner; last of all the row says so. Any process that finds it half done finishes it."""
+        register, deletion = await self.register(), self.clock.new_id()
+        for _ in range(MAX_MAKES):
+            found = await register.read(name)
+            if found is not None and found.queue.deletion == deletion and found.queue.state != "deleting":
+                return found.queue.jobs  # another process has finished it
+            if found is None or found.queue.state == "deleted":
+                raise QueueNotFound(name, await self.names())
+            if found.queue.state == "deleting":
+                with suppress(QueueNotFound):
+                    return await self._clear(found)
+                continue
+            held = not running and await self._hold(name)
+            try:
+                await register.replace(found, replace(found.queue, state="deleting", deletion=deletion))
+            except EverlogError:
+                if held:
+                    await self.execute(name, Pause(False))
+                raise
+        raise Busy(f"the declaration of {name} is being changed by others: try again")
+
+    async def _hold(self, name: str) -> bool:
+        """Pause a queue in which nothing runs: then nothing begins either. Whether it was open."""
+        self.forget(name)
+        held = bool(await self.execute(name, Pause(True)))
+        stats = cast(Stats, await self.execute(name, AskStats()))
+        if stats.running:
+            if held:
+                await self.execute(name, Pause(False))
+            raise JobsRunning(name, stats.running)
+        return held
+
+    async def _clear(self, found: QueueRow) -> int:
+        """Finish a deletion; how many jobs there were still."""
+        name, shards = found.queue.name, found.queue.options.shards
+        self.forget(name)
+        parts = [self._shard(name, at, shards).execute(Clear(found.queue.deletion)) for at in range(shards)]
+        cleared = cast("list[ClearedShard]", await asyncio.gather(*parts))
+        last = max(found.queue.last_entry, *(one.last_entry for one in cleared))
+        jobs = sum(one.jobs for one in cleared)
+        gone = StoredQueue(name, state="deleted", last_entry=last, deletion=found.queue.deletion, jobs=jobs)
+        await (await self.register()).replace(found, gone)
+        self._gone.add(name)
+        self.wake(name)
+        return jobs
+
+    def forget(self, name: str) -> None:
+        self._known.pop(name, None)
 
     async def _is_empty(self, name: str) -> bool:
         stats = await self.execute(name, AskStats())
@@ -189,12 +274,22 @@ class CassandraQueueStore(QueueStore):
         known = self._known.get(name)
         if known is not None and self.clock.monotonic() - known[0] < REFRESH_S:
             return known[1]
-        session = await self.session()
-        found = await session.fetch(self._cql["queue"], name, serial=known is None)
-        if not found:
+        found = await (await self.register()).read(name, serial=known is None)
+        if found is None or found.queue.state != "open":
+            self.forget(name)
             return None
-        self._remember(decode_declaration(found[0][0]))
-        return self._known[name][1]
+        self._remember(found.queue.declaration)
+        return found.queue.declaration
+
+    async def latest(self, name: str) -> StoredQueue:
+        """A queue as it is now, also one that is being deleted; QueueNotFound if there is none."""
+        self.forget(name)
+        found = await (await self.register()).read(name)
+        if found is None or found.queue.state == "deleted":
+            raise QueueNotFound(name, await self.names())
+        if found.queue.state == "open":
+            self._remember(found.queue.declaration)
+        return found.queue
 
     async def known(self, name: str) -> Declaration:
         """The declaration, or an error that names the queues that there are."""
@@ -204,15 +299,23 @@ class CassandraQueueStore(QueueStore):
         return found
 
     async def names(self) -> list[str]:
-        session = await self.session()
-        return sorted(name for name, _ in await session.fetch(self._cql["queues"]))
+        return await (await self.register()).open_names()
 
     async def in_use(self) -> list[str]:
-        """Those that were used here: to look at another one might make this process its owner."""
-        return sorted({name for name, _ in self._shards})
+        """Those that were used here and are there: to look at another one might make this process its owner."""
+        return sorted({name for name, _ in self._shards} - self._gone)
 
     async def execute(self, name: str, operation: Operation) -> QueueAnswer:
+        try:
+            return await self._execute(name, operation)
+        except QueueNotFound:
+            self.forget(name)  # its owner knows better
+            self._gone.add(name)
+            raise
+
+    async def _execute(self, name: str, operation: Operation) -> QueueAnswer:
         shards = (await self.known(name)).options.shards
+        self._gone.discard(name)
         index = shard_of(operation, shards)
         if index is not None:
             answer = await self._shard(name, index, shards).execute(operation)

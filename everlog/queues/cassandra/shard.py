@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from everlog.core.bounded_map import BoundedMap
-from everlog.errors import AnswerLost, Busy, Deposed, EverlogError, OwnedElsewhere, StorageFailed
+from everlog.errors import AnswerLost, Busy, Deposed, EverlogError, OwnedElsewhere, QueueNotFound, StorageFailed
 from everlog.queues.cassandra.owner import ShardOwner
 from everlog.queues.cassandra.shard_log import ShardLog, ShardRow
 from everlog.queues.listeners import Listeners
-from everlog.queues.operations import READS, AskDue, Claim, DueAnswer, Heartbeat, Operation, Put, QueueAnswer
+from everlog.queues.operations import READS, AskDue, Claim, Clear, DueAnswer, Heartbeat, Operation, Put, QueueAnswer
 from everlog.queues.port import SWEEP
 from everlog.queues.shards import ShardPart
 from everlog.queues.wire import WireOutcome, decode_outcomes, encode_outcomes
@@ -127,7 +127,7 @@ class ShardService:
         next_beat = clock.monotonic() + self._store.beat_s
         while not self._closing or self._requests:
             try:
-                async with asyncio.timeout(self._store.beat_s):
+                async with asyncio.timeout(None if self._owner is None else self._store.beat_s):
                     await self._some.wait()
             except TimeoutError:
                 pass
@@ -144,15 +144,7 @@ class ShardService:
         if not group:
             return
         try:
-            if self._route is None:
-                await self._serve_here(await self._own(), group)
-            else:
-                await self._pass_on(group, self._route)
-        except OwnedElsewhere as error:
-            if self._route is None:
-                self._fail(group, error)
-            else:
-                await self._pass_on(group, self._route)
+            await self._serve_group(group)
         except Deposed as error:  # another process was quicker
             if self._store.calls:
                 await self._again(group, error)
@@ -161,9 +153,24 @@ class ShardService:
         except Exception as error:
             self._fail(group, error)
 
+    async def _serve_group(self, group: Sequence[_Request]) -> None:
+        if self._route is None:
+            try:
+                owner = await self._own()
+            except OwnedElsewhere:
+                if self._route is None:
+                    raise
+            else:
+                return await self._serve_here(owner, group)
+        assert self._route is not None
+        return await self._pass_on(group, self._route)
+
     async def _serve_here(self, owner: ShardOwner, group: Sequence[_Request]) -> None:
         """Applied, written, answered; only then tidied up."""
         try:
+            if isinstance(group[0].operation, Clear):
+                await self._clear(owner, group[0], group[0].operation)
+                return
             declaration = await self._store.known(self._name)
             owner.engine.settings = declaration.options.settings
             answers = await owner.execute([request.operation for request in group], self._store.clock.now_ms())
@@ -179,6 +186,17 @@ class ShardService:
         self._nudge(owner, group)
         await self._upkeep(owner.tidy)
 
+    async def _clear(self, owner: ShardOwner, request: _Request, operation: Clear) -> None:
+        """Forget a queue that is being deleted, and let go of the shard: the next owner looks whether it is there."""
+        found = await self._store.latest(self._name)
+        if (found.state, found.deletion) != ("deleting", operation.deletion):
+            raise QueueNotFound(self._name, [])  # another process has finished that deletion
+        answer = await owner.clear(operation, self._store.clock.now_ms())
+        self._owner = None
+        await self._upkeep(owner.log.resign)
+        if not request.future.done():
+            request.future.set_result(answer)
+
     def _announce(self, owner: ShardOwner) -> None:
         raised, owner.engine.raised = owner.engine.raised, []
         self._store.announce(self._name, raised)
@@ -188,9 +206,11 @@ class ShardService:
         for request in self._requests[:MAX_GROUP]:
             if isinstance(request.operation, Put):
                 size += len(request.operation.packet.data)
-            if count and size > MAX_GROUP_BYTES:
+            if count and (size > MAX_GROUP_BYTES or isinstance(request.operation, Clear)):
                 break
             count += 1
+            if isinstance(request.operation, Clear):  # alone: what comes after it finds no queue
+                break
         group, self._requests = self._requests[:count], self._requests[count:]
         if not self._requests:
             self._some.clear()
@@ -237,10 +257,11 @@ class ShardService:
         if forced and alive:
             self._route = row if row.address and store.calls else None
             raise OwnedElsewhere(self._name, row.owner)
+        queue = await store.latest(self._name)  # behind the read of the row: a deletion in between changes that
+        settings = queue.options.settings
         log = ShardLog(backend, owner=store.name, address=await store.listen())
         if not await log.take_over(row):
             raise Deposed(f"another process took over the queue {self._name}: try again")
-        settings = (await store.known(self._name)).options.settings
         owner = ShardOwner(
             log,
             settings,
@@ -249,7 +270,7 @@ class ShardService:
             segment_records=store.segment_records,
             part=self._part,
         )
-        await owner.load(store.clock.now_ms(), forced_by=store.name if forced else None)
+        await owner.load(store.clock.now_ms(), forced_by=store.name if forced else None, last_entry=queue.last_entry)
         logger.info("%s owns %s/%d: %d jobs", store.name, self._name, self._part.index, len(owner.table.rows))
         self._owner = owner
         self._announce(owner)
@@ -324,7 +345,7 @@ class ShardService:
             else:
                 await self._deliver(requests, outcomes)
                 return
-        safe = (*READS, Heartbeat)
+        safe = (*READS, Heartbeat, Clear)
         lost = [request for request in requests if not isinstance(request.operation, safe)]
         self._fail(lost, AnswerLost(self._name, f"its owner {row.owner} did not answer: {why}"))
         await self._again([request for request in requests if isinstance(request.operation, safe)], why)

@@ -34,7 +34,19 @@ class KnownQueue(NamedTuple):
         options = self.declaration.options
         if options.file is not None:
             return f"file:{options.file}"
-        return f"shared-{options.bucket}" if options.placement == "shared" else f"queue-{self.declaration.name}"
+        return f"shared-{options.bucket}" if options.placement == "shared" else self.own_space
+
+    @property
+    def own_space(self) -> str:
+        """Its files if it has its own. A queue that is deleted and made again has others: names never come back."""
+        return f"queue-{self.declaration.name}-{self.jid}"
+
+
+class DeletedQueue(NamedTuple):
+    """A queue that is gone, but for what is to be removed from its files. `jobs`: how many it had."""
+
+    known: KnownQueue
+    jobs: int
 
 
 class BucketFile(NamedTuple):
@@ -73,6 +85,7 @@ class MainFile:
             raise
         self.queues: dict[str, KnownQueue] = {}
         self.buckets: dict[str, list[BucketFile]] = {}
+        self.live: frozenset[int] = frozenset()
         self._version: int | None = None
 
     def refresh(self) -> bool:
@@ -90,6 +103,7 @@ class MainFile:
         for row in self.connection.execute(SQL["buckets"]):
             bucket = BucketFile(*row)
             self.buckets.setdefault(bucket.space, []).append(bucket)
+        self.live = frozenset(bucket.seq for found in self.buckets.values() for bucket in found)
         return before != (self.queues, self.buckets)
 
     def forget(self) -> None:
@@ -111,7 +125,9 @@ class MainFile:
         try:
             self.forget()
             self.refresh()
-            if not self._has_bucket(known.space, options.bucket, period_ms, version):
+            now_known = self.queues.get(known.declaration.name)
+            there = now_known is not None and now_known.jid == known.jid  # else it was deleted meanwhile
+            if there and not self._has_bucket(known.space, options.bucket, period_ms, version):
                 file = options.file or self._new_file(
                     f"{known.space}.{label}" + (f"-v{version}" if version > 1 else "")
                 )
@@ -125,9 +141,16 @@ class MainFile:
         self.refresh()
         return len(self.buckets.get(known.space, [])) > 1
 
-    def retired(self, known: KnownQueue) -> list[BucketFile]:
+    def retired(self, space: str) -> list[BucketFile]:
         """Drained buckets whose files may still be there, the newest first."""
-        return [BucketFile(*row) for row in self.connection.execute(SQL["retired_buckets"], (known.space,))]
+        return [BucketFile(*row) for row in self.connection.execute(SQL["retired_buckets"], (space,))]
+
+    def deleted(self) -> list[DeletedQueue]:
+        """Queues whose deletion is not finished."""
+        return [
+            DeletedQueue(KnownQueue(jid, decode_declaration(declaration), False), jobs)
+            for jid, _, declaration, jobs in self.connection.execute(SQL["deleted"])
+        ]
 
     def has_schedules(self, known: KnownQueue) -> bool:
         return self.connection.execute(SQL["has_schedules"], (known.jid,)).fetchone() is not None

@@ -17,12 +17,12 @@ from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 
-from everlog.errors import EverlogError, StorageFailed
-from everlog.queues.sqlite.catalog import BLOCK, BucketFile, KnownQueue, MainFile
+from everlog.errors import EverlogError, QueueNotFound, StorageFailed
+from everlog.queues.sqlite.catalog import BLOCK, SQL, BucketFile, KnownQueue, MainFile
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.statements import load_statements
 from everlog.runtime.trace import Trace
-from everlog.sqlite.connection import Connection, connect
+from everlog.sqlite.connection import Connection, connect, transaction
 from everlog.sqlite.migrations import migrate
 
 BUCKET_PACKAGE = "everlog.queues.sqlite.bucket"
@@ -103,10 +103,8 @@ class BucketFiles:
         """The buckets of a queue, from the oldest to the newest."""
         for _ in range(MAX_RELOADS):
             buckets = self.main.buckets.get(known.space, [])
-            wanted = {bucket.file for bucket in buckets}
-            for file in [file for file, one in self._opened.items() if one.bucket.space == known.space]:
-                if file not in wanted:
-                    self._opened.pop(file).connection.close()
+            for file in [file for file, one in self._opened.items() if one.bucket.seq not in self.main.live]:
+                self._opened.pop(file).connection.close()
             try:
                 return [self._open(bucket, known) for bucket in buckets]
             except _BucketGone:
@@ -164,6 +162,19 @@ class BucketFiles:
         if found is not None and found.bucket.seq == bucket.seq:
             self._opened.pop(bucket.file).connection.close()
 
+    def remove(self, bucket: BucketFile) -> None:
+        """Remove a file, then forget it: if the process dies in between, both are done again.
+
+        Not the other way round: a file whose name is forgotten could become a new bucket, with what is left in it.
+        """
+        self.close_bucket(bucket)
+        if not bucket.foreign:
+            remove_file(self.path(bucket))
+        failpoint("queue.remove")
+        with transaction(self.main.connection):
+            self.main.connection.execute(SQL["forget_bucket"], (bucket.seq,))
+        self.main.forget()
+
     def path(self, bucket: BucketFile) -> Path:
         return Path(bucket.file) if bucket.foreign else self.main.path.parent / bucket.file
 
@@ -186,7 +197,7 @@ class BucketFiles:
         for _ in range(MAX_RELOADS):
             known = self.known(name)
             if known is None:
-                raise KeyError(name)
+                raise QueueNotFound(name, sorted(self.main.queues))
             self.rotated = self.main.open_bucket(known, now) or self.rotated
             buckets = self.live(known)
             begun: list[OpenBucket] = []
@@ -194,7 +205,7 @@ class BucketFiles:
                 for opened in buckets:
                     opened.connection.execute("BEGIN IMMEDIATE")
                     begun.append(opened)
-                if not self.main.refresh():
+                if not self.main.refresh() and self.main.queues.get(name) == known:
                     self._finish_moves(buckets)
                     return known, buckets
             except sqlite3.Error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from everlog.config import prepare_folder
-from everlog.errors import DeclarationRefused, EverlogError, NotTransactional, QueueNotFound
+from everlog.errors import Busy, DeclarationRefused, EverlogError, NotTransactional, QueueNotFound
 from everlog.queues.declaration import Declaration, encode_declaration
 from everlog.queues.engine import SWEEP, Engine
 from everlog.queues.operations import (
@@ -29,9 +29,10 @@ from everlog.queues.operations import (
     SetSchedule,
     Sweep,
 )
-from everlog.queues.port import LOOK_S, PUT_AT_ONCE, QueueStore
+from everlog.queues.port import LOOK_S, MAX_MAKES, PUT_AT_ONCE, QueueStore
 from everlog.queues.rows import Packet
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
+from everlog.queues.sqlite.deletion import delete_queue
 from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
 from everlog.queues.sqlite.table import SqliteTable
 from everlog.queues.sqlite.totals import QueueTotals
@@ -91,26 +92,41 @@ class SqliteQueueStore(QueueStore):
         return BucketFiles(self._folder, synchronous=self._synchronous, patient=patient, trace=self._trace)
 
     async def declare(self, wanted: Declaration) -> Declaration:
-        await asyncio.to_thread(self._declare, wanted)
-        found = await self.declared(wanted.name)
-        assert found is not None
+        found = await asyncio.to_thread(self._declare, wanted)
         self.wake(wanted.name)
         return found
 
-    def _declare(self, wanted: Declaration) -> None:
+    def _declare(self, wanted: Declaration) -> Declaration:
         files = self._open_files(patient=True)
         try:
             with translated(files.main.path):
-                if files.known(wanted.name) is None:
-                    with transaction(files.main.connection):
-                        values = (wanted.name, encode_declaration(wanted))
-                        files.main.connection.execute(SQL["insert_queue"], values)
-                    files.main.forget()
-                self._evolve(files, wanted)
+                for _ in range(MAX_MAKES):
+                    if files.known(wanted.name) is None:
+                        with transaction(files.main.connection):
+                            values = (wanted.name, encode_declaration(wanted))
+                            files.main.connection.execute(SQL["insert_queue"], values)
+                        files.main.forget()
+                    with suppress(QueueNotFound):  # another process has deleted it meanwhile
+                        return self._evolve(files, wanted)
+                raise Busy(f"the queue {wanted.name} is deleted again and again: try again")
         finally:
             files.close()
 
-    def _evolve(self, files: BucketFiles, wanted: Declaration) -> None:
+    async def delete(self, name: str, *, running: bool = False) -> int:
+        count = await asyncio.to_thread(self._delete, name, running)
+        self._counted.pop(name, None)
+        self.wake(name)
+        return count
+
+    def _delete(self, name: str, running: bool) -> int:
+        files = self._open_files(patient=True)
+        try:
+            with translated(files.main.path):
+                return delete_queue(files, name, self.clock.now_ms(), running=running)
+        finally:
+            files.close()
+
+    def _evolve(self, files: BucketFiles, wanted: Declaration) -> Declaration:
         """Under the locks of all buckets, so that nothing comes in while we look whether the queue is empty."""
         with files.transaction(wanted.name, self.clock.now_ms()) as (known, buckets):
             empty = not any(
@@ -118,7 +134,7 @@ class SqliteQueueStore(QueueStore):
             )
             evolved = known.declaration.evolve(wanted, empty=empty)
             if evolved == known.declaration:
-                return
+                return evolved
             if known._replace(declaration=evolved).space != known.space:
                 if not empty:
                     raise DeclarationRefused(
@@ -127,6 +143,7 @@ class SqliteQueueStore(QueueStore):
                 take_over_marks(files, buckets)
             main = files.begin_main()
             main.execute(SQL["update_queue"], (encode_declaration(evolved), known.jid))
+        return evolved
 
     async def declared(self, name: str) -> Declaration | None:
         with translated(self._reader.main.path):
@@ -216,7 +233,11 @@ class SqliteQueueStore(QueueStore):
             if not connection.in_transaction:
                 # Looking and writing must be one step; Python would begin only at the first write.
                 connection.execute("BEGIN IMMEDIATE")
-            bucket = files.live(known)[-1].bucket
+            buckets = files.live(known)
+            connection.execute(ITEM["lock"])  # from here on, no process deletes the queue before the caller commits
+            if self._known(files, name).jid != known.jid:
+                raise Busy(f"the queue {name} was made anew meanwhile: try again")
+            bucket = buckets[-1].bucket
             opened = OpenBucket(bucket, connection)  # type: ignore[arg-type]
             engine = self._engine(SqliteTable(files, known, [opened]), known)
             try:
@@ -272,7 +293,9 @@ class SqliteQueueStore(QueueStore):
 
     def changes(self, name: str) -> Any:
         with translated(self._reader.main.path):
-            known = self._known(self._reader, name)
+            known = self._reader.known(name)
+            if known is None:
+                return None
             return [
                 opened.connection.execute("PRAGMA data_version").fetchone()[0] for opened in self._reader.live(known)
             ] + [known.paused]

@@ -7,10 +7,10 @@ import sqlite3
 from collections.abc import Sequence
 
 from everlog.queues.sqlite.catalog import SQL, BucketFile, KnownQueue
-from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket, remove_file
+from everlog.queues.sqlite.deletion import finish_deletions
+from everlog.queues.sqlite.files import ITEM, BucketFiles, OpenBucket
 from everlog.queues.sqlite.table import SqliteTable, row_from
 from everlog.runtime.failpoints import failpoint
-from everlog.sqlite.connection import transaction
 
 log = logging.getLogger("everlog.queues")
 
@@ -18,7 +18,11 @@ CARRY = 500
 
 
 def tend(files: BucketFiles, known: KnownQueue, now: int) -> None:
-    """Put away what is drained; carry the jobs of buckets beyond max_buckets into the open one; remove old files."""
+    """Put away what is drained; carry the jobs of buckets beyond max_buckets into the open one; remove old files.
+
+    What a deletion has left that was cut off goes, too, of whichever queue.
+    """
+    finish_deletions(files)
     name, options = known.declaration.name, known.declaration.options
     for seq in [opened.bucket.seq for opened in files.live(known)[:-1]]:
         _retire(files, name, now, seq)
@@ -30,8 +34,8 @@ def tend(files: BucketFiles, known: KnownQueue, now: int) -> None:
             break  # another process has put something back into it: next time
     # A bucket that is drained costs a file as long as it is kept, so that only the newest ones are.
     kept = 0 if options.on_empty == "delete" else max(0, options.max_buckets - len(_live(files, known)))
-    for bucket in files.main.retired(known)[kept:]:
-        _remove(files, bucket)
+    for bucket in files.main.retired(known.space)[kept:]:
+        files.remove(bucket)
 
 
 def _live(files: BucketFiles, known: KnownQueue) -> list[BucketFile]:
@@ -91,17 +95,3 @@ def _put_away(files: BucketFiles, known: KnownQueue, old: OpenBucket) -> None:
     except sqlite3.Error:
         if files.path(old.bucket).exists():  # else another process has removed it already
             raise
-
-
-def _remove(files: BucketFiles, bucket: BucketFile) -> None:
-    """Remove a file, then forget it: if the process dies in between, both are done again.
-
-    Not the other way round: a file whose name is forgotten could become a new bucket, with what is left in it.
-    """
-    files.close_bucket(bucket)
-    if not bucket.foreign:
-        remove_file(files.path(bucket))
-    failpoint("queue.remove")
-    with transaction(files.main.connection):
-        files.main.connection.execute(SQL["forget_bucket"], (bucket.seq,))
-    files.main.forget()

@@ -122,6 +122,23 @@ async def declare_queue(request: AnyRequest, name: Name, data: JSONBody[DeclareB
     return QueueBody(await queues.declare(wanted))
 
 
+@delete(
+    "/{name:str}",
+    status_code=200,
+    responses=refusals(404, 409),
+    opt=shown(answers={200: examples.COUNT}, scope="admin"),
+)
+async def delete_queue(
+    request: AnyRequest,
+    name: Name,
+    running: Annotated[bool, QueryParameter(description="Also while jobs run: their workers lose them")] = False,
+) -> CountBody:
+    """Remove a queue with all that it holds, for good; how many jobs it had. Needs the scope `admin`."""
+    count = await _queue(request, name).delete(running=running)
+    note(request, deleted=count)
+    return CountBody(count)
+
+
 @post(
     "/{name:str}/jobs",
     status_code=201,
@@ -489,6 +506,7 @@ QUEUE_ROUTES = [
             list_queues,
             get_queue,
             declare_queue,
+            delete_queue,
             put_job,
             put_jobs,
             peek_jobs,

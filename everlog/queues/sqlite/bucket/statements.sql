@@ -115,6 +115,19 @@ SELECT 1 FROM everlog_queue_item LIMIT 1
 -- name: any_of_queue
 SELECT 1 FROM everlog_queue_item INDEXED BY everlog_queue_key WHERE jid = ? LIMIT 1
 
+-- name: count_of_queue
+SELECT count(*) + count(slot) FROM everlog_queue_item INDEXED BY everlog_queue_key WHERE jid = ?
+
+-- name: delete_of_queue
+DELETE FROM everlog_queue_item
+WHERE id IN (SELECT id FROM everlog_queue_item INDEXED BY everlog_queue_key WHERE jid = ? LIMIT ?)
+
+-- name: delete_marks
+DELETE FROM everlog_queue_fired WHERE jid = ?
+
+-- name: lock
+DELETE FROM everlog_queue_moved WHERE id IS NULL
+
 -- name: some
 SELECT {columns}, jid FROM everlog_queue_item ORDER BY id LIMIT ?
 

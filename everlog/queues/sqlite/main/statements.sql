@@ -7,6 +7,43 @@ INSERT INTO everlog_queue (name, declaration) VALUES (?, ?) ON CONFLICT DO NOTHI
 -- name: update_queue
 UPDATE everlog_queue SET declaration = ? WHERE jid = ?
 
+-- name: note_deleted
+INSERT INTO everlog_queue_deleted (jid, name, declaration, jobs)
+SELECT jid, name, declaration, ? FROM everlog_queue WHERE jid = ?
+
+-- name: delete_queue
+DELETE FROM everlog_queue WHERE jid = ?
+
+-- name: delete_dead
+DELETE FROM everlog_queue_dead WHERE jid = ?
+
+-- name: delete_flags
+DELETE FROM everlog_queue_flag WHERE jid = ?
+
+-- name: delete_starts
+DELETE FROM everlog_queue_start WHERE jid = ?
+
+-- name: delete_group_starts
+DELETE FROM everlog_queue_group_start WHERE jid = ?
+
+-- name: delete_turns
+DELETE FROM everlog_queue_turn WHERE jid = ?
+
+-- name: delete_totals
+DELETE FROM everlog_queue_total WHERE queue = (SELECT name FROM everlog_queue WHERE jid = ?)
+
+-- name: delete_ended
+DELETE FROM everlog_queue_ended WHERE jid = ?
+
+-- name: delete_schedules
+DELETE FROM everlog_queue_schedule WHERE jid = ?
+
+-- name: deleted
+SELECT jid, name, declaration, jobs FROM everlog_queue_deleted ORDER BY jid
+
+-- name: forget_deleted
+DELETE FROM everlog_queue_deleted WHERE jid = ?
+
 -- name: pause
 UPDATE everlog_queue SET paused = ? WHERE jid = ?
 
@@ -30,6 +67,12 @@ INSERT INTO everlog_queue_bucket (space, file, kind, period_ms, version) VALUES 
 
 -- name: retire_bucket
 UPDATE everlog_queue_bucket SET state = 'retired' WHERE seq = ?
+
+-- name: retire_space
+UPDATE everlog_queue_bucket SET state = 'retired' WHERE space = ?
+
+-- name: forget_space
+DELETE FROM everlog_queue_bucket WHERE space = ?
 
 -- name: retired_buckets
 SELECT seq, space, file, kind, period_ms, version FROM everlog_queue_bucket
