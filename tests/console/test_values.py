@@ -261,6 +261,13 @@ def stats(**more) -> Stats:
         (stats(delayed=2), DueAnswer(0, NOW + 5000), {}, "Nothing is due yet: 2 jobs delayed, the next in 5.0 s"),
         (stats(ready=2, running=3), DueAnswer(0, None), {"max_in_flight": 3}, "max_in_flight is 3"),
         (stats(ready=2), DueAnswer(0, NOW + 500), {"rate_limit": "10/s"}, "rate limit is reached: 10 starts per 1.0 s"),
+        (stats(ready=2), DueAnswer(0, None), {"max_in_flight_per_group": 1}, "All that is ready is of groups at their"),
+        (
+            stats(ready=2),
+            DueAnswer(0, NOW + 500),
+            {"rate_limit": "9/s", "rate_limit_per_group": "1/s"},
+            "The rate limit is reached, or all that is ready is of groups at their limit (2 jobs)",
+        ),
         (stats(ready=2), DueAnswer(1, None), {}, "no worker claims"),
         (stats(ready=2, running=1), DueAnswer(1, None), {}, "Workers are at it"),
     ],

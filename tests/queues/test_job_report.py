@@ -88,6 +88,8 @@ def test_the_sentences():
     assert "at least 1,000 jobs" in texts(("behind", 1000, None), row=row())
     assert "max_in_flight is 1,200" in texts(("in_flight", 1200, None), row=row())
     assert "rate limit is reached" in texts(("rate", 2, NOW + 1000), row=row())
+    assert "max_in_flight_per_group is 3" in texts(("group_in_flight", 3, None), row=row())
+    assert "rate limit of the group" in texts(("group_rate", 2, NOW + 1000), row=row())
     assert "slow_threshold is 200" in texts(("slow", 200, None), row=row())
     failed = row(timeouts=2, attempts=(Attempt(NOW - 2, NOW - 90_000, "w", "failed", "no route"),))
     assert "failed 2 times since the last put, last 90 s ago: no route" in texts(("next", None, None), row=failed)
