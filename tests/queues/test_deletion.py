@@ -16,8 +16,10 @@ import pytest
 
 import everlog
 from everlog.errors import JobsRunning, LeaseLost, QueueNotFound
+from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import Claim, FireSchedules
 from everlog.queues.queue import Queue
+from everlog.queues.sqlite.files import BucketFiles
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.queues.worker import Worker
 from everlog.runtime.failpoints import VARIABLE
@@ -72,7 +74,7 @@ async def fill(folder, place, clock, jobs=5):
     store = SqliteQueueStore(folder, synchronous="NORMAL", clock=clock)
     for name in ("other", "jobs"):
         queue = Queue(name, store)
-        await queue.declare(keep_done="1h", **options_in(folder, place))
+        await queue.declare(keep_done="1h", rate_limit="100/h", **options_in(folder, place))
         await queue.put("dead")
         (job,) = await queue.claim()
         await queue.fail(job, "no", retry=False)
@@ -199,6 +201,67 @@ async def test_a_transaction_of_the_callers_is_before_or_after(tmp_path):
     assert connection.execute("SELECT count(*) FROM everlog_queue_item").fetchone() == (0,)
     connection.close()
     await store.close()
+
+
+async def test_a_transaction_that_has_not_written_yet_keeps_the_queue(tmp_path, monkeypatch):
+    """From the look whether it is there until the commit."""
+    file = tmp_path / "own.db"
+    sqlite3.connect(file).close()
+    store = SqliteQueueStore(tmp_path, synchronous="NORMAL")
+    queue = Queue("jobs", store)
+    await queue.declare(bucket="none", file=str(file))
+    engine, deleting = store._engine, []
+
+    def engine_beside_a_deletion(*arguments):
+        if not deleting:
+            deleting.append(subprocess.Popen([sys.executable, "-c", DELETER, str(tmp_path), str(T)], stdout=-1))
+            with suppress(subprocess.TimeoutExpired):
+                deleting[0].wait(2)
+        return engine(*arguments)
+
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.execute("BEGIN")
+    monkeypatch.setattr(store, "_engine", engine_beside_a_deletion)
+    queue.put_in(connection, "a")
+    connection.execute("COMMIT")
+    assert deleting[0].communicate()[0] == b"1\n"
+    assert connection.execute("SELECT count(*) FROM everlog_queue_item").fetchone() == (0,)
+    connection.close()
+    await store.close()
+
+
+async def test_a_process_that_looks_late_makes_no_bucket(tmp_path):
+    """It has looked up the queue, and opens a bucket for new jobs only after the deletion."""
+    store = SqliteQueueStore(tmp_path, synchronous="NORMAL")
+    await Queue("jobs", store).put("a")
+    late = BucketFiles(tmp_path)
+    known = late.known("jobs")
+    await store.delete("jobs")
+    assert not late.main.open_bucket(known, T)
+    assert late.main.connection.execute("SELECT count(*) FROM everlog_queue_bucket").fetchone() == (0,)
+    late.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+async def test_who_waits_for_a_deleted_queue_hears_of_the_next_one(tmp_path, kind):
+    store = MemoryQueueStore() if kind == "memory" else SqliteQueueStore(tmp_path, synchronous="NORMAL")
+    queue = Queue("jobs", store)
+    await queue.declare()
+    waiting = asyncio.create_task(queue.wait(60))
+    await until(lambda: store.waker("jobs").listeners.idle)
+    await queue.delete()
+    assert not await queue_waits(queue)
+    await queue.put("a")
+    assert await waiting
+    await store.close()
+
+
+async def queue_waits(queue):
+    """Whether one can wait for a queue."""
+    with suppress(QueueNotFound):
+        return await queue.wait(0) is not None
+    return False
 
 
 async def test_a_worker_waits_until_its_queue_is_there_again(tmp_path, caplog, monkeypatch):
