@@ -34,13 +34,13 @@ async def outlast_absence(
         try:
             return await body()
         except QueueNotFound:
-            if clock.monotonic() - began > MAX_ABSENCE_S:  # it was there again
-                told = False
+            if clock.monotonic() - began > MAX_ABSENCE_S:  # it was there for a while
                 backoff.reset()
         if returned is not None and not told:
             log.warning("the queue %s is deleted: its worker waits until there is one of that name again", name)
         told = True
         await asyncio.sleep(backoff.next())
         if returned is not None and await store.declared(name) is not None:
-            with suppress(QueueNotFound):  # already deleted again: the body finds that out
+            with suppress(QueueNotFound):  # what this process knew was out of date, or it is deleted again
                 await returned()
+                told = False

@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 
-from everlog.errors import AnswerLost, EverlogError, InvalidInput
+from everlog.errors import AnswerLost, EverlogError, InvalidInput, QueueNotFound, StorageFailed
 from everlog.queues.cassandra.calls import Call, NoAnswer, NotSent
 from everlog.queues.keys import encode_key, hash_key
 from everlog.queues.operations import AskStats, FireSchedules, Pause, Put, SetSchedule
@@ -20,6 +20,7 @@ from everlog.queues.shards import shard_of
 from everlog.queues.wire import decode_outcomes
 from tests.models.queue_cases import QueueCases
 from tests.models.queue_cluster import ModelQueueStore, Tables
+from tests.models.queue_log import World
 from tests.models.queue_shards import check_shards
 
 HOST = "127.0.0.1"
@@ -360,3 +361,93 @@ async def test_each_time_is_put_once_between_processes(seed):
     assert sorted(places) == list(range(min(places), max(places) + 1, 20))
     for store in stores:
         await store.close()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("steps", range(1, 40, 3))
+@pytest.mark.parametrize("said_again", [True, False], ids=["said again", "by the next put"])
+async def test_a_deletion_that_was_cut_off_is_finished(shards, steps, said_again):
+    """At any write: from its first one on there is no such queue, and what is left of it comes to no later one."""
+    tables = Tables()
+    first, second, third = peers(tables, random.Random(1), "abc")
+    queue = Queue("jobs", first)
+    await queue.declare(shards=shards, keep_done="1h")
+    for number in range(9):
+        await queue.put(f"k{number}")
+    jobs = await queue.claim(3)
+    await jobs[0].done()
+    await queue.fail(jobs[1], "no", retry=False)
+    await queue.release(jobs[2])
+    await queue.schedules.set("tick", every="1h")
+    cut = _Cut(tables, steps)
+    with suppress(EverlogError, _CutOff):
+        await second.delete("jobs")
+    reached = cut.end()
+    names = await third.names()
+    if not names:
+        with pytest.raises(EverlogError):
+            await Queue("jobs", second).stats()
+    again = Queue("jobs", third)
+    if names or (reached and said_again):
+        with suppress(QueueNotFound):
+            assert await again.delete() == 7
+    assert "jobs" not in await third.names()
+    await again.put("new")
+    assert [job.key for job in await again.claim(9)] == ["new"]
+    assert (await again.job(jobs[0].entry), await again.dead(), await again.history()) == (None, [], [])
+    assert (await again.flags(), await again.schedules.list()) == ([], [])
+    assert (await again.leases())[0].entry > max(job.entry for job in jobs)
+    assert (await again.declaration()).options.shards == 1
+    assert not any(admin.letters or admin.flags for admin in tables.admins.values())
+    await asyncio.gather(*(peer.close() for peer in (first, second, third)))
+
+
+class _CutOff(Exception):
+    """The process is gone."""
+
+
+class _Cut:
+    """After some conditional writes, all further ones fail, until `end`."""
+
+    def __init__(self, tables, steps):
+        self.left = steps
+        self._worlds = tables
+        self._register = tables.register._write
+        self._write_if = World.write_if
+        tables.register._write = self._count(self._register)
+        World.write_if = self._count(self._write_if)
+
+    def _count(self, write):
+        def counted(*arguments):
+            self.left -= 1
+            if self.left < 0:
+                raise _CutOff
+            return write(*arguments)
+
+        return counted
+
+    def end(self):
+        self._worlds.register._write = self._register
+        World.write_if = self._write_if
+        return self.left < 0
+
+
+async def test_an_answer_that_makes_no_sense_ends_no_shard():
+    """The callers hear of it, and the shard goes on."""
+    tables = Tables()
+    owner, other = peers(tables, random.Random(1), "ab")
+    await Queue("jobs", owner).put("a")
+    send, garbage = other.send, [True]
+
+    async def garbled(address, call):
+        reply = await send(address, call)
+        return reply.__class__(reply.now_ms, b"\x91\x00") if garbage else reply
+
+    other.send = garbled
+    for _ in range(2):
+        async with asyncio.timeout(20):
+            with pytest.raises(StorageFailed):
+                await Queue("jobs", other).stats()
+    garbage.clear()
+    assert (await Queue("jobs", other).stats()).ready == 1
+    await asyncio.gather(owner.close(), other.close())
