@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ MAIN = "main.db"
 PACKAGE = "everlog.queues.sqlite.main"
 SQL = load_statements(PACKAGE)
 BLOCK = 1000
+HOUR_MS = 3_600_000
 
 
 class KnownQueue(NamedTuple):
@@ -35,6 +37,11 @@ class KnownQueue(NamedTuple):
         if options.file is not None:
             return f"file:{options.file}"
         return f"shared-{options.bucket}" if options.placement == "shared" else self.own_space
+
+    @property
+    def version(self) -> int:
+        """That of its files. Queues that share files have versions of their own, which their rows say."""
+        return 1 if self.declaration.options.placement == "shared" else self.declaration.version
 
     @property
     def own_space(self) -> str:
@@ -115,19 +122,17 @@ class MainFile:
 
         True if it was made and there are older ones: they take no more jobs now.
         """
-        options = known.declaration.options
-        # Queues that share files have versions of their own: their rows say which, the files do not.
-        version = 1 if options.placement == "shared" else known.declaration.version
-        period_ms, label = period(options.bucket, now)
-        if self._has_bucket(known.space, options.bucket, period_ms, version):
+        if self.has_bucket(known, now):
             return False
+        options, version = known.declaration.options, known.version
+        period_ms, label = period(options.bucket, now)
         self.connection.execute("BEGIN IMMEDIATE")
         try:
             self.forget()
             self.refresh()
             now_known = self.queues.get(known.declaration.name)
             there = now_known is not None and now_known.jid == known.jid  # else it was deleted meanwhile
-            if there and not self._has_bucket(known.space, options.bucket, period_ms, version):
+            if there and not self.has_bucket(known, now):
                 file = options.file or self._new_file(
                     f"{known.space}.{label}" + (f"-v{version}" if version > 1 else "")
                 )
@@ -159,9 +164,10 @@ class MainFile:
         """Whether it is still in use, as of this moment."""
         return self.connection.execute(SQL["is_live"], (bucket.seq,)).fetchone() is not None
 
-    def _has_bucket(self, space: str, kind: str, period_ms: int, version: int) -> bool:
-        buckets = self.buckets.get(space, [])
-        return bool(buckets) and buckets[-1].serves(kind, period_ms, version)
+    def has_bucket(self, known: KnownQueue, now: int) -> bool:
+        """Whether the bucket that new jobs go to at this moment was there at the last look."""
+        buckets, kind = self.buckets.get(known.space), known.declaration.options.bucket
+        return buckets is not None and buckets[-1].serves(kind, period(kind, now)[0], known.version)
 
     def _new_file(self, stem: str) -> str:
         """A name that no bucket has, not even a drained one."""
@@ -194,9 +200,14 @@ def period(bucket: BucketPeriod, now: int) -> tuple[int, str]:
     >>> period("day", 1_700_000_000_000)
     (1699920000000, '2023-11-14')
     """
+    return _period(bucket, now // HOUR_MS)
+
+
+@lru_cache(maxsize=100)
+def _period(bucket: BucketPeriod, hour: int) -> tuple[int, str]:
     if bucket == "none":
         return 0, "all"
-    start = datetime.fromtimestamp(now // 1000, UTC).replace(minute=0, second=0, microsecond=0)
+    start = datetime.fromtimestamp(hour * HOUR_MS // 1000, UTC)
     if bucket != "hour":
         start = start.replace(hour=0, day=1 if bucket == "month" else start.day)
     form = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}[bucket]

@@ -194,11 +194,14 @@ class BucketFiles:
 
     def _lock(self, name: str, now: int) -> tuple[KnownQueue, list[OpenBucket]]:
         """The locks are worth something only if the list of buckets is still the same when all are held."""
-        for _ in range(MAX_RELOADS):
-            known = self.known(name)
-            if known is None:
-                raise QueueNotFound(name, sorted(self.main.queues))
-            self.rotated = self.main.open_bucket(known, now) or self.rotated
+        for attempt in range(MAX_RELOADS):
+            # What was known last will do at first: a look behind the locks says whether it is still so.
+            known = self.main.queues.get(name)
+            if attempt or known is None or not self.main.has_bucket(known, now):
+                known = self.known(name)
+                if known is None:
+                    raise QueueNotFound(name, sorted(self.main.queues))
+                self.rotated = self.main.open_bucket(known, now) or self.rotated
             buckets = self.live(known)
             begun: list[OpenBucket] = []
             try:

@@ -200,7 +200,6 @@ class SqliteQueueStore(QueueStore):
 
     def _work(self, files: BucketFiles, name: str, operations: Sequence[Operation]) -> list[QueueAnswer]:
         """A group in one transaction: all of it is durable, or nothing is."""
-        self._known(files, name)
         with files.transaction(name, self.clock.now_ms()) as (known, buckets):
             now = self.clock.now_ms()  # under the locks: a later operation must not have an earlier time
             engine = self._engine(SqliteTable(files, known, buckets), known)
