@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, overload
 from weakref import WeakSet
 
 from everlog.config import Config
+from everlog.config.queue_options import check_name
 from everlog.core.event_types import EventClasses, EventTypes
 from everlog.core.events import EventRecord
 from everlog.core.tag_names import SLICES
@@ -208,7 +209,7 @@ class Everlog(ABC):
 
     def queue(self, name: str) -> Queue:
         """A work queue; it is made by the first put, with the options that the configuration has for it."""
-        return Queue(name, self.queues, self.config.queues.get(name))
+        return Queue(name, self.queues, self.config.queues.get(check_name(name)))
 
     def job_sender(self, function: JobFunction) -> JobSender:
         """What puts jobs for a function into this log: `await log.job_sender(welcome).put(to="eve@example.org")`."""
@@ -226,7 +227,7 @@ class Everlog(ABC):
         worker = Worker(
             self.queues,
             jobs,
-            concurrency=concurrency or queue.concurrency,
+            concurrency=queue.concurrency if concurrency is None else concurrency,
             poll_s=queue.poll_interval_s,
             grace_s=queue.grace_s,
             options=self.config.queues,

@@ -170,7 +170,7 @@ def make_options(**options: Any) -> QueueOptions:
     }
     try:
         return msgspec.convert(plain, QueueOptions)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         raise InvalidConfig(f"options of a queue: {error}: see docs/queues-operating.md") from error
 
 

@@ -138,8 +138,8 @@ def milliseconds(value: Duration | timedelta) -> int:
     """
     if isinstance(value, timedelta):
         found = round(value.total_seconds() * 1000)
-    elif isinstance(value, bool):
-        raise InvalidInput(f"{value!r} is not a duration")
+    elif isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InvalidInput(f"{value!r:.100} is not a duration")
     elif isinstance(value, str):
         try:
             found = ExpireAfter.parse(value).nanos // 1_000_000

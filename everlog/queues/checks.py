@@ -11,6 +11,7 @@ from everlog.config.queue_options import MAX_CLAIM
 from everlog.core.duration import MAX_MS
 from everlog.core.json_text import MAX_DEPTH, decode_json
 from everlog.errors import EverlogError, InvalidInput, InvalidKey, PayloadTooLarge
+from everlog.queues.arguments import MAX_NUMBER, MAX_TEXT
 from everlog.queues.declaration import Declaration
 from everlog.queues.history import MAX_RESULT_BYTES
 from everlog.queues.job import check_entry
@@ -43,8 +44,6 @@ from everlog.queues.queue import MAX_PAGE
 from everlog.queues.schedule import MAX_DATA_BYTES, MAX_NAME
 from everlog.queues.schedules import NewSchedule, check_keys
 
-MAX_TEXT = 1000
-MAX_NUMBER = 2**63 - 1
 _MAX_MOMENT_MS = 1 << 62
 
 

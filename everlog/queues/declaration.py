@@ -62,6 +62,16 @@ class Declaration(msgspec.Struct, frozen=True):
         return Declaration(self.name, wanted.options, schemas, wanted.description or self.description)
 
 
+def check_declaration(declaration: Declaration) -> None:
+    """What cannot be read again must not be stored: no queue beside it could be read either."""
+    try:
+        found = decode_declaration(encode_declaration(declaration))
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise InvalidDeclaration(f"the declaration of {declaration.name} cannot be written: {error}") from error
+    if found != declaration:
+        raise InvalidDeclaration(f"the declaration of {declaration.name} would be read as another one")
+
+
 def encode_declaration(declaration: Declaration) -> bytes:
     return msgspec.json.encode(declaration)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everlog.core.duration import Duration, milliseconds
+from everlog.core.duration import LAST_MS, Duration, milliseconds
 from everlog.errors import InvalidInput, InvalidKey
 from everlog.queues.columns import encode_columns_key
 from everlog.queues.declaration import Declaration
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 When = datetime | timedelta
 MAX_ENTRY = 2**63 - 1
+# The last whole second of the calendar.
+MAX_MOMENT_MS = LAST_MS // 1000 * 1000
 
 
 class NewJob(NamedTuple):
@@ -253,9 +255,13 @@ def expires_s_of(expires: When | Duration | None, now: int) -> int:
 
 def _absolute_ms(name: str, when: object, now: int) -> int:
     if isinstance(when, timedelta):
-        return now + round(when.total_seconds() * 1000)
-    if not isinstance(when, datetime):
+        found = now + round(when.total_seconds() * 1000)
+    elif not isinstance(when, datetime):
         raise InvalidInput(f"{name} is a datetime or a timedelta, not {when!r}")
-    if when.tzinfo is None:
+    elif when.tzinfo is None:
         raise InvalidInput(f"{name}={when} has no time zone: write datetime(…, tzinfo=UTC)")
-    return round(when.timestamp() * 1000)
+    else:
+        found = min(round(when.timestamp() * 1000), MAX_MOMENT_MS)
+    if not 0 <= found <= MAX_MOMENT_MS:
+        raise InvalidInput(f"{name}={when!r} is not between the years 1970 and 9999")
+    return found

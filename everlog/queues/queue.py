@@ -17,7 +17,16 @@ from typing import Any, TypeVar, cast
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions, check_name, make_options
 from everlog.core.duration import Duration, milliseconds
 from everlog.errors import Busy, InvalidHandle, InvalidInput, KeyBusy, LeaseLost, QueueNotFound
-from everlog.queues.declaration import ColumnSchema, Declaration
+from everlog.queues.arguments import (
+    check_choice,
+    check_handle,
+    check_limit,
+    check_place,
+    check_reason,
+    check_seconds,
+    check_text,
+)
+from everlog.queues.declaration import ColumnSchema, Declaration, check_declaration
 from everlog.queues.history import EndedJob, pack_result, read_ended
 from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt, When, check_entry, make_key, moment, packing
 from everlog.queues.job_report import JobReport, read_job
@@ -63,6 +72,7 @@ from everlog.queues.rows import DeadLetter, EndedRow, Flag, JobRow
 from everlog.queues.schedules import QueueSchedules
 
 MAX_PAGE = 1000
+PAGE_TEXT = "the number of jobs on a page is"
 T = TypeVar("T")
 
 
@@ -88,6 +98,7 @@ class Queue:
         """
         base = {} if self._options is None else _given(self._options)
         wanted = Declaration(self.name, make_options(**{**base, **options}), _schemas(schema), description)
+        check_declaration(wanted)
         return await self.store.declare(wanted)
 
     async def ensure(self) -> Declaration:
@@ -139,7 +150,9 @@ class Queue:
         REJECTED, and raises nothing. After an error some may have been put: putting them again merges them.
         """
         now = self.store.clock.now_ms()
-        packs = [packing(job if isinstance(job, NewJob) else NewJob(*job), now) for job in jobs]
+        if isinstance(jobs, str | bytes | Mapping) or not isinstance(jobs, Iterable):
+            raise InvalidInput(f"jobs to put are NewJob values, or pairs of key and data, not {jobs!r:.100}")
+        packs = [packing(_new_job(job), now) for job in jobs]
         put = await self._ensured(
             lambda declaration: self.store.put_all(self.name, [pack(declaration) for pack in packs])
         )
@@ -188,8 +201,9 @@ class Queue:
         fast_only: bool = False,
     ) -> list[Job]:
         """Take the first jobs that are due, each under a lease. `lease`: how long, instead of the queue's default."""
-        if not 1 <= limit <= MAX_CLAIM:
-            raise InvalidInput(f"a claim takes 1 to {MAX_CLAIM} jobs, not {limit}")
+        check_limit("the number of jobs that a claim takes is", limit, MAX_CLAIM)
+        check_text("the owner of a claim", owner)
+        check_choice("fast_only", fast_only)
         lease_ms = None if lease is None else milliseconds(lease)
         if lease_ms == 0:
             raise InvalidInput("a lease lasts at least a millisecond")
@@ -215,7 +229,7 @@ class Queue:
     ) -> None:
         """The attempt failed: again later, or with `retry=False` a dead letter."""
         delay_ms = None if delay is None else milliseconds(delay)
-        operation = Fail(self._handle(job), None if reason is None else reason[:1000], delay_ms, retry)
+        operation = Fail(self._handle(job), check_reason(reason), delay_ms, check_choice("retry", retry))
         self._check(job, cast(QueueAck, await self._do_held(job, operation)))
 
     async def release(
@@ -246,8 +260,8 @@ class Queue:
             raise LeaseLost(self.name, *job.handle) from error
 
     def _handle(self, job: Job | Handle) -> Handle:
-        if isinstance(job, Handle):
-            return job
+        if not isinstance(job, Job):
+            return check_handle(job)
         if job.queue.name != self.name:
             raise InvalidHandle(f"this job is of the queue {job.queue.name!r}, not of {self.name!r}")
         return job.handle
@@ -274,17 +288,15 @@ class Queue:
 
     async def peek(self, limit: int = 10, *, after: JobInfo | JobPlace | None = None) -> list[JobInfo]:
         """What waits, in order, due or not; `after` goes on behind a job of the last page."""
-        if not 1 <= limit <= MAX_PAGE:
-            raise InvalidInput(f"a page has 1 to {MAX_PAGE} jobs, not {limit}")
+        check_limit(PAGE_TEXT, limit, MAX_PAGE)
         declaration = await self.declaration()
-        place = after.row.order if isinstance(after, JobInfo) else after
+        place = after.row.order if isinstance(after, JobInfo) else check_place(after, (int, int, bytes, int))
         rows = cast(list[JobRow], await self._do(Peek(limit, place)))
         return [JobInfo(row, declaration) for row in rows]
 
     async def leases(self, limit: int = 100) -> list[JobInfo]:
         """What is being processed; the one whose lease ends first at the head."""
-        if not 1 <= limit <= MAX_PAGE:
-            raise InvalidInput(f"a page has 1 to {MAX_PAGE} jobs, not {limit}")
+        check_limit(PAGE_TEXT, limit, MAX_PAGE)
         declaration = await self.declaration()
         rows = cast(list[JobRow], await self._do(ListLeases(limit)))
         return [JobInfo(row, declaration) for row in rows]
@@ -299,14 +311,16 @@ class Queue:
 
     async def cancel(self, key: JobKey | Mapping[str, Any], reason: str | None = None) -> int:
         """Remove what waits for a key, tell what runs to stop; returns the number of jobs."""
+        why = check_reason(reason)
         encoded = make_key(await self.declaration(), key)
-        return cast(int, await self._do(Cancel(encoded, hash_key(encoded), reason)))
+        return cast(int, await self._do(Cancel(encoded, hash_key(encoded), why)))
 
     async def purge(self, *, running: bool = False) -> int:
         """Remove all that waits, for good; returns the number of jobs. What runs goes on, unless `running` is given.
 
         Dead letters, the history and schedules stay. It goes on until nothing waits, also for what is put meanwhile.
         """
+        check_choice("running", running)
         count, found = 0, MAX_PAGE
         while found >= MAX_PAGE:
             found = cast(int, await self._do(PurgeJobs(MAX_PAGE, running)))
@@ -319,7 +333,7 @@ class Queue:
         Its declaration, jobs, dead letters, flags, history and schedules go. While jobs run it is refused, unless
         `running` is given: their workers then hear that they have lost them. The next put makes the queue anew.
         """
-        count = await self.store.delete(self.name, running=running)
+        count = await self.store.delete(self.name, running=check_choice("running", running))
         self.store.configured.discard(self.name)
         return count
 
@@ -336,10 +350,9 @@ class Queue:
 
     async def dead(self, limit: int = 100, *, before: DeadJob | LetterPlace | None = None) -> list[DeadJob]:
         """Dead letters, those that died last first; `before` goes on behind the last one of a page."""
-        if not 1 <= limit <= MAX_PAGE:
-            raise InvalidInput(f"a page has 1 to {MAX_PAGE} dead letters, not {limit}")
+        check_limit(PAGE_TEXT, limit, MAX_PAGE)
         declaration = await self.declaration()
-        place = before.place if isinstance(before, DeadJob) else before
+        place = before.place if isinstance(before, DeadJob) else check_place(before, (int, int))
         letters = cast(list[DeadLetter], await self._do(ListDead(limit, place)))
         return [
             DeadJob(
@@ -367,17 +380,16 @@ class Queue:
 
         Empty unless the queue is declared with `keep_done`. `key`: only the jobs of this key.
         """
-        if not 1 <= limit <= MAX_PAGE:
-            raise InvalidInput(f"a page has 1 to {MAX_PAGE} jobs, not {limit}")
+        check_limit(PAGE_TEXT, limit, MAX_PAGE)
         declaration = await self.declaration()
         encoded = None if key is None else make_key(declaration, key)
-        place = before.place if isinstance(before, EndedJob) else before
+        place = before.place if isinstance(before, EndedJob) else check_place(before, (int, int, int))
         operation = ListHistory(limit, place, encoded, None if encoded is None else hash_key(encoded))
         return [read_ended(row) for row in cast(list[EndedRow], await self._do(operation))]
 
     async def revive(self, entry: int) -> Receipt | None:
         """Put a dead letter back into the queue; None if there is none of that number."""
-        answer = cast("PutAnswer | None", await self._do(Revive(entry)))
+        answer = cast("PutAnswer | None", await self._do(Revive(check_entry(entry))))
         if answer is None:
             return None
         receipt = self._receipt(answer)
@@ -390,10 +402,12 @@ class Queue:
 
     async def ack_flag(self, reason: str) -> bool:
         """Close a flag; whether it was open."""
-        return cast(bool, await self._do(AckFlag(reason)))
+        return cast(bool, await self._do(AckFlag(check_text("the reason of a flag", reason))))
 
     async def wait(self, seconds: float, *, listener: str = "client") -> bool:
         """Wait until there may be work; False after `seconds`."""
+        check_seconds("how long to wait", seconds)
+        check_text("a listener", listener)
         await self.declaration()
         return await self.store.wait(self.name, listener, seconds)
 
@@ -405,6 +419,14 @@ def _given(options: QueueOptions) -> dict[str, Any]:
     default = QueueOptions()
     names = QueueOptions.__struct_fields__
     return {name: getattr(options, name) for name in names if getattr(options, name) != getattr(default, name)}
+
+
+def _new_job(job: object) -> NewJob:
+    if isinstance(job, NewJob):
+        return job
+    if not isinstance(job, tuple | list) or not 1 <= len(job) <= len(NewJob._fields):
+        raise InvalidInput(f"a job to put is a NewJob, or a pair of key and data, not {job!r:.100}")
+    return NewJob(*job)
 
 
 def _schemas(schema: ColumnSchema | None) -> tuple[ColumnSchema, ...]:

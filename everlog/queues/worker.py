@@ -19,8 +19,9 @@ from functools import partial
 from typing import Any
 
 from everlog.config.queue_options import MAX_CLAIM, QueueOptions
-from everlog.errors import EverlogError, InvalidInput, LeaseLost
+from everlog.errors import EverlogError, LeaseLost
 from everlog.queues.absence import outlast_absence
+from everlog.queues.arguments import check_limit, check_seconds, check_text
 from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job import Job
 from everlog.queues.job_function import JobFunction
@@ -93,8 +94,10 @@ class Worker:
         middleware: Sequence[JobMiddleware] = (),
         chance: random.Random | None = None,
     ) -> None:
-        if not 1 <= concurrency <= MAX_CLAIM:
-            raise InvalidInput(f"a worker runs 1 to {MAX_CLAIM} jobs at a time, not {concurrency}")
+        check_limit("the number of jobs that a worker runs at a time is", concurrency, MAX_CLAIM)
+        check_seconds("poll_s", poll_s)
+        check_seconds("grace_s", grace_s)
+        check_text("the name of a worker", "" if name is None else name)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{store.clock.new_id()[:8]}"
         self.counted: Counter[str] = Counter()
         self._store = store

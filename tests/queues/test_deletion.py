@@ -233,11 +233,11 @@ async def test_a_transaction_that_has_not_written_yet_keeps_the_queue(tmp_path, 
 async def test_a_process_that_looks_late_makes_no_bucket(tmp_path):
     """It has looked up the queue, and opens a bucket for new jobs only after the deletion."""
     store = SqliteQueueStore(tmp_path, synchronous="NORMAL")
-    await Queue("jobs", store).put("a")
+    await Queue("jobs", store).declare(bucket="hour")
     late = BucketFiles(tmp_path)
     known = late.known("jobs")
     await store.delete("jobs")
-    assert not late.main.open_bucket(known, T)
+    assert not late.main.open_bucket(known, store.clock.now_ms() + HOUR)
     assert late.main.connection.execute("SELECT count(*) FROM everlog_queue_bucket").fetchone() == (0,)
     late.close()
     await store.close()
