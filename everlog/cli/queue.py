@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from everlog.cli.payload import PayloadOptions, payload_options
 from everlog.cli.schedule import schedule
 from everlog.cli.settings import CliSettings, with_log
 from everlog.core.wording import count as numbered
-from everlog.errors import QueueNotFound
+from everlog.errors import KeyBusy, QueueNotFound
 from everlog.queues.declaration import plain_options
 from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo, When, parse_key
@@ -297,7 +298,8 @@ async def revive(log: Everlog, settings: CliSettings, /, name: str, entry: int |
     before: DeadJob | None = None
     while everything and (letters := await target.dead(1000, before=before)):
         for letter in letters:
-            count += await target.revive(letter.entry) is not None
+            with suppress(KeyBusy):  # it stays a dead letter
+                count += await target.revive(letter.entry) is not None
         before = letters[-1]
     show(settings.as_json, {"queue": name, "revived": count}, f"revived {count} job{'' if count == 1 else 's'}")
 

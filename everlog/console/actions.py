@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from everlog.api import Everlog
@@ -12,7 +13,7 @@ from everlog.core.wording import count
 from everlog.errors import InvalidInput, KeyBusy
 from everlog.queues.job import MAX_ENTRY, DeadJob, JobInfo, make_key, parse_key
 from everlog.queues.keys import hash_key
-from everlog.queues.operations import Cancel, Forget, Result
+from everlog.queues.operations import Cancel, Forget
 from everlog.queues.queue import Queue
 
 PAGE = 500
@@ -26,7 +27,7 @@ TICKED = "select-"
 # How an action begins to tell that it only asked another process for something.
 ASKED = "Asked"
 
-Fate = Literal["revived", "asked", "cancelled", "dropped", "gone", "refused"]
+Fate = Literal["revived", "asked", "cancelled", "gone", "refused"]
 T = TypeVar("T")
 Fields = Mapping[str, str]
 
@@ -145,14 +146,12 @@ async def _revive_job(log: Everlog, given: Fields) -> str:
     return f"Revived job {entry} of {given['name']}: {_FATES[receipt.result].format(receipt.entry)}."
 
 
-_FATES: dict[Result, str] = {
+_FATES: dict[str, str] = {
     "CREATED": "it waits as job {}",
     "MERGED": "it merged with job {}, which waits",
     "SUCCESSOR": "it waits behind job {}, which runs",
     "SUCCESSOR_MERGED": "it merged with what waits behind job {}, which runs",
     "IGNORED_LATE": "job {} has newer data and stands for it",
-    "DROPPED": "job {} of the same key runs, so that the queue dropped it",
-    "REJECTED": "job {} of the same key runs, so that the queue refused it",
 }
 
 
@@ -165,7 +164,9 @@ async def _revive_jobs(log: Everlog, given: Fields) -> str:
     queue = log.queue(given["name"])
 
     async def revive(letter: DeadJob) -> int:
-        return await queue.revive(letter.entry) is not None
+        with suppress(KeyBusy):  # it stays where it is
+            return await queue.revive(letter.entry) is not None
+        return 0
 
     return await _each(_dead_pages(queue), lambda one: is_wanted_letter(one, given), revive, "Revived", given["name"])
 
@@ -277,7 +278,7 @@ async def _revive_entry(queue: Queue, entry: int) -> tuple[Fate, str]:
         return "refused", f"{entry} for {error.entry}"
     if receipt is None:
         return "gone", str(entry)
-    return ("dropped", str(entry)) if receipt.result == "DROPPED" else ("revived", f"{entry} as {receipt.entry}")
+    return "revived", f"{entry} as {receipt.entry}"
 
 
 async def _cancel_selected(log: Everlog, given: Fields) -> str:
@@ -319,7 +320,6 @@ _TOLD: dict[Fate, Callable[[int, str], str]] = {
     "revived": lambda number, name: f"revived {count(number, 'job')} of {name}",
     "asked": lambda number, name: f"{ASKED.lower()} {count(number, 'job')} of {name} to stop",
     "cancelled": lambda number, name: f"cancelled {count(number, 'job')} of {name}",
-    "dropped": lambda number, name: f"{_was(number)} dropped by the queue, as a job of the same key runs",
     "gone": lambda number, name: f"{_was(number)} gone already",
     "refused": lambda number, name: f"{_was(number)} refused by the queue, as a job of the same key runs",
 }

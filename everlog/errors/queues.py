@@ -95,7 +95,7 @@ class LeaseLost(EverlogError):
 
 
 class KeyBusy(EverlogError):
-    """The queue has on_busy="reject", and a job with this key is running; put it again when that is done."""
+    """A job with this key is running, and the queue has on_busy="reject", or "drop" for a revival: try again later."""
 
     retriable = True
 

@@ -388,10 +388,15 @@ class Queue:
         return [read_ended(row) for row in cast(list[EndedRow], await self._do(operation))]
 
     async def revive(self, entry: int) -> Receipt | None:
-        """Put a dead letter back into the queue; None if there is none of that number."""
+        """Put a dead letter back into the queue; None if there is none of that number.
+
+        Where a queue refuses or drops a put whose key runs, this is KeyBusy, and the letter stays.
+        """
         answer = cast("PutAnswer | None", await self._do(Revive(check_entry(entry))))
         if answer is None:
             return None
+        if answer.result == "DROPPED":
+            raise KeyBusy(self.name, answer.entry)
         receipt = self._receipt(answer)
         await self._do(Forget(entry))
         return receipt

@@ -197,6 +197,24 @@ async def test_reject_is_an_error_and_drop_is_not(store):
     await job.done()
 
 
+@pytest.mark.parametrize("on_busy", ["reject", "drop"])
+async def test_a_dead_job_is_kept_while_its_key_is_busy(queue, on_busy):
+    """What cannot go back into the queue now stays a dead letter."""
+    await queue.declare(on_busy=on_busy)
+    await queue.put("k", 1)
+    (job,) = await queue.claim()
+    await queue.fail(job, "broken", retry=False)
+    await queue.put("k", 2)
+    (job,) = await queue.claim()
+    (dead,) = await queue.dead()
+    with pytest.raises(KeyBusy):
+        await queue.revive(dead.entry)
+    assert [letter.data for letter in await queue.dead()] == [1]
+    await job.done()
+    assert (await queue.revive(dead.entry)).result == "CREATED"
+    assert await queue.dead() == []
+
+
 async def test_a_dead_job_is_revived(queue, clock):
     await queue.put("k", {"n": 1})
     (job,) = await queue.claim()
