@@ -20,7 +20,7 @@ from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.payload import PayloadOptions, payload_options
 from everlog.cli.schedule import schedule
 from everlog.cli.settings import CliSettings, with_log
-from everlog.core.wording import count as numbered
+from everlog.core.phrases import count as numbered
 from everlog.errors import KeyBusy, QueueNotFound
 from everlog.queues.declaration import plain_options
 from everlog.queues.history import EndedJob

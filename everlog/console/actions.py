@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from everlog.api import Everlog
 from everlog.console.operations import LoggedOperation
-from everlog.core.wording import count
+from everlog.core.phrases import count
 from everlog.errors import InvalidInput, KeyBusy
 from everlog.queues.job import MAX_ENTRY, DeadJob, JobInfo, make_key, parse_key
 from everlog.queues.keys import hash_key

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from everlog.console.observation import Observation, QueueSummary, ViewSummary
-from everlog.core.wording import count, duration
+from everlog.core.phrases import count, duration
 from everlog.pipeline.status import PipelineStatus, Status
 from everlog.projections.api import ProjectionStatus
 

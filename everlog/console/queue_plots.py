@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from everlog.console.charts import Plot, make_plot
 from everlog.console.queue_meter import QueuePoint
-from everlog.core.wording import duration
+from everlog.core.phrases import duration
 
 # Below so many per second a rate is told per minute.
 MIN_PER_SECOND = 0.5

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 from everlog.console.actions import outcome_text
 from everlog.console.charts import make_bars, make_chart
 from everlog.console.queue_plots import make_queue_plots
-from everlog.core.wording import count, duration
+from everlog.core.phrases import count, duration
 from everlog.version import __version__
 
 MAX_SHOWN = 4000

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from everlog.config.queue_options import QueueSettings
-from everlog.core.wording import count, duration
+from everlog.core.phrases import count, duration
 from everlog.queues.inquiry import MAX_AHEAD
 from everlog.queues.operations import DueAnswer, FoundJob, Stats, WaitCause, WaitCode
 from everlog.queues.rows import PROCESSING, DeadLetter, EndedRow, JobRow

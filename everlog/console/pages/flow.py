@@ -8,7 +8,7 @@ from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.observation import Observation
 from everlog.console.problems import find_notes, find_problems, level_of
 from everlog.console.sampler import MetricSample, Sampler, series
-from everlog.core.wording import count
+from everlog.core.phrases import count
 from everlog.pipeline.status import Status
 
 Box = dict[str, Any]
