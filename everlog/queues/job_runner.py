@@ -54,7 +54,8 @@ class JobRunner:
     ) -> None:
         self.queues = by_queue(find_jobs(functions))
         self._threads = threads
-        self._call = around(check_middleware(middleware), self._call_function)
+        self._middleware = check_middleware(middleware)
+        self._call = around(self._middleware, self._call_found)
         self._chance = chance or random.Random()
         self._unknown: BoundedMap[tuple[str, int], int] = BoundedMap(MAX_UNKNOWN_KEPT)
 
@@ -67,7 +68,8 @@ class JobRunner:
         if function is None:
             return self._unknown_kind(job)
         try:
-            result = await self._call(job)
+            # Most workers have no middleware: then the function need not be looked up again.
+            result = await (self._call(job) if self._middleware else self._call_function(function, job))
         except asyncio.CancelledError as error:
             was_stopped = _this_task().cancelling() > 0  # else the function has raised it by itself
             cause = stop_cause()
@@ -82,11 +84,14 @@ class JobRunner:
     def _find(self, job: Job) -> JobFunction | None:
         return self.queues[job.queue.name].find(job.kind)
 
-    async def _call_function(self, job: Job) -> object:
+    async def _call_found(self, job: Job) -> object:
         function = self._find(job)
         assert function is not None, "the middleware runs only around jobs that have a function"
+        return await self._call_function(function, job)
+
+    def _call_function(self, function: JobFunction, job: Job) -> Awaitable[object]:
         call = function.bind(job)
-        return await (call() if function.is_async else self._in_thread(call, job))
+        return call() if function.is_async else self._in_thread(call, job)
 
     async def _in_thread(self, call: Callable[[], object], job: Job) -> object:
         """A thread cannot be cancelled: it is told by `job.stopping`, and the job is its own until it ends."""
