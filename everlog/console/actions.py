@@ -268,7 +268,8 @@ async def _cancel_entry(queue: Queue, entry: int, reason: str | None) -> Fate:
     key = make_key(await queue.declaration(), found.key)
     if not await queue.store.execute(queue.name, Cancel(key, hash_key(key), reason, entry)):
         return "gone"
-    return "asked" if found.state == "running" else "cancelled"
+    found = await queue.job(entry)  # it may have begun to run just before
+    return "asked" if found is not None and found.state == "running" else "cancelled"
 
 
 async def _revive_entry(queue: Queue, entry: int) -> tuple[Fate, str]:

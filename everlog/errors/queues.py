@@ -51,12 +51,12 @@ class NotTransactional(InvalidInput):
 class AnswerLost(OutcomeUnknown):
     """The owner of the queue did not answer; what was asked may or may not have been done. Repeating it is safe.
 
-    A put merges into itself; done, fail and release change nothing the second time; what a lost claim took is given
-    again when its lease ends.
+    A put with the same key merges into itself; done, fail and release change nothing the second time; what a lost claim
+    took is given again when its lease ends.
     """
 
     def __init__(self, queue: str, reason: str) -> None:
-        message = f"{queue}: {reason}; it may or may not have been done: repeat it, that does no harm"
+        message = f"{queue}: {reason}; it may or may not have been done: repeat it, a put with the same key"
         EverlogError.__init__(self, message)
         self.queue = self.key = queue
         self.append_id = ""

@@ -46,7 +46,8 @@ class JobArguments:
         self._job, self._declared = self._parameters()
         self._types: dict[str, Any] | None = None
         self.raw = self._job is not None and not self._declared  # the job's data are whatever was put
-        with contextlib.suppress(NameError):  # a class that is defined further down is there when the worker starts
+        # A class that is defined further down, or in a module that is half imported, is there when the worker starts.
+        with contextlib.suppress(NameError, AttributeError):
             self.check()
 
     def _parameters(self) -> tuple[inspect.Parameter | None, dict[str, inspect.Parameter]]:
@@ -110,7 +111,7 @@ class JobArguments:
     def _checked_types(self) -> dict[str, Any]:
         try:
             return self.check()
-        except NameError as error:
+        except (NameError, AttributeError) as error:
             raise InvalidInput(f"{self._name}: a type of an argument is not known: {error}") from error
 
     @property

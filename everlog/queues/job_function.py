@@ -80,6 +80,8 @@ class JobFunction:
     ) -> None:
         if not callable(handler):
             raise InvalidInput(f"@everlog.job stands above a function, not above {handler!r:.100}")
+        if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+            raise InvalidInput(f"{handler!r:.100} yields, so calling it would do nothing: let it return instead")
         self.__doc__ = handler.__doc__
         self.__name__ = getattr(handler, "__name__", queue)
         self.queue = check_name(queue)
@@ -88,7 +90,8 @@ class JobFunction:
         self.lease_ms = lease_ms
         self.priority = priority
         self.retries = retries
-        self.is_async = inspect.iscoroutinefunction(handler)
+        called = getattr(type(handler), "__call__", None)  # noqa: B004  # of an object that can be called
+        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
         self.arguments = JobArguments(self.__name__, handler)
         self._schedule = schedule
         self._key = key
@@ -119,7 +122,7 @@ class JobFunction:
         """Raises InvalidInput if a type of an argument is not known, or the schedule's data do not fit."""
         try:
             self.arguments.check()
-        except NameError as error:
+        except (NameError, AttributeError) as error:
             raise InvalidInput(f"{self.__name__}: a type of an argument is not known: {error}") from error
         self.schedule  # noqa: B018  # it is packed
 

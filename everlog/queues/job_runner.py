@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -105,10 +106,13 @@ class JobRunner:
         result, error = future.result()
         if error is not None:
             raise error
-        return result
+        # A coroutine comes from an async function below a plain decorator: its home is this loop.
+        return await result if inspect.isawaitable(result) else result
 
     def _failed(self, function: JobFunction, job: Job, error: BaseException, cause: StopCause | None) -> JobOutcome:
-        if cause == "cancel" or isinstance(error, GiveBack):
+        # What a function raises when it is cancelled need not be that: a driver may make an error of its own of it.
+        is_cut_off = function.is_async and cause in ("shutdown", "restart") and not isinstance(error, (GiveUp, Retry))
+        if cause == "cancel" or is_cut_off or isinstance(error, GiveBack):
             return self._stopped(job, cause, error)
         if isinstance(error, GiveUp):
             return JobOutcome("failed", partial(job.queue.fail, job, str(error), retry=False), error)

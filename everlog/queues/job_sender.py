@@ -28,7 +28,9 @@ class JobOptions(NamedTuple):
     group: str | None = None
 
     def over(self, others: JobOptions) -> JobOptions:
-        """Those of both, these first."""
+        """Those of both, these first. A time replaces a time, whichever way it is given."""
+        if self.at is not None or self.delay is not None:
+            others = others._replace(at=None, delay=None)
         return others._replace(**{name: value for name, value in self._asdict().items() if value is not None})
 
 
@@ -62,7 +64,10 @@ class JobSender:
         return JobSender(self._function, self._queues, given.over(self._options))
 
     async def put(self, /, **arguments: Any) -> Receipt:
-        """Put a job with these arguments. They are checked first: a wrong one is InvalidInput."""
+        """Put a job with these arguments. They are checked first: a wrong one is InvalidInput.
+
+        Without a key a put that is repeated is another job.
+        """
         queue = self._queue()
         return await queue.put(**self._new_job(queue, arguments)._asdict())
 

@@ -36,6 +36,8 @@ def check_middleware(given: object) -> tuple[JobMiddleware, ...]:
             raise InvalidInput(
                 f"middleware is called with the job and what comes next: {one!r:.100} cannot be: {error}"
             ) from error
+        if not any(map(inspect.iscoroutinefunction, (one, inspect.unwrap(one), getattr(type(one), "__call__", None)))):  # noqa: B004
+            raise InvalidInput(f"the middleware {_name(one)} is not asynchronous: write 'async def'")
     return tuple(given)
 
 

@@ -42,6 +42,17 @@ class RetryPolicy:
                 milliseconds(given)
         if self.backoff is None and (self.max_backoff is not None or self.jitter):
             raise InvalidInput("max_backoff and jitter change the pauses of `backoff`: give that, too")
+        if self.backoff is not None and self._longest_ms < milliseconds(self.backoff):
+            raise InvalidInput(
+                f"max_backoff={self.max_backoff!r:.100} is shorter than the first pause, {self.backoff!r:.100}"
+            )
+
+    @property
+    def _longest_ms(self) -> int:
+        """Without a limit of their own pauses grow to a day, or stay as long as the first one."""
+        if self.max_backoff is not None:
+            return milliseconds(self.max_backoff)
+        return max(milliseconds("1d"), 0 if self.backoff is None else milliseconds(self.backoff))
 
     def allows(self, failures: int) -> bool:
         """Whether there is another attempt after so many failures, as far as this policy says."""
@@ -51,9 +62,9 @@ class RetryPolicy:
         """The pause after so many failures; None: as the queue says."""
         if self.backoff is None:
             return None
-        longest = milliseconds("1d" if self.max_backoff is None else self.max_backoff)
-        pause = pause_after(failures, milliseconds(self.backoff), longest)
-        return min(longest, round(pause * chance.uniform(1 - self.jitter, 1 + self.jitter)))
+        longest_ms = self._longest_ms
+        pause = pause_after(failures, milliseconds(self.backoff), longest_ms)
+        return min(longest_ms, round(pause * chance.uniform(1 - self.jitter, 1 + self.jitter)))
 
 
 AS_THE_QUEUE_SAYS = RetryPolicy()

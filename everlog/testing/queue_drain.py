@@ -116,15 +116,16 @@ async def _next_job(queues: Sequence[tuple[QueueFunctions, Queue]]) -> Job | Non
 
 
 async def _run(runner: JobRunner, job: Job, raise_errors: bool) -> DrainedJob:
+    task = asyncio.current_task()
+    before = 0 if task is None else task.cancelling()
     outcome = await runner.run(job)
     name, error = outcome.name, outcome.error
     try:
         await outcome.report()
     except LeaseLost as lost:  # the function has ended it by itself, or ran for longer than its lease
         name, error = "lost", error or lost
-    task = asyncio.current_task()
-    if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-        raise error
+    if task is not None and task.cancelling() > before:  # the caller is to end, whatever became of the job
+        raise asyncio.CancelledError from error
     if raise_errors and error is not None and _is_failure(error):
         raise error
     if raise_errors and name == "unknown_kind":

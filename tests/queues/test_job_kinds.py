@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -229,6 +229,7 @@ def test_a_retry_policy_doubles_up_to_its_limit():
     assert (min(found) < 8_500, max(found)) == (True, 11_000)
     assert all(8_000 <= one <= 11_000 for one in found)
     assert RetryPolicy() == RetryPolicy()
+    assert [RetryPolicy(backoff="3d").delay_ms(n, chance) for n in (1, 2)] == [3 * 86_400_000] * 2
 
 
 @pytest.mark.parametrize(
@@ -249,6 +250,7 @@ def test_a_retry_policy_doubles_up_to_its_limit():
         {"backoff": "1s", "jitter": "some"},
         {"jitter": 0.5},
         {"max_backoff": "1h"},
+        {"backoff": "10s", "max_backoff": "1s"},
     ],
     ids=str,
 )
@@ -376,7 +378,8 @@ async def test_a_put_by_the_function(log):
     (job,) = await mails.peek()
     assert (job.key, job.kind, job.priority, job.data) == ("eve", "welcome", 7, {"to": "eve", "again": True})
     options = {"key": "u-7", "delay": "10m", "expires": "1h", "priority": 3, "group": "g"}
-    await sender.options(delay="1m", priority=5).options(**options).put(to="bob")
+    at = datetime.now(UTC) + timedelta(days=1)  # one time replaces another
+    await sender.options(at=at, priority=5).options(**options).put(to="bob")
     (job,) = await mails.get("u-7")
     assert (job.priority, job.group, job.due - job.inserted) == (3, "g", timedelta(minutes=10))
     assert job.expires is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 from typing import Any
 
 import pytest
@@ -144,16 +145,11 @@ async def another_job(job, call_next):
     return await call_next("another")
 
 
-def plain(job, call_next):
-    return "not awaitable"
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (twice, "the middleware twice calls call_next twice"),
         (another_job, "the middleware another_job passes on 'another', not its job"),
-        (plain, "the middleware plain is not asynchronous"),
     ],
 )
 async def test_one_that_is_wrong_fails_the_attempt(queue, wrong, message):
@@ -178,10 +174,22 @@ def test_what_is_no_middleware(given):
         Worker(MemoryQueueStore(), work, middleware=given)
 
 
+def test_one_that_is_not_asynchronous_is_refused_before_any_job_runs():
+    def plain(job, call_next):
+        return call_next(job)
+
+    with pytest.raises(InvalidInput, match="the middleware plain is not asynchronous"):
+        check_middleware([plain])
+
+
 def test_what_can_be_called_is_taken_as_it_is():
     async def with_default(job, call_next, *, level=3): ...
 
-    assert check_middleware([with_default, twice]) == (with_default, twice)
+    class Traced:
+        async def __call__(self, job, call_next): ...
+
+    given = (with_default, twice, Traced(), functools.partial(with_default, level=4))
+    assert check_middleware(given) == given
     assert check_middleware(()) == ()
 
 

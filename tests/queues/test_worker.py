@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 import threading
 import time
@@ -228,6 +229,70 @@ async def test_a_job_that_is_given_back_is_not_counted(store, plain):
     assert first.counted["done"] + second.counted["done"] == 1
     assert attempts == [1, 1]
     assert await queue.dead() == []
+
+
+class _Called:
+    def __init__(self, ran):
+        self.ran = ran
+
+    async def __call__(self, job):
+        self.ran.append(job.key)
+
+
+def _decorated(ran):
+    async def work(job):
+        ran.append(job.key)
+
+    @functools.wraps(work)
+    def traced(*args, **kwargs):
+        return work(*args, **kwargs)
+
+    return traced
+
+
+@pytest.mark.parametrize("make", [_Called, _decorated])
+async def test_a_coroutine_that_a_plain_call_returns_is_run(store, make):
+    """An async function below a plain decorator, or an object: done means that it ran."""
+    ran = []
+    queue = Queue("jobs", store)
+    await queue.put("a")
+    async with working(store, everlog.job("jobs")(make(ran))) as worker:
+        await until(lambda: worker.counted["done"])
+    assert ran == ["a"]
+
+
+def test_a_function_that_yields_is_refused():
+    def plain(job):
+        yield 1
+
+    async def asynchronous(job):
+        yield 1
+
+    for handler in (plain, asynchronous):
+        with pytest.raises(InvalidInput, match="yields"):
+            everlog.job("jobs")(handler)
+
+
+async def test_a_function_that_turns_its_cancellation_into_an_error_is_not_counted(store):
+    """A driver makes an error of its own of it: the worker stops all the same, and the job waits again, uncounted."""
+    began = asyncio.Event()
+
+    async def work(job):
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            raise RuntimeError("connection closed") from error
+
+    queue = Queue("jobs", store)
+    await queue.put("a")
+    function = everlog.job("jobs", retries=everlog.RetryPolicy(max_attempts=1))(work)
+    async with working(store, function, grace_s=0.01) as worker:
+        await began.wait()
+    assert worker.counted == {"released": 1}
+    assert await queue.dead() == []
+    (waiting,) = await queue.peek()
+    assert not waiting.attempts
 
 
 @pytest.mark.parametrize("concurrency", [1, 5])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -183,6 +184,26 @@ async def test_a_test_that_is_cancelled_gives_its_job_back(log, raise_errors):
         await running
     stats = await log.queue("jobs").stats()
     assert (stats.ready, stats.running) == (1, 0)
+
+
+async def test_a_time_limit_of_a_test_is_heard_while_a_plain_function_runs(log):
+    """The function under way ends, as a thread cannot be cancelled; no other one begins."""
+    began, ran = threading.Event(), []
+
+    @everlog.job("jobs")
+    def work(job):
+        ran.append(job.key)
+        began.set()
+        while not job.stopping:
+            time.sleep(0.001)
+
+    await log.queue("jobs").put_many([(number, None) for number in range(3)])
+    running = asyncio.create_task(drain(log, work))
+    await asyncio.to_thread(began.wait)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert len(ran) == 1
 
 
 async def test_a_job_that_the_function_ends_by_itself(log):

@@ -6,7 +6,7 @@ from typing import Any
 
 from everlog.console.actions import key_text, read_entry
 from everlog.console.console import ConsolePage, Context, Model
-from everlog.errors import DocumentNotFound, InvalidInput
+from everlog.errors import DocumentNotFound, InvalidInput, QueueNotFound
 from everlog.queues.job import parse_key
 from everlog.queues.queue import Queue
 
@@ -85,7 +85,7 @@ async def _jobs(context: Context, text: str) -> list[dict[str, Any]]:
 async def _with_number(queue: Queue, text: str) -> dict[int, str]:
     try:
         found = await queue.job(read_entry(text))
-    except InvalidInput:
+    except (InvalidInput, QueueNotFound):  # a queue may be deleted meanwhile
         return {}
     return {} if found is None else {found.entry: key_text(found.key)}
 
@@ -95,10 +95,10 @@ async def _with_key(queue: Queue, text: str, *, dead: bool) -> dict[int, str]:
     try:
         key = parse_key(await queue.declaration(), text)
         waiting = [one.entry for one in await queue.get(key)]
-    except InvalidInput:
-        return {}  # no key of this queue can look like this
-    letters = await queue.dead(MAX_LETTERS) if dead else []
-    ended = await queue.history(MAX_ENDED, key=key)
+        letters = await queue.dead(MAX_LETTERS) if dead else []
+        ended = await queue.history(MAX_ENDED, key=key)
+    except (InvalidInput, QueueNotFound):
+        return {}  # no key of this queue can look like this, or the queue is deleted
     found = [*waiting, *(one.entry for one in letters if one.key == key), *(one.entry for one in ended)]
     return dict.fromkeys(found, key_text(key))
 

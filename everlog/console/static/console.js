@@ -117,15 +117,18 @@ function busy() {
   return !marked.isCollapsed && live.contains(marked.anchorNode);
 }
 
+// A job has a box in each list that it is in: its name alone would not do.
+function box(one) { return one.getAttribute("form") + " " + one.name; }
+
 function place(html) {
   const open = new Set([...live.querySelectorAll("details[open][data-keep]")].map((one) => one.dataset.keep));
-  const ticked = new Set([...live.querySelectorAll("input[type=checkbox][form]:checked")].map((one) => one.name));
+  const ticked = new Set([...live.querySelectorAll("input[type=checkbox][form]:checked")].map(box));
   const scrolled = [...live.querySelectorAll(".table")].map((one) => one.scrollLeft);
   const focused = live.contains(document.activeElement) ? describe(document.activeElement) : null;
   const parsed = new DOMParser().parseFromString(html, "text/html");
   live.replaceChildren(...parsed.body.childNodes);
   for (const one of live.querySelectorAll("details[data-keep]")) one.open = open.has(one.dataset.keep);
-  for (const one of live.querySelectorAll("input[type=checkbox][form]")) one.checked = ticked.has(one.name);
+  for (const one of live.querySelectorAll("input[type=checkbox][form]")) one.checked = ticked.has(box(one));
   live.querySelectorAll(".table").forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
   if (focused) refocus(focused);
   show(live);
