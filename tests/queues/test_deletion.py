@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 import everlog
-from everlog.errors import JobsRunning, LeaseLost, QueueNotFound
+from everlog.config.queue_options import make_options
+from everlog.errors import Busy, JobsRunning, LeaseLost, QueueNotFound
+from everlog.queues.declaration import Declaration
 from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import Claim, FireSchedules
 from everlog.queues.queue import Queue
@@ -228,6 +230,68 @@ async def test_a_transaction_that_has_not_written_yet_keeps_the_queue(tmp_path, 
     assert connection.execute("SELECT count(*) FROM everlog_queue_item").fetchone() == (0,)
     connection.close()
     await store.close()
+
+
+async def test_a_transaction_that_meets_a_move_of_the_queue_is_refused(tmp_path, monkeypatch):
+    """It has looked up the queue, which then gets another file: a job in the old one would be seen by no one."""
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    sqlite3.connect(old).close()
+    store = SqliteQueueStore(tmp_path, synchronous="NORMAL")
+    other = store.sibling()
+    queue = Queue("jobs", store)
+    await queue.declare(bucket="none", file=str(old))
+    open_bucket = store._reader.main.open_bucket
+
+    def move(*arguments):
+        other._declare(Declaration("jobs", make_options(bucket="none", file=str(new))))
+        return open_bucket(*arguments)
+
+    monkeypatch.setattr(store._reader.main, "open_bucket", move)
+    connection = sqlite3.connect(old)
+    with pytest.raises(Busy, match="changed meanwhile"):
+        queue.put_in(connection, "a")
+    connection.rollback()
+    assert connection.execute("SELECT count(*) FROM everlog_queue_item").fetchone() == (0,)
+    connection.close()
+    await other.close()
+    await store.close()
+
+
+async def test_upkeep_of_others_outlasts_a_deletion_that_cannot_be_finished(tmp_path):
+    """The file of a deleted queue is gone with its folder, or is none: no other queue is blamed for that."""
+    clock, folder = VirtualClock(T), tmp_path / "app"
+    folder.mkdir()
+    store = SqliteQueueStore(tmp_path, synchronous="NORMAL", clock=clock)
+    other, queue = Queue("other", store), Queue("jobs", store)
+    await other.put("a")
+    await queue.declare(bucket="none", file=str(folder / "own.db"))
+    await queue.put("b")
+    assert delete_in_process(tmp_path, clock.now, point="queue.deleted").returncode != 0
+    for file in folder.iterdir():
+        file.unlink()
+    (folder / "own.db").write_bytes(b"no database" * 500)
+    await store.tend("other")
+    assert await other.flags() == []
+    (folder / "own.db").unlink()
+    await store.tend("other")
+    assert left_behind(tmp_path, 2) == []
+    assert not (folder / "own.db").exists()
+    await store.close()
+
+
+async def test_what_a_queue_did_is_not_counted_for_the_next_one(tmp_path):
+    store = SqliteQueueStore(tmp_path, synchronous="NORMAL")
+    queue = Queue("jobs", store)
+    for _ in range(2):
+        await queue.put("a")
+        (job,) = await queue.claim()
+        await job.done()
+        assert (await store.totals("jobs"))["DONE"] == 1
+        await queue.delete()
+    await queue.put("a")
+    assert (await store.totals("jobs"))["CREATED"] == 1
+    await store.close()
+    assert [left_behind(tmp_path, jid) for jid in (1, 2)] == [[], []]
 
 
 async def test_a_process_that_looks_late_makes_no_bucket(tmp_path):

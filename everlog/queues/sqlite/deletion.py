@@ -9,12 +9,18 @@ queue is seen meanwhile: a queue of the same name that comes later has another n
 
 from __future__ import annotations
 
-from everlog.errors import JobsRunning, QueueNotFound
+import logging
+import sqlite3
+from pathlib import Path
+
+from everlog.errors import EverlogError, JobsRunning, QueueNotFound
 from everlog.queues.sqlite.catalog import SQL, KnownQueue
 from everlog.queues.sqlite.files import ITEM, BucketFiles
 from everlog.queues.sqlite.table import SqliteTable
 from everlog.runtime.failpoints import failpoint
 from everlog.sqlite.connection import transaction
+
+log = logging.getLogger("everlog.queues")
 
 CHUNK = 2000
 # What the main file has of a queue; the queue itself comes last.
@@ -36,10 +42,18 @@ def delete_queue(files: BucketFiles, name: str, now: int, *, running: bool) -> i
 
 
 def finish_deletions(files: BucketFiles, name: str | None = None) -> int | None:
-    """Remove what queues of this name have left, or all queues; how many jobs they had, None if nothing was left."""
+    """Remove what queues of this name have left; how many jobs they had, None if nothing was left.
+
+    Without a name it is upkeep, of all queues: what cannot be removed now must not keep the rest from it.
+    """
     found = [one for one in files.main.deleted() if name in (None, one.known.declaration.name)]
     for one in found:
-        _clear(files, one.known)
+        try:
+            _clear(files, one.known)
+        except (EverlogError, sqlite3.Error) as error:
+            if name is not None:
+                raise
+            log.warning("what is left of the deleted queue %s stays: %s", one.known.declaration.name, error)
     return sum(one.jobs for one in found) if found else None
 
 
@@ -80,6 +94,9 @@ def _clear(files: BucketFiles, known: KnownQueue) -> None:
 
 def _clear_rows(files: BucketFiles, known: KnownQueue) -> None:
     """From the oldest bucket to the newest, as upkeep moves jobs: none is missed, unless a bucket was opened."""
+    file = known.declaration.options.file
+    if file is not None and not Path(file).exists():
+        return  # its owner has removed it, and with it all that is to be cleared
     cleared = None
     while cleared != (found := files.main.buckets.get(known.space, [])):
         cleared = found

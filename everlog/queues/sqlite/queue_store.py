@@ -209,13 +209,10 @@ class SqliteQueueStore(QueueStore):
         if files.rotated:
             files.rotated = False
             self._rotated.add(name)
-        self._count(name, engine)
+        self._counted.setdefault(name, Counter()).update(engine.counted)
+        self._totals.add(known.jid, engine.counted, now)
         self.announce(name, engine.raised)
         return answers
-
-    def _count(self, name: str, engine: Engine) -> None:
-        self._counted.setdefault(name, Counter()).update(engine.counted)
-        self._totals.add(name, engine.counted, self.clock.now_ms())
 
     def put_in(self, connection: sqlite3.Connection, name: str, packet: Callable[[Declaration], Packet]) -> PutAnswer:
         files = self._reader
@@ -229,13 +226,14 @@ class SqliteQueueStore(QueueStore):
         if not connection.in_transaction and connection.isolation_level is None:
             raise NotTransactional("this connection commits every statement by itself: execute BEGIN IMMEDIATE first")
         with translated(Path(file)):
+            files.main.open_bucket(known, self.clock.now_ms())  # a queue that was just declared may have none yet
             if not connection.in_transaction:
                 # Looking and writing must be one step; Python would begin only at the first write.
                 connection.execute("BEGIN IMMEDIATE")
             buckets = files.live(known)
-            connection.execute(ITEM["lock"])  # from here on, no process deletes the queue before the caller commits
-            if self._known(files, name).jid != known.jid:
-                raise Busy(f"the queue {name} was made anew meanwhile: try again")
+            connection.execute(ITEM["lock"])  # from here on, no process changes the queue before the caller commits
+            if self._known(files, name) != known or not buckets:
+                raise Busy(f"the queue {name} was changed meanwhile: try again")
             bucket = buckets[-1].bucket
             opened = OpenBucket(bucket, connection)  # type: ignore[arg-type]
             engine = self._engine(SqliteTable(files, known, [opened]), known)
@@ -284,6 +282,8 @@ class SqliteQueueStore(QueueStore):
         """A bucket whose jobs cannot be carried on is kept, and a flag says so."""
         try:
             tend(files, self._known(files, name), self.clock.now_ms())
+        except QueueNotFound:
+            raise  # it was deleted meanwhile: nothing is wrong with the next queue of that name
         except (EverlogError, sqlite3.Error) as error:
             log.warning("%s: the oldest bucket cannot be carried on: %s", name, error)
             with suppress(EverlogError, sqlite3.Error):  # what is wrong with the files may keep the flag out, too
@@ -309,7 +309,8 @@ class SqliteQueueStore(QueueStore):
 
     async def totals(self, name: str) -> Counter[str]:
         with translated(self._reader.main.path):
-            return self._totals.of(self._reader.main, name)
+            known = self._reader.known(name)
+            return Counter() if known is None else self._totals.of(self._reader.main, known.jid)
 
     async def close(self) -> None:
         if self._closed:

@@ -19,12 +19,12 @@ class QueueTotals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pending: dict[str, Counter[str]] = {}
+        self._pending: dict[int, Counter[str]] = {}
         self._since_ms: int | None = None
 
-    def add(self, name: str, counted: Counter[str], now: int) -> None:
+    def add(self, jid: int, counted: Counter[str], now: int) -> None:
         with self._lock:
-            self._pending.setdefault(name, Counter()).update(counted)
+            self._pending.setdefault(jid, Counter()).update(counted)
             if self._since_ms is None:
                 self._since_ms = now
 
@@ -37,19 +37,19 @@ class QueueTotals:
         try:
             _write(main, pending)
         except sqlite3.Error:
-            for name, counted in pending.items():
-                self.add(name, counted, now or 0)
+            for jid, counted in pending.items():
+                self.add(jid, counted, now or 0)
 
-    def of(self, main: MainFile, name: str) -> Counter[str]:
+    def of(self, main: MainFile, jid: int) -> Counter[str]:
         """What is known of all processes, with what this one has not added yet."""
-        found = Counter(dict(main.connection.execute(SQL["totals"], (name,)).fetchall()))
+        found = Counter(dict(main.connection.execute(SQL["totals"], (jid,)).fetchall()))
         with self._lock:
-            found.update(self._pending.get(name, Counter()))
+            found.update(self._pending.get(jid, Counter()))
         return found
 
 
-def _write(main: MainFile, pending: dict[str, Counter[str]]) -> None:
-    rows = [(name, kind, number) for name, counted in pending.items() for kind, number in counted.items() if number]
+def _write(main: MainFile, pending: dict[int, Counter[str]]) -> None:
+    rows = [(kind, number, jid) for jid, counted in pending.items() for kind, number in counted.items() if number]
     main.connection.execute("BEGIN IMMEDIATE")
     try:
         main.connection.executemany(SQL["add_totals"], rows)

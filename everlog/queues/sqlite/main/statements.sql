@@ -30,7 +30,7 @@ DELETE FROM everlog_queue_group_start WHERE jid = ?
 DELETE FROM everlog_queue_turn WHERE jid = ?
 
 -- name: delete_totals
-DELETE FROM everlog_queue_total WHERE queue = (SELECT name FROM everlog_queue WHERE jid = ?)
+DELETE FROM everlog_queue_total WHERE jid = ?
 
 -- name: delete_ended
 DELETE FROM everlog_queue_ended WHERE jid = ?
@@ -189,8 +189,8 @@ DELETE FROM everlog_queue_schedule WHERE jid = ? AND name = ?
 UPDATE everlog_queue_schedule SET done_ms = ?, fired_ms = ? WHERE jid = ? AND name = ? AND done_ms < ?
 
 -- name: totals
-SELECT kind, number FROM everlog_queue_total WHERE queue = ?
+SELECT kind, number FROM everlog_queue_total WHERE jid = ?
 
 -- name: add_totals
-INSERT INTO everlog_queue_total (queue, kind, number) VALUES (?, ?, ?)
-ON CONFLICT (queue, kind) DO UPDATE SET number = number + excluded.number
+INSERT INTO everlog_queue_total (jid, kind, number) SELECT jid, ?, ? FROM everlog_queue WHERE jid = ?
+ON CONFLICT (jid, kind) DO UPDATE SET number = number + excluded.number

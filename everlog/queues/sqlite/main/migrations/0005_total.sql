@@ -1,8 +1,8 @@
 -- What all processes did with the queues, by kind: each adds what it did, every few seconds.
 
 CREATE TABLE IF NOT EXISTS everlog_queue_total (
-    queue  TEXT NOT NULL,
+    jid    INTEGER NOT NULL,
     kind   TEXT NOT NULL,
     number INTEGER NOT NULL,
-    PRIMARY KEY (queue, kind)
+    PRIMARY KEY (jid, kind)
 ) WITHOUT ROWID;
