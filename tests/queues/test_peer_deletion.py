@@ -84,6 +84,18 @@ async def test_nothing_that_was_packed_for_the_queue_before_comes_into_the_next_
     assert [job.key for job in await first.claim(9)] == ["u"]
 
 
+async def test_what_is_asked_of_two_lives_at_once_is_answered_each_by_its_own(stores):
+    one, _ = stores
+    queue = Queue("jobs", one)
+    await queue.put("old")
+    await queue.delete()
+    await queue.put("new")
+    shard = one._shards["jobs", 0]
+    asked = [shard.execute(AskStats(), life) for life in (2, 1, 2)]
+    first, stale, last = await asyncio.gather(*asked, return_exceptions=True)
+    assert (first.ready, last.ready, type(stale)) == (1, 1, QueueNotFound)
+
+
 async def test_an_owner_that_slept_over_a_deletion_serves_the_next_queue_to_no_one(stores):
     """Another process has had the shard meanwhile: it finds that out, and passes on what it is asked for."""
     one, two = stores
@@ -229,9 +241,10 @@ async def test_a_shard_of_a_queue_that_is_being_deleted_gets_no_owner(stores, mo
     monkeypatch.setattr(one, "_finish", _cut_off)
     with pytest.raises(Unreachable):
         await first.delete()
+    before = one.tables.worlds["jobs", 0].shard
     with pytest.raises(QueueNotFound):
         await second.stats()
-    assert one.tables.worlds["jobs", 0].shard.owner == ""
+    assert one.tables.worlds["jobs", 0].shard == before
 
 
 async def _stands_still_for(name):
