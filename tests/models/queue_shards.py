@@ -14,7 +14,7 @@ async def check_shards(stores: Sequence[Any]) -> None:
     """Keys stay in their shard whoever puts them; counts, pages and claims are of the whole queue."""
     one, two, three = (Queue("jobs", store) for store in stores)
     await stores[0]._shards.pop(("jobs", 1)).close()
-    await stores[1]._shard("jobs", 1, 3).execute(AskStats())  # the second owns the second shard
+    await stores[1]._shard("jobs", 1).execute(AskStats(), 1)  # the second owns the second shard
     for number in range(60):
         queue = (one, two, three)[number % 3]
         assert (await queue.put(f"k{number}", priority=number % 5)).result == "CREATED"

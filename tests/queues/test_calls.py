@@ -15,7 +15,8 @@ TOKEN = "0123456789abcdef"
 
 
 def call(**changes) -> Call:
-    return Call(**{"owner": "me", "queue": "jobs", "shard": 0, "sender": "s", "number": 1, "nudge": "", **changes})
+    values = {"owner": "me", "queue": "jobs", "shard": 0, "sender": "s", "number": 1, "nudge": "", "life": 1}
+    return Call(**{**values, **changes})
 
 
 @pytest.fixture

@@ -258,7 +258,7 @@ async def test_a_call_is_done_once(stores):
     put = [Put(Packet(key, hash_key(key), b"n", 1, 1))]
 
     async def call(number, owner="one", sender="other"):
-        return await one._serve_call(Call(owner, "jobs", 0, sender, number, "", put))
+        return await one._serve_call(Call(owner, "jobs", 0, sender, number, "", put, 1))
 
     first, again, second = await call(1), await call(1), await call(2)
     assert decode_outcomes(first.outcomes, put) == decode_outcomes(again.outcomes, put)

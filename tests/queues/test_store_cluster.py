@@ -16,7 +16,7 @@ from everlog.errors import Deposed, OwnedElsewhere, PayloadTooLarge
 from everlog.queues.cassandra.backend import CassandraBackend
 from everlog.queues.cassandra.blobs import INLINE_BYTES
 from everlog.queues.cassandra.queue_store import CassandraQueueStore
-from everlog.queues.operations import FireSchedules, JobResult
+from everlog.queues.operations import Done, FireSchedules, JobResult
 from everlog.queues.queue import Queue
 from everlog.queues.upkeep import QueueUpkeep
 from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, keys
@@ -178,6 +178,27 @@ async def test_an_owner_that_was_deposed_fires_nothing(two):
     with pytest.raises((Deposed, OwnedElsewhere)):
         await one.do(FireSchedules())
     assert len(await other.claim(10)) == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1)])
+async def test_a_deleted_queue_is_made_again_with_other_shards(two, before, after):
+    """Here and by the next owner each entry is in the shard that its number says."""
+    one, other = two
+    first, second = Queue("jobs", one.store), Queue("jobs", other.store)
+    await first.declare(shards=before)
+    await first.put("old")
+    assert await first.delete() == 1
+    await first.declare(shards=after)
+    for number in range(12):
+        await first.put(f"k{number}")
+    jobs = await first.claim(6)
+    await one.store.close()
+    jobs += await second.claim(12)
+    assert len({job.handle for job in jobs}) == len({job.key for job in jobs}) == 12
+    for job in jobs:
+        assert await other.do(Done(job.handle)) == "OK"
+    stats = await second.stats()
+    assert (stats.ready, stats.running) == (0, 0)
 
 
 async def written(session, table: str) -> int:

@@ -36,7 +36,10 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Operations for the owner of a shard. (sender, number) names it: the same one again is not done again."""
+    """Operations for the owner of a shard. (sender, number) names it: the same one again is not done again.
+
+    `life`: of which of the queues with this name the sender knows.
+    """
 
     owner: str
     queue: str
@@ -45,6 +48,7 @@ class Call(msgspec.Struct, frozen=True):
     number: int
     nudge: str
     operations: list[Operation]
+    life: int
 
 
 class Reply(msgspec.Struct, frozen=True):

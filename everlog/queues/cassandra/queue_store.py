@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ from everlog.config.queue_options import QueueSettings
 from everlog.errors import (
     Busy,
     DeclarationRefused,
-    EverlogError,
     InvalidConfig,
     JobsRunning,
     MissingExtra,
@@ -46,7 +45,6 @@ from everlog.queues.operations import (
     JobLease,
     JobPlace,
     Operation,
-    Pause,
     QueueAnswer,
     Stats,
 )
@@ -63,6 +61,14 @@ logger = logging.getLogger("everlog.queues")
 BEAT_S = 2.0
 TAKEOVER_S = 8.0
 REFRESH_S = 5.0
+
+
+class _Known(NamedTuple):
+    """What was read of a queue, and when."""
+
+    at: float
+    declaration: Declaration
+    life: int
 
 
 class CassandraQueueStore(QueueStore):
@@ -96,7 +102,7 @@ class CassandraQueueStore(QueueStore):
         self._opening = asyncio.Lock()
         self._shards: dict[tuple[str, int], ShardService] = {}
         self._gone: set[str] = set()
-        self._known: dict[str, tuple[float, Declaration]] = {}
+        self._known: dict[str, _Known] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._host = host
         self._token = token
@@ -195,18 +201,22 @@ class CassandraQueueStore(QueueStore):
                 await register.replace(found, stored(wanted, found.queue))
                 continue
             if found.queue.state == "deleting":  # what was begun is finished first
-                with suppress(QueueNotFound):  # another process was quicker
-                    await self._clear(found)
+                with suppress(QueueNotFound, JobsRunning):  # another process was quicker; it is refused, and goes on
+                    await self._finish(found)
                 continue
             before = found.queue.declaration
             if before.options.shards != wanted.options.shards:
                 raise DeclarationRefused(
                     f"{wanted.name} has {before.options.shards} shards, which cannot change: declare another queue"
                 )
-            self._remember(before)
-            evolved = before.evolve(wanted, empty=await self._is_empty(wanted.name))
+            self._remember(before, found.queue.life)
+            try:
+                empty = await self._is_empty(wanted.name)
+            except QueueNotFound:  # it is deleted since it was read
+                continue
+            evolved = before.evolve(wanted, empty=empty)
             if evolved == before or await register.replace(found, stored(evolved, found.queue)):
-                self._remember(evolved)
+                self._remember(evolved, found.queue.life)
                 self.wake(wanted.name)
                 return evolved
         raise Busy(f"the declaration of {wanted.name} is being changed by others: try again")
@@ -214,49 +224,66 @@ class CassandraQueueStore(QueueStore):
     async def delete(self, name: str, *, running: bool = False) -> int:
         """First the row says that the queue is being deleted: from then on there is none. Then its shards are cleared,
         each by its owner; last of all the row says so. Any process that finds it half done finishes it."""
-        register, deletion = await self.register(), self.clock.new_id()
+        register = await self.register()
+        begun: set[str] = set()
         for _ in range(MAX_MAKES):
             found = await register.read(name)
-            if found is not None and found.queue.deletion == deletion and found.queue.state != "deleting":
+            if found is not None and found.queue.deletion in begun and found.queue.state != "deleting":
                 return found.queue.jobs  # another process has finished it
             if found is None or found.queue.state == "deleted":
                 raise QueueNotFound(name, await self.names())
-            if found.queue.state == "deleting":
-                with suppress(QueueNotFound):
-                    return await self._clear(found)
-                continue
-            held = not running and await self._hold(name)
             try:
-                await register.replace(found, replace(found.queue, state="deleting", deletion=deletion))
-            except EverlogError:
-                if held:
-                    await self.execute(name, Pause(False))
+                if found.queue.state == "deleting":
+                    jobs = await self._finish(found)
+                    if jobs is not None:
+                        return jobs
+                    continue
+                if not running:
+                    await self._refuse_running(name)
+            except QueueNotFound:
+                continue
+            except JobsRunning:
+                if running:  # it is another process's deletion that is refused
+                    continue
                 raise
+            deletion = self.clock.new_id()
+            begun.add(deletion)
+            changed = replace(found.queue, state="deleting", deletion=deletion, decided=running)
+            await register.replace(found, changed)
         raise Busy(f"the declaration of {name} is being changed by others: try again")
 
-    async def _hold(self, name: str) -> bool:
-        """Pause a queue in which nothing runs: then nothing begins either. Whether it was open."""
+    async def _refuse_running(self, name: str) -> None:
+        """Before anything is changed: a deletion that is refused disturbs no worker, but for a job that begins now."""
         self.forget(name)
-        held = bool(await self.execute(name, Pause(True)))
         stats = cast(Stats, await self.execute(name, AskStats()))
         if stats.running:
-            if held:
-                await self.execute(name, Pause(False))
             raise JobsRunning(name, stats.running)
-        return held
 
-    async def _clear(self, found: QueueRow) -> int:
-        """Finish a deletion; how many jobs there were still."""
-        name, shards = found.queue.name, found.queue.options.shards
-        self.forget(name)
-        parts = [self._shard(name, at, shards).execute(Clear(found.queue.deletion)) for at in range(shards)]
+    async def _finish(self, found: QueueRow) -> int | None:
+        """Finish a deletion; how many jobs there were still, or None if the row is to be read again.
+
+        As long as it is not decided, owners only count what runs, and let go: no job begins after that.
+        """
+        queue, register = found.queue, await self.register()
+        self.forget(queue.name)
+        parts = [
+            self._shard(queue.name, at).execute(Clear(queue.deletion), queue.life) for at in range(queue.options.shards)
+        ]
         cleared = cast("list[ClearedShard]", await asyncio.gather(*parts))
-        last = max(found.queue.last_entry, *(one.last_entry for one in cleared))
         jobs = sum(one.jobs for one in cleared)
-        gone = StoredQueue(name, state="deleted", last_entry=last, deletion=found.queue.deletion, jobs=jobs)
-        await (await self.register()).replace(found, gone)
-        self._gone.add(name)
-        self.wake(name)
+        if not queue.decided:
+            if not jobs:
+                await register.replace(found, replace(queue, decided=True))
+            elif await register.replace(found, replace(queue, state="open", deletion="")):
+                raise JobsRunning(queue.name, jobs)
+            return None
+        last = max(queue.last_entry, *(one.last_entry for one in cleared))
+        gone = StoredQueue(
+            queue.name, state="deleted", last_entry=last, deletion=queue.deletion, jobs=jobs, life=queue.life
+        )
+        await register.replace(found, gone)
+        self._gone.add(queue.name)
+        self.wake(queue.name)
         return jobs
 
     def forget(self, name: str) -> None:
@@ -267,19 +294,23 @@ class CassandraQueueStore(QueueStore):
         assert isinstance(stats, Stats)
         return stats.ready + stats.delayed + stats.running == 0
 
-    def _remember(self, declaration: Declaration) -> None:
-        self._known[declaration.name] = (self.clock.monotonic(), declaration)
+    def _remember(self, declaration: Declaration, life: int) -> _Known:
+        known = self._known[declaration.name] = _Known(self.clock.monotonic(), declaration, life)
+        return known
 
     async def declared(self, name: str) -> Declaration | None:
+        found = await self._look_up(name)
+        return None if found is None else found.declaration
+
+    async def _look_up(self, name: str) -> _Known | None:
         known = self._known.get(name)
-        if known is not None and self.clock.monotonic() - known[0] < REFRESH_S:
-            return known[1]
+        if known is not None and self.clock.monotonic() - known.at < REFRESH_S:
+            return known
         found = await (await self.register()).read(name, serial=known is None)
         if found is None or found.queue.state != "open":
             self.forget(name)
             return None
-        self._remember(found.queue.declaration)
-        return found.queue.declaration
+        return self._remember(found.queue.declaration, found.queue.life)
 
     async def latest(self, name: str) -> StoredQueue:
         """A queue as it is now, also one that is being deleted; QueueNotFound if there is none."""
@@ -288,12 +319,15 @@ class CassandraQueueStore(QueueStore):
         if found is None or found.queue.state == "deleted":
             raise QueueNotFound(name, await self.names())
         if found.queue.state == "open":
-            self._remember(found.queue.declaration)
+            self._remember(found.queue.declaration, found.queue.life)
         return found.queue
 
     async def known(self, name: str) -> Declaration:
         """The declaration, or an error that names the queues that there are."""
-        found = await self.declared(name)
+        return (await self._known_or_refused(name)).declaration
+
+    async def _known_or_refused(self, name: str) -> _Known:
+        found = await self._look_up(name)
         if found is None:
             raise QueueNotFound(name, await self.names())
         return found
@@ -314,15 +348,16 @@ class CassandraQueueStore(QueueStore):
             raise
 
     async def _execute(self, name: str, operation: Operation) -> QueueAnswer:
-        shards = (await self.known(name)).options.shards
+        known = await self._known_or_refused(name)
+        shards = known.declaration.options.shards
         self._gone.discard(name)
         index = shard_of(operation, shards)
         if index is not None:
-            answer = await self._shard(name, index, shards).execute(operation)
+            answer = await self._shard(name, index).execute(operation, known.life)
         elif isinstance(operation, Claim):
-            answer = await self._claim(name, operation, shards)
+            answer = await self._claim(name, operation, shards, known.life)
         else:
-            answer = combine(operation, await self._of_all(name, operation, shards))
+            answer = combine(operation, await self._of_all(name, operation, shards, known.life))
         if not isinstance(operation, READS):
             self.wake(name, operation)
         return answer
@@ -332,23 +367,23 @@ class CassandraQueueStore(QueueStore):
         backends = [await self.backend(name, ShardPart(at, shards)) for at in range(shards)]
         return not all([(await backend.read_shard()).owner for backend in backends])
 
-    async def _of_all(self, name: str, operation: Operation, shards: int) -> list[QueueAnswer]:
-        return await asyncio.gather(*(self._shard(name, at, shards).execute(operation) for at in range(shards)))
+    async def _of_all(self, name: str, operation: Operation, shards: int, life: int) -> list[QueueAnswer]:
+        return await asyncio.gather(*(self._shard(name, at).execute(operation, life) for at in range(shards)))
 
-    async def _claim(self, name: str, operation: Claim, shards: int) -> list[JobLease]:
+    async def _claim(self, name: str, operation: Claim, shards: int, life: int) -> list[JobLease]:
         """Of the shard that has the first job, then of the next one, until there are enough."""
-        heads = cast("list[JobPlace | None]", await self._of_all(name, AskHead(operation.fast_only), shards))
+        heads = cast("list[JobPlace | None]", await self._of_all(name, AskHead(operation.fast_only), shards, life))
         leases: list[JobLease] = []
         for index in in_turn(heads):
             if len(leases) < operation.limit:
                 wanted = msgspec.structs.replace(operation, limit=operation.limit - len(leases))
-                leases += cast("list[JobLease]", await self._shard(name, index, shards).execute(wanted))
+                leases += cast("list[JobLease]", await self._shard(name, index).execute(wanted, life))
         return leases
 
-    def _shard(self, name: str, index: int, shards: int) -> ShardService:
+    def _shard(self, name: str, index: int) -> ShardService:
         found = self._shards.get((name, index))
         if found is None:
-            found = self._shards[name, index] = ShardService(self, name, ShardPart(index, shards))
+            found = self._shards[name, index] = ShardService(self, name, index)
         return found
 
     async def audited(self, name: str, limit: int = 100) -> list[Audited]:

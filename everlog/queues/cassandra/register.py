@@ -20,13 +20,16 @@ class StoredQueue(Declaration, frozen=True):
     """A declaration as its row has it.
 
     `last_entry`: the last one of deleted queues with this name. `deletion`: which deletion of them was the last one, or
-    goes on; `jobs`: how many jobs went then.
+    goes on; `jobs`: how many jobs went then. `decided`: that one takes what runs, or nothing did; until then it may be
+    refused. `life`: which of the queues with this name it is.
     """
 
     state: QueueState = "open"
     last_entry: int = 0
     deletion: str = ""
     jobs: int = 0
+    decided: bool = False
+    life: int = 1
 
     @property
     def declaration(self) -> Declaration:
@@ -45,7 +48,8 @@ def stored(declaration: Declaration, before: StoredQueue | None = None) -> Store
     fields = (declaration.name, declaration.options, declaration.schemas, declaration.description)
     if before is None:
         return StoredQueue(*fields)
-    return StoredQueue(*fields, "open", before.last_entry, before.deletion, before.jobs)
+    life = before.life + (before.state == "deleted")
+    return StoredQueue(*fields, "open", before.last_entry, before.deletion, before.jobs, life=life)
 
 
 def encode_stored(queue: StoredQueue) -> str:

@@ -18,7 +18,20 @@ from everlog.errors import AnswerLost, Busy, Deposed, EverlogError, OwnedElsewhe
 from everlog.queues.cassandra.owner import ShardOwner
 from everlog.queues.cassandra.shard_log import ShardLog, ShardRow
 from everlog.queues.listeners import Listeners
-from everlog.queues.operations import READS, AskDue, Claim, Clear, DueAnswer, Heartbeat, Operation, Put, QueueAnswer
+from everlog.queues.operations import (
+    READS,
+    AskDue,
+    AskStats,
+    Claim,
+    Clear,
+    ClearedShard,
+    DueAnswer,
+    Heartbeat,
+    Operation,
+    Put,
+    QueueAnswer,
+    Stats,
+)
 from everlog.queues.port import SWEEP
 from everlog.queues.shards import ShardPart
 from everlog.queues.wire import WireOutcome, decode_outcomes, encode_outcomes
@@ -38,9 +51,13 @@ RETRY_S = 0.1
 
 
 class _Request(NamedTuple):
-    """`passed_on`: by another process, so it is done here or not at all. `until`: how long to look for an owner."""
+    """`passed_on`: by another process, so it is done here or not at all. `until`: how long to look for an owner.
+
+    `life`: for which of the queues of this name its shard was chosen, and its data were packed.
+    """
 
     operation: Operation
+    life: int
     future: asyncio.Future[QueueAnswer]
     passed_on: bool
     until: float
@@ -56,10 +73,11 @@ class _Last(NamedTuple):
 class ShardService:
     """Groups of operations, beats, takeovers, one after the other."""
 
-    def __init__(self, store: CassandraQueueStore, name: str, part: ShardPart) -> None:
+    def __init__(self, store: CassandraQueueStore, name: str, index: int) -> None:
         self._store = store
         self._name = name
-        self._part = part
+        self._part = ShardPart(index, index + 1)  # of how many, the row says
+        self._life = 0
         self._requests: list[_Request] = []
         self._some = asyncio.Event()
         self._owner: ShardOwner | None = None
@@ -70,10 +88,10 @@ class ShardService:
         self._remote = Listeners()
         self._told_ms: int | None = None
         self._closing = False
-        self._task = asyncio.create_task(self._run(), name=f"everlog-shard-{name}-{part.index}")
+        self._task = asyncio.create_task(self._run(), name=f"everlog-shard-{name}-{index}")
         self.counted: Counter[str] = Counter()
 
-    async def execute(self, operation: Operation, *, passed_on: bool = False) -> QueueAnswer:
+    async def execute(self, operation: Operation, life: int, *, passed_on: bool = False) -> QueueAnswer:
         if self._closing or self._task.done():
             if passed_on:  # the next owner takes it
                 raise OwnedElsewhere(self._name, "no process")
@@ -82,7 +100,7 @@ class ShardService:
             raise Busy(f"{MAX_WAITING:,} operations wait for the queue {self._name}: try again")
         future: asyncio.Future[QueueAnswer] = asyncio.get_running_loop().create_future()
         until = self._store.clock.monotonic() + 2 * self._store.takeover_s
-        self._requests.append(_Request(operation, future, passed_on, until))
+        self._requests.append(_Request(operation, life, future, passed_on, until))
         self._some.set()
         return await future
 
@@ -101,7 +119,7 @@ class ShardService:
 
         async def run(operation: Operation) -> WireOutcome:
             try:
-                return await self.execute(operation, passed_on=True)
+                return await self.execute(operation, call.life, passed_on=True)
             except EverlogError as error:
                 return error
 
@@ -156,7 +174,7 @@ class ShardService:
     async def _serve_group(self, group: Sequence[_Request]) -> None:
         if self._route is None:
             try:
-                owner = await self._own()
+                owner = await self._own(group[0])
             except OwnedElsewhere:
                 if self._route is None:
                     raise
@@ -168,6 +186,9 @@ class ShardService:
     async def _serve_here(self, owner: ShardOwner, group: Sequence[_Request]) -> None:
         """Applied, written, answered; only then tidied up."""
         try:
+            if group[0].life != self._life:
+                self._fail(group, QueueNotFound(self._name, await self._store.names()))
+                return
             if isinstance(group[0].operation, Clear):
                 await self._clear(owner, group[0], group[0].operation)
                 return
@@ -176,6 +197,8 @@ class ShardService:
             answers = await owner.execute([request.operation for request in group], self._store.clock.now_ms())
         except Exception as error:
             self._owner = None  # what it has in memory may not be in the log
+            if isinstance(error, QueueNotFound):  # no process needs to wait for this one
+                await self._upkeep(owner.log.resign)
             self._fail(group, error)
             return
         self.counted, owner.engine.counted = self.counted + owner.engine.counted, Counter()
@@ -187,11 +210,18 @@ class ShardService:
         await self._upkeep(owner.tidy)
 
     async def _clear(self, owner: ShardOwner, request: _Request, operation: Clear) -> None:
-        """Forget a queue that is being deleted, and let go of the shard: the next owner looks whether it is there."""
+        """Forget a queue that is being deleted, or count what runs if that may still prevent it; and let go of the
+        shard: the next owner looks whether it is there."""
         found = await self._store.latest(self._name)
         if (found.state, found.deletion) != ("deleting", operation.deletion):
             raise QueueNotFound(self._name, [])  # another process has finished that deletion
-        answer = await owner.clear(operation, self._store.clock.now_ms())
+        now = self._store.clock.now_ms()
+        if found.decided:
+            answer = await owner.clear(operation, now)
+        else:
+            (stats,) = await owner.execute([AskStats()], now)
+            assert isinstance(stats, Stats)
+            answer = ClearedShard(stats.running, owner.table.last_entry)
         self._owner = None
         await self._upkeep(owner.log.resign)
         if not request.future.done():
@@ -206,7 +236,8 @@ class ShardService:
         for request in self._requests[:MAX_GROUP]:
             if isinstance(request.operation, Put):
                 size += len(request.operation.packet.data)
-            if count and (size > MAX_GROUP_BYTES or isinstance(request.operation, Clear)):
+            other = isinstance(request.operation, Clear) or request.life != self._requests[0].life
+            if count and (size > MAX_GROUP_BYTES or other):
                 break
             count += 1
             if isinstance(request.operation, Clear):  # alone: what comes after it finds no queue
@@ -245,10 +276,11 @@ class ShardService:
         for address in names:
             self._store.nudge(address, self._name)
 
-    async def _own(self) -> ShardOwner:
+    async def _own(self, request: _Request) -> ShardOwner:
         """The shard, ours; taken over if its owner let go of it or has not moved for long enough."""
-        if self._owner is not None:
+        if self._owner is not None and request.life <= self._life:
             return self._owner
+        self._owner = None  # a deletion goes by the owner: there has been another one meanwhile
         store = self._store
         backend = await store.backend(self._name, self._part)
         row = await backend.read_shard()
@@ -258,21 +290,24 @@ class ShardService:
             self._route = row if row.address and store.calls else None
             raise OwnedElsewhere(self._name, row.owner)
         queue = await store.latest(self._name)  # behind the read of the row: a deletion in between changes that
-        settings = queue.options.settings
+        part, settings = ShardPart(self._part.index, queue.options.shards), queue.options.settings
+        refused = queue.state == "deleting" and not isinstance(request.operation, Clear)
+        if refused or part.index >= part.count:
+            raise QueueNotFound(self._name, await store.names())
         log = ShardLog(backend, owner=store.name, address=await store.listen())
         if not await log.take_over(row):
             raise Deposed(f"another process took over the queue {self._name}: try again")
         owner = ShardOwner(
             log,
             settings,
-            admin=await store.admin(self._name, self._part, settings),
+            admin=await store.admin(self._name, part, settings),
             sweep=min(store.sweep, SWEEP),
             segment_records=store.segment_records,
-            part=self._part,
+            part=part,
         )
         await owner.load(store.clock.now_ms(), forced_by=store.name if forced else None, last_entry=queue.last_entry)
         logger.info("%s owns %s/%d: %d jobs", store.name, self._name, self._part.index, len(owner.table.rows))
-        self._owner = owner
+        self._owner, self._life = owner, queue.life
         self._announce(owner)
         return owner
 
@@ -291,7 +326,8 @@ class ShardService:
         self._number += 1
         operations = [request.operation for request in requests]
         store = self._store
-        call = Call(row.owner, self._name, self._part.index, store.name, self._number, store.nudged_at, operations)
+        place, life = (row.owner, self._name, self._part.index), requests[0].life
+        call = Call(*place, store.name, self._number, store.nudged_at, operations, life)
         try:
             outcomes = await self._ask(row, call)
         except NotSent as error:
