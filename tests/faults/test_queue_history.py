@@ -90,6 +90,13 @@ def test_each_group_has_limits_of_its_own():
     assert story.found == []
 
 
+def test_one_that_ends_in_the_millisecond_of_the_next_claim_leaves_it_room():
+    story = Story(max_in_flight=1)
+    story.put(0, "a", key="k1").claim(10, "a", key="k1", handle=(1, 1)).end("done", 30, (1, 1))
+    story.put(0, "b", key="k2", entry=2).claim(10, "b", key="k2", handle=(2, 1)).end("done", 10, (2, 1))
+    assert story.found == []
+
+
 def test_nothing_at_all():
     assert Story().found == []
 
