@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 Operation = dict[str, Any]
 
 STORED = ("CREATED", "MERGED", "SUCCESSOR", "SUCCESSOR_MERGED")
+SUCCESSORS = ("SUCCESSOR", "SUCCESSOR_MERGED")
 LEASE_FIELDS = ("entry", "token", "key", "data", "claimed", "deadline", "due", "expires", "inserted", "dated", "group")
 MAX_LINES = 40
 
@@ -283,6 +284,8 @@ def latest_data(history: QueueHistory) -> Iterator[Finding]:
                 yield history.finding("phantom", key, f"{lease.data} was refused, or put later or elsewhere")
             for put in acknowledged:
                 newer = put["end"] < lease.claimed and put["inserted"] > seen["inserted"]
+                # A successor that waited for too long is gone, and what ran before it may run again.
+                newer = newer and not (put["result"] in SUCCESSORS and 0 < put.get("expires", 0) < lease.claimed)
                 if newer and not _was_over(history, leases, put, seen):
                     text = f"{lease.entry, lease.token} has {lease.data}, and {put['data']} was acknowledged before"
                     yield history.finding("stale", key, text)

@@ -90,6 +90,13 @@ def test_each_group_has_limits_of_its_own():
     assert story.found == []
 
 
+def test_a_successor_that_expired_leaves_the_older_data():
+    for expires, found in ((0, ["stale"]), (T + 300, ["stale"]), (T + 150, [])):
+        story = Story().put(0, "a").claim(10, "a")  # its worker dies
+        story.put(20, "b", result="SUCCESSOR", expires=expires).claim(200, "a", handle=(1, 2)).end("done", 210, (1, 2))
+        assert [rule for rule in story.found if rule == "stale"] == found
+
+
 def test_one_that_ends_in_the_millisecond_of_the_next_claim_leaves_it_room():
     story = Story(max_in_flight=1)
     story.put(0, "a", key="k1").claim(10, "a", key="k1", handle=(1, 1)).end("done", 30, (1, 1))
