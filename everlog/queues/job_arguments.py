@@ -108,7 +108,8 @@ class JobArguments:
         holder = SimpleNamespace(__annotations__=dict(annotations))
         return typing.get_type_hints(holder, names, names, include_extras=True)
 
-    def _checked_types(self) -> dict[str, Any]:
+    def checked_types(self) -> dict[str, Any]:
+        """The types of the arguments; InvalidInput if one is not known now, or JSON cannot hold one."""
         try:
             return self.check()
         except (NameError, AttributeError) as error:
@@ -165,7 +166,7 @@ class JobArguments:
 
     def _read(self, name: str, value: Any) -> Any:
         """A value as the function takes it."""
-        kind = self._checked_types()[name]
+        kind = self.checked_types()[name]
         try:
             return msgspec.convert(value, kind, str_keys=True, dec_hook=_read_model)
         except Exception as error:  # a user's validator may raise anything

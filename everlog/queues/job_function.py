@@ -120,10 +120,7 @@ class JobFunction:
 
     def check(self) -> None:
         """Raises InvalidInput if a type of an argument is not known, or the schedule's data do not fit."""
-        try:
-            self.arguments.check()
-        except (NameError, AttributeError) as error:
-            raise InvalidInput(f"{self.__name__}: a type of an argument is not known: {error}") from error
+        self.arguments.checked_types()
         self.schedule  # noqa: B018  # it is packed
 
     def bind(self, job: Job) -> Callable[[], Any]:
