@@ -61,6 +61,7 @@ from everlog.projections.tag_source import slices, tag
 from everlog.queues.history import EndedJob
 from everlog.queues.job import DeadJob, Job, JobInfo, NewJob, Receipt
 from everlog.queues.job_function import GiveBack, GiveUp, JobFunction, Retry, job
+from everlog.queues.job_log import JobLog
 from everlog.queues.job_report import JobReport
 from everlog.queues.job_sender import JobSender
 from everlog.queues.middleware import CallNext, JobMiddleware
@@ -104,6 +105,7 @@ __all__ = [
     "Job",
     "JobFunction",
     "JobInfo",
+    "JobLog",
     "JobMiddleware",
     "JobReport",
     "JobSender",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand
@@ -18,6 +19,7 @@ from everlog.cli.output import show
 from everlog.cli.settings import CliSettings, with_log
 from everlog.errors import QueueNotFound
 from everlog.queues.job_function import JobFunction, find_jobs
+from everlog.queues.job_log import JobLog
 from everlog.queues.worker import Worker
 
 
@@ -50,7 +52,9 @@ async def work(
     it, all of the module. Ctrl-C or SIGTERM lets what runs finish for a while, then gives the rest back.
     """
     jobs = load_jobs(target)
-    worker = log.worker(jobs, concurrency=concurrency, middleware=[load_name(one) for one in middleware])
+    job_log = JobLog()
+    around = [job_log, *map(load_name, middleware)]
+    worker = log.worker(jobs, concurrency=concurrency, middleware=around)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, worker.stop)
@@ -64,8 +68,13 @@ async def work(
         if watching is not None:
             watching.cancel()
     counted = dict(worker.counted)
-    text = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counted.items())) or "nothing to do"
-    show(settings.as_json, {"worker": worker.name, **counted}, text)
+    summary = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counted.items())) or "nothing to do"
+    kinds = msgspec.to_builtins(job_log.kinds)
+    show(
+        settings.as_json,
+        {"worker": worker.name, **counted, "kinds": kinds},
+        "\n".join([*map(str, job_log.kinds), summary]),
+    )
 
 
 def load_jobs(target: str) -> list[JobFunction]:

@@ -263,3 +263,39 @@ async def test_a_worker_that_stops_cancels_it_with_the_function(queue):
     worker.stop()
     await running
     assert (seen, worker.counted) == (["ended"], {"released": 1})
+
+
+async def test_the_log_of_jobs(queue, caplog):
+    """Each kind has its figures; what was given back has not raised; no argument is in the log."""
+    seconds = iter([0.0, 0.25, 10.0, 10.5, 20.0, 20.75])
+    job_log = everlog.JobLog(monotonic=lambda: next(seconds))
+    tries = []
+
+    @everlog.job("jobs", kind="welcome", retries=everlog.RetryPolicy(max_attempts=3, backoff="1ms"))
+    async def welcome(to: str) -> None:
+        tries.append(to)
+        if len(tries) < 3:
+            raise (everlog.GiveBack, ValueError)[len(tries) - 1]("not now")
+
+    with caplog.at_level("INFO", "everlog.jobs"):
+        await run(queue, welcome, job_log, ends=3, kind="welcome")
+    (figures,) = job_log.kinds
+    assert (figures.name, figures.jobs, figures.raised, figures.total_s, figures.max_s) == (
+        "jobs/welcome",
+        3,
+        1,
+        1.5,
+        0.75,
+    )
+    lines = [record for record in caplog.records if record.name == "everlog.jobs"]
+    assert [line.getMessage() for line in lines] == [
+        "stopped after 0.250 s",
+        "raised after 0.500 s",
+        "returned after 0.750 s",
+    ]
+    assert [(line.queue, line.kind, line.key, line.attempt) for line in lines] == [
+        ("jobs", "welcome", "k", 1),
+        ("jobs", "welcome", "k", 1),
+        ("jobs", "welcome", "k", 2),
+    ]
+    assert "'eve'" not in str([vars(line) for line in lines])
