@@ -1,4 +1,4 @@
-"""The curl lines of docs/documents.md are run against a real server, and answer what the page says."""
+"""The curl lines of docs/documents*.md are run against a real server, and answer what the pages say."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from everlog.client import connect
 from everlog.console.server import serving
 from tests.support import small_config
 
-PAGE = Path(__file__).parents[2] / "docs" / "documents.md"
 _BLOCK = re.compile(r"^```curl\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [
+    page for page in sorted((Path(__file__).parents[2] / "docs").glob("documents*.md")) if "```curl" in page.read_text()
+]
 
 
-def steps() -> list[tuple[str, str]]:
+def steps(page: Path) -> list[tuple[str, str]]:
     """Every line with curl, and what the line below promises: a status, and perhaps a body."""
-    lines = [line for block in _BLOCK.findall(PAGE.read_text()) for line in block.splitlines()]
+    lines = [line for block in _BLOCK.findall(page.read_text()) for line in block.splitlines()]
     assert len(lines) % 2 == 0
     return list(zip(lines[::2], lines[1::2], strict=True))
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
-async def test_the_lines_of_the_page(tmp_path):
-    found = steps()
-    assert len(found) > 20
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+async def test_the_lines_of_a_page(page, tmp_path):
+    found = steps(page)
+    assert found
     async with (
         connect(small_config(tmp_path / "data")) as log,
         serving(log, host="127.0.0.1", port=0) as address,
