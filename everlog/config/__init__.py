@@ -23,6 +23,9 @@ CONFIG_FILE = "everlog.toml"
 KAFKA_PASSWORD_VARIABLE = "EVERLOG_KAFKA_PASSWORD"  # noqa: S105
 CASSANDRA_PASSWORD_VARIABLE = "EVERLOG_CASSANDRA_PASSWORD"  # noqa: S105
 
+# Topics whose names begin so are those of Everlog's parts; so is that of the documents' events.
+SYSTEM_PREFIX = "everlog."
+
 # What an event of a document may have besides the body: paths, ids, and the form of the record.
 ENVELOPE_BYTES = 64 * 1024
 
@@ -303,6 +306,17 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             missing = "[kafka]" if self.kafka is None else "[cassandra]"
             raise ValueError(f"{missing} is missing: log and store move to a cluster together")
 
+    def is_system_topic(self, topic: str) -> bool:
+        """Whether a topic, by its short name, belongs to a part of Everlog, which alone writes into it.
+
+        Names that differ only in case, or in '.' and '_', count as one: a broker does not hold both of the latter.
+
+        >>> Config().is_system_topic("everlog.operations"), Config().is_system_topic("orders")
+        (True, False)
+        """
+        name = _folded(topic)
+        return name.startswith(SYSTEM_PREFIX) or name == _folded(self.documents.topic)
+
     def slices(self, log_name: str) -> bool:
         """Whether all events of a topic of the log get the tag of their slice."""
         own = self.topics.get(self.journal.short(log_name), TopicConfig()).slices
@@ -333,6 +347,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return self.data
         points = ",".join(self.cassandra.contact_points)
         return f"Kafka {self.kafka.bootstrap_servers}, Cassandra {points} ({self.cassandra.keyspace})"
+
+
+def _folded(topic: str) -> str:
+    return topic.lower().replace("_", ".")
 
 
 def load_config(target: str | os.PathLike[str]) -> Config:

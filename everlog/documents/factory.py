@@ -71,4 +71,4 @@ def document_journal(parts: JournalParts) -> LocalJournal:
         page_size=journal.page_size,
     )
     own = JournalParts(config, parts.log, parts.store, parts.reader, writer, parts.clock, parts.origin)
-    return LocalJournal(config.documents.topic, own)
+    return LocalJournal(config.documents.topic, own, owned=True)

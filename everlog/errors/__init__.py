@@ -14,6 +14,7 @@
     │   ├── InvalidEventType      a class is not declared as an event, or not as one that belongs here
     │   ├── InvalidDocument       a path, a body, a filter or a parameter of a document request
     │   ├── InvalidProjection
+    │   ├── SystemTopic           a part of Everlog keeps this topic, and alone writes into it
     │   ├── InvalidTag
     │   ├── InvalidOffset
     │   ├── InvalidConfig
@@ -131,6 +132,7 @@ from everlog.errors.journal import (
     Overtaken,
     SnapshotTooLarge,
     StateLost,
+    SystemTopic,
     UnknownEventType,
     UnreadableJson,
 )
@@ -280,6 +282,7 @@ __all__ = [
     "StateLost",
     "StillBehind",
     "StorageFailed",
+    "SystemTopic",
     "TooFewReplicas",
     "TooManyMissing",
     "TooManyPending",

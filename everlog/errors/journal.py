@@ -49,6 +49,21 @@ class InvalidPosition(InvalidInput):
     """A token that this log has never handed out."""
 
 
+class SystemTopic(InvalidInput):
+    """A topic that a part of Everlog keeps: the part alone writes into it, whoever asks.
+
+    >>> SystemTopic("documents").topic
+    'documents'
+    """
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"the topic {topic!r} is kept by a part of Everlog, which alone writes into it: it can be read; "
+            "documents are changed as documents, and for anything else take a topic of your own"
+        )
+        self.topic = topic
+
+
 class InvalidEventType(InvalidInput):
     """A class is not declared as an event, or not as one of those that belong here."""
 

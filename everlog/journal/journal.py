@@ -15,7 +15,7 @@ from everlog.core.arguments import check_append_id, check_flag, check_text, chec
 from everlog.core.events import Event, EventRecord
 from everlog.core.head import Head, exists
 from everlog.core.values import MAX_SEQ_NR, Position, SeqNr, SeqRange, Version, check_id, check_position, shown
-from everlog.errors import InvalidInput, InvalidPosition, Overtaken, StorageFailed, TopicRetired
+from everlog.errors import InvalidInput, InvalidPosition, Overtaken, StorageFailed, SystemTopic, TopicRetired
 from everlog.errors.storage import needs_storage
 from everlog.journal.damaged_log import DamagedLog
 from everlog.journal.parts import JournalParts, parts_over
@@ -266,8 +266,10 @@ class LocalJournal(Journal):
     parts: JournalParts
     snapshots: LocalSnapshots
 
-    def __init__(self, topic: str, parts: JournalParts) -> None:
+    def __init__(self, topic: str, parts: JournalParts, *, owned: bool = False) -> None:
+        """`owned`: by the part that makes this object; only such a one writes into a topic of the system."""
         self.topic = check_topic(topic)
+        self._closed = not owned and parts.config.is_system_topic(topic)
         self.log_name = parts.config.journal.topic_prefix + topic
         if not parts.config.journal.includes(self.log_name):
             raise InvalidInput(f"{self.log_name!r} is not one of [journal] topics: add it there")
@@ -281,6 +283,7 @@ class LocalJournal(Journal):
         if append_id is not None:
             check_append_id(append_id)
         check_flag("verdict", verdict)
+        self.check_open()
         ref = None if self._retired else self._at_hand(journal_id)
         if ref is None:
             self.parts.writer.rehearse(draft)  # before a topic is made for it
@@ -362,8 +365,14 @@ class LocalJournal(Journal):
             return None
         return (await self.parts.reader.view(ref, await self._from_where(journal_id, after, strict))).state
 
+    def check_open(self) -> None:
+        """Raise SystemTopic unless callers may write here; it looks at the name alone, before a topic is made."""
+        if self._closed:
+            raise SystemTopic(self.topic)
+
     async def delete(self, journal_id: str, *, to: int = MAX_SEQ_NR) -> Position | None:
         SeqNr(to)
+        self.check_open()
         life = to.life if isinstance(to, Version) else None
         pointer = await self.pointer(journal_id)
         ref = await self.ref(journal_id)
@@ -374,6 +383,7 @@ class LocalJournal(Journal):
         return await self._produce(ref, Delete(last, origin.host, origin.version, if_exists=True, only_life=life))
 
     async def purge(self, journal_id: str) -> Position:
+        self.check_open()
         ref = await self._ref_to_write(journal_id)
         origin = self.parts.origin
         position = await self._produce(ref, Purge(origin=origin.host, version=origin.version))
@@ -383,6 +393,11 @@ class LocalJournal(Journal):
     async def mark(self, journal_id: str, mark_id: str | None = None) -> Position:
         if mark_id is not None:
             mark_id = check_text("id of a mark", mark_id)
+        self.check_open()
+        return await self._mark(journal_id, mark_id)
+
+    async def _mark(self, journal_id: str, mark_id: str | None = None) -> Position:
+        """Write a mark, also for a strict read of a topic that is closed to others."""
         ref = await self._ref_to_write(journal_id)
         origin = self.parts.origin
         action = Mark(id=mark_id or self.parts.clock.new_id(), origin=origin.host, version=origin.version)
@@ -483,7 +498,7 @@ class LocalJournal(Journal):
         position = self._position(after)
         if not strict:
             return position
-        mark = await self.mark(journal_id)
+        mark = await self._mark(journal_id)
         beyond = position is not None and position.partition == mark.partition and position.offset > mark.offset
         return position if beyond else mark
 

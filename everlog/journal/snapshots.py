@@ -107,6 +107,7 @@ class LocalSnapshots(Snapshots):
     async def save(self, journal_id: str, *, seq_nr: int, payload: Any, metadata: Any = None) -> None:
         payload_type, data = encode_payload(payload)
         encoded = encode_snapshot_metadata(metadata)
+        self._journal.check_open()
         head = await self._head(journal_id)
         if not exists(head):
             raise JournalNotFound(f"there is no journal {journal_id!r}: append to it before you snapshot it")
@@ -161,6 +162,7 @@ class LocalSnapshots(Snapshots):
         return sorted(found, key=lambda snapshot: (snapshot.seq_nr, snapshot.timestamp))
 
     async def _drop(self, journal_id: str, criteria: Criteria) -> int:
+        self._journal.check_open()
         found = [snapshot.seq_nr for snapshot in await self.list(journal_id, criteria)]
         return await self._journal.parts.store.delete_snapshots(self._journal.log_name, journal_id, found)
 

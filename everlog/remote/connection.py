@@ -145,11 +145,11 @@ def refusal_of(answer: httpx.Response) -> EverlogError:
 def refusal(status: int, body: dict[str, Any]) -> EverlogError:
     """The error that a status and a body stand for."""
     code, text, extra = str(body["code"]), str(body["description"]), body.get("extra")
-    if status in (401, 403):
-        return AccessDenied(f"{text} (connect with token=…, or set {TOKEN_VARIABLE})")
     known = error_of(status, code, text, extra)
     if known is not None:
         return known
+    if status in (401, 403):
+        return AccessDenied(f"{text} (connect with token=…, or set {TOKEN_VARIABLE})")
     if status < 500:
         return InvalidDocument(code, text, **(extra or {}))
     return Unreachable(text) if status == 503 else StorageFailed(text)

@@ -15,7 +15,7 @@ import msgspec
 from everlog.api import Everlog
 from everlog.core.events import Event
 from everlog.errors import EverlogError
-from everlog.journal.journal import Journal
+from everlog.journal.journal import Journal, LocalJournal
 
 log = logging.getLogger("everlog.http")
 audit_log = logging.getLogger("everlog.audit")
@@ -43,7 +43,7 @@ class Audit:
         # `[journal] topics` may leave no room for it; then the server's own log is all there is.
         self._journal: Journal | None = None
         if config.includes(config.topic_prefix + TOPIC):
-            self._journal = everlog.journal(TOPIC)
+            self._journal = LocalJournal(TOPIC, everlog.parts, owned=True)
 
     async def begin(self, action: str, target: Mapping[str, str], *, by: str, reason: str = "") -> NotedOperation:
         """Note what is about to be done. If that fails it must not be done."""

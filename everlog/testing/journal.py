@@ -23,6 +23,7 @@ from everlog.errors import (
     SnapshotTooLarge,
 )
 from everlog.journal.aggregate import Aggregate
+from everlog.testing.journal_doors import JournalDoors
 from everlog.testing.journal_lives import JournalLives
 from everlog.testing.journal_support import (
     ALL_CONDITIONS,
@@ -51,7 +52,7 @@ class Total(Aggregate, topic="totals", snapshot_every=3):
         self.sum += event["by"]
 
 
-class JournalConformance(JournalLives):
+class JournalConformance(JournalLives, JournalDoors):
     """Subclass it and provide the fixture `everlog`: open, empty, with small segments and pages if it can be.
 
     Override `trim` if records that are replicated can be removed from the log. With `whole = False` a matrix runs in a
