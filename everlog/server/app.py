@@ -18,7 +18,7 @@ from everlog.runtime.service import Service
 from everlog.runtime.supervisor import LoopSupervisor
 
 try:
-    from litestar import Litestar
+    from litestar import Litestar, Router
     from litestar.datastructures import State
     from litestar.exceptions import HTTPException
     from litestar.types import ControllerRouterHandler, Receive, Scope, Send
@@ -28,6 +28,7 @@ except ImportError as error:
 from everlog.server.audit import Audit
 from everlog.server.errors import handle_http, handle_refusal, handle_unexpected
 from everlog.server.fanout import Fanout
+from everlog.server.parameter_guard import declared_parameters, parameter_guard
 from everlog.server.request_watch import HttpCounters, RequestWatch
 from everlog.server.requests import in_time
 from everlog.server.routes.definitions import DEFINITION_ROUTES
@@ -47,6 +48,7 @@ from everlog.server.security.login import LOGIN_ROUTES
 logger = logging.getLogger("everlog.queues")
 
 # Every part's routes. What a route needs is in its `opt`, see security/guard.py; nothing else says who may do what.
+# They take the parameters that they declare, and no others: see parameter_guard.py.
 ROUTES: list[ControllerRouterHandler] = [
     *CONTENT_ROUTES,
     *DEFINITION_ROUTES,
@@ -58,7 +60,6 @@ ROUTES: list[ControllerRouterHandler] = [
     *QUEUE_ROUTES,
     *SCHEDULE_ROUTES,
     *OPERATION_ROUTES,
-    *LOGIN_ROUTES,
 ]
 
 
@@ -121,8 +122,9 @@ def make_app(
                 await stack.enter_async_context(part.running(app, log))
             yield
 
-    return Application(
-        [*ROUTES, *(route for part in parts for route in part.routes), *routes],
+    own = Router("/", route_handlers=ROUTES, guards=[parameter_guard])
+    app = Application(
+        [own, *LOGIN_ROUTES, *(route for part in parts for route in part.routes), *routes],
         guards=[guard],
         exception_handlers={
             EverlogError: handle_refusal,
@@ -151,6 +153,8 @@ def make_app(
         # Errors are answered by our handlers and logged there.
         logging_config=None,
     )
+    app.state.declared_parameters = declared_parameters(app)
+    return app
 
 
 @asynccontextmanager

@@ -250,6 +250,31 @@ def test_every_example_of_a_body_is_understood(served: Served) -> None:
                 assert not wrong or nothing_fails, (method, path, answer.text)
 
 
+def test_every_operation_takes_what_it_declares_and_nothing_else(served: Served) -> None:
+    """A parameter that is not in the document, or one of it twice, is refused by name before anything is done."""
+    count = 0
+    with httpx.Client(base_url=served.address, headers=served.headers, timeout=60) as http:
+        for path, method, operation in all_operations(served.document):
+            if path in ("/login", "/logout", "/session"):
+                continue
+            url = path.format_map(served.names_in(path))
+            known = [one for one in operation.get("parameters", ()) if one["in"] == "query"]
+            queries = {"unknown-parameter": ["no-such-parameter=1"], "repeated-parameter": []}
+            for one in known:
+                if "array" not in msgspec.json.encode(one["schema"]).decode():
+                    queries["repeated-parameter"].append(f"{one['name']}=1&{one['name']}=1")
+            for code, several in queries.items():
+                for query in several:
+                    answer = http.request(method, f"{url}?{query}")
+                    assert answer.status_code == 400, (method, url, query, answer.text)
+                    assert method == "head" or answer.json()["code"] == code, (method, url, query, answer.text)
+                    count += 1
+            answer = http.request(method, f"{url}?no-such-parameter=1")
+            if method != "head":
+                assert set(answer.json()["extra"]["allowed"]) == {one["name"] for one in known}, (method, path)
+    assert count > 150
+
+
 def test_every_route_of_documents_says_what_it_takes_and_answers(served: Served) -> None:
     """Their handlers read requests by themselves: nothing of the document is derived from them."""
     routes = {path: item for path, item in served.document["paths"].items() if path.startswith("/hyper-storage")}

@@ -48,9 +48,11 @@ from everlog.server.schemas.documents import (
     header,
     operation,
 )
+from everlog.server.schemas.readings import reading_of
 from everlog.server.sse import stream_answer
 
 HISTORY_PAGE = 100
+YES = ("", "1", "true", "yes")
 REPLACED = answer("Done", WRITTEN, WRITING, examples=examples.WRITTEN)
 MADE = answer("Made", CREATED, WRITING | {"Location": "Where it is"}, examples=examples.CREATED)
 
@@ -107,17 +109,21 @@ async def get_content(request: AnyRequest) -> Response[Any]:
     """A document, an element, or a page of a collection; with `feed`, `history`, `at`, `diff` its changes."""
     docs, given, headers = documents_of(request), parameters(request), correlation(request)
     name = content_path(request)
-    if "feed" in given and request.method == "GET":
+    kind = parse_path(name).kind
+    reading = reading_of(kind, given).asked_by
+    if reading == "feed":
         return await _feed(request, name, given)
     token = _token(given)
-    if "history" in given:
+    if reading == "history":
         return await _history(docs, name, given, token, headers)
-    if "at" in given:
+    if "after" in given and kind != "collection":
+        raise InvalidDocument("invalid-parameter", "after is a Journal-Position here, such as documents:3:42")
+    if reading == "at":
         return await _at(docs, name, given["at"], token, headers)
-    if "diff" in given:
+    if reading == "diff":
         return await _diff(docs, name, given["diff"], token, headers)
     conditions = Preconditions.of(request.headers.get("if-match"), request.headers.get("if-none-match"))
-    if parse_path(name).kind == "collection":
+    if kind == "collection":
         page = await docs.list(name, _query(given), token=token)
         if conditions.unchanged(page_etag(page)):
             return _unchanged(page_etag(page), page.revision, headers)
@@ -150,14 +156,17 @@ def _query(given: dict[str, str]) -> Query:
     )
 
 
-async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream:
+async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Response[None] | Stream:
     """`Last-Event-ID`, or `after` for those who cannot set headers: go on behind that revision."""
     last = request.headers.get("last-event-id", given.get("after"))
     after = whole_number({"Last-Event-ID": last}, "Last-Event-ID") if last is not None else None
     if after is not None and after < 0:
         raise InvalidDocument("invalid-parameter", "Last-Event-ID is a revision, 0 for the beginning")
+    if given["feed"] not in YES:
+        raise InvalidDocument("invalid-parameter", "feed takes no value", parameter="feed")
+    if request.method == "HEAD":
+        return Response(None, media_type=examples.EVENTS)
     docs, config, stopping = documents_of(request), config_of(request), request.app.state.stopping
-    parse_path(path)
     counters = request.app.state.http_counters
     return stream_answer(
         lambda: server_sent(
@@ -178,6 +187,8 @@ async def _history(
     after = whole_number(given, "after") or 0
     if not 1 <= limit <= 1000 or after < 0:
         raise InvalidDocument("invalid-parameter", "size is between 1 and 1,000, after is a revision")
+    if given["history"] not in (*YES, "reverse"):
+        raise InvalidDocument("invalid-parameter", "history takes no value, or 'reverse'", parameter="history")
     reverse = given["history"] == "reverse"
     events = docs.history(path, after=after, limit=limit, reverse=reverse, token=token)
     found = [event async for event in events]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 from litestar.openapi.spec import (
     Example,
@@ -25,6 +25,7 @@ from litestar.openapi.spec import (
 )
 
 from everlog.server.errors import JSON
+from everlog.server.schemas.readings import read_parameters
 
 _ALWAYS = (400, 401, 403, 404, 414, 431, 500, 503, 507)
 
@@ -170,23 +171,7 @@ WRITE_HEADERS = (
         description="full: answer when the event is in the log, with its Journal-Position",
     ),
 )
-READ_PARAMETERS = (
-    query("filter", 'Which elements: `total > 10 and customer = "ann"`'),
-    query("sort", "In which order: `-total,customer`"),
-    query("size", "How many elements a page has", NUMBER),
-    query("skipMax", "How many rows may be read and rejected", NUMBER),
-    query(
-        "after",
-        "Where the page begins, as `_links.next` has it; for history and feed, a revision; "
-        "or a Journal-Position that the answer must include",
-    ),
-    query("position", "A Journal-Position that the answer must include, besides an `after`"),
-    query("explain", "1: how the query was answered"),
-    query("history", "The changes, oldest first; `reverse`: newest first"),
-    query("at", "The body at a revision or a time"),
-    query("diff", "`a,b`: the merge patch from one revision to another"),
-    query("feed", "The changes as they come, as server-sent events"),
-)
+READ_PARAMETERS = read_parameters()
 REVISION = {"Revision": "The revision", "Hyperbus-Revision": "The same"}
 WRITING = REVISION | {
     "Everlog-Node": "Which of several nodes did it",
@@ -237,6 +222,8 @@ def operation(
 
     @dataclass
     class DescribedOperation(Operation):
+        declared: ClassVar[tuple[Parameter, ...]] = parameters
+
         def __post_init__(self) -> None:
             self.tags = ["documents"]
             self.parameters = list(parameters)
