@@ -38,7 +38,7 @@ def also(*statuses: int) -> dict[int, ResponseSpec]:
             generate_examples=False,
             description=HTTPStatus(status).phrase,
         )
-        for status in sorted({*statuses, 400, 401, 403, 414, 431, 500, 503, 507})
+        for status in sorted({*statuses, 400, 401, 403, 412, 414, 431, 500, 503, 507})
     }
 
 

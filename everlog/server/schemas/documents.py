@@ -27,7 +27,7 @@ from litestar.openapi.spec import (
 from everlog.server.errors import JSON
 from everlog.server.schemas.readings import read_parameters
 
-_ALWAYS = (400, 401, 403, 404, 414, 431, 500, 503, 507)
+_ALWAYS = (400, 401, 403, 404, 412, 414, 431, 500, 503, 507)
 
 ANY = Schema(description="Any JSON value.")
 OBJECT = Schema(type=OpenAPIType.OBJECT)
