@@ -177,7 +177,7 @@ class Changes:
         name = str(entropy)
         body = self._payloads[number % len(self._payloads)]
         command = DocumentCommand("put", DocumentPlace(document(at)), body, message_id=name, correlation_id=name)
-        made = decide(head, row, command, now_ms=now_ms, entropy=entropy, settings=WriteSettings())
+        made = decide(head, row, None, command, now_ms=now_ms, entropy=entropy, settings=WriteSettings())
         assert isinstance(made, DocumentChange)
         self._states[at] = (made.head, made.row)
         return made

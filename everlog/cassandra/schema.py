@@ -52,8 +52,9 @@ def keyspace_statements(package: str, keyspace: str, file: str = "statements.cql
 class StepSeries(msgspec.Struct, frozen=True):
     """Steps that are counted under one key of `setting`: those of the migrations file that begin with `prefix`.
 
-    `first` is the number of the first step. If another program counts there too (`shared`), a larger number than this
-    version knows is no reason to refuse the keyspace.
+    `first` is the number of the first step; tables that are further back have a format from which nothing leads on. If
+    another program counts there too (`shared`), a larger number than this version knows is no reason to refuse the
+    keyspace.
     """
 
     key: str
@@ -196,6 +197,13 @@ class Schema:
                     f"the keyspace {self._keyspace} has version {series.done(found)} of the tables of the "
                     f"{self._set.name} ({series.key}), this Everlog knows {series.last}: it was written by a newer "
                     "version, upgrade this one (pip install --upgrade everlog)"
+                )
+            known = found.version(series.key)
+            if known is not None and known < series.first - 1:
+                raise StorageFailed(
+                    f"the keyspace {self._keyspace} has version {known} of the tables of the {self._set.name} "
+                    f"({series.key}), which was never released: this Everlog begins with {series.first - 1}. Copy what "
+                    "you need with the version that wrote it, and drop them, or set another [cassandra] keyspace"
                 )
         absent = [name for name in (*self._common, *self._own) if name not in found.tables]
         if absent:

@@ -206,6 +206,7 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_query_bytes: Positive = 64 * 1024 * 1024
     request_timeout_s: Seconds = 15.0
     max_pending: Positive = 500
+    max_messages: Positive = 10_000
     max_completers: Positive = 16
     max_workers: Positive = 1024
     max_waiting: Positive = 4096

@@ -225,7 +225,7 @@ class Completer:
             return False
         if not self._spark_above or pending.definition.status is not IndexStatus.INDEXING:
             return True
-        head, _ = await self._store.load(DocumentPlace(pending.uri))
+        head, _, _ = await self._store.load(DocumentPlace(pending.uri))
         return head is None or head.count <= self._spark_above
 
     @property

@@ -20,6 +20,7 @@ from everlog.documents.filters.parser import parse_filter
 from everlog.documents.history import DocumentEvent, History
 from everlog.documents.ids import TransactionId, etag_of, next_id
 from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
+from everlog.documents.messages import repeat
 from everlog.documents.model import (
     DocumentChange,
     DocumentCommand,
@@ -87,7 +88,11 @@ class LocalDocuments(Documents):
         self.completers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
         self._opening = asyncio.Lock()
         self._parts: OpenDocuments | None = None
-        self._settings = WriteSettings(max_pending=config.max_pending, max_body_bytes=config.max_body_bytes)
+        self._settings = WriteSettings(
+            max_pending=config.max_pending,
+            max_messages=config.max_messages,
+            max_body_bytes=config.max_body_bytes,
+        )
 
     async def open(self) -> OpenDocuments:
         async with self._opening:
@@ -151,11 +156,12 @@ class LocalDocuments(Documents):
         """Decide and accept, again if another writer was quicker. Writers of one process go one after the other."""
         parts = await self.open()
         place = command.place
+        remembered = command.message_id if command.remembered else None
         deadline = self._clock.monotonic() + self._config.request_timeout_s
         await self.writers.take(place.uri)
         try:
             while True:
-                state = await parts.store.load(place)
+                state = await parts.store.load(place, message_id=remembered)
                 made = decide(
                     *state,
                     command,
@@ -173,15 +179,13 @@ class LocalDocuments(Documents):
                     raise WriteUnfinished(
                         f"{place.path}: other writers were quicker for {self._config.request_timeout_s:g} s; "
                         "nothing was stored, try again",
-                        message_id=command.message_id,
+                        message_id=remembered or "",
                     )
         finally:
             self.writers.end(place.uri)
         failpoint("documents.accepted")
         parts.completer.kick(place.uri)
-        return WrittenDocument(
-            made.transaction.id, made.place.path, made.head.revision, created=_created(made, state.head, state.row)
-        )
+        return WrittenDocument(made.transaction.id, made.place.path, made.head.revision, made.created)
 
     async def _accept(self, store: DocumentStore, command: DocumentCommand, change: DocumentChange) -> bool:
         """Store the write. If its outcome is unknown, look once more; if it still is, raise WriteUnfinished."""
@@ -197,9 +201,10 @@ class LocalDocuments(Documents):
                     return False
             except EverlogError:
                 pass
+            remembered = command.message_id if command.remembered else None
             raise WriteUnfinished(
-                f"{command.place.path}: {error}; the write may or may not have happened: repeat it with its message id",
-                message_id=command.message_id,
+                f"{command.place.path}: {error}; the write may or may not have happened: {repeat(remembered)}",
+                message_id=remembered or "",
                 transaction_id=change.transaction.id,
             ) from error
 
@@ -229,7 +234,7 @@ class LocalDocuments(Documents):
         except (TimeoutError, EverlogError) as error:
             raise WriteUnfinished(
                 f"{written.path} is stored as revision {written.revision}, but its event is not out yet",
-                message_id=command.message_id,
+                message_id=command.message_id if command.remembered else "",
                 transaction_id=written.transaction_id,
             ) from error
 
@@ -245,7 +250,7 @@ class LocalDocuments(Documents):
         if place.kind == "collection":
             raise InvalidDocument("not-a-document", f"{path!r} is a collection: list it")
         await self._reach(place.uri, token)
-        head, row = await (await self.open()).store.load(place)
+        head, row, _ = await (await self.open()).store.load(place)
         if head is None or head.deleted or row is None:
             raise DocumentNotFound("not_found", f"there is no {path}")
         return Document(path, row.body, head.revision, etag_of(row.revision), row.created_ms, row.modified_ms)
@@ -256,7 +261,7 @@ class LocalDocuments(Documents):
         uri = parse_collection(path)
         await self._reach(uri, token)
         store = (await self.open()).store
-        head, _ = await store.load(DocumentPlace(uri))
+        head, _, _ = await store.load(DocumentPlace(uri))
         if head is None or head.deleted:
             raise DocumentNotFound("not_found", f"there is no {path}")
         wanted = query or Query(**parameters)
@@ -335,7 +340,7 @@ class LocalDocuments(Documents):
         checked = check_index(new)
         parts = await self.open()
         index_id = checked.index_id or next_id(self._clock.now_ms(), self._entropy())
-        head, _ = await parts.store.load(DocumentPlace(uri))
+        head, _, _ = await parts.store.load(DocumentPlace(uri))
         index = parts.followers.new_index(checked, index_id, 0 if head is None else head.revision)
         if not await parts.store.create_index(uri, index):
             raise DocumentConflict("already-exists", f"{uri} has an index {index_id!r} already")
@@ -366,7 +371,7 @@ class LocalDocuments(Documents):
         known = await self._known_alike(view)
         if known is not None:
             return known
-        head, _ = await parts.store.load(DocumentPlace(uri))
+        head, _, _ = await parts.store.load(DocumentPlace(uri))
         if head is not None and not head.deleted and not head.view:
             raise DocumentConflict("collection_view_conflict", f"{uri} is a collection already")
         if not await parts.store.put_view(view):
@@ -396,7 +401,7 @@ class LocalDocuments(Documents):
         parts = await self.open()
         known = await parts.store.delete_view(uri)
         parts.followers.forget()
-        head, _ = await parts.store.load(DocumentPlace(uri))
+        head, _, _ = await parts.store.load(DocumentPlace(uri))
         if head is not None and head.view and not head.deleted:
             await self._apply(DocumentCommand("delete", DocumentPlace(uri), internal=True))
         elif not known:
@@ -426,12 +431,6 @@ class LocalDocuments(Documents):
 
     async def build_indexes(self) -> int:
         return await (await self.open()).completer.build_indexes(self._config.index_step)
-
-
-def _created(change: DocumentChange, head: Any, row: Any) -> bool:
-    """Whether the write made something that was not there."""
-    absent = head is None or head.deleted or (row is None and change.place.kind != "collection")
-    return absent and not change.head.deleted
 
 
 def _page(answer: QueryAnswer, revision: int, count: int | None, *, explain: bool) -> CollectionPage:

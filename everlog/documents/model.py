@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import re
 from typing import Any, Literal
+from uuid import UUID
 
 import msgspec
 
 from everlog.core.values import Position
 from everlog.documents.bodies import digest, encode_body, merge, stored_body, without_nulls
 from everlog.documents.ids import TransactionId, etag_of, next_id, time_uuid
+from everlog.documents.messages import MessageCounts, MessageResult, StoredMessage, check_count, count_message
 from everlog.documents.paths import DocumentPlace
 from everlog.errors import (
     DocumentConflict,
     DocumentNotFound,
     InvalidDocument,
-    MessageReused,
     PreconditionFailed,
     TooManyPending,
 )
-
-MAX_MESSAGES = 64
-MESSAGE_MS = 24 * 3600 * 1000
 
 Method = Literal["put", "patch", "delete", "post"]
 
@@ -93,17 +91,6 @@ class Preconditions(msgspec.Struct, frozen=True):
         return self.if_none_match is not None and self.if_none_match.match(tag, weakly=True)
 
 
-class StoredMessage(msgspec.Struct, frozen=True, array_like=True):
-    """A write that carried a message id: enough to answer its repetition."""
-
-    id: str
-    digest: str
-    time_ms: int
-    transaction_id: str
-    item: str
-    created: bool
-
-
 class DocumentHead(msgspec.Struct, frozen=True):
     """What is known about a document or a collection as a whole. Absent: nothing was ever written."""
 
@@ -111,7 +98,7 @@ class DocumentHead(msgspec.Struct, frozen=True):
     deleted: bool = False
     count: int = 0
     last_id: str | None = None
-    messages: tuple[StoredMessage, ...] = ()
+    messages: MessageCounts = ()
     pending: int = 0
     view: bool = False
 
@@ -164,6 +151,7 @@ class WriteSettings(msgspec.Struct, frozen=True):
     """The limits of a decision."""
 
     max_pending: int = 500
+    max_messages: int = 10_000
     max_body_bytes: int = 1024 * 1024
 
 
@@ -186,24 +174,31 @@ class DocumentChange(msgspec.Struct, frozen=True):
     transaction: DocumentTransaction
     place: DocumentPlace
     row: DocumentRow | None
+    created: bool = False
     clears: bool = False
     """Whether all elements of the collection go."""
+    message: StoredMessage | None = None
+    """What a repetition of the request will be answered with, if it has an id."""
 
 
 def decide(
     head: DocumentHead | None,
     row: DocumentRow | None,
+    message: StoredMessage | None,
     command: DocumentCommand,
     *,
     now_ms: int,
     entropy: int,
     settings: WriteSettings,
 ) -> DocumentChange | WrittenDocument:
-    """What a write does to this state; a repeated message gets its first answer. Refusals are raised."""
+    """What a write does to this state; a repeated message gets its first answer. Refusals are raised.
+
+    `message`: what is stored under the command's id, if it is to be remembered.
+    """
     known = head or DocumentHead()
-    repeated = _repeated(known, command, now_ms)
-    if repeated is not None:
-        return repeated
+    fingerprint = _digest(command) if command.remembered else ""
+    if message is not None and command.remembered and message.answers(fingerprint, now_ms):
+        return _first_answer(command.place.uri, message)
     command = _named(known, command, now_ms, entropy)
     place = command.place
     exists = head is not None and not head.deleted and (place.kind == "collection" or row is not None)
@@ -216,27 +211,31 @@ def decide(
         raise TooManyPending(
             "transaction_limit", f"{known.pending} events of {place.uri} wait for their publication: try again later"
         )
+    if command.remembered:
+        check_count(known.messages, now_ms, uri=place.uri, limit=settings.max_messages)
     text = encode_body(body)
     if len(text.encode()) > settings.max_body_bytes:
         raise InvalidDocument(
             "body-too-large", f"the body of {place.path} would have more than {settings.max_body_bytes:,} bytes"
         )
-    return _change(known, row, command, text, exists=exists, now_ms=now_ms, entropy=entropy)
+    change = _change(known, row, command, text, exists=exists, now_ms=now_ms, entropy=entropy)
+    return _remembered(change, command.message_id, fingerprint, now_ms) if command.remembered else change
 
 
-def _repeated(head: DocumentHead, command: DocumentCommand, now_ms: int) -> WrittenDocument | None:
-    if not command.remembered:
-        return None
-    for message in head.messages:
-        if message.id == command.message_id and now_ms - message.time_ms < MESSAGE_MS:
-            if message.digest != _digest(command):
-                raise MessageReused(
-                    "message-id-reused", f"the message id {message.id!r} was used for another request already"
-                )
-            found = TransactionId.parse(message.transaction_id)
-            path = DocumentPlace(found.uri, message.item).path
-            return WrittenDocument(message.transaction_id, path, found.revision, message.created, repeated=True)
-    return None
+def _first_answer(uri: str, message: StoredMessage) -> WrittenDocument:
+    (found,) = message.results
+    transaction_id = str(TransactionId(uri, UUID(found.uuid), found.revision))
+    path = DocumentPlace(uri, found.item).path
+    return WrittenDocument(transaction_id, path, found.revision, found.created, repeated=True)
+
+
+def _remembered(change: DocumentChange, message_id: str, fingerprint: str, now_ms: int) -> DocumentChange:
+    """The change with its message, and one more in the count."""
+    one = change.transaction
+    result = MessageResult(one.uuid, one.revision, one.item, change.created)
+    head = msgspec.structs.replace(change.head, messages=count_message(change.head.messages, now_ms))
+    message = StoredMessage(message_id, fingerprint, now_ms, (result,))
+    return msgspec.structs.replace(change, head=head, message=message)
 
 
 def _digest(command: DocumentCommand) -> str:
@@ -325,12 +324,10 @@ def _change(
         deleted=method == "delete" if whole else False,
         count=_count(head, place, method, created),
         last_id=place.item if method == "post" else head.last_id,
-        messages=_messages(head, command, str(transaction_id), created, now_ms),
         view=command.makes_view or (head.view and not (method == "delete" and whole)),
     )
-    return DocumentChange(
-        head.revision, new_head, transaction, place, new_row, clears=whole and place.kind == "collection"
-    )
+    clears = whole and place.kind == "collection"
+    return DocumentChange(head.revision, new_head, transaction, place, new_row, created=created, clears=clears)
 
 
 def _count(head: DocumentHead, place: DocumentPlace, method: Method, created: bool) -> int:
@@ -340,25 +337,6 @@ def _count(head: DocumentHead, place: DocumentPlace, method: Method, created: bo
     if not place.item:
         return head.count
     return head.count + (1 if created else -1 if method == "delete" else 0)
-
-
-def _messages(
-    head: DocumentHead, command: DocumentCommand, transaction_id: str, created: bool, now_ms: int
-) -> tuple[StoredMessage, ...]:
-    """The newest 64, none older than a day."""
-    kept = tuple(one for one in head.messages if now_ms - one.time_ms < MESSAGE_MS)
-    if command.remembered:
-        original = _original(command)
-        item = command.place.item
-        kept += (StoredMessage(command.message_id, _digest(original), now_ms, transaction_id, item, created),)
-    return kept[-MAX_MESSAGES:]
-
-
-def _original(command: DocumentCommand) -> DocumentCommand:
-    """The command as it came: a POST named its collection."""
-    if command.method != "post":
-        return command
-    return msgspec.structs.replace(command, place=DocumentPlace(command.place.uri))
 
 
 def event_text(command: DocumentCommand, revision: int, body: str, transaction_id: str) -> str:

@@ -5,7 +5,8 @@ The rules that every implementation keeps:
 1. `accept` stores the outbox row before the content, and the content only if the document is still at the expected
    revision: of two writers one loses, and every accepted revision has its outbox row.
 2. An outbox row is abandoned only after its write can no longer happen.
-3. An index entry is a function of the element's newest content, whatever the order in which updates arrive.
+3. A message is stored if and only if its write is, by the same step, and stays for a day. No other method sees it.
+4. An index entry is a function of the element's newest content, whatever the order in which updates arrive.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexStatus
+from everlog.documents.messages import StoredMessage
 from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace
@@ -27,6 +29,7 @@ class DocumentState(NamedTuple):
 
     head: DocumentHead | None
     row: DocumentRow | None
+    message: StoredMessage | None = None
 
 
 class WaitingTransaction(NamedTuple):
@@ -87,8 +90,13 @@ class DocumentStore(ABC):
     """Documents, collections, their outbox and their indexes."""
 
     @abstractmethod
-    async def load(self, place: DocumentPlace, *, settled: bool = False) -> DocumentState:
-        """The document and the body at this place. `settled`: after any write under way has ended, either way."""
+    async def load(
+        self, place: DocumentPlace, *, message_id: str | None = None, settled: bool = False
+    ) -> DocumentState:
+        """The document, the body at this place, and the message of this id, all of one moment.
+
+        `settled`: after any write under way has ended, either way.
+        """
 
     @abstractmethod
     async def accept(self, change: DocumentChange) -> bool:
@@ -126,6 +134,10 @@ class DocumentStore(ABC):
     @abstractmethod
     async def forget(self, before_ms: int, *, limit: int = 1000) -> int:
         """Remove outbox rows that were completed before this time; how many. Called again while some are left."""
+
+    @abstractmethod
+    async def forget_messages(self, before_ms: int, *, limit: int = 1000) -> int:
+        """Remove messages that are older than this time; how many. Called again while some are left."""
 
     @abstractmethod
     async def elements(self, uri: str, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int) -> Batch:

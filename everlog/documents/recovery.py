@@ -18,6 +18,7 @@ from everlog.config import DocumentsConfig
 from everlog.core.duration import DAY_S
 from everlog.documents.completer import Completer
 from everlog.documents.ids import time_of
+from everlog.documents.messages import KEPT_S
 from everlog.documents.paths import PARTITIONS, QUANTUM_MS, partition_of_uri, quantum_of
 from everlog.documents.port import DocumentStore, WaitingTransaction
 from everlog.errors import EverlogError
@@ -121,11 +122,13 @@ class OutboxRecovery:
         return StaleWindow(starts, oldest, quantum_of(self._ago(self._config.hot_recovery_s)))
 
     async def forget(self) -> int:
-        """Remove outbox rows that were completed long ago."""
+        """Remove outbox rows that were completed long ago, and messages that nothing asks for any more."""
         before = self._ago(self._config.transaction_days * DAY_S)
         total = 0
         while count := await self._store.forget(before):
             total += count
+        while await self._store.forget_messages(self._ago(KEPT_S)):
+            pass
         return total
 
     async def everything(self) -> RecoveredTransactions:

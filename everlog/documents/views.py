@@ -122,11 +122,11 @@ class Followers:
 
     async def _copy(self, view: DocumentView, source: DocumentPlace, target: DocumentPlace) -> bool:
         """Whether something changed: then the source may have, too."""
-        head, row = await self._store.load(source)
+        head, row, _ = await self._store.load(source)
         body = None if row is None or head is None or head.deleted else stored_body(row.body)
         if not isinstance(body, dict) or not make_matcher(parse_filter(view.filter or ""))(body, self._clock.now_ms()):
             body = None
-        _, shown = await self._store.load(target)
+        _, shown, _ = await self._store.load(target)
         if body is None:
             if shown is not None:
                 await self._ignore_absent(DocumentCommand("delete", target, internal=True))

@@ -87,6 +87,7 @@
     │   ├── DocumentConflict
     │   ├── PreconditionFailed
     │   ├── MessageReused
+    │   ├── TooManyMessages
     │   └── TooManyPending
     ├── QueryLimited              a query would read more than it may
     ├── WriteUnfinished           a document write whose outcome is unknown, or whose event is not published yet
@@ -109,6 +110,7 @@ from everlog.errors.documents import (
     MessageReused,
     PreconditionFailed,
     QueryLimited,
+    TooManyMessages,
     TooManyPending,
     WriteUnfinished,
 )
@@ -284,6 +286,7 @@ __all__ = [
     "StorageFailed",
     "SystemTopic",
     "TooFewReplicas",
+    "TooManyMessages",
     "TooManyMissing",
     "TooManyPending",
     "TopicMissing",

@@ -45,6 +45,21 @@ class TooManyPending(DocumentRefused):
     retriable = True
 
 
+class TooManyMessages(DocumentRefused):
+    """A document keeps as many message ids as it may; the oldest are forgotten after `retry_after_s`."""
+
+    retriable = True
+
+    def __init__(self, uri: str, limit: int, retry_after_s: int) -> None:
+        text = (
+            f"{uri} keeps {limit:,} message ids, each for a day: try again in {retry_after_s:,} s, or write without one"
+        )
+        super().__init__("message_limit", text)
+        self.uri = uri
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+
 class QueryLimited(EverlogError):
     """A query read as much as it may and is not done; an index would help, `explain=1` says which."""
 

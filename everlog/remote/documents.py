@@ -16,6 +16,7 @@ from everlog.documents.bodies import decode_body, encode_body
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus
+from everlog.documents.messages import repeat
 from everlog.documents.model import DocumentTransaction, Method, WrittenDocument
 from everlog.documents.paths import parse_path
 from everlog.documents.port import DocumentView, TemplateIndex
@@ -28,7 +29,6 @@ from everlog.errors import (
 )
 from everlog.journal.journal import After
 from everlog.remote.connection import Wire
-from everlog.runtime.clock import Clock
 from everlog.wire.http import POSITION
 
 if TYPE_CHECKING:
@@ -40,9 +40,8 @@ _index_items = tuple[IndexSortItem, ...]
 class RemoteDocuments(Documents):
     """The documents of a server."""
 
-    def __init__(self, wire: Wire, clock: Clock) -> None:
+    def __init__(self, wire: Wire) -> None:
         self._wire = wire
-        self._clock = clock
 
     async def write(
         self,
@@ -56,13 +55,11 @@ class RemoteDocuments(Documents):
         correlation_id: str | None = None,
         wait: bool = False,
     ) -> WrittenDocument:
-        # With an id of its own every write can be repeated, also one whose answer was lost.
-        message = message_id or self._clock.new_id()
         given = {
             "If-Match": if_match,
             "If-None-Match": if_none_match,
-            "Hyperbus-Message-Id": message,
-            "Hyperbus-Correlation-Id": correlation_id or message,
+            "Hyperbus-Message-Id": message_id,
+            "Hyperbus-Correlation-Id": correlation_id,
             "Hyper-Storage-Wait": "full" if wait else None,
         }
         headers = {name: value for name, value in given.items() if value is not None}
@@ -72,7 +69,7 @@ class RemoteDocuments(Documents):
                 method.upper(), _content(path), headers=headers, content=None if bodiless else encode_body(body)
             )
         except Unreachable as error:
-            raise WriteUnfinished(f"{path}: {error}: repeat it with its message id", message_id=message) from error
+            raise WriteUnfinished(f"{path}: {error}: {repeat(message_id)}", message_id=message_id or "") from error
         found = answer.json()
         transaction = TransactionId.parse(found["transactionId"])
         return WrittenDocument(

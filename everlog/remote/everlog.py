@@ -42,7 +42,7 @@ class RemoteEverlog(Everlog):
         self._http = open_client(address, token)
         self._wire = Wire(self._http)
         self._journals: BoundedMap[str, Journal] = BoundedMap()
-        self._documents = RemoteDocuments(self._wire, self._clock)
+        self._documents = RemoteDocuments(self._wire)
         self._queues: RemoteQueueStore | None = None
 
     async def close(self) -> None:

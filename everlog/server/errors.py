@@ -58,7 +58,7 @@ def handle_refusal(request: Request[Any, Any, Any], error: EverlogError) -> Resp
     error_id = request.app.state.new_error_id()
     headers = {}
     if status in (429, 503):
-        headers["Retry-After"] = "1"
+        headers["Retry-After"] = str(getattr(error, "retry_after_s", 1))
     if status in (408, 413):
         headers["Connection"] = "close"  # the rest of the body is not read
     if status == 405:

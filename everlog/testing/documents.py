@@ -42,13 +42,20 @@ async def write(
 
 
 async def prepare(
-    store: DocumentStore, method: Any, path: str, body: Any = None, *, now_ms: int = NOW, **options: Any
+    store: DocumentStore,
+    method: Any,
+    path: str,
+    body: Any = None,
+    *,
+    now_ms: int = NOW,
+    settings: WriteSettings = WriteSettings(),  # noqa: B008  # it is frozen
+    **options: Any,
 ) -> WrittenDocument | DocumentChange:
     """Only decide."""
     place = parse_path(path)
-    state = await store.load(place)
+    state = await store.load(place, message_id=options.get("message_id"))
     command = DocumentCommand(method, place, body, **options)
-    return decide(*state, command, now_ms=now_ms, entropy=uuid.uuid4().int, settings=WriteSettings())
+    return decide(*state, command, now_ms=now_ms, entropy=uuid.uuid4().int, settings=settings)
 
 
 def name(prefix: str = "c") -> str:
@@ -105,20 +112,20 @@ class DocumentStoreConformance:
 
     async def test_a_document_comes_back_as_it_was_written(self, store: DocumentStore) -> None:
         path = name("d")
-        assert await store.load(parse_path(path)) == (None, None)
+        assert await store.load(parse_path(path)) == (None, None, None)
         await write(store, "put", path, {"a": 1, "text": "ü\u0000"}, message_id="m", remembered=True)
-        head, row = await store.load(parse_path(path))
+        head, row, _ = await store.load(parse_path(path))
         assert head is not None
         assert row is not None
         assert (head.revision, head.deleted, head.pending, len(head.messages)) == (1, False, 1, 1)
         assert (decode_body(row.body), row.revision, row.created_ms) == ({"a": 1, "text": "ü\u0000"}, 1, NOW)
         await write(store, "patch", path, {"a": None}, now_ms=NOW + 5)
-        head, row = await store.load(parse_path(path))
+        head, row, _ = await store.load(parse_path(path))
         assert head is not None
         assert row is not None
         assert (head.revision, row.revision, row.created_ms, row.modified_ms) == (2, 2, NOW, NOW + 5)
         await write(store, "delete", path)
-        head, row = await store.load(parse_path(path))
+        head, row, _ = await store.load(parse_path(path))
         assert head is not None
         assert (head.revision, head.deleted, row) == (3, True, None)
 
@@ -131,7 +138,7 @@ class DocumentStoreConformance:
         assert isinstance(second, DocumentChange)
         assert await store.accept(first)
         assert not await store.accept(second)
-        head, row = await store.load(parse_path(path))
+        head, row, _ = await store.load(parse_path(path))
         assert head is not None
         assert row is not None
         assert (head.revision, row.body) == (2, "1")
@@ -178,7 +185,7 @@ class DocumentStoreConformance:
         assert await ids(store, uri) == ["b"]
         await write(store, "delete", uri)
         assert await ids(store, uri) == []
-        head, _ = await store.load(parse_path(uri))
+        head, _, _ = await store.load(parse_path(uri))
         assert head is not None
         assert (head.revision, head.deleted, head.count) == (4, True, 0)
         await write(store, "put", f"{uri}/new", {})
@@ -197,7 +204,7 @@ class DocumentStoreConformance:
         found = await store.transaction(TransactionId.parse(pending[0].id))
         assert found is not None
         assert found.completed_ms == NOW + 1
-        head, _ = await store.load(parse_path(path))
+        head, _, _ = await store.load(parse_path(path))
         assert head is not None
         assert head.pending == 1
         await store.complete(path, pending, NOW + 2)
@@ -402,6 +409,6 @@ class DocumentStoreConformance:
     async def test_large_bodies(self, store: DocumentStore) -> None:
         path = name("d")
         await write(store, "put", path, "x" * 1_000_000)
-        _, row = await store.load(parse_path(path))
+        _, row, _ = await store.load(parse_path(path))
         assert row is not None
         assert len(row.body) == 1_000_002

@@ -56,6 +56,7 @@ from everlog.errors import (
     StorageFailed,
     SystemTopic,
     TooFewReplicas,
+    TooManyMessages,
     TooManyPending,
     TopicReplaced,
     TopicRetired,
@@ -119,6 +120,7 @@ ERRORS: tuple[ErrorRow, ...] = (
     ErrorRow(DocumentConflict, 409, OWN_CODE),
     ErrorRow(PreconditionFailed, 412, OWN_CODE),
     ErrorRow(MessageReused, 422, OWN_CODE),
+    ErrorRow(TooManyMessages, 429, "message_limit", ("uri", "limit", "retry_after_s")),
     ErrorRow(TooManyPending, 429, OWN_CODE),
     ErrorRow(QueryLimited, 504, OWN_CODE),
     ErrorRow(WriteUnfinished, 504, "request_timeout", ("message_id", "transaction_id")),
@@ -144,7 +146,7 @@ _UNNAMED = ErrorRow(EverlogError, 500, "failed")
 _BY_CODE = {row.code: row for row in reversed(ERRORS) if row.code != OWN_CODE}
 _BY_STATUS = {row.status: row for row in ERRORS if row.code == OWN_CODE}
 # Facts that have another name in a body, because the first document clients use those names.
-_NAMES = {"message_id": "messageId", "transaction_id": "transactionId"}
+_NAMES = {"message_id": "messageId", "transaction_id": "transactionId", "retry_after_s": "retryAfter"}
 
 
 def row_of(error: EverlogError) -> ErrorRow:

@@ -295,6 +295,9 @@ async def test_a_part_of_a_newer_version_is_refused_by_name(config, session) -> 
     await put_setting(session, "everlog-schema-version-documents", "99")
     with pytest.raises(NewerVersion, match="version 99 of the tables of the documents"):
         await prepare_watched(config, DOCUMENT_TABLES)
+    await put_setting(session, "everlog-schema-version-documents", "0")
+    with pytest.raises(StorageFailed, match="version 0 of the tables of the documents"):
+        await prepare_watched(config, DOCUMENT_TABLES)
     assert await prepare_watched(config, QUEUE_TABLES) == []
     await open_watched(config)
 

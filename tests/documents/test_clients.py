@@ -222,7 +222,10 @@ async def test_a_server_that_is_not_there() -> None:
             await log.documents.get("d")
         with pytest.raises(WriteUnfinished) as caught:
             await log.documents.put("d", 1)
-        assert caught.value.message_id
+        assert caught.value.message_id == ""
+        with pytest.raises(WriteUnfinished) as caught:
+            await log.documents.put("d", 1, message_id="m")
+        assert caught.value.message_id == "m"
         with pytest.raises(Unreachable):
             await log.journal("orders").pointer("o-1")
         with pytest.raises(StorageFailed):

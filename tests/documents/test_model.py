@@ -11,9 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from everlog.documents.bodies import decode_body, merge, without_nulls
 from everlog.documents.ids import TransactionId, is_generated
+from everlog.documents.messages import MESSAGE_MS, StoredMessage
 from everlog.documents.model import (
-    MAX_MESSAGES,
-    MESSAGE_MS,
     DocumentChange,
     DocumentCommand,
     DocumentHead,
@@ -32,6 +31,7 @@ from everlog.errors import (
     InvalidDocument,
     MessageReused,
     PreconditionFailed,
+    TooManyMessages,
     TooManyPending,
 )
 
@@ -45,6 +45,7 @@ class World:
         self.settings = WriteSettings(**settings)
         self.head: DocumentHead | None = None
         self.rows: dict[str, DocumentRow] = {}
+        self.messages: dict[str, StoredMessage] = {}
         self.outbox: list[DocumentTransaction] = []
         self.entropy = 0
 
@@ -55,7 +56,13 @@ class World:
         self.entropy += 1
         command = DocumentCommand(method, place, body, **options)
         made = decide(
-            self.head, self.rows.get(place.item), command, now_ms=now_ms, entropy=self.entropy, settings=self.settings
+            self.head,
+            self.rows.get(place.item),
+            self.messages.get(command.message_id),
+            command,
+            now_ms=now_ms,
+            entropy=self.entropy,
+            settings=self.settings,
         )
         if isinstance(made, DocumentChange):
             assert made.expected == (0 if self.head is None else self.head.revision)
@@ -66,6 +73,8 @@ class World:
                 self.rows.pop(made.place.item, None)
             else:
                 self.rows[made.place.item] = made.row
+            if made.message is not None:
+                self.messages[made.message.id] = made.message
             self.outbox.append(made.transaction)
         return made
 
@@ -174,8 +183,37 @@ def test_a_repeated_message_gets_its_first_answer():
     assert isinstance(world.write("post", "c~", {"a": 1}, now_ms=NOW + MESSAGE_MS, **message), DocumentChange)
     for number in range(100):
         world.write("post", "c~", {}, message_id=f"n{number}", remembered=True)
+    world.write("delete", "c~", now_ms=NOW + 1)
+    assert world.write("post", "c~", {}, message_id="n0", remembered=True, now_ms=NOW + MESSAGE_MS - 1) == (
+        WrittenDocument(world.outbox[2].id, f"c~/{world.outbox[2].item}", 3, created=True, repeated=True)
+    )
+
+
+def test_a_document_keeps_so_many_messages_and_says_when_there_is_room():
+    world = World(max_messages=3)
+    for number in range(3):
+        world.write("put", "d", number, message_id=f"m{number}", remembered=True)
+    refused(TooManyMessages, "message_limit", world, "put", "d", 4, message_id="m4", remembered=True)
+    refused(MessageReused, "message-id-reused", world, "put", "d", 4, message_id="m0", remembered=True)
+    assert isinstance(world.write("put", "d", 4), DocumentChange)
+    with pytest.raises(TooManyMessages) as caught:
+        world.write("put", "d", 5, message_id="m5", remembered=True)
+    wait_ms = caught.value.retry_after_s * 1000
+    assert MESSAGE_MS < wait_ms <= MESSAGE_MS + 15 * 60_000 + 1000
+    refused(
+        TooManyMessages,
+        "message_limit",
+        world,
+        "put",
+        "d",
+        5,
+        message_id="m5",
+        remembered=True,
+        now_ms=NOW + MESSAGE_MS,
+    )
+    world.write("put", "d", 5, message_id="m5", remembered=True, now_ms=NOW + wait_ms)
     assert world.head is not None
-    assert len(world.head.messages) == MAX_MESSAGES
+    assert [count for _, count in world.head.messages] == [1]
 
 
 bodies = st.recursive(

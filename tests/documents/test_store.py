@@ -8,10 +8,11 @@ import pytest
 
 from everlog.documents.port import DocumentStore
 from everlog.documents.sqlite.document_store import SqliteDocuments
+from everlog.testing.document_messages import DocumentMessageConformance
 from everlog.testing.documents import DocumentStoreConformance
 
 
-class TestSqliteDocuments(DocumentStoreConformance):
+class TestSqliteDocuments(DocumentStoreConformance, DocumentMessageConformance):
     @pytest.fixture
     async def store(self, tmp_path) -> AsyncIterator[DocumentStore]:
         store = SqliteDocuments(tmp_path, synchronous="NORMAL")

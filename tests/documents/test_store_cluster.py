@@ -10,9 +10,11 @@ import pytest
 
 from everlog.documents.cassandra.document_store import CassandraDocuments
 from everlog.documents.ids import TransactionId
+from everlog.documents.messages import KEPT_S, MESSAGE_MS
 from everlog.documents.paths import partition_of_uri
 from everlog.documents.port import DocumentStore
 from everlog.store.cassandra.store import CassandraStore
+from everlog.testing.document_messages import DocumentMessageConformance
 from everlog.testing.documents import NOW, DocumentStoreConformance, name, write
 from tests.fixtures.cluster import MakeConfig
 
@@ -25,7 +27,7 @@ def keyspace() -> str:
     return f"d{secrets.token_hex(5)}"
 
 
-class TestCassandraDocuments(DocumentStoreConformance):
+class TestCassandraDocuments(DocumentStoreConformance, DocumentMessageConformance):
     @pytest.fixture
     async def store(self, shared_config: MakeConfig, keyspace: str) -> AsyncIterator[DocumentStore]:
         config = shared_config().cassandra
@@ -52,6 +54,18 @@ class TestCassandraDocuments(DocumentStoreConformance):
         )
         assert 0 < rows[0][4] <= 7 * 86_400
         assert await store.forget(NOW + 1) == 0
+
+    async def test_messages_that_nothing_asks_for_are_removed_in_steps(self, store: DocumentStore) -> None:
+        """By themselves: they are stored with a time to live."""
+        path = name("d")
+        await write(store, "put", path, 1, message_id="m", remembered=True)
+        assert isinstance(store, CassandraDocuments)
+        cql = store._cql["state"].replace("row_revision", "TTL(body)", 1)
+        rows = await store._session.fetch(cql, path, [0, 1, 2], ["", "m"])
+        ends = {row[0]: row[3] for row in rows}
+        assert ends[0] is ends[1] is None
+        assert MESSAGE_MS / 1000 < ends[2] <= KEPT_S
+        assert await store.forget_messages(NOW + MESSAGE_MS * 2) == 0
 
     test_many_writers_make_revisions_without_hole_or_double = pytest.mark.case("hyperstorage", 15)(
         DocumentStoreConformance.test_many_writers_make_revisions_without_hole_or_double

@@ -18,7 +18,8 @@ from everlog.documents.cassandra.outbox import Outbox, open_transactions
 from everlog.documents.cassandra.tables import DOCUMENT_TABLES
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexStatus
-from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction, StoredMessage
+from everlog.documents.messages import KEPT_S, MessageCounts, StoredMessage
+from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace
 from everlog.documents.port import (
@@ -40,8 +41,10 @@ from everlog.runtime.trace import Trace
 PAGE = 500
 IDS_PAGE = 5000
 MAX_SETTLE_ATTEMPTS = 3
+START, BODY, MESSAGE = range(3)  # the kinds of rows, as tables.cql has them
 
-_messages = msgspec.json.Decoder(tuple[StoredMessage, ...]).decode
+_counts = msgspec.json.Decoder(MessageCounts).decode
+_message = msgspec.json.Decoder(StoredMessage).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -79,18 +82,24 @@ class CassandraDocuments(DocumentStore):
 
     async def _statics(self, uri: str, *, serial: bool = False) -> _Statics:
         rows = await self._fetch("head", uri, serial=serial)
-        if not rows or rows[0][0] is None:
-            return _Statics(None, {}, 0, None)
-        revision, deleted, count, last_id, messages, view, pending, completed_to = rows[0]
-        waiting = open_transactions(pending, completed_to)
-        head = DocumentHead(revision, deleted, count, last_id, _messages(messages), len(waiting), view)
-        return _Statics(head, waiting, completed_to or 0, pending)
+        return _statics(rows[0]) if rows else _NOTHING
 
-    async def load(self, place: DocumentPlace, *, settled: bool = False) -> DocumentState:
-        """The head first: a body that is newer than the revision does no harm, one that is older would."""
-        head = (await self._statics(place.uri, serial=settled)).head
-        rows = await self._fetch("row", *place) if head is not None else []
-        return DocumentState(head, DocumentRow(*rows[0]) if rows else None)
+    async def load(
+        self, place: DocumentPlace, *, message_id: str | None = None, settled: bool = False
+    ) -> DocumentState:
+        kinds, items = [START, BODY], {"", place.item}
+        if message_id is not None:
+            kinds.append(MESSAGE)
+            items.add(message_id)
+        found = await self._fetch("state", place.uri, kinds, sorted(items), serial=settled)
+        known = {(kind, item): values for kind, item, *values in found}
+        if (START, "") not in known:
+            return DocumentState(None, None)
+        head = _statics(known[START, ""][4:]).head
+        row, message = known.get((BODY, place.item)), known.get((MESSAGE, message_id))
+        return DocumentState(
+            head, None if row is None else DocumentRow(*row[:4]), None if message is None else _message(message[0])
+        )
 
     async def accept(self, change: DocumentChange) -> bool:
         found = await self._statics(change.place.uri)
@@ -113,6 +122,8 @@ class CassandraDocuments(DocumentStore):
         condition = (place.uri, change.expected or None, found.pending)
         values = (head.revision, head.deleted, head.count, head.last_id, *texts, *condition)
         requests: list[tuple[str, tuple[Any, ...]]] = [("put_head", values)]
+        if not change.expected:
+            requests.append(("begin", (place.uri,)))
         if change.clears:
             requests.append(("delete_rows", (place.uri,)))
         elif row is None:
@@ -120,6 +131,9 @@ class CassandraDocuments(DocumentStore):
         else:
             body = (row.body, row.revision, row.created_ms, row.modified_ms)
             requests.append(("put_row", (*place, *body)))
+        if change.message is not None:
+            answer = _encode(change.message).decode()
+            requests.append(("put_message", (place.uri, change.message.id, answer, KEPT_S)))
         return [(await self._session.prepare(self._cql[name])).bind(list(bound)) for name, bound in requests]
 
     async def _settle(self, change: DocumentChange) -> bool:
@@ -178,6 +192,9 @@ class CassandraDocuments(DocumentStore):
     async def forget(self, before_ms: int, *, limit: int = 1000) -> int:
         return 0  # rows are completed with an end of their own
 
+    async def forget_messages(self, before_ms: int, *, limit: int = 1000) -> int:
+        return 0  # they are stored with an end of their own
+
     async def elements(self, uri: str, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int) -> Batch:
         name = "elements" + ("" if where.high is None else "_to") + ("_reverse" if reverse else "")
         bounds = [where.low] if where.high is None else [where.low, where.high]
@@ -220,8 +237,8 @@ class CassandraDocuments(DocumentStore):
         count = 0
         async for rows in self._session.pages(self._cql["item_ids"], uri, page=IDS_PAGE):
             for (item,) in rows:
-                count += item is not None
-                if item is not None and count % every == 0:
+                count += 1
+                if count % every == 0:
                     found.append(item)
         return found
 
@@ -255,7 +272,7 @@ class CassandraDocuments(DocumentStore):
     async def places(self, prefix: str) -> AsyncIterator[list[DocumentPlace]]:
         """The whole table is read: Cassandra keeps documents in no order."""
         async for rows in self._session.pages(self._cql["all_places"], page=IDS_PAGE):
-            yield [DocumentPlace(uri, item) for uri, item in rows if item is not None and uri.startswith(prefix)]
+            yield [DocumentPlace(uri, item) for uri, kind, item in rows if kind == BODY and uri.startswith(prefix)]
 
     async def views(self) -> list[DocumentView]:
         return [DocumentView(row[0], row[1], row[2], bool(row[3])) for row in await self._fetch("views")]
@@ -289,3 +306,16 @@ class CassandraDocuments(DocumentStore):
 
     async def close(self) -> None:
         await self._session.close()
+
+
+_NOTHING = _Statics(None, {}, 0, None)
+
+
+def _statics(row: Sequence[Any]) -> _Statics:
+    """The static columns of a document."""
+    revision, deleted, count, last_id, messages, view, pending, completed_to = row
+    if revision is None:
+        return _NOTHING  # only completed_to is there: a completer was late
+    waiting = open_transactions(pending, completed_to)
+    head = DocumentHead(revision, deleted, count, last_id, _counts(messages), len(waiting), view)
+    return _Statics(head, waiting, completed_to or 0, pending)

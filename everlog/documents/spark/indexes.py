@@ -116,7 +116,7 @@ async def _waiting(config: Config, uri: str | None) -> list[PendingIndex]:
 async def _divide(config: Config, uri: str, per_task: int) -> tuple[int, Ranges]:
     """The collection's revision, read before its elements are; and ranges of their ids, the last one without an end."""
     async with opened(config) as parts:
-        head, _ = await parts.store.load(DocumentPlace(uri))
+        head, _, _ = await parts.store.load(DocumentPlace(uri))
         cuts = await parts.store.cut(uri, per_task)
     ends: list[str | None] = [*cuts, None]
     return 0 if head is None else head.revision, list(zip(["", *cuts], ends, strict=True))

@@ -16,7 +16,8 @@ import msgspec
 
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexSortItem, IndexStatus
-from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction, StoredMessage
+from everlog.documents.messages import MessageCounts, StoredMessage
+from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace, partition_of_uri
 from everlog.documents.port import (
@@ -43,7 +44,8 @@ SQL = load_statements("everlog.documents.sqlite")
 PAGE = 500
 MAX_ROWS_IN_LOOP = 200  # more rows are read in a thread
 
-_messages = msgspec.json.Decoder(tuple[StoredMessage, ...]).decode
+_counts = msgspec.json.Decoder(MessageCounts).decode
+_message = msgspec.json.Decoder(StoredMessage).decode
 _sort_by = msgspec.json.Decoder(tuple[IndexSortItem, ...]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -71,18 +73,26 @@ class SqliteDocuments(DocumentStore):
     async def _change(self, name: str, *parameters: object) -> int:
         return await self._writer.run(lambda connection: connection.execute(SQL[name], parameters).rowcount)
 
-    async def load(self, place: DocumentPlace, *, settled: bool = False) -> DocumentState:
+    async def load(
+        self, place: DocumentPlace, *, message_id: str | None = None, settled: bool = False
+    ) -> DocumentState:
+        known = None if message_id is None else (place.uri, message_id)
         with translated(self.path):
             self._reader.execute("BEGIN")  # head and body of one moment
             try:
                 heads = self._reader.execute(SQL["head"], (place.uri,)).fetchall()
                 rows = self._reader.execute(SQL["row"], (place.uri, place.item)).fetchall() if heads else []
+                answers = self._reader.execute(SQL["message"], known).fetchall() if heads and known else []
             finally:
                 self._reader.execute("COMMIT")
-        return DocumentState(_head(heads[0]) if heads else None, DocumentRow(*rows[0]) if rows else None)
+        return DocumentState(
+            _head(heads[0]) if heads else None,
+            DocumentRow(*rows[0]) if rows else None,
+            _message(answers[0][0]) if answers else None,
+        )
 
     async def accept(self, change: DocumentChange) -> bool:
-        head, place, row = change.head, change.place, change.row
+        head, place, row, message = change.head, change.place, change.row, change.message
 
         def write(connection: sqlite3.Connection) -> bool:
             found = connection.execute(SQL["revision"], (place.uri,)).fetchone()
@@ -97,6 +107,9 @@ class SqliteDocuments(DocumentStore):
                 connection.execute(SQL["delete_row"], place)
             else:
                 connection.execute(SQL["put_row"], (*place, row.body, row.revision, row.created_ms, row.modified_ms))
+            if message is not None:
+                answer = _encode(message).decode()
+                connection.execute(SQL["put_message"], (place.uri, message.id, message.time_ms, answer))
             return True
 
         return await self._writer.run(write)
@@ -131,6 +144,9 @@ class SqliteDocuments(DocumentStore):
 
     async def forget(self, before_ms: int, *, limit: int = 1000) -> int:
         return await self._change("forget", before_ms, limit)
+
+    async def forget_messages(self, before_ms: int, *, limit: int = 1000) -> int:
+        return await self._change("forget_messages", before_ms, limit)
 
     async def elements(self, uri: str, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int) -> Batch:
         name = "elements_reverse" if reverse else "elements"
@@ -312,7 +328,7 @@ def _put(connection: sqlite3.Connection, index: Index, item: str, body: str | No
 
 def _head(row: tuple[Any, ...]) -> DocumentHead:
     revision, deleted, count, last_id, messages, view, pending = row
-    return DocumentHead(revision, bool(deleted), count, last_id, _messages(messages), pending, bool(view))
+    return DocumentHead(revision, bool(deleted), count, last_id, _counts(messages), pending, bool(view))
 
 
 def _transaction(row: tuple[Any, ...]) -> DocumentTransaction:

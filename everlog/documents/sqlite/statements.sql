@@ -6,6 +6,15 @@ FROM head h WHERE document_uri = ?
 -- name: row
 SELECT body, revision, created_at, modified_at FROM content WHERE document_uri = ? AND item_id = ?
 
+-- name: message
+SELECT answer FROM message WHERE document_uri = ? AND message_id = ?
+
+-- name: put_message
+INSERT OR REPLACE INTO message (document_uri, message_id, stored_at, answer) VALUES (?, ?, ?, ?)
+
+-- name: forget_messages
+DELETE FROM message WHERE rowid IN (SELECT rowid FROM message WHERE stored_at < ? ORDER BY stored_at LIMIT ?)
+
 -- name: revision
 SELECT revision FROM head WHERE document_uri = ?
 
