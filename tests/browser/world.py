@@ -104,7 +104,10 @@ class World:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(60)
+        left = asyncio.all_tasks(self._loop)
         self._loop.close()
+        # Else the garbage collector finds them during a test that has nothing to do with them.
+        assert not left, "the log and its server end what they begin"
 
     async def _run(self) -> None:
         self._stop = asyncio.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import contextlib
 import inspect
 import io
@@ -19,6 +20,7 @@ import pytest
 
 import everlog
 from everlog.cli.main import main
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -94,6 +96,8 @@ async def test_the_code_of_a_page_prints_what_it_says(page, tmp_path):
                 if inspect.iscoroutine(result):
                     await result
             assert printed.getvalue() == (block.output or ""), block.code
+    # The page and the log end what they begin; a stream that the page has left is closed a moment later.
+    await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
