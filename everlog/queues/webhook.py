@@ -1,16 +1,19 @@
-"""Tells an address of new flags by a POST of JSON, and does not wait for an answer."""
+"""Tells an address of new flags by a POST of JSON, and does not wait for an answer.
+
+The invariant: a flag is sent or dropped with a line in the log; neither the receiver nor an earlier flag prevents that.
+"""
 
 from __future__ import annotations
 
 import logging
 import queue
 import threading
-import urllib.error
 import urllib.request
 
 import msgspec
 
 from everlog.queues.rows import Flag
+from everlog.runtime.supervisor import error_text
 
 logger = logging.getLogger("everlog.queues")
 
@@ -61,10 +64,13 @@ class Webhook:
 
     def _run(self) -> None:
         while (body := self._waiting.get()) is not None:
-            headers = {"Content-Type": "application/json"}
-            request = urllib.request.Request(self._address, body, headers, method="POST")  # noqa: S310
             try:
-                with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310  # the configuration checked it
-                    pass
-            except (OSError, urllib.error.URLError) as error:
-                logger.warning("a flag was not told to %s: %s", self._address, error)
+                self._send(body)
+            except Exception as error:  # whatever the receiver makes of it, the next flag is told
+                logger.warning("a flag was not told to %s: %s", self._address, error_text(error))
+
+    def _send(self, body: bytes) -> None:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._address, body, headers, method="POST")  # noqa: S310
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310  # the configuration checked it
+            pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
@@ -15,6 +16,7 @@ from everlog.config import QueueConfig
 from everlog.errors import StorageFailed
 from everlog.queues.sqlite import queue_store as sqlite_store
 from tests.support import small_config
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -93,3 +95,23 @@ async def test_a_bucket_that_cannot_be_carried_on_raises_a_flag(tmp_path, monkey
 def test_an_address_must_be_one():
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"webhook": "file:///etc/passwd"}, QueueConfig)
+
+
+async def test_a_receiver_that_makes_no_sense_is_told_the_next_flag(tmp_path, caplog):
+    """Whatever it answers: the thread that tells goes on, and a log that is closed does not wait for it for ever."""
+    told = []
+
+    async def answer(reader, writer):
+        told.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"no HTTP at all\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/flags"
+    config = msgspec.structs.replace(small_config(tmp_path / "data"), queue=QueueConfig(webhook=address))
+    async with server, everlog.connect(config) as log:
+        await kill_one(log, "one")
+        await until(lambda: len(told) == 1)
+        await kill_one(log, "two")
+        await until(lambda: len(told) == 2)
+    assert caplog.text.count("a flag was not told") == 2
