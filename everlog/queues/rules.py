@@ -109,9 +109,17 @@ def merge_waiting(row: JobRow, incoming: Image, settings: QueueSettings) -> JobR
 def merge_slot(row: JobRow, incoming: Image, now: int, settings: QueueSettings) -> JobRow:
     """An arrival meets a running row: it waits in the slot, or merges with what waits there."""
     free = row.slot is None or is_expired(row.slot, now)
-    slot = incoming if free or row.slot is None else merge(row.slot, incoming, settings)
+    slot = _behind(row, incoming, now) if free or row.slot is None else merge(row.slot, incoming, settings)
     stop = row.stop or ("restart" if settings.on_busy == "restart" else None)
     return replace(row, slot=slot, stop=stop)
+
+
+def _behind(row: JobRow, late: Image, now: int) -> Image:
+    """What waits behind a running row has no older data than that: else the older ones would be those that run last."""
+    held = row.image
+    if late.data_date >= held.data_date or row.stop == "cancel" or is_expired(held, now):
+        return late
+    return replace(late, data_date=held.data_date, schema=held.schema, data=held.data, kind=held.kind, group=held.group)
 
 
 def claim(row: JobRow, owner: str, now: int, lease_ms: int) -> JobRow:

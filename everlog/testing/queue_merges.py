@@ -204,6 +204,37 @@ class QueueMergeSuite:
         assert await desk.done(await desk.one()) == "OK"
         assert await desk.claim() == []
 
+    async def test_a_late_arrival_for_a_running_key_leaves_the_newest_data(self, desk: VirtualQueue) -> None:
+        """It is run for, but the data that run last are not older than those that ran before."""
+        desk.wait(100)
+        await desk.enq(ins=50, data=1)
+        lease = await desk.one()
+        assert (await desk.enq(pri=7, ins=49, data=2)).result == "SUCCESSOR"
+        await desk.done(lease)
+        row = await desk.row()
+        assert (row.status, row.image.priority, number(row), row.image.data_date) == ("W", 7, 1, T + 50)
+        again = await desk.one()
+        assert (await desk.enq(ins=60, data=3)).result == "SUCCESSOR"
+        assert (await desk.enq(ins=55, data=4)).result == "SUCCESSOR_MERGED"
+        await desk.done(again)
+        assert number(await desk.row()) == 3
+
+    async def test_a_late_arrival_brings_no_data_back_that_must_not_run(self, desk: VirtualQueue) -> None:
+        """Cancelled, or expired while they ran: what comes late runs with its own data."""
+        desk.wait(100)
+        await desk.enq("cancelled", ins=50, data=1)
+        lease = await desk.one()
+        await desk.cancel("cancelled")
+        await desk.enq("cancelled", ins=49, data=2)
+        await desk.done(lease)
+        assert number(await desk.row("cancelled")) == 2
+        await desk.enq("expired", ins=50, exp=1, data=3)
+        leases = {key: lease for lease in await desk.claim(10) for key in keys([lease])}
+        desk.wait(2000)
+        await desk.enq("expired", ins=49, data=4)
+        await desk.done(leases["expired"])
+        assert number(await desk.row("expired")) == 4
+
     async def test_a_timed_out_run_merges_with_its_successor(self, desk: VirtualQueue) -> None:
         await desk.enq(data=1)
         await desk.one()

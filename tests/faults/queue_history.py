@@ -305,9 +305,23 @@ def done_stays_done(history: QueueHistory) -> Iterator[Finding]:
             put, done_at = history.put_of.get(lease.data), lease.done_at
             if put is None or put["end"] is None or put["end"] >= lease.claimed or done_at is None:
                 continue
+            if _has_late_successor(history, lease, put, done_at):
+                continue
             for later in leases[number + 1 :]:
                 if later.data == lease.data and later.claimed > done_at:
                     yield history.finding("again", key, f"{lease.data} was done and runs again")
+
+
+def _has_late_successor(history: QueueHistory, lease: Lease, newest: Operation, done_at: int) -> bool:
+    """Whether a put of older data may have come while this ran: the run that it is due has the newest data."""
+    return any(
+        put["inserted"] < newest["inserted"]
+        and put.get("result", SUCCESSORS[0]) in SUCCESSORS
+        and put["start"] <= done_at
+        and (put["end"] is None or put["end"] >= lease.claimed)
+        for put in history.puts[lease.key]
+        if put["outcome"] != "fail"
+    )
 
 
 def never_early(history: QueueHistory) -> Iterator[Finding]:

@@ -79,6 +79,17 @@ def test_a_late_put_may_come_after_newer_data_that_are_done():
     assert story.found == ["stale"]
 
 
+def test_a_late_put_behind_newer_data_that_run_lets_them_run_again():
+    """Its own would be older than what was done last."""
+
+    def story(came: int) -> Story:
+        return Story().put(5, "new").claim(10, "new").put(came, "old", inserted=0, result="SUCCESSOR").end("done", 30)
+
+    assert story(20).claim(50, "new", handle=(1, 2)).end("done", 60, (1, 2)).found == []
+    assert story(20).claim(50, "old", handle=(1, 2)).end("done", 60, (1, 2)).found == ["stale"]
+    assert "again" in story(40).claim(50, "new", handle=(1, 2)).end("done", 60, (1, 2)).found
+
+
 def test_each_group_has_limits_of_its_own():
     """Jobs without a group have none."""
     story = Story(max_in_flight=4, max_in_flight_per_group=1, rate_per_group=(1, 50))

@@ -127,6 +127,8 @@ class Oracle:
             row["stop"] = "restart"
         if slot is None:
             row["slot"] = dict(image)
+            if image["date"] < row["date"] and row["stop"] != "cancel" and not self.expired(row, now):
+                row["slot"].update(date=row["date"], data=row["data"], group=row["group"])
             return "SUCCESSOR"
         self.merge(slot, image)
         return "SUCCESSOR_MERGED"
