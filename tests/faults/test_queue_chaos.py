@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from everlog.config import Config
 from tests.faults.queue_chaos import Chaos
+from tests.faults.queue_history import Finding
 from tests.faults.queue_players import MUTANTS
 from tests.support import small_config
 
 
-async def chaos_of(folder, seconds: float, seed: int, mutant: str = "") -> tuple[Chaos, list]:
-    config = small_config(folder / "data")
+async def chaos_of(folder: Path, seconds: float, seed: int, mutant: str = "") -> tuple[Chaos, list[Finding]]:
+    return await chaos_with(small_config(folder / "data"), folder, seconds, seed, mutant=mutant)
+
+
+async def chaos_with(
+    config: Config, folder: Path, seconds: float, seed: int, *, shards: int = 1, mutant: str = ""
+) -> tuple[Chaos, list[Finding]]:
+    """One run; it prints what happened, and which rules did not hold."""
     quick = msgspec.structs.replace(config.queue, grace_s=1.0, poll_interval_s=1.0)
     chaos = Chaos(msgspec.structs.replace(config, queue=quick), folder / "chaos", seed=seed, pace_s=0.6, mutant=mutant)
-    findings = await chaos.run(seconds)
+    findings = await chaos.run(seconds, shards=shards)
     print(chaos.summary())
+    print(f"found: {dict(Counter(finding.rule for finding in findings))}")
     return chaos, findings
 
 
