@@ -204,6 +204,9 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_skip: Positive = 10_000
     max_query_requests: Positive = 20
     max_query_bytes: Positive = 64 * 1024 * 1024
+    max_query_steps: Positive = 20_000_000
+    max_element_steps: Positive = 1_000_000
+    max_element_bytes: Positive = 4 * 1024 * 1024
     request_timeout_s: Seconds = 15.0
     max_pending: Positive = 500
     max_messages: Positive = 10_000

@@ -11,16 +11,14 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from everlog.documents.bodies import stored_body
-from everlog.documents.filters.evaluation import make_matcher
-from everlog.documents.indexes import MAX_KEY_BYTES, Index, IndexStatus
+from everlog.documents.evaluator import Evaluator
+from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.model import DocumentTransaction
-from everlog.documents.order import index_key
 from everlog.documents.paths import DocumentPlace
 from everlog.documents.port import DocumentStore, PendingIndex
 from everlog.documents.publisher import Publisher
 from everlog.documents.workers import Workers
-from everlog.errors import EverlogError, InvalidDocument
+from everlog.errors import EverlogError
 from everlog.runtime.clock import Clock
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.retry import pause_after
@@ -45,17 +43,6 @@ class Follower(Protocol):
         """Show in new views what was there before them; how many views."""
 
 
-def locate(index: Index, body: str) -> bytes | None:
-    """Where an element belongs in an index; None if the index leaves it out."""
-    element = stored_body(body)
-    if not make_matcher(index.condition)(element, 0):
-        return None
-    key = index_key(element, index.sort)
-    if len(key) > MAX_KEY_BYTES:
-        raise InvalidDocument("key-too-long", f"the element {element.get('id')!r} has sort values over 16 KiB")
-    return key
-
-
 class Completer:
     """Completes documents in the background, a few at a time and one run per document."""
 
@@ -66,6 +53,7 @@ class Completer:
         *,
         clock: Clock,
         max_completers: int,
+        evaluator: Evaluator,
         follower: Follower | None = None,
         published: Callable[[str], None] = lambda uri: None,
         group: Workers | None = None,
@@ -74,6 +62,7 @@ class Completer:
         self._store = store
         self._publisher = publisher
         self._clock = clock
+        self._locate = evaluator.locate
         self._follower = follower
         self._published = published
         self._max_completers = max_completers
@@ -170,7 +159,7 @@ class Completer:
 
     async def _update(self, uri: str, index: Index, pending: Sequence[DocumentTransaction]) -> None:
         try:
-            await self._store.update_index(uri, index, pending, locate, pending[-1].revision)
+            await self._store.update_index(uri, index, pending, self._locate, pending[-1].revision)
         except Exception as error:
             await self._fail(uri, index, error)
 
@@ -209,7 +198,7 @@ class Completer:
             if index.status is IndexStatus.DELETING:
                 work = _bound(self._store.drop_index, uri, index, limit=step)
             else:
-                work = _bound(self._store.build, uri, index, locate, limit=step)
+                work = _bound(self._store.build, uri, index, self._locate, limit=step)
             try:
                 while not self._closed and not await work():
                     pass

@@ -16,7 +16,7 @@ from everlog.core.values import Position
 from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.bodies import encode_body
 from everlog.documents.completer import Completer
-from everlog.documents.filters.parser import parse_filter
+from everlog.documents.evaluator import Evaluator
 from everlog.documents.history import DocumentEvent, History
 from everlog.documents.ids import TransactionId, etag_of, next_id
 from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
@@ -67,7 +67,7 @@ class OpenDocuments(NamedTuple):
 class LocalDocuments(Documents):
     """JSON documents and collections, on the log and the store."""
 
-    __slots__ = ("completers", "writers")  # plain attributes, in front of the properties of the base
+    __slots__ = ("completers", "evaluator", "writers")  # plain attributes, in front of the properties of the base
     completers: Workers
     writers: Workers
 
@@ -85,6 +85,7 @@ class LocalDocuments(Documents):
         self._make_history = history
         self._make_publisher = publisher
         self.writers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
+        self.evaluator = Evaluator.of(config)
         self.completers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
         self._opening = asyncio.Lock()
         self._parts: OpenDocuments | None = None
@@ -99,12 +100,13 @@ class LocalDocuments(Documents):
             if self._parts is None:
                 store = await self._open_store()
                 history = self._make_history()
-                followers = Followers(store, self._apply, clock=self._clock)
+                followers = Followers(store, self._apply, clock=self._clock, evaluator=self.evaluator)
                 completer = Completer(
                     store,
                     self._make_publisher(),
                     clock=self._clock,
                     max_completers=self._config.max_completers,
+                    evaluator=self.evaluator,
                     follower=followers,
                     published=history.notify,
                     group=self.completers,
@@ -121,6 +123,7 @@ class LocalDocuments(Documents):
         if parts is not None:
             await parts.completer.close()
             await parts.store.close()
+            await self.evaluator.aclose()
 
     async def write(
         self,
@@ -272,7 +275,10 @@ class LocalDocuments(Documents):
                 return await store.elements(uri, where, reverse=reverse, limit=limit, max_bytes=max_bytes)
             return await store.entries(uri, index, where, reverse=reverse, limit=limit, max_bytes=max_bytes)
 
-        answer = await QueryRunner(wanted, indexes, fetch, clock=self._clock, limits=self._limits()).run()
+        for text in {wanted.filter, *[one.filter_by or "" for one in indexes]}:
+            await self.evaluator.parse(text)
+        runner = QueryRunner(wanted, indexes, fetch, clock=self._clock, limits=self._limits(), evaluator=self.evaluator)
+        answer = await runner.run()
         return _page(answer, head.revision, head.count, explain=wanted.explain)
 
     def _limits(self) -> QueryLimits:
@@ -337,6 +343,7 @@ class LocalDocuments(Documents):
 
     async def create_index(self, path: str, new: IndexNew) -> Index:
         uri = parse_collection(path)
+        await self.evaluator.parse(new.filter_by or "")
         checked = check_index(new)
         parts = await self.open()
         index_id = checked.index_id or next_id(self._clock.now_ms(), self._entropy())
@@ -366,7 +373,7 @@ class LocalDocuments(Documents):
     async def put_view(self, path: str, template: str, condition: str | None = None) -> DocumentView:
         uri = parse_collection(path)
         compile_template(template)
-        view = DocumentView(uri, template, None if parse_filter(condition or "") is None else condition)
+        view = DocumentView(uri, template, None if await self.evaluator.parse(condition or "") is None else condition)
         parts = await self.open()
         known = await self._known_alike(view)
         if known is not None:
@@ -409,6 +416,7 @@ class LocalDocuments(Documents):
 
     async def put_template_index(self, index_id: str, template: str, new: IndexNew) -> TemplateIndex:
         compile_template(template)
+        await self.evaluator.parse(new.filter_by or "")
         checked = check_index(msgspec.structs.replace(new, index_id=index_id))
         made = TemplateIndex(index_id, template, msgspec.json.encode(checked).decode())
         parts = await self.open()

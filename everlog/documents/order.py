@@ -6,20 +6,23 @@ JSON). Sorting in memory and reading an index in its order give the same sequenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from decimal import Decimal
-from functools import cmp_to_key
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from everlog.documents.filters.budget import Budget
 from everlog.documents.filters.evaluation import field_value
 from everlog.documents.filters.parser import parse_filter
 from everlog.documents.filters.tree import Field, name_text
+from everlog.documents.filters.values import weigh
 from everlog.errors import InvalidDocument
 
 NULL, BOOLEAN, NUMBER, TEXT, OTHER, END = range(6)
 MAX_SORTS = 16
+PORTION = 1000  # elements that are sorted at once
 
 SortKey: TypeAlias = tuple[Any, ...]
 """(rank, value). A shorter tuple, (rank,), stands before all of its rank; (rank, value, 0) right behind the value."""
@@ -163,9 +166,15 @@ def complete(sort: Sequence[SortItem]) -> Sort:
     return (*items.values(), SortItem(ID, last))
 
 
-def keys_of(element: Any, sort: Sequence[SortItem]) -> tuple[SortKey, ...]:
-    """The element's values for a sort."""
-    return tuple(key_of(field_value(element, item.names)) for item in sort)
+def keys_of(element: Any, sort: Sequence[SortItem], budget: Budget | None = None) -> tuple[SortKey, ...]:
+    """The element's values for a sort. The spelling of lists and objects is charged to the budget."""
+    values = [field_value(element, item.names) for item in sort]
+    if budget is not None:
+        budget.take(5 * len(values))
+        for value in values:
+            if isinstance(value, list | dict):
+                budget.take(weigh(value, budget) >> 2)
+    return tuple(map(key_of, values))
 
 
 def compare_keys(left: Sequence[SortKey], right: Sequence[SortKey], sort: Sequence[SortItem]) -> int:
@@ -176,15 +185,46 @@ def compare_keys(left: Sequence[SortKey], right: Sequence[SortKey], sort: Sequen
     return 0
 
 
-def sort_elements(elements: list[Any], sort: Sort) -> list[Any]:
-    """Elements in the order of a sort that has no ties."""
-    keyed = [(keys_of(element, sort), element) for element in elements]
-    order: Callable[[Any], Any] = cmp_to_key(lambda one, other: compare_keys(one[0], other[0], sort))
-    return [element for _, element in sorted(keyed, key=order)]
+class FirstElements:
+    """The first `size` of some elements, in the order of a sort that has no ties: they are taken in portions.
+
+    What a portion costs is charged before it is sorted. It may be taken again if that did not suffice.
+    """
+
+    def __init__(self, elements: Sequence[Any], sort: Sort, size: int, *, portion: int = PORTION) -> None:
+        self._portion = portion
+        self._waiting = elements
+        self._sort = sort
+        self._size = size
+        self._at = 0
+        self._best: list[tuple[tuple[SortKey, ...], Any]] = []
+
+    def take(self, budget: Budget) -> list[Any]:
+        """Take all portions, and say which are the first."""
+        while self._at < len(self._waiting):
+            portion = self._waiting[self._at : self._at + self._portion]
+            found = self._best + [(keys_of(element, self._sort, budget), element) for element in portion]
+            longest = sum(_length(key) for keys, _ in found for key in keys)
+            budget.take((len(found) * len(self._sort) + (longest >> 5)) * len(found).bit_length() // 2)
+            for place in range(len(self._sort) - 1, -1, -1):
+                found.sort(key=functools.partial(_key_at, place), reverse=self._sort[place].descending)
+            self._best = found[: self._size]
+            self._at += len(portion)
+            budget.done()
+        return [element for _, element in self._best]
 
 
-def index_key(element: Any, sort: Sort) -> bytes:
+def _key_at(place: int, found: tuple[tuple[SortKey, ...], Any]) -> SortKey:
+    return found[0][place]
+
+
+def _length(key: SortKey) -> int:
+    return len(key[1]) if isinstance(key[1], str) else 0
+
+
+def index_key(element: Any, sort: Sort, budget: Budget | None = None) -> bytes:
     """An element's place in an index whose complete sort this is."""
     return b"".join(
-        encode_directed(key, descending=item.descending) for key, item in zip(keys_of(element, sort), sort, strict=True)
+        encode_directed(key, descending=item.descending)
+        for key, item in zip(keys_of(element, sort, budget), sort, strict=True)
     )

@@ -6,13 +6,14 @@ The rules that every implementation keeps:
    revision: of two writers one loses, and every accepted revision has its outbox row.
 2. An outbox row is abandoned only after its write can no longer happen.
 3. A message is stored if and only if its write is, by the same step, and stays for a day. No other method sees it.
-4. An index entry is a function of the element's newest content, whatever the order in which updates arrive.
+4. An index entry is a function of the element's newest content, whatever the order in which updates arrive. Where it
+   belongs is found out before anything is locked: an element that is written meanwhile is left to that write's update.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from everlog.documents.ids import TransactionId
@@ -82,8 +83,8 @@ class Batch(NamedTuple):
     more: bool
 
 
-Locate = Callable[[Index, str], bytes | None]
-"""Where a body belongs in an index; None: its filter leaves it out. May raise InvalidDocument."""
+Locate = Callable[[Index, Sequence[str]], Awaitable[list[bytes | None]]]
+"""Where bodies belong in an index; None: its filter leaves one out. May raise InvalidDocument, and may take long."""
 
 
 class DocumentStore(ABC):

@@ -6,7 +6,6 @@ requests, bytes and time are limited: a query that needs more ends with QueryLim
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from everlog.documents.bodies import decode_body, encode_body, stored_body
+from everlog.documents.evaluator import Evaluator, pay_decoding
 from everlog.documents.filters.evaluation import field_value, make_matcher
 from everlog.documents.filters.parser import parse_filter
 from everlog.documents.filters.tree import Binary, Field, FilterNode, Literal, conjuncts, text_of
@@ -22,6 +22,7 @@ from everlog.documents.indexes import Index
 from everlog.documents.order import (
     BY_ID,
     ID,
+    FirstElements,
     Sort,
     SortKey,
     compare_keys,
@@ -29,14 +30,13 @@ from everlog.documents.order import (
     key_of,
     keys_of,
     parse_sort,
-    sort_elements,
 )
 from everlog.documents.port import Batch
 from everlog.documents.query_plan import IndexRange, QueryPlan, helpful_index, make_plan, source_key
 from everlog.errors import InvalidDocument, QueryLimited
 from everlog.runtime.clock import Clock
 
-ENTRIES_PER_TURN = 200
+ROW_STEPS = 2  # of a row that is passed on as it is
 MAX_TOKEN_CHARS = 4096
 
 
@@ -106,12 +106,21 @@ class QueryRunner:
     """Answers one query."""
 
     def __init__(
-        self, query: Query, indexes: Sequence[Index], fetch: Fetch, *, clock: Clock, limits: QueryLimits
+        self,
+        query: Query,
+        indexes: Sequence[Index],
+        fetch: Fetch,
+        *,
+        clock: Clock,
+        limits: QueryLimits,
+        evaluator: Evaluator,
     ) -> None:
         self._fetch = fetch
+        self._evaluator = evaluator
         self._clock = clock
         self._limits = limits
         self._deadline = clock.monotonic() + limits.timeout_s
+        self._budget = evaluator.of_query(lambda: clock.monotonic() > self._deadline)
         self._now_ms = clock.now_ms()
         self._size = _bounded("size", query.size, limits.page_size, limits.max_page_size)
         self._skip_max = _bounded("skipMax", query.max_skip, limits.max_skip, limits.max_skip_limit)
@@ -126,11 +135,12 @@ class QueryRunner:
         self._rows = self._rejected = self._bytes = 0
 
     async def run(self) -> QueryAnswer:
-        accepted: list[Any] = [] if self._size == 0 else await self._collect()
-        plan = self._plan
+        page: list[Any] = [] if self._size == 0 else await self._collect()
+        plan, budget = self._plan, self._budget
         if not plan.exact:
-            accepted = sort_elements(accepted, self._sort)
-        page = accepted[: self._size]
+            first = FirstElements(page, self._sort, self._size)
+            page = await self._evaluator.run(budget, lambda: first.take(budget))
+        page = page[: self._size]
         return QueryAnswer(page, plan, self._next(page), self._explain())
 
     async def _collect(self) -> list[Any]:
@@ -165,24 +175,36 @@ class QueryRunner:
             raise self._limited("query-bytes-limited", f"{self._bytes:,} bytes were read")
 
     async def _take(self, batch: Batch, accepted: list[Any]) -> None:
-        for at, entry in enumerate(batch.entries):
-            if at % ENTRIES_PER_TURN == ENTRIES_PER_TURN - 1:
-                await asyncio.sleep(0)  # other requests want to be served, too
-                if self._clock.monotonic() > self._deadline:
-                    raise self._limited("query-timeout", f"{self._limits.timeout_s:g} s were not enough")
-            self._rows += 1
-            self._bytes += len(entry.body)
-            if self._as_they_are:
-                accepted.append(msgspec.Raw(entry.body))
-                continue
-            element = stored_body(entry.body)
-            if self._follows(element) and self._matches(element, self._now_ms):
-                accepted.append(element)
-            else:
-                self._rejected += 1
+        """Keep what matches. The work goes on behind the last row when its turn begins again."""
+        rows = iter(batch.entries)
+        waiting = next(rows, None)
 
-    def _follows(self, element: Any) -> bool:
-        return self._after is None or compare_keys(keys_of(element, self._sort), self._after, self._sort) > 0
+        def work() -> None:
+            nonlocal waiting
+            while waiting is not None:
+                element = self._kept(waiting.body)
+                if element is None:
+                    self._rejected += 1
+                else:
+                    accepted.append(element)
+                self._rows += 1
+                self._bytes += len(waiting.body)
+                budget.mark = budget.left
+                waiting = next(rows, None)
+
+        budget = self._budget
+        await self._evaluator.run(budget, work)
+
+    def _kept(self, body: str) -> Any:
+        """The element if it belongs to the answer."""
+        budget = self._budget
+        if self._as_they_are:
+            budget.take(ROW_STEPS)
+            return msgspec.Raw(body)
+        element = pay_decoding(body, budget)
+        if self._after is not None and compare_keys(keys_of(element, self._sort, budget), self._after, self._sort) <= 0:
+            return None
+        return element if self._matches(element, self._now_ms, budget) else None
 
     def _full(self, accepted: list[Any]) -> bool:
         """Whether the page is complete: also the last element's equals, if the source does not order them."""

@@ -16,8 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from everlog.documents.bodies import same, stored_body
-from everlog.documents.filters.evaluation import make_matcher
-from everlog.documents.filters.parser import parse_filter
+from everlog.documents.evaluator import Evaluator
 from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
 from everlog.documents.model import DocumentCommand, DocumentTransaction
 from everlog.documents.paths import MAX_ITEM_BYTES, DocumentPlace
@@ -38,10 +37,11 @@ Apply = Callable[[DocumentCommand], Awaitable[object]]
 class Followers:
     """Keeps views and template indexes up to date. Definitions are read again every second."""
 
-    def __init__(self, store: DocumentStore, apply: Apply, *, clock: Clock) -> None:
+    def __init__(self, store: DocumentStore, apply: Apply, *, clock: Clock, evaluator: Evaluator) -> None:
         self._store = store
         self._apply = apply
         self._clock = clock
+        self._evaluator = evaluator
         self._views: list[DocumentView] = []
         self._templates: list[TemplateIndex] = []
         self._read_at: float | None = None
@@ -124,7 +124,8 @@ class Followers:
         """Whether something changed: then the source may have, too."""
         head, row, _ = await self._store.load(source)
         body = None if row is None or head is None or head.deleted else stored_body(row.body)
-        if not isinstance(body, dict) or not make_matcher(parse_filter(view.filter or ""))(body, self._clock.now_ms()):
+        # FilterTooExpensive goes out from here: what is not known to match or not is neither shown nor removed.
+        if not isinstance(body, dict) or not await self._evaluator.matches(view.filter, body, self._clock.now_ms()):
             body = None
         _, shown, _ = await self._store.load(target)
         if body is None:

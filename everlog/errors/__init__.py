@@ -13,6 +13,7 @@
     │   ├── InvalidPosition
     │   ├── InvalidEventType      a class is not declared as an event, or not as one that belongs here
     │   ├── InvalidDocument       a path, a body, a filter or a parameter of a document request
+    │   │   └── FilterTooExpensive
     │   ├── InvalidProjection
     │   ├── SystemTopic           a part of Everlog keeps this topic, and alone writes into it
     │   ├── InvalidTag
@@ -106,6 +107,7 @@ from everlog.errors.documents import (
     DocumentConflict,
     DocumentNotFound,
     DocumentRefused,
+    FilterTooExpensive,
     InvalidDocument,
     MessageReused,
     PreconditionFailed,
@@ -227,6 +229,7 @@ __all__ = [
     "EventMismatch",
     "EventsMissing",
     "EverlogError",
+    "FilterTooExpensive",
     "ForeignWriter",
     "ForkedProcess",
     "HandlerFailed",

@@ -14,6 +14,13 @@ class InvalidDocument(InvalidInput):
         self.facts = facts
 
 
+class FilterTooExpensive(InvalidDocument):
+    """The evaluation of a filter or a sort takes more than its budget; nothing is known of whether it matches."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("filter-too-expensive", message)
+
+
 class DocumentRefused(EverlogError):
     """The document is not in a state for this request; nothing was stored. `code` never changes its spelling."""
 

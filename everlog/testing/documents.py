@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -63,9 +64,10 @@ def name(prefix: str = "c") -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def locate(index: Index, body: str) -> bytes | None:
-    element = decode_body(body)
-    return index_key(element, index.sort) if make_matcher(index.condition)(element, NOW) else None
+async def locate(index: Index, bodies: Sequence[str]) -> list[bytes | None]:
+    matches = make_matcher(index.condition)
+    elements = [decode_body(body) for body in bodies]
+    return [index_key(element, index.sort) if matches(element, NOW) else None for element in elements]
 
 
 def make_index(index_id: str, *fields: str, condition: str | None = None) -> Index:
@@ -374,7 +376,7 @@ class DocumentStoreConformance:
         index = await build(store, uri, make_index("i", "a"))
         await write(store, "put", f"{uri}/1", {"a": 1})
 
-        def refuse(index: Index, body: str) -> bytes | None:
+        async def refuse(index: Index, bodies: Sequence[str]) -> list[bytes | None]:
             raise ValueError("no place")
 
         with pytest.raises(ValueError, match="no place"):

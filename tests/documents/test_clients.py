@@ -20,6 +20,7 @@ from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
 from everlog.errors import (
     DocumentConflict,
     DocumentNotFound,
+    FilterTooExpensive,
     InvalidDocument,
     InvalidPosition,
     MessageReused,
@@ -47,9 +48,9 @@ def docs(log: Everlog) -> Documents:
     return log.documents
 
 
-async def ready(docs: Documents, path: str, index_id: str) -> None:
+async def ready(docs: Documents, path: str, index_id: str, status: IndexStatus = IndexStatus.READY) -> None:
     async with asyncio.timeout(60):
-        while (await docs.index(path, index_id)).status is not IndexStatus.READY:  # noqa: ASYNC110
+        while (await docs.index(path, index_id)).status is not status:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -176,6 +177,19 @@ async def test_queries_indexes_and_pages(docs: Documents) -> None:
     assert await docs.indexes("c~") == []
     with pytest.raises(DocumentNotFound):
         await docs.delete_index("c~", "i")
+
+
+async def test_a_filter_that_is_too_expensive_is_refused_by_name(docs: Documents) -> None:
+    """The same error here and over HTTP; an index is given up with the reason."""
+    await docs.put("c~/1", {"a": ["x" * 100] * 5000})
+    text = 's"' + "${a}" * 90 + '" = "x"'
+    with pytest.raises(FilterTooExpensive) as caught:
+        await docs.list("c~", filter=text)
+    assert caught.value.code == "filter-too-expensive"
+    await docs.create_index("c~", IndexNew("i", (), text))
+    await ready(docs, "c~", "i", IndexStatus.FAILED)
+    assert "[documents] max_element_" in ((await docs.index("c~", "i")).reason or "")
+    assert (await docs.put("c~/2", {"a": 1}, wait=True)).revision == 2
 
 
 async def test_the_past_and_the_feed(docs: Documents) -> None:

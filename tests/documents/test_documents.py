@@ -531,18 +531,18 @@ async def test_a_defect_in_indexing_never_blocks_the_feed(docs: Documents, monke
     await docs.create_index("c~", IndexNew("i", (IndexSortItem("a"),)))
     await docs.build_indexes()
 
-    def broken(index: Any, body: str) -> bytes:
+    def broken(index: Any, body: str, budget: Any) -> bytes:
         raise TypeError("a defect")
 
-    def busy(index: Any, body: str) -> bytes:
+    def busy(index: Any, body: str, budget: Any) -> bytes:
         raise Busy("locked")
 
-    monkeypatch.setattr("everlog.documents.completer.locate", busy)
+    monkeypatch.setattr("everlog.documents.evaluator.locate", busy)
     await docs.put("c~/2", {"a": 2})
     with pytest.raises(Busy):
         await docs.settle("c~")
     assert (await docs.index("c~", "i")).status is IndexStatus.READY
-    monkeypatch.setattr("everlog.documents.completer.locate", broken)
+    monkeypatch.setattr("everlog.documents.evaluator.locate", broken)
     assert len(await events(docs, "c~")) == 2
     failed = await docs.index("c~", "i")
     assert (failed.status, failed.reason) == (IndexStatus.FAILED, "a defect")

@@ -15,6 +15,7 @@ import pytest
 
 import everlog
 from everlog.documents.completer import Completer
+from everlog.documents.evaluator import Evaluator
 from everlog.documents.model import DocumentTransaction
 from tests.documents.load_process import DOCUMENTS
 from tests.support import ManualClock
@@ -133,7 +134,7 @@ class _Meeting:
 async def test_documents_are_completed_side_by_side_each_by_one_worker() -> None:
     """Two documents, two tasks each, two workers: both first tasks run together, the second ones after them."""
     outbox, publisher = _Outbox(), _Meeting()
-    completer = Completer(outbox, publisher, clock=ManualClock(), max_completers=2)  # type: ignore[arg-type]
+    completer = Completer(outbox, publisher, clock=ManualClock(), max_completers=2, evaluator=Evaluator())  # type: ignore[arg-type]
     async with asyncio.timeout(60):
         for uri in ("a", "b"):
             completer.kick(uri)

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from everlog.documents.bodies import encode_body
+from everlog.documents.evaluator import Evaluator
 from everlog.documents.filters.evaluation import make_matcher
 from everlog.documents.filters.parser import parse_filter
 from everlog.documents.filters.tree import Binary, Field, FilterNode, Literal, Unary, conjuncts, text_of
@@ -65,7 +66,14 @@ class Rows:
 
     def ask(self, query: Query, limits: QueryLimits | None = None) -> QueryAnswer:
         return asyncio.run(
-            QueryRunner(query, self.indexes, self.fetch, clock=ManualClock(), limits=limits or QueryLimits()).run()
+            QueryRunner(
+                query,
+                self.indexes,
+                self.fetch,
+                clock=ManualClock(),
+                limits=limits or QueryLimits(),
+                evaluator=Evaluator(),
+            ).run()
         )
 
     def ids(self, **query: Any) -> list[str]:

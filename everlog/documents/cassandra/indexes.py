@@ -107,10 +107,12 @@ class Indexes:
         return done
 
     async def _put_all(self, index: Index, elements: Sequence[CassandraRow], locate: Locate) -> None:
-        await asyncio.gather(*[self._put(index, body, written, locate) for _, body, written in elements])
+        keys = await locate(index, [body for _, body, _ in elements])
+        await asyncio.gather(
+            *[self._put(index, body, written, key) for (_, body, written), key in zip(elements, keys, strict=True)]
+        )
 
-    async def _put(self, index: Index, body: str, revision: int, locate: Locate) -> None:
-        key = locate(index, body)
+    async def _put(self, index: Index, body: str, revision: int, key: bytes | None) -> None:
         if key is not None:
             await self._session.write(self._cql["put_entry"], index.definition_id, key, body, 2 * revision + 1)
 
@@ -128,9 +130,12 @@ class Indexes:
         for item in sorted({one.item for one in transactions if one.item}):
             found = await self._session.fetch(self._cql["row"], uri, item)
             if found:
-                await self._put(index, found[0][0], found[0][1], locate)
+                (key,) = await locate(index, [found[0][0]])
+                await self._put(index, found[0][0], found[0][1], key)
         for one in transactions:
-            key = None if one.old_body is None or not one.item else locate(index, one.old_body)
+            if one.old_body is None or not one.item:
+                continue
+            (key,) = await locate(index, [one.old_body])
             if key is not None:
                 await self._session.write(self._cql["delete_entry"], 2 * one.revision, index.definition_id, key)
         await self._note_revision(index, revision)

@@ -7,6 +7,7 @@ from decimal import Decimal
 from importlib import resources
 from typing import Any
 
+from everlog.core.bounded_map import BoundedMap
 from everlog.documents.bodies import MAX_DIGITS, decode_body
 from everlog.documents.filters.functions import FUNCTIONS, SPELLINGS
 from everlog.documents.filters.patterns import check_pattern
@@ -30,6 +31,7 @@ except ImportError as error:
 
 MAX_LENGTH = 8192
 MAX_DEPTH = 100
+_known: BoundedMap[str, FilterNode] = BoundedMap(1000)
 
 
 def parse_filter(text: str) -> FilterNode | None:
@@ -42,10 +44,15 @@ def parse_filter(text: str) -> FilterNode | None:
         return None
     if len(text) > MAX_LENGTH:
         raise InvalidDocument("invalid-filter", f"a filter has at most {MAX_LENGTH:,} characters")
-    return _parse(text)
+    known = _known.get(text)
+    return _known.put(text, _parse(text)) if known is None else known
 
 
-@functools.lru_cache(maxsize=1000)
+def is_parsed(text: str) -> bool:
+    """Whether a filter is known: then it is not parsed again."""
+    return text in _known
+
+
 def _parse(text: str) -> FilterNode:
     try:
         tree = _parser().parse(text)

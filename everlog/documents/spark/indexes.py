@@ -7,6 +7,7 @@ matter which process writes it, and when.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from everlog.config import Config
-from everlog.documents.completer import locate
+from everlog.documents.evaluator import Evaluator
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.paths import DocumentPlace, parse_collection
 from everlog.documents.port import PendingIndex
@@ -62,13 +63,14 @@ class BuildTask:
 
     async def _build(self, ranges: Ranges) -> tuple[int, str | None]:
         steps, limit = 0, self.config.documents.index_step
-        async with opened(self.config) as parts:
+        evaluator = Evaluator.of(self.config.documents)
+        async with contextlib.aclosing(evaluator), opened(self.config) as parts:
             for after, to in ranges:
                 place: str | None = after
                 while place is not None:
                     try:
                         place = await parts.store.build_part(
-                            self.uri, self.index, locate, after=place, to=to, limit=limit
+                            self.uri, self.index, evaluator.locate, after=place, to=to, limit=limit
                         )
                     except InvalidDocument as error:
                         return steps, str(error)

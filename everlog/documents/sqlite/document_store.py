@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -42,12 +42,21 @@ from everlog.sqlite.migrations import migrate
 FILE = "documents.db"
 SQL = load_statements("everlog.documents.sqlite")
 PAGE = 500
+MAX_STEP_BYTES = 4 * 1024 * 1024  # of elements that are indexed at once
 MAX_ROWS_IN_LOOP = 200  # more rows are read in a thread
 
 _counts = msgspec.json.Decoder(MessageCounts).decode
 _message = msgspec.json.Decoder(StoredMessage).decode
 _sort_by = msgspec.json.Decoder(tuple[IndexSortItem, ...]).decode
 _encode = msgspec.json.Encoder().encode
+
+
+class IndexedRow(NamedTuple):
+    """An element as it was read, and its place in an index; None: it has none there."""
+
+    item: str
+    body: str | None
+    key: bytes | None
 
 
 class SqliteDocuments(DocumentStore):
@@ -197,20 +206,30 @@ class SqliteDocuments(DocumentStore):
 
     async def build(self, uri: str, index: Index, locate: Locate, *, limit: int) -> bool:
         name = (uri, index.index_id, index.definition_id)
+        found = self._read("index_status", *name)
+        if not found or found[0][0] != IndexStatus.INDEXING:
+            return True  # deleted meanwhile, or failed, or ready
+        place = found[0][1]
+        rows = await self._located(index, locate, (uri, _behind(place), None, limit))
 
         def step(connection: sqlite3.Connection) -> bool:
-            found = connection.execute(SQL["index_status"], name).fetchone()
-            if found is None or found[0] != IndexStatus.INDEXING:
-                return True  # deleted meanwhile, or failed, or ready
-            rows = connection.execute(SQL["elements"], (uri, _behind(found[1]), None, limit)).fetchall()
-            if not rows:
+            if connection.execute(SQL["index_status"], name).fetchone() != (IndexStatus.INDEXING, place):
+                return False  # another process was quicker
+            if rows:
+                connection.execute(SQL["built"], (rows[-1].item, _put_all(connection, uri, index, rows), *name))
+            elif connection.execute(SQL["elements"], (uri, _behind(place), None, 1)).fetchone() is None:
                 connection.execute(SQL["ready"], name)
                 return True
-            added = sum(_put(connection, index, item, body, locate) for item, body in rows)
-            connection.execute(SQL["built"], (rows[-1][0], added, *name))
             return False
 
         return await self._writer.run(step)
+
+    async def _located(self, index: Index, locate: Locate, parameters: tuple[Any, ...]) -> list[IndexedRow]:
+        """The next elements and their places in an index. Nothing is locked while these are found out."""
+        async with self._scanning:
+            batch = await asyncio.to_thread(self._scan_apart, "elements", parameters, parameters[-1], MAX_STEP_BYTES)
+        keys = await locate(index, [row.body for row in batch.entries])
+        return [IndexedRow(row.key, row.body, key) for row, key in zip(batch.entries, keys, strict=True)]
 
     async def cut(self, uri: str, every: int) -> list[str]:
         return [item for (item,) in self._read("cut", uri, every)]
@@ -219,16 +238,15 @@ class SqliteDocuments(DocumentStore):
         self, uri: str, index: Index, locate: Locate, *, after: str, to: str | None, limit: int
     ) -> str | None:
         name = (uri, index.index_id, index.definition_id)
+        bounds = (_behind(after), None if to is None else _behind(to))
+        rows = await self._located(index, locate, (uri, *bounds, limit))
 
         def step(connection: sqlite3.Connection) -> str | None:
             found = connection.execute(SQL["index_status"], name).fetchone()
-            if found is None or found[0] != IndexStatus.INDEXING:
+            if found is None or found[0] != IndexStatus.INDEXING or not rows:
                 return None
-            bounds = (_behind(after), None if to is None else _behind(to))
-            rows = connection.execute(SQL["elements"], (uri, *bounds, limit)).fetchall()
-            added = sum(_put(connection, index, item, body, locate) for item, body in rows)
-            connection.execute(SQL["counted"], (added, *name))
-            return rows[-1][0] if rows else None
+            connection.execute(SQL["counted"], (_put_all(connection, uri, index, rows), *name))
+            return rows[-1].item
 
         return await self._writer.run(step)
 
@@ -238,15 +256,24 @@ class SqliteDocuments(DocumentStore):
     async def update_index(
         self, uri: str, index: Index, transactions: Sequence[DocumentTransaction], locate: Locate, revision: int
     ) -> None:
-        items = sorted({one.item for one in transactions if one.item})
+        rows: list[IndexedRow] = []
+        size = 0
+        for item in sorted({one.item for one in transactions if one.item}):
+            found = self._read("row", uri, item)
+            body = found[0][0] if found else None
+            (key,) = [None] if body is None else await locate(index, [body])
+            rows.append(IndexedRow(item, body, key))
+            size += len(body or "")
+            if size > MAX_STEP_BYTES:
+                await self._index_rows(uri, index, rows, 0)
+                rows, size = [], 0
+        await self._index_rows(uri, index, rows, revision)
 
+    async def _index_rows(self, uri: str, index: Index, rows: Sequence[IndexedRow], revision: int) -> None:
         def update(connection: sqlite3.Connection) -> None:
             if connection.execute(SQL["index_status"], (uri, index.index_id, index.definition_id)).fetchone() is None:
                 return
-            added = 0
-            for item in items:
-                row = connection.execute(SQL["row"], (uri, item)).fetchone()
-                added += _put(connection, index, item, None if row is None else row[0], locate)
+            added = _put_all(connection, uri, index, rows)
             connection.execute(SQL["indexed"], (revision, added, uri, index.index_id, index.definition_id))
 
         await self._writer.run(update)
@@ -313,16 +340,22 @@ def _behind(item: str) -> str:
     return item + "\0" if item else ""
 
 
-def _put(connection: sqlite3.Connection, index: Index, item: str, body: str | None, locate: Locate) -> int:
-    """Make an index hold an element as it is now, or not hold it; by how many entries it grows."""
-    name = (index.definition_id, item)
+def _put_all(connection: sqlite3.Connection, uri: str, index: Index, rows: Iterable[IndexedRow]) -> int:
+    """Make an index hold some elements as they are, or not hold them; by how many entries it grows."""
+    return sum(_put(connection, uri, index, row) for row in rows)
+
+
+def _put(connection: sqlite3.Connection, uri: str, index: Index, row: IndexedRow) -> int:
+    found = connection.execute(SQL["row"], (uri, row.item)).fetchone()
+    if (None if found is None else found[0]) != row.body:
+        return 0  # it was written meanwhile: that write is pending, and brings the element in when it is completed
+    name = (index.definition_id, row.item)
     before = connection.execute(SQL["entry"], name).fetchone() is not None
-    key = None if body is None else locate(index, body)
-    if key is None:
+    if row.key is None:
         if before:
             connection.execute(SQL["delete_entry"], name)
         return -int(before)
-    connection.execute(SQL["put_entry"], (*name, key, body))
+    connection.execute(SQL["put_entry"], (*name, row.key, row.body))
     return int(not before)
 
 
