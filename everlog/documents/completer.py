@@ -83,11 +83,18 @@ class Completer:
             return
         self._waiting.setdefault(uri, attempt)
         if len(self._workers) < self._max_completers:
-            task = asyncio.create_task(self._work())
-            self._workers.add(task)
-            task.add_done_callback(self._workers.discard)
+            self._workers.add(asyncio.create_task(self._work()))
 
     async def _work(self) -> None:
+        """One that ends leaves at once: a document that comes between the last look and the end must find no worker."""
+        try:
+            await self._work_on()
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            self._workers.discard(task)
+
+    async def _work_on(self) -> None:
         while self._waiting:
             uri = next(iter(self._waiting))
             attempt = self._waiting.pop(uri)

@@ -19,6 +19,7 @@ from everlog.documents.evaluator import Evaluator
 from everlog.documents.model import DocumentTransaction
 from tests.documents.load_process import DOCUMENTS
 from tests.support import ManualClock
+from tests.waiting import until
 
 
 def start(folder: Path, name: str, seconds: float) -> subprocess.Popen[bytes]:
@@ -147,3 +148,27 @@ async def test_documents_are_completed_side_by_side_each_by_one_worker() -> None
         await completer.close()
     assert sorted(publisher.done) == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
     assert [revision for uri, revision in publisher.done if uri == "a"] == [1, 2]
+
+
+class _EndingOutbox:
+    """Nothing is pending; a write of another document comes in the moment in which the only worker ends."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.completer: Completer | None = None
+
+    async def pending(self, uri: str, *, limit: int) -> list[DocumentTransaction]:
+        self.asked.append(uri)
+        if uri == "a":
+            assert self.completer is not None
+            asyncio.get_running_loop().call_soon(self.completer.kick, "b")
+        return []
+
+
+async def test_a_document_that_comes_while_a_worker_ends_is_completed() -> None:
+    """Its events would wait for the recovery otherwise, which is minutes away."""
+    outbox = _EndingOutbox()
+    outbox.completer = Completer(outbox, _Meeting(), clock=ManualClock(), max_completers=1)  # type: ignore[arg-type]
+    outbox.completer.kick("a")
+    await until(lambda: outbox.completer.waiting == 0)
+    assert outbox.asked == ["a", "b"]
