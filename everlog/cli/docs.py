@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -16,6 +16,9 @@ from everlog.cli.commands import CliCommand, Group
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.cli.status import stop_signals
+
+if TYPE_CHECKING:
+    from everlog.documents.live_change import LiveChange
 
 path_argument = click.argument("path")
 body_argument = click.argument("body", metavar="[BODY]", required=False)
@@ -179,8 +182,13 @@ async def feed(log: Everlog, settings: CliSettings, /, path: str, after: int | N
     """Print changes as they come, until Ctrl-C."""
     if once:
         await log.documents.settle(path)
+    await _until_stopped(_print_feed(log, path, after, once=once, as_json=settings.as_json))
+
+
+async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Run this to its end, or until Ctrl-C."""
     with stop_signals() as stop:
-        printing = asyncio.create_task(_print_feed(log, path, after, once=once, as_json=settings.as_json))
+        printing = asyncio.create_task(work)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([printing, stopped], return_when=asyncio.FIRST_COMPLETED)
         for task in (printing, stopped):
@@ -206,6 +214,44 @@ async def _print_feed(log: Everlog, path: str, after: int | None, *, once: bool,
                 click.echo(encode({**about, "body": msgspec.Raw(body.encode())}))
             else:
                 click.echo(f"{item.revision}  {item.method}  {plain(item.path)}  {plain(body)}")
+
+
+@docs.command(
+    cls=CliCommand,
+    examples=[
+        "everlog docs follow shop/orders~ --filter 'total>10'",
+        "everlog docs follow shop/orders~ --filter 'total>10' --once --json",
+    ],
+)
+@path_argument
+@click.option("--filter", "condition", default="", metavar="FILTER", help="Which elements: 'total > 10'.  [all]")
+@click.option("--after", metavar="POSITION", help="Go on behind this position, which --json shows.  [the present]")
+@click.option("--once", is_flag=True, help="End when all that is there now was printed.")
+@with_log()
+async def follow(
+    log: Everlog, settings: CliSettings, /, path: str, condition: str, after: str | None, once: bool
+) -> None:
+    """Print which elements match, then which enter, change and leave, until Ctrl-C."""
+    upto = None
+    if once:
+        await log.documents.settle(path)
+        newest = [event.revision async for event in log.documents.history(path, limit=1, reverse=True)]
+        upto = newest[0] if newest else 0
+    live = log.documents.live(path, filter=condition, after=after)
+    await _until_stopped(_print_live(live, upto, as_json=settings.as_json))
+
+
+async def _print_live(live: AsyncGenerator[LiveChange, None], upto: int | None, *, as_json: bool) -> None:
+    async with contextlib.aclosing(live) as changes:
+        async for change in changes:
+            if as_json:
+                about = {"kind": change.kind, "revision": change.revision, "position": change.position}
+                click.echo(encode({**about, "id": change.id, "body": msgspec.Raw(change.json.encode())}))
+            elif change.kind != "checkpoint":
+                body = "" if change.json == "null" else plain(change.json)
+                click.echo(f"{change.kind:8}  {change.revision}  {plain(change.id)}  {body}".rstrip())
+            if upto is not None and change.position is not None and change.revision >= upto:
+                return
 
 
 @docs.command(cls=CliCommand, examples=["everlog docs recover", "everlog docs recover --spark"])

@@ -224,6 +224,7 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     feed_poll_interval_s: Seconds = 0.5
     feed_checkpoint_interval_s: Seconds = 10.0
     max_history: Positive = 10_000
+    max_live_elements: Positive = 100_000
     routing: bool = True
     node_address: str | None = None
     node_lease_s: Seconds = 10.0

@@ -12,6 +12,7 @@ import msgspec
 from everlog.documents.bodies import body_of, plain_body
 from everlog.documents.history import DocumentEvent
 from everlog.documents.indexes import Index, IndexNew
+from everlog.documents.live_change import LiveChange
 from everlog.documents.model import DocumentTransaction, Method, WrittenDocument
 from everlog.documents.port import DocumentView, TemplateIndex
 from everlog.documents.query import Explanation, Query
@@ -21,6 +22,7 @@ from everlog.journal.journal import After
 
 if TYPE_CHECKING:
     from everlog.documents.documents import OpenDocuments
+    from everlog.documents.live_query import LiveQuery
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -140,6 +142,19 @@ class Documents(ABC):
     def feed(self, path: str, *, after: int | None = None) -> AsyncGenerator[DocumentEvent | int, None]:
         """Changes as they come, after a revision or from now on; a number is a checkpoint: all up to it was given."""
 
+    @abstractmethod
+    def live(
+        self,
+        path: str,
+        *,
+        filter: str = "",  # noqa: A002
+        after: str | None = None,
+    ) -> AsyncGenerator[LiveChange, None]:
+        """What matches now, and then what enters, changes and leaves, as it happens.
+
+        `after`: the `position` of a step of the same query: what followed on it.
+        """
+
     # Indexes and views
 
     @abstractmethod
@@ -186,6 +201,10 @@ class Documents(ABC):
 
     async def build_indexes(self) -> int:
         """Build and drop what waits for it, now; how many indexes. A server does so by itself."""
+        raise needs_storage()
+
+    async def open_live(self, path: str, *, filter: str = "", after: str | None = None) -> LiveQuery:  # noqa: A002
+        """A live query whose filter and position are checked."""
         raise needs_storage()
 
     async def open(self) -> OpenDocuments:

@@ -20,6 +20,9 @@ from everlog.documents.evaluator import Evaluator
 from everlog.documents.history import DocumentEvent, History
 from everlog.documents.ids import TransactionId, etag_of, next_id
 from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
+from everlog.documents.live_change import LiveChange
+from everlog.documents.live_feed import LiveFeeds
+from everlog.documents.live_query import LiveParts, LiveQuery
 from everlog.documents.messages import repeat
 from everlog.documents.model import (
     DocumentChange,
@@ -62,6 +65,7 @@ class OpenDocuments(NamedTuple):
     history: History
     followers: Followers
     recovery: OutboxRecovery
+    live: LiveFeeds
 
 
 class LocalDocuments(Documents):
@@ -113,7 +117,8 @@ class LocalDocuments(Documents):
                     spark_above=self._config.index_spark_above,
                 )
                 recovery = OutboxRecovery(store, completer, clock=self._clock, config=self._config)
-                self._parts = OpenDocuments(store, completer, history, followers, recovery)
+                live = LiveFeeds(history, store)
+                self._parts = OpenDocuments(store, completer, history, followers, recovery, live)
             return self._parts
 
     async def close(self) -> None:
@@ -121,6 +126,7 @@ class LocalDocuments(Documents):
         async with self._opening:
             parts, self._parts = self._parts, None
         if parts is not None:
+            await parts.live.close()
             await parts.completer.close()
             await parts.store.close()
             await self.evaluator.aclose()
@@ -340,6 +346,25 @@ class LocalDocuments(Documents):
         async with contextlib.aclosing(parts.history.feed(place, after=start)) as items:
             async for item in items:
                 yield item
+
+    async def open_live(self, path: str, *, filter: str = "", after: str | None = None) -> LiveQuery:  # noqa: A002
+        parts, config = await self.open(), self._config
+        limits = (config.max_live_elements, config.request_timeout_s)
+        query = LiveParts(parts.store, parts.history, parts.completer, parts.live, *limits)
+        return await LiveQuery.open(query, parse_collection(path), filter, after)
+
+    async def live(
+        self,
+        path: str,
+        *,
+        filter: str = "",  # noqa: A002
+        after: str | None = None,
+    ) -> AsyncGenerator[LiveChange, None]:
+        query = await self.open_live(path, filter=filter, after=after)
+        async with contextlib.aclosing(query.steps()) as steps:
+            async for some in steps:
+                for change in some:
+                    yield change
 
     async def create_index(self, path: str, new: IndexNew) -> Index:
         uri = parse_collection(path)

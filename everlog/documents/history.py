@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -87,7 +88,7 @@ class History:
         reverse: bool = False,
         upto: int | None = None,
         token: After = None,
-    ) -> AsyncIterator[DocumentEvent]:
+    ) -> AsyncGenerator[DocumentEvent, None]:
         """The events of a document, a collection, or one element of it, with a revision above `after`."""
         last = MAX_SEQ_NR if upto is None else upto
         if last <= after:
@@ -174,19 +175,24 @@ class History:
 
     async def feed(self, place: DocumentPlace, *, after: int) -> AsyncGenerator[DocumentEvent | int, None]:
         """Events above a revision as they come, forever; a number is a revision up to which everything was given."""
-        wake = asyncio.Event()
-        watching = self._watching.setdefault(place.uri, set())
-        watching.add(wake)
         reached = after
-        try:
-            while True:
-                wake.clear()
-                end = await self.last_revision(place.uri)
+        async with contextlib.aclosing(self.ends(place.uri)) as ends:
+            async for end in ends:
                 async for event in self.events(place, after=reached, upto=end):
                     reached = event.revision
                     yield event
                 reached = max(reached, end)
                 yield reached
+
+    async def ends(self, uri: str) -> AsyncGenerator[int, None]:
+        """The newest revision whose event is out: now, and whenever there may be news, forever."""
+        wake = asyncio.Event()
+        watching = self._watching.setdefault(uri, set())
+        watching.add(wake)
+        try:
+            while True:
+                wake.clear()
+                yield await self.last_revision(uri)
                 try:
                     async with asyncio.timeout(self._poll_interval_s):
                         await wake.wait()
@@ -195,7 +201,7 @@ class History:
         finally:
             watching.discard(wake)
             if not watching:
-                self._watching.pop(place.uri, None)
+                self._watching.pop(uri, None)
 
     def notify(self, uri: str) -> None:
         """An event of this document is out: its feeds need not wait for the next look."""

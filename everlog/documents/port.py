@@ -76,6 +76,14 @@ class FoundElement(NamedTuple):
     body: str
 
 
+class StoredElement(NamedTuple):
+    """An element of a collection as it is stored, with the revision of its last write."""
+
+    item: str
+    body: str
+    revision: int
+
+
 class Batch(NamedTuple):
     """Rows in the order of the source; `more`: whether some may follow before the end of the range."""
 
@@ -143,6 +151,10 @@ class DocumentStore(ABC):
     @abstractmethod
     async def elements(self, uri: str, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int) -> Batch:
         """Elements of a collection by their ids."""
+
+    @abstractmethod
+    async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
+        """The next elements of a collection above an id, with their revisions; less than `limit` at its end."""
 
     @abstractmethod
     async def entries(

@@ -26,6 +26,8 @@ class SyncDocuments(Twin[Documents]):
     pending = blocking(Documents.pending)
     settle = blocking(Documents.settle)
     history = iterating(Documents.history)
+    feed = iterating(Documents.feed, 1)
+    live = iterating(Documents.live, 1)
     revision_at = blocking(Documents.revision_at)
     at = blocking(Documents.at)
     diff = blocking(Documents.diff)

@@ -98,7 +98,8 @@ class Wire:
         ):
             async for event in events:
                 if event.event == "failed":
-                    raise refusal(500, msgspec.json.decode(event.data))
+                    reason = msgspec.json.decode(event.data)
+                    raise refusal(reason.get("status", 500), reason)
                 yield event
 
     @asynccontextmanager

@@ -16,12 +16,14 @@ from everlog.documents.bodies import decode_body, encode_body
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus
+from everlog.documents.live_change import LiveChange, LiveKind
 from everlog.documents.messages import repeat
 from everlog.documents.model import DocumentTransaction, Method, WrittenDocument
-from everlog.documents.paths import parse_path
+from everlog.documents.paths import parse_collection, parse_path
 from everlog.documents.port import DocumentView, TemplateIndex
 from everlog.documents.query import Explanation, Query
 from everlog.errors import (
+    EverlogError,
     InvalidDocument,
     StorageFailed,
     Unreachable,
@@ -29,12 +31,23 @@ from everlog.errors import (
 )
 from everlog.journal.journal import After
 from everlog.remote.connection import Wire
+from everlog.runtime.retry import Backoff
 from everlog.wire.http import POSITION
 
 if TYPE_CHECKING:
     import httpx
+    from httpx_sse import ServerSentEvent
 
+MAX_FAILURES = 10  # in a row: a server that is started again is waited for
+MIN_PAUSE_S = 0.1
+MAX_PAUSE_S = 10.0
 _index_items = tuple[IndexSortItem, ...]
+
+
+class _LiveData(msgspec.Struct):
+    revision: int
+    id: str = ""
+    body: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class RemoteDocuments(Documents):
@@ -203,6 +216,42 @@ class RemoteDocuments(Documents):
         ) as frames:
             async for frame in frames:
                 yield int(frame.id) if frame.event == "checkpoint" else _event(decode_body(frame.data))
+
+    async def live(
+        self,
+        path: str,
+        *,
+        filter: str = "",  # noqa: A002
+        after: str | None = None,
+    ) -> AsyncGenerator[LiveChange, None]:
+        """A stream that is cut goes on behind the last position, or begins again before the present was complete.
+
+        Raises if that does not help, and what the server refuses.
+        """
+        url, params = _content(parse_collection(path)), {"live": "", "filter": filter or None}
+        backoff, begun = Backoff(MIN_PAUSE_S, MAX_PAUSE_S), False
+        while True:
+            try:
+                async with contextlib.aclosing(self._wire.events(url, params, last=after)) as frames:
+                    async for frame in frames:
+                        backoff.reset()
+                        begun = True
+                        change = _live_change(frame)
+                        if change.kind != "checkpoint" or change.position != after:
+                            after = change.position
+                            yield change
+            except EverlogError as error:
+                if not error.retriable or not begun or backoff.failures == MAX_FAILURES:
+                    raise
+            if backoff.failures == MAX_FAILURES:
+                raise Unreachable(f"the server ends every stream of {path} at once")
+            await backoff.sleep()
+
+
+def _live_change(frame: ServerSentEvent) -> LiveChange:
+    found = msgspec.json.decode(frame.data, type=_LiveData)
+    kind = msgspec.convert(frame.event, LiveKind)
+    return LiveChange(kind, found.revision, frame.id or None, found.id, bytes(found.body).decode())
 
 
 def _segment(text: str) -> str:

@@ -16,6 +16,8 @@ from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.bodies import decode_body, encode_body
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import etag_of
+from everlog.documents.live_change import LiveChange
+from everlog.documents.live_query import LiveQuery
 from everlog.documents.model import WrittenDocument
 from everlog.errors import InvalidDocument
 from everlog.server.answers import json_answer
@@ -163,6 +165,39 @@ def server_sent(
         stopping=stopping,
         counters=counters,
     )
+
+
+def live_sent(
+    query: LiveQuery, *, interval_s: float, stopping: asyncio.Event, counters: HttpCounters
+) -> AsyncIterator[bytes]:
+    """A live query on the wire. The id of a step is its position; those of the present have none."""
+    return event_stream(
+        _live_frames(query),
+        checkpoint=lambda position: f'{{"revision":{position.partition("-")[0]}}}',
+        interval_s=min(interval_s, MAX_CHECKPOINT_S),
+        stopping=stopping,
+        counters=counters,
+        begin=query.begin,
+    )
+
+
+async def _live_frames(query: LiveQuery) -> Items:
+    reached: int | None = None
+    async with contextlib.aclosing(query.steps()) as steps:
+        async for some in steps:
+            last = some[-1]
+            frames = [_live_frame(one) for one in some if one.kind != "checkpoint"]
+            if frames:
+                yield frames
+            if last.kind == "checkpoint" and last.position is not None:
+                yield Checkpoint(last.position, 0 if reached is None else last.revision - reached)
+            reached = last.revision
+
+
+def _live_frame(change: LiveChange) -> Frame:
+    element = f',"id":{encode_body(change.id)}' if change.id else ""
+    body = f',"body":{change.json}' if change.json != "null" else ""
+    return Frame(change.position or "", change.kind, f'{{"revision":{change.revision}{element}{body}}}')
 
 
 async def _frames(items: AsyncGenerator[DocumentEvent | int, None]) -> Items:

@@ -18,19 +18,21 @@ from litestar.response import Stream
 from everlog.errors import EverlogError
 from everlog.server.errors import describe
 from everlog.server.request_watch import HttpCounters
+from everlog.wire.errors import status_of
 
 MAX_SKIPPED = 1000
 
 
 class Frame(NamedTuple):
-    """An event. `data` is one line."""
+    """An event. `data` is one line. One without an id is no place to resume from."""
 
     id: str
     event: str
     data: str
 
     def text(self) -> str:
-        return f"id: {self.id}\nevent: {self.event}\ndata: {self.data}\n\n"
+        place = f"id: {self.id}\n" if self.id else ""
+        return f"{place}event: {self.event}\ndata: {self.data}\n\n"
 
 
 class Checkpoint(NamedTuple):
@@ -39,6 +41,9 @@ class Checkpoint(NamedTuple):
     id: str
     skipped: int = 0
 
+
+KEEP_ALIVE = b":\n\n"
+"""A comment: shows the reader of a stream without a place yet that it is alive."""
 
 Items: TypeAlias = AsyncGenerator[Sequence[Frame] | Checkpoint, None]
 
@@ -68,7 +73,7 @@ async def event_stream(
     counters.streams += 1
     try:
         while True:
-            patience = None if last is None else max(0.0, due - loop.time())
+            patience = interval_s if last is None else max(0.0, due - loop.time())
             done, _ = await asyncio.wait({pending, stop}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             if stop in done:
                 return
@@ -79,10 +84,12 @@ async def event_stream(
                 if isinstance(item, Checkpoint):
                     last, skipped = item.id, skipped + item.skipped
                 elif item:
-                    last, due = item[-1].id, due or loop.time() + interval_s
+                    last, due = item[-1].id or last, due or loop.time() + interval_s
                     yield "".join([frame.text() for frame in item]).encode()
             else:
                 caught_up = False
+                if last is None:
+                    yield KEEP_ALIVE
             if last is not None and (caught_up or loop.time() >= due or skipped >= MAX_SKIPPED):
                 yield Frame(last, "checkpoint", checkpoint(last)).text().encode()
                 due, skipped, told = loop.time() + interval_s, 0, True
@@ -90,7 +97,8 @@ async def event_stream(
         return
     except EverlogError as error:
         # The head is out: the reason goes into the stream; unless the error is final, the reader reconnects.
-        reason = msgspec.json.encode(describe(error, "")).decode()
+        known = msgspec.to_builtins(describe(error, ""))
+        reason = msgspec.json.encode({**known, "status": status_of(error)}).decode()
         yield Frame(last or "", "failed", reason).text().encode()
     finally:
         counters.streams -= 1

@@ -179,6 +179,37 @@ class DocumentStoreConformance:
         assert (len(batch.entries), batch.more) == (1, True)
         assert not (await store.elements(uri, IndexRange("", None), reverse=False, limit=6, max_bytes=MANY)).more
 
+    async def test_elements_come_with_the_revision_of_their_last_write(self, store: DocumentStore) -> None:
+        uri = name() + "~"
+        for item in ("b", "a", "c"):
+            await write(store, "put", f"{uri}/{item}", {"n": item})
+        await write(store, "patch", f"{uri}/b", {"n": 1})
+        await write(store, "delete", f"{uri}/c")
+        first, second = await store.elements_after(uri, "", limit=10)
+        assert (first.item, first.revision, second.item, second.revision) == ("a", 2, "b", 4)
+        assert decode_body(second.body) == {"n": 1, "id": "b"}
+        assert await store.elements_after(uri, "", limit=1) == [first]
+        assert await store.elements_after(uri, "a", limit=1) == [second]
+        assert await store.elements_after(uri, "b", limit=1) == []
+
+    async def test_the_outbox_tells_what_a_write_replaced(self, store: DocumentStore) -> None:
+        """Also after its event is out: live queries ask for it then."""
+        uri = name() + "~"
+        made = [
+            await write(store, method, f"{uri}/a", body)
+            for method, body in (("put", {"n": 1}), ("patch", {"n": 2}), ("delete", None), ("put", {"n": 3}))
+        ]
+        await write(store, "delete", uri)
+        made.append(await write(store, "put", f"{uri}/a", {}))
+        await store.complete(uri, await store.pending(uri, limit=10), NOW)
+        known = []
+        for change in made:
+            assert isinstance(change, DocumentChange)
+            row = await store.transaction(TransactionId.parse(change.transaction.id))
+            assert row is not None
+            known.append(None if row.old_body is None else decode_body(row.old_body)["n"])
+        assert known == [None, 1, 2, None, None]
+
     async def test_a_deleted_collection_leaves_no_element_behind(self, store: DocumentStore) -> None:
         uri = name() + "~"
         for item in ("a", "b"):

@@ -37,6 +37,17 @@ def test_documents(cli):
     assert "feed:patch" in cli.out("docs", "history", "shop/settings", "--reverse", "--limit", "2")
 
 
+def test_following_a_filter(cli):
+    for number in (1, 2):
+        cli.run("docs", "put", f"c~/{number}", json.dumps({"n": number}))
+    lines = cli.lines("docs", "follow", "c~", "--filter", "n > 1", "--once")
+    assert [(line["kind"], line["id"]) for line in lines] == [("reset", ""), ("present", "2"), ("complete", "")]
+    cli.run("docs", "delete", "c~/2")
+    after = ["--after", lines[-1]["position"]]
+    assert cli.out("docs", "follow", "c~", "--filter", "n>1", "--once", *after) == "left      3  2\n"
+    assert cli.error("docs", "follow", "c~", "--once", *after, code=2)["code"] == "position-of-another-query"
+
+
 def test_collections(cli):
     for number in (3, 1, 2):
         cli.run("docs", "put", f"c~/{number}", json.dumps({"n": -number}))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 import everlog
 from everlog.api import Everlog
 from everlog.client import connect
+from everlog.config import DocumentsConfig
 from everlog.console.server import serving
 from everlog.core.values import Position
 from everlog.documents.api import Documents
 from everlog.documents.history import DocumentEvent
 from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
+from everlog.documents.live_change import LiveChange
 from everlog.errors import (
     DocumentConflict,
     DocumentNotFound,
@@ -35,7 +39,8 @@ from tests.support import small_config
 
 @pytest.fixture(params=["embedded", "http"])
 async def log(request, tmp_path) -> AsyncIterator[Everlog]:
-    async with connect(small_config(tmp_path / "data")) as local:
+    config = msgspec.structs.replace(small_config(tmp_path / "data"), documents=DocumentsConfig(max_live_elements=4))
+    async with connect(config) as local:
         if request.param == "embedded":
             yield local
             return
@@ -216,6 +221,50 @@ async def test_the_past_and_the_feed(docs: Documents) -> None:
     assert seen == [1, 2, "checkpoint 2"]
     with pytest.raises(InvalidDocument):
         await anext(docs.feed("a//b"))
+
+
+async def step(changes: AsyncGenerator[LiveChange, None]) -> LiveChange:
+    """The next one that is no checkpoint."""
+    while True:
+        change = await anext(changes)
+        if change.kind != "checkpoint":
+            return change
+
+
+async def test_a_live_query_and_where_it_goes_on(docs: Documents) -> None:
+    for item in "ab":
+        await docs.put(f"live~/{item}", {"n": 1.5})
+    async with asyncio.timeout(60), contextlib.aclosing(docs.live("live~", filter='id > "a"')) as changes:
+        present = [await anext(changes) for _ in range(3)]
+        await docs.put("live~/c", {"n": 2})
+        await docs.delete("live~/b")
+        later = [await step(changes) for _ in range(2)]
+    assert [(one.kind, one.id) for one in present] == [("reset", ""), ("present", "b"), ("complete", "")]
+    assert (present[1].body, present[1].position, present[2].revision) == ({"n": 1.5, "id": "b"}, None, 2)
+    assert [(one.kind, one.id, one.revision) for one in later] == [("entered", "c", 3), ("left", "b", 4)]
+    async with contextlib.aclosing(docs.live("live~", filter="id>'a'", after=later[0].position)) as changes:
+        assert await step(changes) == later[1]
+    for options, error, code in (
+        ({"after": later[0].position}, InvalidDocument, "position-of-another-query"),
+        ({"filter": "id >"}, InvalidDocument, "invalid-filter"),
+        ({"filter": 'id > "a"', "after": f"7{str(later[0].position)[1:]}"}, DocumentConflict, "position-beyond-end"),
+    ):
+        assert isinstance(options, dict)
+        with pytest.raises(error) as caught:
+            await anext(docs.live("live~", **options))
+        assert caught.value.code == code
+    with pytest.raises(InvalidDocument):
+        await anext(docs.live("live"))
+
+
+async def test_a_live_query_that_fails_says_why(docs: Documents, log: Everlog) -> None:
+    """Also when the stream has begun: the same error, and it is not tried again."""
+    for item in range(5):
+        await docs.put(f"live~/{item}", {})
+    with pytest.raises(QueryLimited) as caught:
+        async for _ in docs.live("live~"):
+            pass
+    assert caught.value.code == "live-too-large"
 
 
 async def test_views_and_template_indexes(docs: Documents) -> None:

@@ -36,6 +36,11 @@ from tests.documents.test_documents import (  # noqa: F401
     test_the_past_of_elements_and_collections,
     test_what_is_refused_leaves_no_trace,
 )
+from tests.documents.test_live import (  # noqa: F401
+    test_a_collection_that_is_deleted_while_it_is_read,
+    test_the_present_then_what_enters_changes_and_leaves,
+    test_what_changes_while_it_is_read,
+)
 from tests.fixtures.cluster import MakeConfig
 from tests.fixtures.keyspaces import emptied
 from tests.support import ManualClock

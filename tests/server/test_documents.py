@@ -495,6 +495,66 @@ async def test_the_feed_of_a_collection_and_of_one_element(http):
     assert [(one["id"], one["event"]) for one in seen] == [("2", "feed:put"), ("4", "feed:delete"), ("4", "checkpoint")]
 
 
+async def read_live(http: httpx.AsyncClient, path: str, last: str, **options: Any) -> list[dict[str, str]]:
+    """The messages of a live query up to one of this kind, and the id behind it."""
+    found: list[dict[str, str]] = []
+    async with asyncio.timeout(60), http.stream("GET", C + path, **options) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        message: dict[str, str] = {}
+        async for line in answer.aiter_lines():
+            if line and not line.startswith(":"):
+                name, _, value = line.partition(": ")
+                message[name] = value
+            elif message:
+                found.append(message)
+                if message["event"] == last:
+                    return found
+                message = {}
+    raise AssertionError("the stream ended")
+
+
+async def test_a_live_query(http):
+    """What is there has no id, so that a stream that is cut before it is complete begins again."""
+    await fill(http)
+    where = "collection-1~?live&filter=b%3E10"
+    present = await read_live(http, where, "complete")
+    assert [one["event"] for one in present] == ["reset", "present", "present", "complete"]
+    assert ["id" in one for one in present] == [False, False, False, True]
+    assert json.loads(present[1]["data"]) == {"revision": 3, "id": "item1", "body": {**D["item1"], "id": "item1"}}
+    place = {"Last-Event-ID": present[-1]["id"]}
+    reading = asyncio.create_task(read_live(http, where, "left", headers=place))
+    await send(http, "PATCH", C + "collection-1~/item2", {"b": 11})
+    await send(http, "DELETE", C + "collection-1~/item1")
+    messages = [one for one in await reading if one["event"] != "checkpoint"]
+    assert [(one["event"], json.loads(one["data"])["id"]) for one in messages] == [
+        ("entered", "item2"),
+        ("left", "item1"),
+    ]
+    assert messages[0]["id"].startswith("4-")
+    again = await read_live(http, f"{where}&after={messages[0]['id']}", "left")
+    assert messages[1] in again
+    assert "body" not in json.loads(messages[1]["data"])
+
+
+async def test_a_live_query_is_refused_before_it_begins(http):
+    await fill(http)
+    (*_, complete) = await read_live(http, "collection-1~?live", "complete")
+    place = complete["id"]
+    other = {"Last-Event-ID": place}
+    for path, headers, status, code in (
+        ("collection-1~?live&filter=b>", {}, 400, "invalid-filter"),
+        ("collection-1~?live&filter=b>unix_time()", {}, 400, "invalid-filter"),
+        ("collection-1~?live&filter=b>1", other, 400, "position-of-another-query"),
+        ("collection-2~?live", other, 400, "position-of-another-query"),
+        ("collection-1~?live&after=3", {}, 400, "invalid-position"),
+        ("collection-1~?live", {"Last-Event-ID": f"9{place}"}, 409, "position-beyond-end"),
+        ("abc/123?live", {}, 400, "unfit-parameter"),
+        ("collection-1~?live&sort=b", {}, 400, "unfit-parameter"),
+        ("collection-1~?live=2", {}, 400, "invalid-parameter"),
+    ):
+        await refused(http, "GET", C + path, status=status, code=code, headers=headers)
+
+
 async def test_views_and_template_indexes(http):
     views, templates = "/hyper-storage/views/", "/hyper-storage/template-indexes/"
     await send(http, "PUT", views + "abcs~", {"template_uri": "abc/{*}", "filter": "a > 5"}, 201)

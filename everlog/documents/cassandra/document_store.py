@@ -30,6 +30,7 @@ from everlog.documents.port import (
     FoundElement,
     Locate,
     PendingIndex,
+    StoredElement,
     TemplateIndex,
     WaitingTransaction,
 )
@@ -199,6 +200,9 @@ class CassandraDocuments(DocumentStore):
         name = "elements" + ("" if where.high is None else "_to") + ("_reverse" if reverse else "")
         bounds = [where.low] if where.high is None else [where.low, where.high]
         return await self._scan(name, [uri, *bounds, limit], limit, max_bytes)
+
+    async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
+        return [StoredElement(*row) for row in await self._fetch("rows_after", uri, after, limit)]
 
     async def entries(
         self, uri: str, index: Index, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int

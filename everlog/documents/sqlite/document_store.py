@@ -28,6 +28,7 @@ from everlog.documents.port import (
     FoundElement,
     Locate,
     PendingIndex,
+    StoredElement,
     TemplateIndex,
     WaitingTransaction,
 )
@@ -160,6 +161,9 @@ class SqliteDocuments(DocumentStore):
     async def elements(self, uri: str, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int) -> Batch:
         name = "elements_reverse" if reverse else "elements"
         return await self._scan(name, (uri, where.low, where.high, limit), limit, max_bytes)
+
+    async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
+        return [StoredElement(*row) for row in self._read("elements_after", uri, after, limit)]
 
     async def entries(
         self, uri: str, index: Index, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int

@@ -65,6 +65,9 @@ DELETE FROM outbox WHERE rowid IN
 SELECT item_id, body FROM content
 WHERE document_uri = ? AND item_id >= ? AND item_id < coalesce(?, x'') ORDER BY item_id LIMIT ?
 
+-- name: elements_after
+SELECT item_id, body, revision FROM content WHERE document_uri = ? AND item_id > ? ORDER BY item_id LIMIT ?
+
 -- name: elements_reverse
 SELECT item_id, body FROM content
 WHERE document_uri = ? AND item_id >= ? AND item_id < coalesce(?, x'') ORDER BY item_id DESC LIMIT ?

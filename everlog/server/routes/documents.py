@@ -23,6 +23,7 @@ from everlog.server.documents import (
     document_answer,
     documents_of,
     event_body,
+    live_sent,
     page_answer,
     page_etag,
     revision_headers,
@@ -92,7 +93,7 @@ async def _write_here(request: AnyRequest, method: Method, body: Any) -> Respons
         CONTENT_PATH,
         *READ_PARAMETERS,
         *READ_HEADERS,
-        header("Last-Event-ID", "With feed: go on behind this revision"),
+        header("Last-Event-ID", "With feed: go on behind this revision; with live: behind this position"),
         answers={
             200: answer(
                 "The body, a page, or changes",
@@ -113,6 +114,8 @@ async def get_content(request: AnyRequest) -> Response[Any]:
     reading = reading_of(kind, given).asked_by
     if reading == "feed":
         return await _feed(request, name, given)
+    if reading == "live":
+        return await _live(request, name, given)
     token = _token(given)
     if reading == "history":
         return await _history(docs, name, given, token, headers)
@@ -176,6 +179,19 @@ async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Respon
             counters=counters,
         )
     )
+
+
+async def _live(request: AnyRequest, path: str, given: dict[str, str]) -> Response[None] | Stream:
+    """What is refused is refused before the stream begins."""
+    if given["live"] not in YES:
+        raise InvalidDocument("invalid-parameter", "live takes no value", parameter="live")
+    after = request.headers.get("last-event-id", given.get("after"))
+    query = await documents_of(request).open_live(path, filter=given.get("filter", ""), after=after)
+    if request.method == "HEAD":
+        return Response(None, media_type=examples.EVENTS)
+    config, state = config_of(request), request.app.state
+    interval_s, counters = config.feed_checkpoint_interval_s, state.http_counters
+    return stream_answer(lambda: live_sent(query, interval_s=interval_s, stopping=state.stopping, counters=counters))
 
 
 async def _history(

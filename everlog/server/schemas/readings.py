@@ -41,6 +41,7 @@ class Reading(NamedTuple):
 
 READINGS = (
     Reading("feed", _SINGLE + _COLLECTION, ("after",)),
+    Reading("live", _COLLECTION, ("filter", "after")),
     Reading("history", _SINGLE + _COLLECTION, ("size", "after", "position")),
     Reading("at", _SINGLE + _COLLECTION, ("after", "position")),
     Reading("diff", _SINGLE, ("after", "position")),
@@ -53,7 +54,7 @@ _MEANINGS: dict[str, tuple[str, Schema]] = {
     "size": ("How many elements or changes a page has", _NUMBER),
     "skipMax": ("How many rows may be read and rejected", _NUMBER),
     "after": (
-        "Where the page begins, as `_links.next` has it; for history and feed, a revision; "
+        "Where the page begins, as `_links.next` has it; for history and feed, a revision; for live, a position; "
         "or a Journal-Position that the answer must include",
         _TEXT,
     ),
@@ -63,6 +64,7 @@ _MEANINGS: dict[str, tuple[str, Schema]] = {
     "at": ("The body at a revision or a time", _TEXT),
     "diff": ("`a,b`: the merge patch from one revision to another", _TEXT),
     "feed": ("The changes as they come, as server-sent events", _TEXT),
+    "live": ("What matches now, then what enters, changes and leaves the filter, as server-sent events", _TEXT),
 }
 
 
