@@ -25,12 +25,18 @@ body_argument = click.argument("body", metavar="[BODY]", required=False)
 spark_option = click.option("--spark", is_flag=True, help="As a Spark job.")
 
 
+message_id_option = click.option(
+    "--message-id", metavar="ID", help="A repetition with the same id is not applied again."
+)
+wait_option = click.option("--wait", is_flag=True, help="Return when what was written is in the log.")
+
+
 def _write_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--if-match", metavar="ETAG", help="Only if the document has this entity tag."),
         click.option("--if-none-match", metavar="ETAG", help="Only if it has not; '*': only if there is none."),
-        click.option("--message-id", metavar="ID", help="A repetition with the same id is not applied again."),
-        click.option("--wait", is_flag=True, help="Return when the event is in the log."),
+        message_id_option,
+        wait_option,
     ):
         command = option(command)
     return command
@@ -116,6 +122,30 @@ async def post(log: Everlog, settings: CliSettings, /, path: str, body: str | No
 async def patch(log: Everlog, settings: CliSettings, /, path: str, body: str | None, **options: Any) -> None:
     """Merge into a document or an element; null removes a field."""
     _show_written(settings, await log.documents.write("patch", path, _parse(body), **options))
+
+
+@docs.command(
+    cls=CliCommand,
+    examples=[
+        'everlog docs batch shop/orders~ \'[{"method": "delete", "id": "1"}]\'',
+        "everlog docs batch d < operations.json",
+    ],
+)
+@path_argument
+@click.argument("operations", metavar="[OPERATIONS]", required=False)
+@message_id_option
+@wait_option
+@with_log(create=True)
+async def batch(
+    log: Everlog, settings: CliSettings, /, path: str, operations: str | None, message_id: str | None, wait: bool
+) -> None:
+    """Carry out several writes of one document or collection, all of them or none.
+
+    OPERATIONS is a JSON list of {"method", "id", "body", "ifMatch", "ifNoneMatch"}. Without it, or with '-', it comes
+    from standard input.
+    """
+    for written in await log.documents.batch(path, _parse(operations), message_id=message_id, wait=wait):
+        _show_written(settings, written)
 
 
 @docs.command(cls=CliCommand)

@@ -210,6 +210,8 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_timeout_s: Seconds = 15.0
     max_pending: Positive = 500
     max_messages: Positive = 10_000
+    max_operations: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    max_batch_bytes: Annotated[int, msgspec.Meta(ge=1, le=8 * 1024 * 1024)] = 4 * 1024 * 1024
     max_completers: Positive = 16
     max_workers: Positive = 1024
     max_waiting: Positive = 4096

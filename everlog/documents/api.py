@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from everlog.documents.batch import DocumentOperation
 from everlog.documents.bodies import body_of, plain_body
 from everlog.documents.history import DocumentEvent
 from everlog.documents.indexes import Index, IndexNew
@@ -92,6 +93,24 @@ class Documents(ABC):
         wait: bool = False,
     ) -> WrittenDocument:
         """Any of the four; the body is exact JSON."""
+
+    @abstractmethod
+    async def batch(
+        self,
+        path: str,
+        operations: Iterable[DocumentOperation | Mapping[str, Any]],
+        *,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        wait: bool = False,
+    ) -> Sequence[WrittenDocument]:
+        """Several writes of one document or collection, all or none; each sees those before it.
+
+        Each is `{"method": "put", "id": "o-1", "body": {…}, "if_match": …, "if_none_match": …}`; without `id` it is
+        of the document or the collection itself. The error of one that is refused says which, counted from 0:
+        `error.facts["operation"]`. With `message_id`, a repetition is answered as a whole. `wait`: the last answer has
+        the position of the last event.
+        """
 
     @abstractmethod
     async def get(self, path: str, *, token: After = None) -> Document:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from everlog.config import DocumentsConfig
 from everlog.core.values import Position
 from everlog.documents.api import CollectionPage, Document, Documents
+from everlog.documents.batch import DocumentOperation, batch_request, decide_batch, operations_of
 from everlog.documents.bodies import encode_body
 from everlog.documents.completer import Completer
 from everlog.documents.evaluator import Evaluator
@@ -33,6 +34,7 @@ from everlog.documents.model import (
     WriteSettings,
     WrittenDocument,
     decide,
+    written_by,
 )
 from everlog.documents.paths import DocumentPlace, parse_collection, parse_path
 from everlog.documents.port import Batch, DocumentStore, DocumentView, TemplateIndex
@@ -68,6 +70,18 @@ class OpenDocuments(NamedTuple):
     live: LiveFeeds
 
 
+Decision: TypeAlias = list[DocumentChange] | tuple[WrittenDocument, ...]
+"""What becomes of a request: changes that follow on each other, or the answers that it got before."""
+
+
+class Circumstances(TypedDict):
+    """What a decision depends on besides the command and what is stored."""
+
+    now_ms: int
+    entropy: int
+    settings: WriteSettings
+
+
 class LocalDocuments(Documents):
     """JSON documents and collections, on the log and the store."""
 
@@ -97,6 +111,8 @@ class LocalDocuments(Documents):
             max_pending=config.max_pending,
             max_messages=config.max_messages,
             max_body_bytes=config.max_body_bytes,
+            max_operations=config.max_operations,
+            max_batch_bytes=config.max_batch_bytes,
         )
 
     async def open(self) -> OpenDocuments:
@@ -143,10 +159,7 @@ class LocalDocuments(Documents):
         correlation_id: str | None = None,
         wait: bool = False,
     ) -> WrittenDocument:
-        for name, value in (("message id", message_id), ("correlation id", correlation_id)):
-            if value is not None and not (0 < len(value) <= MAX_HEADER and value.isprintable()):
-                raise InvalidDocument("invalid-header", f"a {name} has 1 to {MAX_HEADER} printable characters")
-        made = message_id or next_id(self._clock.now_ms(), self._entropy())
+        made = self._request_id(message_id, correlation_id)
         command = DocumentCommand(
             method,
             parse_path(path),
@@ -157,74 +170,118 @@ class LocalDocuments(Documents):
             preconditions=Preconditions.of(if_match, if_none_match),
         )
         written = await self._apply(command)
-        if not wait:
-            return written
-        return msgspec.structs.replace(written, position=await self._wait_until_out(command, written))
+        return await self._placed(written, message_id) if wait else written
+
+    async def batch(
+        self,
+        path: str,
+        operations: Iterable[DocumentOperation | Mapping[str, Any]],
+        *,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        wait: bool = False,
+    ) -> Sequence[WrittenDocument]:
+        made = self._request_id(message_id, correlation_id)
+        request = batch_request(
+            path,
+            operations_of(operations),
+            message_id=message_id,
+            made_id=made,
+            correlation_id=correlation_id or made,
+            max_operations=min(self._settings.max_operations, self._settings.max_pending),
+        )
+
+        async def decided(store: DocumentStore) -> Decision:
+            state = await store.load_rows(request.uri, request.items, message_id=message_id)
+            return decide_batch(*state, request, **self._circumstances())
+
+        written = await self._change(request.uri, message_id, decided)
+        return [*written[:-1], await self._placed(written[-1], message_id)] if wait else written
+
+    def _request_id(self, message_id: str | None, correlation_id: str | None) -> str:
+        """The id of a request, its own or a new one."""
+        for name, value in (("message id", message_id), ("correlation id", correlation_id)):
+            if value is not None and not (0 < len(value) <= MAX_HEADER and value.isprintable()):
+                raise InvalidDocument("invalid-header", f"a {name} has 1 to {MAX_HEADER} printable characters")
+        return message_id or next_id(self._clock.now_ms(), self._entropy())
 
     async def _apply(self, command: DocumentCommand) -> WrittenDocument:
+        """Carry out one write."""
+        message_id = command.message_id if command.remembered else None
+
+        async def decided(store: DocumentStore) -> Decision:
+            state = await store.load(command.place, message_id=message_id)
+            made = decide(*state, command, **self._circumstances())
+            return [made] if isinstance(made, DocumentChange) else (made,)
+
+        (written,) = await self._change(command.place.uri, message_id, decided)
+        return written
+
+    def _circumstances(self) -> Circumstances:
+        """What a decision depends on besides what is stored."""
+        return {"now_ms": self._clock.now_ms(), "entropy": self._entropy(), "settings": self._settings}
+
+    async def _change(
+        self, uri: str, message_id: str | None, decided: Callable[[DocumentStore], Awaitable[Decision]]
+    ) -> tuple[WrittenDocument, ...]:
         """Decide and accept, again if another writer was quicker. Writers of one process go one after the other."""
         parts = await self.open()
-        place = command.place
-        remembered = command.message_id if command.remembered else None
         deadline = self._clock.monotonic() + self._config.request_timeout_s
-        await self.writers.take(place.uri)
+        await self.writers.take(uri)
         try:
             while True:
-                state = await parts.store.load(place, message_id=remembered)
-                made = decide(
-                    *state,
-                    command,
-                    now_ms=self._clock.now_ms(),
-                    entropy=self._entropy(),
-                    settings=self._settings,
-                )
-                if isinstance(made, WrittenDocument):
-                    return made
+                changes = await decided(parts.store)
+                if isinstance(changes, tuple):
+                    return changes
                 failpoint("documents.decided")
-                await pausepoint("documents.decided", place.uri)
-                if await self._accept(parts.store, command, made):
+                await pausepoint("documents.decided", uri)
+                if await self._accept(parts.store, message_id, changes):
                     break
                 if self._clock.monotonic() > deadline:
                     raise WriteUnfinished(
-                        f"{place.path}: other writers were quicker for {self._config.request_timeout_s:g} s; "
+                        f"{uri}: other writers were quicker for {self._config.request_timeout_s:g} s; "
                         "nothing was stored, try again",
-                        message_id=remembered or "",
+                        message_id=message_id or "",
                     )
         finally:
-            self.writers.end(place.uri)
+            self.writers.end(uri)
         failpoint("documents.accepted")
-        parts.completer.kick(place.uri)
-        return WrittenDocument(made.transaction.id, made.place.path, made.head.revision, made.created)
+        parts.completer.kick(uri)
+        return tuple([written_by(change) for change in changes])
 
-    async def _accept(self, store: DocumentStore, command: DocumentCommand, change: DocumentChange) -> bool:
-        """Store the write. If its outcome is unknown, look once more; if it still is, raise WriteUnfinished."""
+    async def _accept(self, store: DocumentStore, message_id: str | None, changes: Sequence[DocumentChange]) -> bool:
+        """Store the changes. If the outcome is unknown, look once more; if it still is, raise WriteUnfinished."""
         try:
-            return await store.accept(change)
+            return await store.accept(*changes)
         except Unreachable as error:
+            last = changes[-1]
             try:
-                await store.load(change.place, settled=True)
-                found = await store.transaction(TransactionId.parse(change.transaction.id))
+                await store.load(last.place, settled=True)
+                found = await store.transaction(TransactionId.parse(last.transaction.id))
                 if found is not None and found.accepted:
                     return True
                 if found is not None:
                     return False
             except EverlogError:
                 pass
-            remembered = command.message_id if command.remembered else None
             raise WriteUnfinished(
-                f"{command.place.path}: {error}; the write may or may not have happened: {repeat(remembered)}",
-                message_id=remembered or "",
-                transaction_id=change.transaction.id,
+                f"{last.place.path}: {error}; the write may or may not have happened: {repeat(message_id)}",
+                message_id=message_id or "",
+                transaction_id=last.transaction.id,
             ) from error
 
     def _entropy(self) -> int:
         return UUID(self._clock.new_id()).int
 
-    async def _wait_until_out(self, command: DocumentCommand, written: WrittenDocument) -> Position | None:
+    async def _placed(self, written: WrittenDocument, message_id: str | None) -> WrittenDocument:
+        """The answer, once its event is in the log."""
+        return msgspec.structs.replace(written, position=await self._wait_until_out(written, message_id))
+
+    async def _wait_until_out(self, written: WrittenDocument, message_id: str | None) -> Position | None:
         """Where the event is; None if it was in the log and is deleted already. Complete first: that is what is
         missing as a rule, and a look at the log costs more than one at the outbox.
         """
-        parts, uri = await self.open(), command.place.uri
+        parts, uri = await self.open(), parse_path(written.path).uri
         try:
             async with asyncio.timeout(self._config.request_timeout_s):
                 while True:
@@ -243,7 +300,7 @@ class LocalDocuments(Documents):
         except (TimeoutError, EverlogError) as error:
             raise WriteUnfinished(
                 f"{written.path} is stored as revision {written.revision}, but its event is not out yet",
-                message_id=command.message_id if command.remembered else "",
+                message_id=message_id or "",
                 transaction_id=written.transaction_id,
             ) from error
 

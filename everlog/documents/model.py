@@ -7,6 +7,7 @@ revisions of a document are 1, 2, 3, … without hole or double, no matter how m
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 from uuid import UUID
 
@@ -153,6 +154,8 @@ class WriteSettings(msgspec.Struct, frozen=True):
     max_pending: int = 500
     max_messages: int = 10_000
     max_body_bytes: int = 1024 * 1024
+    max_operations: int = 100
+    max_batch_bytes: int = 4 * 1024 * 1024
 
 
 class WrittenDocument(msgspec.Struct, frozen=True):
@@ -167,7 +170,11 @@ class WrittenDocument(msgspec.Struct, frozen=True):
 
 
 class DocumentChange(msgspec.Struct, frozen=True):
-    """What a write stores, if the document is still at `expected`: the outbox row, the head, and a body or its end."""
+    """What a write stores, if the document is still at `expected`: the outbox row, the head, and a body or its end.
+
+    Several that follow on each other are stored as one: then the last head is the head, and the last body of an item
+    its body.
+    """
 
     expected: int
     head: DocumentHead
@@ -175,10 +182,16 @@ class DocumentChange(msgspec.Struct, frozen=True):
     place: DocumentPlace
     row: DocumentRow | None
     created: bool = False
+    """Whether it makes something that was not there."""
     clears: bool = False
     """Whether all elements of the collection go."""
     message: StoredMessage | None = None
     """What a repetition of the request will be answered with, if it has an id."""
+
+
+def written_by(change: DocumentChange) -> WrittenDocument:
+    """The answer to a change that was accepted."""
+    return WrittenDocument(change.transaction.id, change.place.path, change.head.revision, change.created)
 
 
 def decide(
@@ -198,7 +211,7 @@ def decide(
     known = head or DocumentHead()
     fingerprint = _digest(command) if command.remembered else ""
     if message is not None and command.remembered and message.answers(fingerprint, now_ms):
-        return _first_answer(command.place.uri, message)
+        return first_answers(command.place.uri, message)[0]
     command = _named(known, command, now_ms, entropy)
     place = command.place
     exists = head is not None and not head.deleted and (place.kind == "collection" or row is not None)
@@ -219,23 +232,33 @@ def decide(
             "body-too-large", f"the body of {place.path} would have more than {settings.max_body_bytes:,} bytes"
         )
     change = _change(known, row, command, text, exists=exists, now_ms=now_ms, entropy=entropy)
-    return _remembered(change, command.message_id, fingerprint, now_ms) if command.remembered else change
+    return remembered([change], command.message_id, fingerprint, now_ms) if command.remembered else change
 
 
-def _first_answer(uri: str, message: StoredMessage) -> WrittenDocument:
-    (found,) = message.results
-    transaction_id = str(TransactionId(uri, UUID(found.uuid), found.revision))
-    path = DocumentPlace(uri, found.item).path
-    return WrittenDocument(transaction_id, path, found.revision, found.created, repeated=True)
+def first_answers(uri: str, message: StoredMessage) -> tuple[WrittenDocument, ...]:
+    """What the request of a message was answered with."""
+    return tuple(
+        WrittenDocument(
+            str(TransactionId(uri, UUID(one.uuid), one.revision)),
+            DocumentPlace(uri, one.item).path,
+            one.revision,
+            one.created,
+            repeated=True,
+        )
+        for one in message.results
+    )
 
 
-def _remembered(change: DocumentChange, message_id: str, fingerprint: str, now_ms: int) -> DocumentChange:
-    """The change with its message, and one more in the count."""
-    one = change.transaction
-    result = MessageResult(one.uuid, one.revision, one.item, change.created)
-    head = msgspec.structs.replace(change.head, messages=count_message(change.head.messages, now_ms))
-    message = StoredMessage(message_id, fingerprint, now_ms, (result,))
-    return msgspec.structs.replace(change, head=head, message=message)
+def remembered(changes: Sequence[DocumentChange], message_id: str, fingerprint: str, now_ms: int) -> DocumentChange:
+    """The last of the changes that a request makes, with the message of all, and one more in the count."""
+    last = changes[-1]
+    results = tuple(
+        MessageResult(one.transaction.uuid, one.transaction.revision, one.transaction.item, one.created)
+        for one in changes
+    )
+    head = msgspec.structs.replace(last.head, messages=count_message(last.head.messages, now_ms))
+    message = StoredMessage(message_id, fingerprint, now_ms, results)
+    return msgspec.structs.replace(last, head=head, message=message)
 
 
 def _digest(command: DocumentCommand) -> str:
@@ -326,7 +349,7 @@ def _change(
         last_id=place.item if method == "post" else head.last_id,
         view=command.makes_view or (head.view and not (method == "delete" and whole)),
     )
-    clears = whole and place.kind == "collection"
+    clears = method == "delete" and place.kind == "collection"
     return DocumentChange(head.revision, new_head, transaction, place, new_row, created=created, clears=clears)
 
 

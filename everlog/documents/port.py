@@ -2,8 +2,9 @@
 
 The rules that every implementation keeps:
 
-1. `accept` stores the outbox row before the content, and the content only if the document is still at the expected
-   revision: of two writers one loses, and every accepted revision has its outbox row.
+1. `accept` stores the outbox rows before the content, and the content only if the document is still at the expected
+   revision: of two writers one loses, and every accepted revision has its outbox row. All of a call is accepted, or
+   none.
 2. An outbox row is abandoned only after its write can no longer happen.
 3. A message is stored if and only if its write is, by the same step, and stays for a day. No other method sees it.
 4. An index entry is a function of the element's newest content, whatever the order in which updates arrive. Where it
@@ -30,6 +31,14 @@ class DocumentState(NamedTuple):
 
     head: DocumentHead | None
     row: DocumentRow | None
+    message: StoredMessage | None = None
+
+
+class BatchState(NamedTuple):
+    """What a batch is decided on: of the elements that it names, those that are there."""
+
+    head: DocumentHead | None
+    rows: Mapping[str, DocumentRow]
     message: StoredMessage | None = None
 
 
@@ -108,10 +117,15 @@ class DocumentStore(ABC):
         """
 
     @abstractmethod
-    async def accept(self, change: DocumentChange) -> bool:
-        """Store a write; False, and nothing of it is visible, if the document is no longer at `change.expected`.
+    async def load_rows(self, uri: str, items: Sequence[str], *, message_id: str | None = None) -> BatchState:
+        """The document, the bodies of these items, and the message of this id, all of one moment."""
 
-        Raises Unreachable if the outcome is unknown; then `load(…, settled=True)` settles it.
+    @abstractmethod
+    async def accept(self, *changes: DocumentChange) -> bool:
+        """Store a write, or several of one document that follow on each other, all or none.
+
+        False, and nothing of it is visible, if the document is no longer at the first one's `expected`. Raises
+        Unreachable if the outcome is unknown; then `load(…, settled=True)` settles it.
         """
 
     @abstractmethod

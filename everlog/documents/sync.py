@@ -13,6 +13,7 @@ class SyncDocuments(Twin[Documents]):
     patch = blocking(Documents.patch)
     delete = blocking(Documents.delete)
     post = blocking(Documents.post)
+    batch = blocking(Documents.batch)
     get = blocking(Documents.get)
     list = blocking(Documents.list)
     create_index = blocking(Documents.create_index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -12,6 +12,7 @@ import msgspec
 
 from everlog.core.values import Position
 from everlog.documents.api import CollectionPage, Document, Documents
+from everlog.documents.batch import DocumentOperation, operations_of
 from everlog.documents.bodies import decode_body, encode_body
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId
@@ -92,6 +93,33 @@ class RemoteDocuments(Documents):
             created=answer.status_code == 201,
             position=_position(answer.headers.get(POSITION)),
         )
+
+    async def batch(
+        self,
+        path: str,
+        operations: Iterable[DocumentOperation | Mapping[str, Any]],
+        *,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        wait: bool = False,
+    ) -> Sequence[WrittenDocument]:
+        given = {
+            "Hyperbus-Message-Id": message_id,
+            "Hyperbus-Correlation-Id": correlation_id,
+            "Hyper-Storage-Wait": "full" if wait else None,
+        }
+        headers = {name: value for name, value in given.items() if value is not None}
+        url, body = f"/hyper-storage/batches/{_quoted(path)}", encode_body(operations_of(operations))
+        try:
+            answer = await self._wire.send("POST", url, headers=headers, content=body)
+        except Unreachable as error:
+            raise WriteUnfinished(f"{path}: {error}: {repeat(message_id)}", message_id=message_id or "") from error
+        found = [
+            WrittenDocument(one["transactionId"], one["path"], one["revision"], created=one["status"] == 201)
+            for one in answer.json()["results"]
+        ]
+        found[-1] = msgspec.structs.replace(found[-1], position=_position(answer.headers.get(POSITION)))
+        return found
 
     async def get(self, path: str, *, token: After = None) -> Document:
         if parse_path(path).kind == "collection":
@@ -258,9 +286,13 @@ def _segment(text: str) -> str:
     return quote(text, safe="~")
 
 
+def _quoted(path: str) -> str:
+    return quote(path, safe="/~:@!$&()*+,;=")
+
+
 def _content(path: str, *, token: After = None, **parameters: Any) -> str:
     """Where a document is; `token` is what the answer must include."""
-    url = f"/hyper-storage/content/{quote(path, safe='/~:@!$&()*+,;=')}"
+    url = f"/hyper-storage/content/{_quoted(path)}"
     given = {**parameters, "position": None if token is None else str(token)}
     query = urlencode({name: value for name, value in given.items() if value is not None})
     return f"{url}?{query}" if query else url

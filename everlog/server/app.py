@@ -31,6 +31,7 @@ from everlog.server.fanout import Fanout
 from everlog.server.parameter_guard import declared_parameters, parameter_guard
 from everlog.server.request_watch import HttpCounters, RequestWatch
 from everlog.server.requests import in_time
+from everlog.server.routes.batches import BATCH_ROUTES
 from everlog.server.routes.definitions import DEFINITION_ROUTES
 from everlog.server.routes.documents import CONTENT_ROUTES
 from everlog.server.routes.journals import JOURNAL_ROUTES
@@ -51,6 +52,7 @@ logger = logging.getLogger("everlog.queues")
 # They take the parameters that they declare, and no others: see parameter_guard.py.
 ROUTES: list[ControllerRouterHandler] = [
     *CONTENT_ROUTES,
+    *BATCH_ROUTES,
     *DEFINITION_ROUTES,
     *NODE_ROUTES,
     *JOURNAL_ROUTES,

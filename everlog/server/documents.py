@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -54,13 +54,37 @@ def correlation(request: AnyRequest) -> dict[str, str]:
     return {} if found is None else {"Hyperbus-Correlation-Id": found}
 
 
-def content_path(request: AnyRequest) -> str:
-    return decode(raw_rest(request, CONTENT))
+def content_path(request: AnyRequest, prefix: str = CONTENT) -> str:
+    return decode(raw_rest(request, prefix))
 
 
-async def body_bytes(request: AnyRequest) -> bytes:
+async def body_bytes(request: AnyRequest, setting: str = "max_body_bytes") -> bytes:
+    """The whole body, of a size that this setting allows."""
     config = config_of(request)
-    return await read_body(request, limit=config.max_body_bytes, seconds=config.request_timeout_s)
+    limit, seconds = getattr(config, setting), config.request_timeout_s
+    return await read_body(request, limit=limit, seconds=seconds, setting=f"[documents] {setting}")
+
+
+class WriteHeaders(NamedTuple):
+    """What the headers of a write say about how it is done."""
+
+    message_id: str | None
+    correlation_id: str | None
+    wait: bool
+
+    @classmethod
+    def of(cls, request: AnyRequest) -> WriteHeaders:
+        headers = request.headers
+        wait = headers.get("hyper-storage-wait")
+        if wait not in (None, "full", "none"):
+            raise InvalidDocument("invalid-header", "Hyper-Storage-Wait is 'full' or 'none'")
+        message_id = headers.get("hyperbus-message-id", headers.get("idempotency-key"))
+        return cls(message_id, headers.get("hyperbus-correlation-id"), wait == "full")
+
+    def back(self, request: AnyRequest) -> dict[str, str]:
+        """The ids that come back with the answer."""
+        known = correlation(request)
+        return known if self.message_id is None else known | {"Hyperbus-Message-Id": self.message_id}
 
 
 def typed_body(data: bytes, kind: Any) -> Any:

@@ -92,11 +92,13 @@ def in_time(receive: Receive, seconds: float) -> Receive:
     return received
 
 
-async def read_body(request: AnyRequest, *, limit: int, seconds: float) -> bytes:
-    """The whole body; too much of it or too slow is an error."""
+async def read_body(
+    request: AnyRequest, *, limit: int, seconds: float, setting: str = "[documents] max_body_bytes"
+) -> bytes:
+    """The whole body; too much of it or too slow is an error. `setting`: what the limit is called."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
-        raise _too_large(limit)
+        raise _too_large(limit, setting)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -104,12 +106,12 @@ async def read_body(request: AnyRequest, *, limit: int, seconds: float) -> bytes
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > limit:
-                    raise _too_large(limit)
+                    raise _too_large(limit, setting)
                 chunks.append(chunk)
     except TimeoutError as error:
         raise InvalidDocument("body-too-slow", f"the body did not come within {seconds:g} s") from error
     return b"".join(chunks)
 
 
-def _too_large(limit: int) -> InvalidDocument:
-    return InvalidDocument("body-too-large", f"a body has at most {limit:,} bytes ([documents] max_body_bytes)")
+def _too_large(limit: int, setting: str) -> InvalidDocument:
+    return InvalidDocument("body-too-large", f"a body has at most {limit:,} bytes ({setting})")

@@ -7,7 +7,8 @@
 
 Needs pytest and pytest-asyncio. `JournalConformance` runs the whole journal on your log and store;
 `everlog.testing.documents.DocumentStoreConformance` is for stores of documents, with
-`everlog.testing.document_messages.DocumentMessageConformance`. For tests of your own projections:
+`everlog.testing.document_messages.DocumentMessageConformance` and
+`everlog.testing.document_batches.DocumentBatchConformance`. For tests of your own projections:
 `ListProvider`, `MemoryOffsets`, `run_projection`, `projection_sink`; of your own jobs: `drain`, `ManualClock`.
 """
 
@@ -15,6 +16,7 @@ import pytest
 
 # So that a failing assertion of a suite shows its values.
 pytest.register_assert_rewrite(
+    "everlog.testing.document_batches",
     "everlog.testing.document_messages",
     "everlog.testing.documents",
     "everlog.testing.journal",

@@ -113,6 +113,7 @@ ERRORS: tuple[ErrorRow, ...] = (
     ErrorRow(FilterTooExpensive, 400, "filter-too-expensive"),
     ErrorRow(InvalidDocument, 414, "path-too-long"),
     ErrorRow(InvalidDocument, 413, "body-too-large"),
+    ErrorRow(InvalidDocument, 413, "batch-too-large"),
     ErrorRow(InvalidDocument, 408, "body-too-slow"),
     ErrorRow(InvalidDocument, 405, "post-not-allowed"),
     ErrorRow(InvalidDocument, 421, "misdirected"),

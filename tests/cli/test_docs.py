@@ -68,6 +68,20 @@ def test_collections(cli):
     assert cli.out("docs", "feed", "c~", "--after", "3", "--once").startswith("4  feed:put  c~/")
 
 
+def test_batches(cli):
+    operations = [{"method": "put", "id": "x", "body": {"n": 1}}, {"method": "patch", "id": "x", "body": {"n": 2}}]
+    for _ in range(2):
+        lines = cli.lines("docs", "batch", "c~", "--message-id", "m", "--wait", stdin=json.dumps(operations))
+        assert [(line["path"], line["revision"], line["created"]) for line in lines] == [
+            ("c~/x", 1, True),
+            ("c~/x", 2, False),
+        ]
+    refused = cli.error("docs", "batch", "c~", json.dumps([*operations, {"method": "delete", "id": "y"}]), code=4)
+    assert "operation 2" in json.dumps(refused)
+    assert cli.error("docs", "batch", "c~", "{}", code=2)["code"] == "invalid-batch"
+    assert len(cli.lines("docs", "history", "c~")) == 2
+
+
 def test_recovery_and_builds(cli):
     cli.run("docs", "put", "c~/1", '{"n": 1}')
     assert cli.json("docs", "recover")["failed"] == 0

@@ -65,18 +65,21 @@ class World:
             settings=self.settings,
         )
         if isinstance(made, DocumentChange):
-            assert made.expected == (0 if self.head is None else self.head.revision)
-            self.head = made.head
-            if made.clears:
-                self.rows.clear()
-            if made.row is None:
-                self.rows.pop(made.place.item, None)
-            else:
-                self.rows[made.place.item] = made.row
-            if made.message is not None:
-                self.messages[made.message.id] = made.message
-            self.outbox.append(made.transaction)
+            self.apply(made)
         return made
+
+    def apply(self, made: DocumentChange) -> None:
+        assert made.expected == (0 if self.head is None else self.head.revision)
+        self.head = made.head
+        if made.clears:
+            self.rows.clear()
+        if made.row is None:
+            self.rows.pop(made.place.item, None)
+        else:
+            self.rows[made.place.item] = made.row
+        if made.message is not None:
+            self.messages[made.message.id] = made.message
+        self.outbox.append(made.transaction)
 
     def body(self, item: str = "") -> Any:
         row = self.rows.get(item)

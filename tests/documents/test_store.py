@@ -8,11 +8,12 @@ import pytest
 
 from everlog.documents.port import DocumentStore
 from everlog.documents.sqlite.document_store import SqliteDocuments
+from everlog.testing.document_batches import DocumentBatchConformance
 from everlog.testing.document_messages import DocumentMessageConformance
 from everlog.testing.documents import DocumentStoreConformance
 
 
-class TestSqliteDocuments(DocumentStoreConformance, DocumentMessageConformance):
+class TestSqliteDocuments(DocumentStoreConformance, DocumentMessageConformance, DocumentBatchConformance):
     @pytest.fixture
     async def store(self, tmp_path) -> AsyncIterator[DocumentStore]:
         store = SqliteDocuments(tmp_path, synchronous="NORMAL")

@@ -14,6 +14,7 @@ from everlog.documents.messages import KEPT_S, MESSAGE_MS
 from everlog.documents.paths import partition_of_uri
 from everlog.documents.port import DocumentStore
 from everlog.store.cassandra.store import CassandraStore
+from everlog.testing.document_batches import DocumentBatchConformance
 from everlog.testing.document_messages import DocumentMessageConformance
 from everlog.testing.documents import NOW, DocumentStoreConformance, name, write
 from tests.fixtures.cluster import MakeConfig
@@ -27,7 +28,7 @@ def keyspace() -> str:
     return f"d{secrets.token_hex(5)}"
 
 
-class TestCassandraDocuments(DocumentStoreConformance, DocumentMessageConformance):
+class TestCassandraDocuments(DocumentStoreConformance, DocumentMessageConformance, DocumentBatchConformance):
     @pytest.fixture
     async def store(self, shared_config: MakeConfig, keyspace: str) -> AsyncIterator[DocumentStore]:
         config = shared_config().cassandra

@@ -43,6 +43,12 @@ async def run(folder: str, name: str, count: int) -> None:
                 await write("patch", "d", {"n": -number})
                 await write("put", f"c~/{name}-{number % 3}", {"n": number})
                 await write("post", "c~", {"n": -number})
+                operations = [
+                    {"method": "put", "id": f"{name}-batch-{each}", "body": {"n": number}} for each in range(3)
+                ]
+                made = await docs.batch("c~", operations, correlation_id=f"batch-{name}-{number}")
+                for one in made:
+                    history.write(json.dumps([one.path, one.revision, "put", {"n": number}]) + "\n")
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ THERE = {"topic": "orders", "journal_id": "o-1", "tag": "eu", "seq_nr": 1, "firs
 IN = {
     "/queues": {"name": "pages", "entry": 1, "token": 1, "schedule": "nightly"},
     "/hyper-storage/content": {"path": "orders~/o-1"},
+    "/hyper-storage/batches": {"path": "orders~"},
     "/hyper-storage/indexes": {"path": "orders~"},
     "/hyper-storage/views": {"path": "rich~"},
     "/hyper-storage/template-indexes": {"path": "by-name"},

@@ -24,6 +24,7 @@ from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace
 from everlog.documents.port import (
     Batch,
+    BatchState,
     DocumentState,
     DocumentStore,
     DocumentView,
@@ -88,58 +89,64 @@ class CassandraDocuments(DocumentStore):
     async def load(
         self, place: DocumentPlace, *, message_id: str | None = None, settled: bool = False
     ) -> DocumentState:
-        kinds, items = [START, BODY], {"", place.item}
+        head, rows, message = await self._load(place.uri, (place.item,), message_id, serial=settled)
+        return DocumentState(head, rows.get(place.item), message)
+
+    async def load_rows(self, uri: str, items: Sequence[str], *, message_id: str | None = None) -> BatchState:
+        return await self._load(uri, items, message_id)
+
+    async def _load(
+        self, uri: str, items: Sequence[str], message_id: str | None, *, serial: bool = False
+    ) -> BatchState:
+        kinds, names = [START, BODY], {"", *items}
         if message_id is not None:
             kinds.append(MESSAGE)
-            items.add(message_id)
-        found = await self._fetch("state", place.uri, kinds, sorted(items), serial=settled)
+            names.add(message_id)
+        found = await self._fetch("state", uri, kinds, sorted(names), serial=serial)
         known = {(kind, item): values for kind, item, *values in found}
         if (START, "") not in known:
-            return DocumentState(None, None)
-        head = _statics(known[START, ""][4:]).head
-        row, message = known.get((BODY, place.item)), known.get((MESSAGE, message_id))
-        return DocumentState(
-            head, None if row is None else DocumentRow(*row[:4]), None if message is None else _message(message[0])
-        )
+            return BatchState(None, {})
+        rows = {item: DocumentRow(*known[BODY, item][:4]) for item in items if (BODY, item) in known}
+        message = known.get((MESSAGE, message_id))
+        return BatchState(_statics(known[START, ""][4:]).head, rows, None if message is None else _message(message[0]))
 
-    async def accept(self, change: DocumentChange) -> bool:
-        found = await self._statics(change.place.uri)
-        one = change.transaction
-        await self._outbox.add(one)
+    async def accept(self, *changes: DocumentChange) -> bool:
+        """A clearing change is the last one, as rows of the same write time would not survive it."""
+        assert not any(change.clears for change in changes[:-1])
+        found = await self._statics(changes[0].place.uri)
+        events = [change.transaction for change in changes]
+        await asyncio.gather(*[self._outbox.add(one) for one in events])
         failpoint("documents.outboxed")
-        batch = make_batch(await self._batch(change, found))
+        batch = make_batch(await self._batch(changes, found))
         applied = await self._session.attempt_if(batch, f"BATCH {self._cql['put_head']}")
         if applied is None:
-            applied = await self._settle(change)
+            applied = await self._settle(changes[-1].transaction)
         if not applied:
-            await self._outbox.remove(one)
+            await asyncio.gather(*[self._outbox.remove(one) for one in events])
         return applied
 
-    async def _batch(self, change: DocumentChange, found: _Statics) -> list[Any]:
+    async def _batch(self, changes: Sequence[DocumentChange], found: _Statics) -> list[Any]:
         """The condition names the old map too: no accepted write may fall out of it."""
-        head, place, row = change.head, change.place, change.row
-        pending = {**found.waiting, change.transaction.revision: change.transaction.uuid}
+        expected, head, uri, message = changes[0].expected, changes[-1].head, changes[0].place.uri, changes[-1].message
+        pending = found.waiting | {change.transaction.revision: change.transaction.uuid for change in changes}
         texts = (_encode(head.messages).decode(), head.view, _encode(pending).decode())
-        condition = (place.uri, change.expected or None, found.pending)
+        condition = (uri, expected or None, found.pending)
         values = (head.revision, head.deleted, head.count, head.last_id, *texts, *condition)
         requests: list[tuple[str, tuple[Any, ...]]] = [("put_head", values)]
-        if not change.expected:
-            requests.append(("begin", (place.uri,)))
-        if change.clears:
-            requests.append(("delete_rows", (place.uri,)))
-        elif row is None:
-            requests.append(("delete_row", tuple(place)))
+        if not expected:
+            requests.append(("begin", (uri,)))
+        if changes[-1].clears:
+            requests.append(("delete_rows", (uri,)))
         else:
-            body = (row.body, row.revision, row.created_ms, row.modified_ms)
-            requests.append(("put_row", (*place, *body)))
-        if change.message is not None:
-            answer = _encode(change.message).decode()
-            requests.append(("put_message", (place.uri, change.message.id, answer, KEPT_S)))
+            requests += [_row_request(place, row) for place, row in {one.place: one.row for one in changes}.items()]
+        if message is not None:
+            requests.append(("put_message", (uri, message.id, _encode(message).decode(), KEPT_S)))
         return [(await self._session.prepare(self._cql[name])).bind(list(bound)) for name, bound in requests]
 
-    async def _settle(self, change: DocumentChange) -> bool:
-        """What became of a write without an answer. A read at SERIAL finishes it, or makes it impossible."""
-        one = change.transaction
+    async def _settle(self, one: DocumentTransaction) -> bool:
+        """What became of the write of this event without an answer. A read at SERIAL finishes it, or makes it
+        impossible.
+        """
         for attempt in range(1, MAX_SETTLE_ATTEMPTS + 1):
             try:
                 head, waiting, completed_to, _ = await self._statics(one.uri, serial=True)
@@ -310,6 +317,13 @@ class CassandraDocuments(DocumentStore):
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def _row_request(place: DocumentPlace, row: DocumentRow | None) -> tuple[str, tuple[Any, ...]]:
+    """The statement that makes an item what it is now."""
+    if row is None:
+        return "delete_row", tuple(place)
+    return "put_row", (*place, row.body, row.revision, row.created_ms, row.modified_ms)
 
 
 _NOTHING = _Statics(None, {}, 0, None)

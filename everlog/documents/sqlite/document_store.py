@@ -22,6 +22,7 @@ from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace, partition_of_uri
 from everlog.documents.port import (
     Batch,
+    BatchState,
     DocumentState,
     DocumentStore,
     DocumentView,
@@ -86,40 +87,36 @@ class SqliteDocuments(DocumentStore):
     async def load(
         self, place: DocumentPlace, *, message_id: str | None = None, settled: bool = False
     ) -> DocumentState:
-        known = None if message_id is None else (place.uri, message_id)
+        head, rows, message = await self.load_rows(place.uri, (place.item,), message_id=message_id)
+        return DocumentState(head, rows.get(place.item), message)
+
+    async def load_rows(self, uri: str, items: Sequence[str], *, message_id: str | None = None) -> BatchState:
+        rows: dict[str, DocumentRow] = {}
+        answer = None
         with translated(self.path):
-            self._reader.execute("BEGIN")  # head and body of one moment
+            self._reader.execute("BEGIN")  # all of one moment
             try:
-                heads = self._reader.execute(SQL["head"], (place.uri,)).fetchall()
-                rows = self._reader.execute(SQL["row"], (place.uri, place.item)).fetchall() if heads else []
-                answers = self._reader.execute(SQL["message"], known).fetchall() if heads and known else []
+                head = self._reader.execute(SQL["head"], (uri,)).fetchone()
+                for item in items if head is not None else ():
+                    found = self._reader.execute(SQL["row"], (uri, item)).fetchone()
+                    if found is not None:
+                        rows[item] = DocumentRow(*found)
+                if message_id is not None:
+                    answer = self._reader.execute(SQL["message"], (uri, message_id)).fetchone()
             finally:
                 self._reader.execute("COMMIT")
-        return DocumentState(
-            _head(heads[0]) if heads else None,
-            DocumentRow(*rows[0]) if rows else None,
-            _message(answers[0][0]) if answers else None,
-        )
+        return BatchState(None if head is None else _head(head), rows, None if answer is None else _message(answer[0]))
 
-    async def accept(self, change: DocumentChange) -> bool:
-        head, place, row, message = change.head, change.place, change.row, change.message
+    async def accept(self, *changes: DocumentChange) -> bool:
+        uri = changes[0].place.uri
 
         def write(connection: sqlite3.Connection) -> bool:
-            found = connection.execute(SQL["revision"], (place.uri,)).fetchone()
-            if (0 if found is None else found[0]) != change.expected:
+            found = connection.execute(SQL["revision"], (uri,)).fetchone()
+            if (0 if found is None else found[0]) != changes[0].expected:
                 return False
-            connection.execute(SQL["add_transaction"], _transaction_values(change.transaction))
-            values = (head.revision, head.deleted, head.count, head.last_id, _encode(head.messages).decode(), head.view)
-            connection.execute(SQL["put_head"], (place.uri, *values))
-            if change.clears:
-                connection.execute(SQL["delete_rows"], (place.uri,))
-            elif row is None:
-                connection.execute(SQL["delete_row"], place)
-            else:
-                connection.execute(SQL["put_row"], (*place, row.body, row.revision, row.created_ms, row.modified_ms))
-            if message is not None:
-                answer = _encode(message).decode()
-                connection.execute(SQL["put_message"], (place.uri, message.id, message.time_ms, answer))
+            for change in changes:
+                _store(connection, change)
+            _store_head(connection, changes[-1])
             return True
 
         return await self._writer.run(write)
@@ -361,6 +358,27 @@ def _put(connection: sqlite3.Connection, uri: str, index: Index, row: IndexedRow
         return -int(before)
     connection.execute(SQL["put_entry"], (*name, row.key, row.body))
     return int(not before)
+
+
+def _store(connection: sqlite3.Connection, change: DocumentChange) -> None:
+    """The event and the body of a change."""
+    place, row = change.place, change.row
+    connection.execute(SQL["add_transaction"], _transaction_values(change.transaction))
+    if change.clears:
+        connection.execute(SQL["delete_rows"], (place.uri,))
+    elif row is None:
+        connection.execute(SQL["delete_row"], place)
+    else:
+        connection.execute(SQL["put_row"], (*place, row.body, row.revision, row.created_ms, row.modified_ms))
+
+
+def _store_head(connection: sqlite3.Connection, last: DocumentChange) -> None:
+    """What is known about the document after the last of its changes, and the message of all."""
+    head, message, uri = last.head, last.message, last.place.uri
+    values = (head.revision, head.deleted, head.count, head.last_id, _encode(head.messages).decode(), head.view)
+    connection.execute(SQL["put_head"], (uri, *values))
+    if message is not None:
+        connection.execute(SQL["put_message"], (uri, message.id, message.time_ms, _encode(message).decode()))
 
 
 def _head(row: tuple[Any, ...]) -> DocumentHead:

@@ -16,6 +16,7 @@ from everlog.documents.query import Query
 from everlog.errors import InvalidDocument
 from everlog.server.answers import json_answer
 from everlog.server.documents import (
+    WriteHeaders,
     body_bytes,
     config_of,
     content_path,
@@ -64,25 +65,16 @@ async def _write(request: AnyRequest, method: Method, data: bytes, body: Any) ->
 
 
 async def _write_here(request: AnyRequest, method: Method, body: Any) -> Response[bytes]:
-    headers = request.headers
-    message_id = headers.get("hyperbus-message-id", headers.get("idempotency-key"))
-    wait = headers.get("hyper-storage-wait")
-    if wait not in (None, "full", "none"):
-        raise InvalidDocument("invalid-header", "Hyper-Storage-Wait is 'full' or 'none'")
+    given = WriteHeaders.of(request)
     written = await documents_of(request).write(
         method,
         content_path(request),
         body,
-        if_match=headers.get("if-match"),
-        if_none_match=headers.get("if-none-match"),
-        message_id=message_id,
-        correlation_id=headers.get("hyperbus-correlation-id"),
-        wait=wait == "full",
+        if_match=request.headers.get("if-match"),
+        if_none_match=request.headers.get("if-none-match"),
+        **given._asdict(),
     )
-    known = correlation(request)
-    if message_id is not None:
-        known["Hyperbus-Message-Id"] = message_id
-    return written_answer(written, known)
+    return written_answer(written, given.back(request))
 
 
 @route(

@@ -34,6 +34,18 @@ CREATED = {
     }
 }
 _DONE: dict[str, Any] = {"transactionId": TRANSACTION_ID, "revision": 7}
+BATCH = [
+    {"method": "put", "id": "o-1", "body": ORDER, "ifNoneMatch": "*"},
+    {"method": "patch", "id": "o-2", "body": {"total": 8}, "ifMatch": '"6"'},
+]
+BATCH_RESULTS = {
+    JSON: {
+        "results": [
+            {"status": 201, "path": "orders~/o-1", "revision": 7, "transactionId": TRANSACTION_ID},
+            {"status": 200, "path": "orders~/o-2", "revision": 8, "transactionId": TRANSACTION_ID[:-1] + "8"},
+        ]
+    }
+}
 TRANSACTION = {JSON: {**_DONE, "completedAt": 1769860800012, "position": _POSITION}}
 TRANSACTIONS = {JSON: {"_embedded": {"els": [{**_DONE, "completedAt": None, "position": None}]}}}
 INDEX_NEW = {"indexId": "by-total", "sortBy": _SORT, "filterBy": "total > 5"}

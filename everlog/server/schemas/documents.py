@@ -123,6 +123,21 @@ TEMPLATE = _object(
     sortBy=_list(SORT_ITEM),
     filterBy=_optional(OpenAPIType.STRING),
 )
+METHOD = Schema(type=OpenAPIType.STRING, enum=["put", "patch", "delete", "post"])
+OPERATION = _object(
+    ["method"],
+    closed=True,
+    method=METHOD,
+    id=TEXT,
+    body=ANY,
+    ifMatch=_optional(OpenAPIType.STRING),
+    ifNoneMatch=_optional(OpenAPIType.STRING),
+)
+BATCH = _list(OPERATION)
+BATCH_RESULT = _object(
+    ["status", "path", "revision", "transactionId"], status=NUMBER, path=TEXT, revision=NUMBER, transactionId=TEXT
+)
+BATCH_RESULTS = _object(["results"], results=_list(BATCH_RESULT))
 PAGE_OR_BODY = Schema(
     any_of=[
         Schema(description="The body of a document or an element."),
@@ -171,6 +186,7 @@ WRITE_HEADERS = (
         description="full: answer when the event is in the log, with its Journal-Position",
     ),
 )
+BATCH_WRITE_HEADERS = tuple(one for one in WRITE_HEADERS if not one.name.startswith("If-"))
 READ_PARAMETERS = read_parameters()
 REVISION = {"Revision": "The revision", "Hyperbus-Revision": "The same"}
 WRITING = REVISION | {
