@@ -16,6 +16,7 @@ from everlog.cli.commands import CliCommand, Group
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.cli.status import stop_signals
+from everlog.cli.views import view
 
 if TYPE_CHECKING:
     from everlog.documents.live_change import LiveChange
@@ -310,6 +311,9 @@ async def _recover(log: Everlog, settings: CliSettings) -> None:
 
 def _show_recovered(settings: CliSettings, found: Any) -> None:
     show(settings.as_json, msgspec.to_builtins(found), str(found))
+
+
+docs.add_command(view)
 
 
 @docs.group(cls=Group)

@@ -120,6 +120,16 @@ async def _resume_queue(log: Everlog, given: Fields) -> str:
     return f"Resumed {given['name']}: workers take its jobs again."
 
 
+async def _retry_view(log: Everlog, given: Fields) -> str:
+    """What a browser may wait for; the rest is left for another press."""
+    view, source = given["view"], given.get("source")
+    done = await log.documents.retry_unshown(view, source=source, limit=AT_ONCE)
+    shown = count(done.shown, "element")
+    if not done.left:
+        return f"Put right {shown} of {view}."
+    return f"Put right {shown} of {view}; {count(done.left, 'element')} cannot be shown yet, the reasons are below."
+
+
 async def _pause_schedule(log: Everlog, given: Fields) -> str:
     what = f"the schedule {given['schedule']} of {given['name']}"
     if not await log.queue(given["name"]).schedules.pause(given["schedule"]):
@@ -369,6 +379,7 @@ ACTIONS: dict[str, ConsoleAction] = {
     "queue.cancel-selected": ConsoleAction(_cancel_selected, ("name", "entries"), needs_reason=True),
     "queue.cancel-all": ConsoleAction(_cancel_matching, ("name",), ("find", "priority"), needs_reason=True),
     "queue.acknowledge": ConsoleAction(_acknowledge_flag, ("name", "flag")),
+    "view.retry": ConsoleAction(_retry_view, ("view",), ("source",)),
     "quarantine.retry": ConsoleAction(_retry_record, ("topic", "id")),
     "quarantine.skip": ConsoleAction(_skip_record, ("topic", "id"), ("offset",), needs_reason=True),
 }

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from everlog.api import Everlog
-from everlog.errors import Busy, EverlogError, QueueNotFound
+from everlog.errors import Busy, DocumentNotFound, EverlogError, QueueNotFound
 from everlog.pipeline.status import Status
 from everlog.projections.api import ProjectionStatus
 from everlog.projections.copies import is_copy
@@ -57,6 +57,13 @@ class ViewSummary(msgspec.Struct, frozen=True):
     different: Sequence[str] = ()
 
 
+class UnshownSummary(msgspec.Struct, frozen=True):
+    """A view of documents that has set elements aside."""
+
+    view: str
+    count: int
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Everything at one moment. Of a part that did not answer, `errors` has the reason under its name."""
 
@@ -68,6 +75,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     more_queues: int = 0
     document_events: int = 0
     views: Sequence[ViewSummary] = ()
+    unshown: Sequence[UnshownSummary] = ()
     errors: dict[str, str] = {}
 
     def knows(self, part: str) -> bool:
@@ -113,6 +121,7 @@ async def observe(log: Everlog, *, patience_s: float = PATIENCE_S) -> Observatio
     tags: TagsSummary | None = None
     projections: list[ProjectionStatus] = []
     views: list[ViewSummary] = []
+    unshown: list[UnshownSummary] = []
     queues, more = none
     probe = min(PROBE_TIMEOUT_S, patience_s)
     await asyncio.gather(
@@ -131,6 +140,7 @@ async def observe(log: Everlog, *, patience_s: float = PATIENCE_S) -> Observatio
         known = status
         tags = await ask("tags", lambda: _tags(log, known), None)
         views = await ask("projections", lambda: _views(log, projections[:MAX_PROJECTIONS]), views)
+        unshown = await ask("store", lambda: _unshown(log), unshown)
     documents = log.config.documents.topic
     return Observation(
         time_ms=parts.clock.now_ms(),
@@ -141,6 +151,7 @@ async def observe(log: Everlog, *, patience_s: float = PATIENCE_S) -> Observatio
         more_queues=more,
         document_events=0 if status is None else sum(p.end for p in status.partitions if p.topic == documents),
         views=views,
+        unshown=unshown,
         errors=errors,
     )
 
@@ -166,6 +177,17 @@ async def _views(log: Everlog, projections: Sequence[ProjectionStatus]) -> list[
         if failed or different:
             found.append(ViewSummary(name, failed, different))
     return found
+
+
+async def _unshown(log: Everlog) -> list[UnshownSummary]:
+    """Views of documents that have set something aside. Where there never was a document, none is looked for."""
+    if log.config.documents.topic not in await log.topics():
+        return []
+    found = []
+    for one in await log.documents.views():
+        with suppress(DocumentNotFound):  # it was deleted meanwhile
+            found.append(await log.documents.view(one.uri))
+    return [UnshownSummary(one.uri, one.unshown) for one in found if one.unshown]
 
 
 async def _queues(log: Everlog) -> tuple[list[QueueSummary], int]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from everlog.console.observation import Observation, QueueSummary, ViewSummary
+from everlog.console.observation import Observation, QueueSummary, UnshownSummary, ViewSummary
 from everlog.core.phrases import count, duration
 from everlog.pipeline.status import PipelineStatus, Status
 from everlog.projections.api import ProjectionStatus
@@ -46,6 +46,8 @@ def find_problems(found: Observation, *, embedded: bool = True) -> list[Problem]
         problems += _projection(projection, found)
     for view in found.views:
         problems += _view(view)
+    for unshown in found.unshown:
+        problems.append(_unshown(unshown))
     for queue in found.queues:
         problems += _queue(queue, found.time_ms)
     return sorted(problems, key=lambda problem: problem.level != "bad")
@@ -226,6 +228,12 @@ def _view(one: ViewSummary) -> Iterator[Problem]:
         what = f"The rebuild of {one.name} failed: {one.failed}"
         remedy = "Remove the cause and start it again, or drop the new copy. What is read is not touched."
         yield Problem("projections", "warn", what, remedy, "projections", target)
+
+
+def _unshown(one: UnshownSummary) -> Problem:
+    what = f"The view {one.view} cannot show {count(one.count, 'element')}"
+    remedy = "Writes of them go on. Look at the reasons, change the elements or the view, and try again."
+    return Problem("documents", "warn", what, remedy, "documents", {"path": one.view})
 
 
 def _queue(one: QueueSummary, now_ms: int) -> Iterator[Problem]:

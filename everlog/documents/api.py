@@ -17,6 +17,7 @@ from everlog.documents.live_change import LiveChange
 from everlog.documents.model import DocumentTransaction, Method, WrittenDocument
 from everlog.documents.port import DocumentView, TemplateIndex
 from everlog.documents.query import Explanation, Query
+from everlog.documents.unshown import RetriedElements, UnshownElement
 from everlog.documents.workers import Workers
 from everlog.errors.storage import needs_storage
 from everlog.journal.journal import After
@@ -198,7 +199,21 @@ class Documents(ABC):
 
     @abstractmethod
     async def view(self, path: str) -> DocumentView:
-        """One view."""
+        """One view, with the number of elements that match and are set aside."""
+
+    @abstractmethod
+    async def views(self) -> Sequence[DocumentView]:
+        """All views."""
+
+    @abstractmethod
+    async def unshown(self, path: str, *, after: str = "", limit: int = 100) -> Sequence[UnshownElement]:
+        """What matches a view and cannot be shown in it, by the paths of the sources, and why."""
+
+    @abstractmethod
+    async def retry_unshown(
+        self, path: str, *, source: str | None = None, after: str = "", limit: int = 100
+    ) -> RetriedElements:
+        """Try again what a view has set aside: one source, or the next ones after a path."""
 
     @abstractmethod
     async def delete_view(self, path: str) -> None:

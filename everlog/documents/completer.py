@@ -1,7 +1,8 @@
 """After the answer: an accepted write reaches the indexes, then the feed, then the views, then it is completed.
 
 Every step may be repeated, and may be cut off after any other one: the outbox row stays until all are done. A
-failing index never holds the feed back: it is marked as failed, and no longer used.
+failing index never holds the feed back: it is marked as failed, and no longer used. Nor does a view: what it cannot
+show is set aside. Only what passes by itself, such as a store that does not answer, is waited for.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class Follower(Protocol):
     async def before_indexes(self, uri: str, transactions: Sequence[DocumentTransaction]) -> bool:
         """New indexes may be due; whether some were defined."""
 
-    async def after_events(self, uri: str, transactions: Sequence[DocumentTransaction]) -> None:
-        """The events are out."""
+    async def after_events(self, uri: str, transactions: Sequence[DocumentTransaction]) -> bool:
+        """The events are out; whether something is left for `fill`."""
 
     async def fill(self, owns: Callable[[str], bool]) -> int:
-        """Show in new views what was there before them; how many views."""
+        """Show in views what was there before them, and what was left; how many views."""
 
 
 class Completer:
@@ -146,8 +147,8 @@ class Completer:
             if done:
                 failpoint("documents.published")
                 self._published(uri)
-                if self._follower is not None:
-                    await self._follower.after_events(uri, done)
+                if self._follower is not None and await self._follower.after_events(uri, done):
+                    self.kick_indexes(BATCH)
                 await self._store.complete(uri, done, self._clock.now_ms())
                 failpoint("documents.completed")
 
@@ -156,7 +157,7 @@ class Completer:
             return
         if self._follower is not None and await self._follower.before_indexes(uri, pending):
             self.kick_indexes(BATCH)
-        ended = max((one.revision for one in pending if _ends_collection(one)), default=0)
+        ended = max((one.revision for one in pending if one.ends_collection), default=0)
         for index in await self._store.indexes(uri):
             if index.since < ended:
                 await self._store.mark_index(uri, index, IndexStatus.DELETING)
@@ -191,9 +192,10 @@ class Completer:
             while self._build_again and not self._closed:
                 self._build_again = False
                 await self.build_indexes(step)
-        except EverlogError as error:
+        except Exception as error:
             self.last_error = str(error)
-            log.warning("indexes wait to be built: %s", error)  # recovery builds them
+            unexpected = not isinstance(error, EverlogError)
+            log.warning("indexes wait to be built: %s", error, exc_info=unexpected)  # recovery builds them
         finally:
             self._builder = None
 
@@ -250,8 +252,3 @@ def _bound(
     method: Callable[..., Awaitable[bool]], *arguments: object, **options: object
 ) -> Callable[[], Awaitable[bool]]:
     return lambda: method(*arguments, **options)
-
-
-def _ends_collection(transaction: DocumentTransaction) -> bool:
-    """Whether this write deleted the collection; the event says it, the body need not be read."""
-    return not transaction.item and transaction.event.startswith('{"method":"feed:delete"')

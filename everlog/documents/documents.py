@@ -20,7 +20,7 @@ from everlog.documents.completer import Completer
 from everlog.documents.evaluator import Evaluator
 from everlog.documents.history import DocumentEvent, History
 from everlog.documents.ids import TransactionId, etag_of, next_id
-from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
+from everlog.documents.indexes import MAX_INDEXES, Index, IndexNew, IndexStatus, check_index
 from everlog.documents.live_change import LiveChange
 from everlog.documents.live_feed import LiveFeeds
 from everlog.documents.live_query import LiveParts, LiveQuery
@@ -42,7 +42,9 @@ from everlog.documents.publisher import Publisher
 from everlog.documents.query import Query, QueryAnswer, QueryLimits, QueryRunner
 from everlog.documents.query_plan import IndexRange
 from everlog.documents.recovery import OutboxRecovery
-from everlog.documents.views import Followers, compile_template
+from everlog.documents.templates import compile_template
+from everlog.documents.unshown import RetriedElements, UnshownElement
+from everlog.documents.views import MAX_TEMPLATE_INDEXES, MAX_VIEWS, Followers
 from everlog.documents.workers import Workers
 from everlog.errors import (
     DocumentConflict,
@@ -57,6 +59,7 @@ from everlog.runtime.clock import Clock
 from everlog.runtime.failpoints import failpoint, pausepoint
 
 MAX_HEADER = 200
+MAX_LISTED = 1000
 
 
 class OpenDocuments(NamedTuple):
@@ -428,6 +431,8 @@ class LocalDocuments(Documents):
         await self.evaluator.parse(new.filter_by or "")
         checked = check_index(new)
         parts = await self.open()
+        if len(await parts.store.indexes(uri)) >= MAX_INDEXES:
+            raise DocumentConflict("too-many-indexes", f"{uri} has {MAX_INDEXES} indexes already: delete one first")
         index_id = checked.index_id or next_id(self._clock.now_ms(), self._entropy())
         head, _, _ = await parts.store.load(DocumentPlace(uri))
         index = parts.followers.new_index(checked, index_id, 0 if head is None else head.revision)
@@ -460,6 +465,8 @@ class LocalDocuments(Documents):
         known = await self._known_alike(view)
         if known is not None:
             return known
+        if len(await parts.store.views()) >= MAX_VIEWS:
+            raise DocumentConflict("too-many-views", f"there are {MAX_VIEWS} views already: delete one first")
         head, _, _ = await parts.store.load(DocumentPlace(uri))
         if head is not None and not head.deleted and not head.view:
             raise DocumentConflict("collection_view_conflict", f"{uri} is a collection already")
@@ -480,16 +487,37 @@ class LocalDocuments(Documents):
 
     async def view(self, path: str) -> DocumentView:
         uri = parse_collection(path)
-        for view in await (await self.open()).store.views():
+        parts = await self.open()
+        for view in await parts.store.views():
             if view.uri == uri:
-                return view
+                return view._replace(unshown=await parts.followers.copies.unshown.count(uri))
         raise DocumentNotFound("not_found", f"there is no view {uri}")
+
+    async def views(self) -> Sequence[DocumentView]:
+        return await (await self.open()).store.views()
+
+    async def unshown(self, path: str, *, after: str = "", limit: int = 100) -> Sequence[UnshownElement]:
+        view, copies = await self.view(path), (await self.open()).followers.copies
+        return await copies.unshown.page(view.uri, after=after, limit=_checked_limit(limit))
+
+    async def retry_unshown(
+        self, path: str, *, source: str | None = None, after: str = "", limit: int = 100
+    ) -> RetriedElements:
+        view, copies = await self.view(path), (await self.open()).followers.copies
+        if source is None:
+            return await copies.retry(view, after=after, limit=_checked_limit(limit))
+        found = await copies.unshown.find(view.uri, source)
+        if found is None:
+            raise DocumentNotFound("not_found", f"{view.uri} has set nothing aside from {source}")
+        shown = await copies.retry_one(view, found)
+        return RetriedElements(int(shown), int(not shown))
 
     async def delete_view(self, path: str) -> None:
         uri = parse_collection(path)
         parts = await self.open()
         known = await parts.store.delete_view(uri)
         parts.followers.forget()
+        await parts.followers.copies.unshown.clear(uri)
         head, _, _ = await parts.store.load(DocumentPlace(uri))
         if head is not None and head.view and not head.deleted:
             await self._apply(DocumentCommand("delete", DocumentPlace(uri), internal=True))
@@ -502,6 +530,9 @@ class LocalDocuments(Documents):
         checked = check_index(msgspec.structs.replace(new, index_id=index_id))
         made = TemplateIndex(index_id, template, msgspec.json.encode(checked).decode())
         parts = await self.open()
+        known = await parts.store.template_indexes()
+        if len(known) >= MAX_TEMPLATE_INDEXES and made not in known:
+            raise DocumentConflict("too-many-indexes", f"there are {MAX_TEMPLATE_INDEXES} already: delete one first")
         if not await parts.store.put_template_index(made) and made not in await parts.store.template_indexes():
             raise DocumentConflict("already-exists", f"there is another template index {index_id!r}: delete it first")
         parts.followers.forget()
@@ -521,6 +552,12 @@ class LocalDocuments(Documents):
 
     async def build_indexes(self) -> int:
         return await (await self.open()).completer.build_indexes(self._config.index_step)
+
+
+def _checked_limit(limit: int) -> int:
+    if not 1 <= limit <= MAX_LISTED:
+        raise InvalidDocument("invalid-parameter", f"size is between 1 and {MAX_LISTED:,}", parameter="size")
+    return limit
 
 
 def _page(answer: QueryAnswer, revision: int, count: int | None, *, explain: bool) -> CollectionPage:

@@ -16,6 +16,7 @@ from everlog.documents.paths import MAX_ITEM_BYTES
 from everlog.errors import InvalidDocument
 
 MAX_KEY_BYTES = 16 * 1024
+MAX_INDEXES = 64  # of a collection, besides those of templates
 
 
 class IndexStatus(IntEnum):

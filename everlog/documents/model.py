@@ -133,6 +133,11 @@ class DocumentTransaction(msgspec.Struct, frozen=True):
     def id(self) -> str:
         return f"{self.uri}:{self.uuid}:{self.revision}"
 
+    @property
+    def ends_collection(self) -> bool:
+        """Whether this write deleted a collection; the event says it, the body need not be read."""
+        return not self.item and self.uri.endswith("~") and self.event.startswith('{"method":"feed:delete"')
+
 
 class DocumentCommand(msgspec.Struct, frozen=True):
     """A write as it was asked for; the body is exact JSON."""
@@ -279,6 +284,8 @@ def _check_kind(head: DocumentHead, command: DocumentCommand, exists: bool) -> N
     place, method = command.place, command.method
     if head.view and not command.internal and not head.deleted:
         raise DocumentConflict("view_modification", f"{place.uri} is a view: it changes with what it shows")
+    if command.internal and method == "put" and not command.makes_view and (head.deleted or not head.view):
+        raise DocumentNotFound("not_found", f"there is no view {place.uri}")
     if place.kind == "collection":
         if method == "patch":
             raise DocumentConflict("collection_patch_not_implemented", "a collection cannot be patched")

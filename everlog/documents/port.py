@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexStatus
@@ -24,6 +24,9 @@ from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, D
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace
 from everlog.documents.query_plan import IndexRange
+from everlog.documents.unshown import UnshownTable
+
+ViewStatus = Literal["filling", "checking", "ready"]
 
 
 class DocumentState(NamedTuple):
@@ -58,12 +61,22 @@ class PendingIndex(NamedTuple):
 
 
 class DocumentView(NamedTuple):
-    """A read-only collection that shows what matches a template. `filled`: also what was there before it."""
+    """A read-only collection that shows what matches a template. `filled`: also what was there before it.
+
+    `recheck`: if set, every element of it is to be compared with its source. `unshown`: how many elements match and are
+    set aside; only where one view was asked for.
+    """
 
     uri: str
     template: str
     filter: str | None
     filled: bool = False
+    recheck: str | None = None
+    unshown: int | None = None
+
+    @property
+    def status(self) -> ViewStatus:
+        return "filling" if not self.filled else "checking" if self.recheck else "ready"
 
     def shows_as(self, other: DocumentView) -> bool:
         """Whether the two are defined alike."""
@@ -248,6 +261,14 @@ class DocumentStore(ABC):
         """The view shows what was there before it."""
 
     @abstractmethod
+    async def recheck_view(self, uri: str, request: str, *, refill: bool = False) -> None:
+        """Every element of the view is to be compared with its source; `refill`: and what may be missing is shown."""
+
+    @abstractmethod
+    async def mark_checked(self, uri: str, request: str) -> None:
+        """They are, unless there is a newer request."""
+
+    @abstractmethod
     async def delete_view(self, uri: str) -> bool:
         """False if there is none."""
 
@@ -262,6 +283,10 @@ class DocumentStore(ABC):
     @abstractmethod
     async def delete_template_index(self, index_id: str) -> bool:
         """False if there is none."""
+
+    @abstractmethod
+    def unshown_table(self) -> UnshownTable:
+        """What views cannot show."""
 
     @abstractmethod
     def node_table(self) -> NodeTable:

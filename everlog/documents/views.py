@@ -1,37 +1,33 @@
 """Views and template indexes: what follows from a write elsewhere.
 
-A view's element is made equal to its source as it is now, whenever the source was written: so steps may be repeated
-and may come late. A task that changed an element looks at the source once more: of two tasks that do this at once, the
-last one to write finds what the other one saw. A view does not feed another view.
+Whatever is wrong with one of them, the writes that it follows go on: an element that a view cannot show is set aside, a
+template index that cannot be made is there as a failed one. Only what passes by itself is waited for. A view does not
+feed another view.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
-import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from everlog.documents.bodies import same, stored_body
 from everlog.documents.evaluator import Evaluator
 from everlog.documents.indexes import Index, IndexNew, IndexStatus, check_index
-from everlog.documents.model import DocumentCommand, DocumentTransaction
-from everlog.documents.paths import MAX_ITEM_BYTES, DocumentPlace
+from everlog.documents.model import DocumentTransaction
+from everlog.documents.paths import DocumentPlace
 from everlog.documents.port import DocumentStore, DocumentView, TemplateIndex
-from everlog.errors import DocumentNotFound, InvalidDocument
+from everlog.documents.templates import matches, uri_prefix
+from everlog.documents.unshown import MAX_UNSHOWN
+from everlog.documents.view_copies import Apply, ViewCopies, passes
+from everlog.errors import EverlogError
 from everlog.runtime.clock import Clock
 
 log = logging.getLogger("everlog.documents")
 
 CACHE_S = 1.0
-MAX_TEMPLATE = 1024
-_PARAMETER = re.compile(r"\{(\*|[A-Za-z_][A-Za-z0-9_]*)\}")
-_TEXT = re.compile(r"[A-Za-z0-9\-._~:/\[\]@!$&'()*+,;=]*")
-
-Apply = Callable[[DocumentCommand], Awaitable[object]]
+MAX_VIEWS = 500
+MAX_TEMPLATE_INDEXES = 64
 
 
 class Followers:
@@ -39,9 +35,8 @@ class Followers:
 
     def __init__(self, store: DocumentStore, apply: Apply, *, clock: Clock, evaluator: Evaluator) -> None:
         self._store = store
-        self._apply = apply
         self._clock = clock
-        self._evaluator = evaluator
+        self.copies = ViewCopies(store, apply, clock=clock, evaluator=evaluator)
         self._views: list[DocumentView] = []
         self._templates: list[TemplateIndex] = []
         self._read_at: float | None = None
@@ -59,40 +54,86 @@ class Followers:
 
     async def before_indexes(self, uri: str, transactions: Sequence[DocumentTransaction]) -> bool:
         _, templates = await self._definitions()
-        matching = [one for one in templates if match_template(one.template, uri) is not None]
+        matching = [one for one in templates if _matches(one, uri)]
         if not matching:
             return False
         known = {index.index_id for index in await self._store.indexes(uri)}
         made = False
         for template in matching:
             if template.index_id not in known:
-                new = check_index(msgspec.json.decode(template.definition, type=IndexNew))
-                index = self.new_index(new, template.index_id, transactions[0].revision)
-                made |= await self._store.create_index(uri, index)
+                index = self._index_of(template, transactions[0].revision)
+                made |= await self._store.create_index(uri, index) and index.status is IndexStatus.INDEXING
         return made
+
+    def _index_of(self, template: TemplateIndex, since: int) -> Index:
+        """The index of a collection; a failed one if the template has no meaning."""
+        try:
+            new = check_index(msgspec.json.decode(template.definition, type=IndexNew))
+            return self.new_index(new, template.index_id, since)
+        except Exception as error:
+            log.warning("the template index %s cannot be used: %s", template.index_id, error)
+            failed = self.new_index(IndexNew(), template.index_id, since)
+            return msgspec.structs.replace(failed, status=IndexStatus.FAILED, reason=str(error))
 
     def new_index(self, new: IndexNew, index_id: str, since: int) -> Index:
         """A definition to be built."""
         return Index(index_id, new.sort_by, new.filter_by, IndexStatus.INDEXING, self._clock.new_id(), since=since)
 
-    async def after_events(self, uri: str, transactions: Sequence[DocumentTransaction]) -> None:
+    async def after_events(self, uri: str, transactions: Sequence[DocumentTransaction]) -> bool:
         views, _ = await self._definitions()
         if not views or any(view.uri == uri for view in views):
-            return
+            return False
+        places = [DocumentPlace(uri, item) for item in sorted({one.item for one in transactions})]
+        ended = any(one.ends_collection for one in transactions)
+        rest = False
         for view in views:
-            for item in sorted({one.item for one in transactions}):
-                await self.show(view, DocumentPlace(uri, item))
+            try:
+                for place in places:
+                    await self.copies.show(view, place)
+                rest |= ended and await self.copies.follow_deletion(view, uri)
+            except Exception as error:
+                if passes(error):
+                    raise
+                await self._mistrust(view, error)
+        return rest
+
+    async def _mistrust(self, view: DocumentView, error: Exception) -> None:
+        """A defect, or a definition that can no longer be read: others must not suffer."""
+        log.warning("the view %s is behind: %s", view.uri, error, extra={"key": view.uri})
+        await self._store.recheck_view(view.uri, self._clock.new_id(), refill=True)
 
     async def fill(self, owns: Callable[[str], bool]) -> int:
-        """Show what was there before a view was defined. A fill that is cut off is done again."""
+        """Show in views what was there before them, and put right what is to be compared; how many views.
+
+        What is cut off is done again.
+        """
         count = 0
         for view in await self._store.views():
-            if view.filled or not owns(view.uri):
-                continue
-            if await self._fill(view):
-                await self._store.mark_filled(view.uri)
-                count += 1
+            if owns(view.uri):
+                try:
+                    count += await self._bring_up(view)
+                except Exception as error:
+                    if passes(error):
+                        raise
+                    expected = isinstance(error, EverlogError)
+                    log.warning("the view %s is not filled: %s", view.uri, error, exc_info=not expected)
         return count
+
+    async def _bring_up(self, view: DocumentView) -> bool:
+        done = False
+        if view.recheck is not None:
+            await self.copies.recheck(view)
+            await self._store.mark_checked(view.uri, view.recheck)
+            done = True
+        if not view.filled and await self._has_room(view) and await self._fill(view):
+            if await self._has_room(view):  # else something may have been left out
+                await self._store.mark_filled(view.uri)
+            done = True
+        return done
+
+    async def _has_room(self, view: DocumentView) -> bool:
+        """Whether more can be set aside: without, a fill would have to leave out elements, and be done again."""
+        return await self.copies.unshown.count(view.uri) < MAX_UNSHOWN
 
     async def _fill(self, view: DocumentView) -> bool:
         """False if the view is gone meanwhile."""
@@ -102,77 +143,12 @@ class Followers:
                 return False
             for source in page:
                 if source.uri not in views:
-                    await self._show_or_leave(view, source)
+                    await self.copies.show(view, source)
         return True
 
-    async def _show_or_leave(self, view: DocumentView, source: DocumentPlace) -> None:
-        """What a view cannot take, because it is too large, is left out: it must not hold back the rest."""
-        try:
-            await self.show(view, source)
-        except InvalidDocument as error:
-            log.warning("%s is not shown in %s: %s", source.path, view.uri, error, extra={"key": view.uri})
 
-    async def show(self, view: DocumentView, source: DocumentPlace) -> None:
-        """Make the view's element what its source is now."""
-        item = match_template(view.template, source.path)
-        if item is None or len(item) > MAX_ITEM_BYTES or source.kind == "collection":
-            return
-        while await self._copy(view, source, DocumentPlace(view.uri, item)):
-            pass
-
-    async def _copy(self, view: DocumentView, source: DocumentPlace, target: DocumentPlace) -> bool:
-        """Whether something changed: then the source may have, too."""
-        head, row, _ = await self._store.load(source)
-        body = None if row is None or head is None or head.deleted else stored_body(row.body)
-        # FilterTooExpensive goes out from here: what is not known to match or not is neither shown nor removed.
-        if not isinstance(body, dict) or not await self._evaluator.matches(view.filter, body, self._clock.now_ms()):
-            body = None
-        _, shown, _ = await self._store.load(target)
-        if body is None:
-            if shown is not None:
-                await self._ignore_absent(DocumentCommand("delete", target, internal=True))
-            return shown is not None
-        wanted = {**body, "id": target.item}
-        if shown is not None and same(stored_body(shown.body), wanted):
-            return False
-        # It makes the view, too: its definition may be there before its collection is.
-        await self._apply(DocumentCommand("put", target, wanted, internal=True, makes_view=True))
-        return True
-
-    async def _ignore_absent(self, command: DocumentCommand) -> None:
-        with contextlib.suppress(DocumentNotFound):  # another node may have been quicker
-            await self._apply(command)
-
-
-@functools.lru_cache(maxsize=1000)
-def compile_template(template: str) -> re.Pattern[str]:
-    """The pattern of a template; every parameter stands for one or more characters without a slash."""
-    pieces = _PARAMETER.split(template)
-    literals = pieces[::2]
-    valid = len(pieces) > 1 and all(_TEXT.fullmatch(piece) for piece in literals) and len(template) <= MAX_TEMPLATE
-    if not valid or template.startswith("/") or template.endswith("/") or "//" in template or "}{" in template:
-        raise InvalidDocument(
-            "invalid-template", f"{template!r} is no template: it is a path with {{name}} or {{*}} in it"
-        )
-    return re.compile("([^/]+)".join(re.escape(piece) for piece in literals))
-
-
-def uri_prefix(template: str) -> str:
-    """What the uris of all documents and collections begin with whose paths may match.
-
-    An element's uri ends before its id, so the last segment does not count.
-
-    >>> uri_prefix("shop/orders~/{*}"), uri_prefix("{*}/x")
-    ('shop/orders~', '')
-    """
-    return template.partition("{")[0].rpartition("/")[0]
-
-
-def match_template(template: str, path: str) -> str | None:
-    """The values of the parameters, joined by ':'; None if the path does not match.
-
-    >>> match_template("abc/{*}", "abc/123")
-    '123'
-    """
-    found = compile_template(template).fullmatch(path)
-    return None if found is None else ":".join(found.groups())
+def _matches(template: TemplateIndex, uri: str) -> bool:
+    try:
+        return matches(template.template, uri)
+    except EverlogError:
+        return False  # of another version

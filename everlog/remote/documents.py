@@ -23,6 +23,7 @@ from everlog.documents.model import DocumentTransaction, Method, WrittenDocument
 from everlog.documents.paths import parse_collection, parse_path
 from everlog.documents.port import DocumentView, TemplateIndex
 from everlog.documents.query import Explanation, Query
+from everlog.documents.unshown import RetriedElements, UnshownElement
 from everlog.errors import (
     EverlogError,
     InvalidDocument,
@@ -176,6 +177,20 @@ class RemoteDocuments(Documents):
     async def view(self, path: str) -> DocumentView:
         return _view((await self._wire.send("GET", f"/hyper-storage/views/{_segment(path)}")).json())
 
+    async def views(self) -> Sequence[DocumentView]:
+        found = (await self._wire.send("GET", "/hyper-storage/views")).json()
+        return [_view(one) for one in found["_embedded"]["els"]]
+
+    async def unshown(self, path: str, *, after: str = "", limit: int = 100) -> Sequence[UnshownElement]:
+        answer = await self._wire.send("GET", _unshown(path, after=after, size=limit))
+        return [_unshown_element(path, one) for one in answer.json()["_embedded"]["els"]]
+
+    async def retry_unshown(
+        self, path: str, *, source: str | None = None, after: str = "", limit: int = 100
+    ) -> RetriedElements:
+        given = {"after": after, "size": limit} if source is None else {"source": source}
+        return msgspec.convert((await self._wire.send("POST", _unshown(path, **given))).json(), RetriedElements)
+
     async def delete_view(self, path: str) -> None:
         await self._wire.send("DELETE", f"/hyper-storage/views/{_segment(path)}")
 
@@ -326,7 +341,20 @@ def _index(found: dict[str, Any]) -> Index:
 
 
 def _view(found: dict[str, Any]) -> DocumentView:
-    return DocumentView(found["path"], found["template_uri"], found["filter"], found["status"] == "ready")
+    status = found["status"]
+    recheck = "" if status != "checking" else status
+    shown = (found["path"], found["template_uri"], found["filter"], status != "filling")
+    return DocumentView(*shown, recheck or None, found.get("unshown"))
+
+
+def _unshown(path: str, **parameters: Any) -> str:
+    given = {name: value for name, value in parameters.items() if value != ""}
+    return f"/hyper-storage/views/{_segment(path)}/unshown?{urlencode(given)}"
+
+
+def _unshown_element(view: str, found: dict[str, Any]) -> UnshownElement:
+    facts = (found["source"], found["code"], found["reason"], found["revision"], found["since"], found["attempts"])
+    return UnshownElement(view, *facts)
 
 
 def _transaction(found: dict[str, Any]) -> DocumentTransaction:

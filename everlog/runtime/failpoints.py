@@ -46,6 +46,8 @@ DOCUMENT_POINTS = (
     "documents.published",
     "documents.completed",
 )
+# Where a copy into a view may be cut off: an element is shown, or noted as one that cannot be.
+COPY_INTO_VIEW_POINTS = ("documents.shown", "documents.unshown")
 # Where the rows of a view in Cassandra, whose partitions are written one by one, may be cut off from their offset.
 VIEW_POINTS = ("view.partition", "view.rows")
 # Where the first run of a projection may be cut off: its view has a version, and nothing else yet.

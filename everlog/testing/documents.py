@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,8 @@ from everlog.documents.order import index_key
 from everlog.documents.paths import parse_path, quantum_of
 from everlog.documents.port import DocumentStore, DocumentView, TemplateIndex, WaitingTransaction
 from everlog.documents.query_plan import IndexRange
+from everlog.documents.unshown import UnshownElement
+from everlog.errors import Unreachable
 
 NOW = 1_700_000_000_000
 MANY = 10**9
@@ -430,14 +433,48 @@ class DocumentStoreConformance:
         assert view in await store.views()
         await store.mark_filled(view.uri)
         assert view._replace(filled=True) in await store.views()
+        await store.recheck_view(view.uri, "first")
+        await store.recheck_view(view.uri, "second")
+        await store.mark_checked(view.uri, "first")
+        assert view._replace(filled=True, recheck="second") in await store.views()
+        await store.mark_checked(view.uri, "second")
+        assert view._replace(filled=True) in await store.views()
+        await store.recheck_view(view.uri, "third", refill=True)
+        assert view._replace(filled=False, recheck="third") in await store.views()
         assert await store.delete_view(view.uri)
         assert not await store.delete_view(view.uri)
+        with contextlib.suppress(Unreachable):
+            await store.recheck_view(view.uri, "late")
+        assert view.uri not in [one.uri for one in await store.views()]
         template = TemplateIndex(name("t"), "abc/{*}~", encode_body({"sortBy": []}))
         assert await store.put_template_index(template)
         assert not await store.put_template_index(template)
         assert template in await store.template_indexes()
         assert await store.delete_template_index(template.index_id)
         assert not await store.delete_template_index(template.index_id)
+
+    async def test_what_views_cannot_show(self, store: DocumentStore) -> None:
+        """Every change names what it replaces: of two tasks one finds that it was too late."""
+        table, view = store.unshown_table(), name("v") + "~"
+        rows = [UnshownElement(view, f"c~/{item}", "code", "ü", 3, NOW) for item in "cab"]
+        for row in rows:
+            assert await table.put(row, None)
+            assert not await table.put(row, None)
+        assert await table.put(UnshownElement(name("v") + "~", "c~/a", "code", "", 1, NOW), None)
+        assert await table.count(view) == 3
+        assert [one.source for one in await table.page(view, after="", limit=2)] == ["c~/a", "c~/b"]
+        assert [one.source for one in await table.page(view, after="c~/b", limit=2)] == ["c~/c"]
+        newer = msgspec.structs.replace(rows[0], revision=4, attempts=2, reason="again")
+        assert await table.put(newer, rows[0])
+        assert not await table.put(newer, rows[0])
+        assert await table.find(view, "c~/c") == newer
+        await table.remove(rows[0])
+        assert await table.find(view, "c~/c") == newer
+        await table.remove(newer)
+        assert await table.find(view, "c~/c") is None
+        assert not await table.put(newer, newer)
+        await table.clear(view)
+        assert await table.page(view, after="", limit=10) == []
 
     async def test_large_bodies(self, store: DocumentStore) -> None:
         path = name("d")

@@ -82,6 +82,23 @@ def test_batches(cli):
     assert len(cli.lines("docs", "history", "c~")) == 2
 
 
+def test_views(cli):
+    cli.run("docs", "put", "a/1", '{"n": 1}')
+    cli.run("docs", "put", "a:b/1", '{"n": 2}')
+    assert "shows" in cli.out("docs", "view", "put", "v~", "{x}/{y}", "--filter", "n > 0")
+    (view,) = cli.lines("docs", "view", "list")
+    assert (view["path"], view["status"], view["unshown"]) == ("v~", "ready", 1)
+    assert "v~" in cli.out("docs", "view", "list")
+    (aside,) = cli.lines("docs", "view", "unshown", "v~")
+    assert (aside["source"], aside["code"]) == ("a:b/1", "ambiguous-id")
+    assert "a:b/1" in cli.out("docs", "view", "unshown", "v~", "--limit", "5")
+    assert cli.json("docs", "view", "retry", "v~") == {"shown": 0, "left": 1}
+    assert "1 are still set aside" in cli.out("docs", "view", "retry", "v~", "a:b/1")
+    assert [line["id"] for line in cli.lines("docs", "list", "v~")] == ["a:1"]
+    cli.run("docs", "view", "delete", "v~")
+    assert cli.error("docs", "view", "delete", "v~", code=4)["code"] == "not_found"
+
+
 def test_recovery_and_builds(cli):
     cli.run("docs", "put", "c~/1", '{"n": 1}')
     assert cli.json("docs", "recover")["failed"] == 0

@@ -273,10 +273,37 @@ async def test_views_and_template_indexes(docs: Documents) -> None:
     made = await docs.put_template_index("t", "q/{*}~", IndexNew(sort_by=(IndexSortItem("n"),)))
     assert (made.index_id, (await docs.template_index("t")).template) == ("t", "q/{*}~")
     await docs.delete_template_index("t")
+    await docs.put("p/1", {"n": 5}, wait=True)
+    assert [one.uri for one in await docs.views()] == ["v~"]
     await docs.delete_view("v~")
     for call in (docs.view("v~"), docs.template_index("t")):
         with pytest.raises(DocumentNotFound):
             await call
+
+
+async def test_what_a_view_cannot_show(docs: Documents) -> None:
+    await docs.put_view("v~", "{one}/{two}")
+    for name in ("a", "b", "c"):
+        await docs.put(f"{name}:{name}/d", {"n": 1}, wait=True)
+    view = await docs.view("v~")
+    assert view.unshown == 3
+    first, second = await docs.unshown("v~", limit=2)
+    assert (first.view, first.source, first.code, first.attempts) == ("v~", "a:a/d", "ambiguous-id", 1)
+    assert "':'" in first.reason
+    assert first.since_ms
+    assert [one.source for one in await docs.unshown("v~", after=second.source)] == ["c:c/d"]
+    again = await docs.retry_unshown("v~", source="b:b/d")
+    assert (again.shown, again.left, again.next) == (0, 1, None)
+    assert [one.attempts for one in await docs.unshown("v~")] == [1, 2, 1]
+    await docs.delete("b:b/d", wait=True)
+    again = await docs.retry_unshown("v~", limit=1)
+    assert (again.shown, again.left, again.next) == (0, 1, "a:a/d")
+    with pytest.raises(DocumentNotFound):
+        await docs.retry_unshown("v~", source="b:b/d")
+    with pytest.raises(DocumentNotFound):
+        await docs.unshown("w~")
+    with pytest.raises(InvalidDocument):
+        await docs.unshown("v~", limit=0)
 
 
 async def test_a_server_that_is_not_there() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,11 +18,12 @@ import everlog
 from everlog.documents.api import Documents
 from everlog.documents.bodies import merge
 from everlog.documents.paths import parse_path
-from everlog.runtime.failpoints import DOCUMENT_POINTS, VARIABLE
+from everlog.errors import DocumentNotFound
+from everlog.runtime.failpoints import COPY_INTO_VIEW_POINTS, DOCUMENT_POINTS, VARIABLE
 from tests.documents.writer_process import URIS, target
 
 # On SQLite outbox and content are one transaction: there is no point between them.
-POINTS = [point for point in DOCUMENT_POINTS if point != "documents.outboxed"]
+POINTS = [point for point in (*DOCUMENT_POINTS, *COPY_INTO_VIEW_POINTS) if point != "documents.outboxed"]
 
 
 def write(folder: Path, name: str, *, die_at: str | None = None, count: int = 5) -> int:
@@ -54,6 +56,17 @@ async def check(folder: Path) -> None:
         plain = [one for one in (await docs.list("c~", size=1000)).elements if one["n"] >= 0]
         assert page.elements == sorted(plain, key=lambda one: (one["n"], one["id"]))
         assert not [one for uri in URIS for one in await docs.pending(uri)]
+        await check_views(docs)
+
+
+async def check_views(docs: Documents) -> None:
+    """Each view shows its sources as they are; what it cannot show is set aside, once."""
+    plain = (await docs.list("c~", size=1000)).elements
+    assert (await docs.list("v~", size=1000)).elements == plain
+    with contextlib.suppress(DocumentNotFound):
+        assert (await docs.list("g~")).elements == []
+    assert [(one.source, one.code) for one in await docs.unshown("u~")] == [("d:e/x", "ambiguous-id")]
+    assert [one.status for one in await docs.views()] == ["ready", "ready", "ready"]
 
 
 async def _follow(docs: Documents, uri: str) -> dict[int, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everlog.runtime.failpoints import DOCUMENT_POINTS
+from everlog.runtime.failpoints import COPY_INTO_VIEW_POINTS, DOCUMENT_POINTS
 from tests.documents.test_kills import check, write
 from tests.fixtures.cluster import MakeConfig
 from tests.pipeline.backends import write_config
@@ -15,7 +15,7 @@ from tests.pipeline.backends import write_config
 pytestmark = pytest.mark.cluster
 
 
-@pytest.mark.parametrize("point", DOCUMENT_POINTS)
+@pytest.mark.parametrize("point", [*DOCUMENT_POINTS, *COPY_INTO_VIEW_POINTS])
 @pytest.mark.case("hyperstorage", 65, 66, 67)
 async def test_a_writer_is_killed(cluster_config: MakeConfig, tmp_path: Path, point: str) -> None:
     """It dies at the third time it reaches the point; another one goes on, and recovery completes the rest.

@@ -38,7 +38,14 @@ async def run(folder: str, name: str, count: int) -> None:
 
             with contextlib.suppress(DocumentConflict):
                 await docs.create_index("c~", IndexNew("by-n", (IndexSortItem("n"),), "n >= 0"))
+            # A view that shows all, one whose collection is deleted again and again, and one that cannot show `d:e/x`.
+            await docs.put_view("v~", "c~/{*}")
+            await docs.put_view("g~", "gone~/{*}")
+            await docs.put_view("u~", "{kind}/{name}")
             for number in range(count):
+                await docs.put("gone~/1", {"n": number})
+                await docs.put("d:e/x", {"n": number})
+                await docs.delete("gone~")
                 await write("put", "d", {"by": name, "n": number})
                 await write("patch", "d", {"n": -number})
                 await write("put", f"c~/{name}-{number % 3}", {"n": number})

@@ -62,7 +62,24 @@ async def _collection(context: Context, docs: Documents, path: str) -> Model:
         found |= {"revision": page.revision, "count": page.count}
     except QueryLimited as error:
         found["limited"] = str(error)
-    return {**found, "indexes": [_index(one, found["count"]) for one in await docs.indexes(path)]}
+    indexes = [_index(one, found["count"]) for one in await docs.indexes(path)]
+    return {**found, "indexes": indexes, "view": await _view(docs, path)}
+
+
+async def _view(docs: Documents, path: str) -> dict[str, Any] | None:
+    """If the collection is a view: what it shows, and what it cannot show."""
+    try:
+        view = await docs.view(path)
+    except DocumentNotFound:
+        return None
+    aside = await docs.unshown(path, limit=SIZE) if view.unshown else []
+    return {
+        "template": view.template,
+        "filter": view.filter,
+        "status": view.status,
+        "count": view.unshown or 0,
+        "unshown": aside,
+    }
 
 
 async def _document(docs: Documents, path: str) -> Model:

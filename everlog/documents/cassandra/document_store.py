@@ -16,6 +16,7 @@ from everlog.documents.cassandra.indexes import Indexes
 from everlog.documents.cassandra.nodes import CassandraNodes
 from everlog.documents.cassandra.outbox import Outbox, open_transactions
 from everlog.documents.cassandra.tables import DOCUMENT_TABLES
+from everlog.documents.cassandra.unshown import CassandraUnshown
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.messages import KEPT_S, MessageCounts, StoredMessage
@@ -36,6 +37,7 @@ from everlog.documents.port import (
     WaitingTransaction,
 )
 from everlog.documents.query_plan import IndexRange
+from everlog.documents.unshown import UnshownTable
 from everlog.errors import Unreachable
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.trace import Trace
@@ -286,13 +288,19 @@ class CassandraDocuments(DocumentStore):
             yield [DocumentPlace(uri, item) for uri, kind, item in rows if kind == BODY and uri.startswith(prefix)]
 
     async def views(self) -> list[DocumentView]:
-        return [DocumentView(row[0], row[1], row[2], bool(row[3])) for row in await self._fetch("views")]
+        return [DocumentView(row[0], row[1], row[2], bool(row[3]), row[4]) for row in await self._fetch("views")]
 
     async def put_view(self, view: DocumentView) -> bool:
-        return await self._applied("put_view", *view)
+        return await self._applied("put_view", *view[:4])
 
     async def mark_filled(self, uri: str) -> None:
         await self._applied("mark_filled", uri)
+
+    async def recheck_view(self, uri: str, request: str, *, refill: bool = False) -> None:
+        await self._applied("refill_view" if refill else "recheck_view", request, uri)
+
+    async def mark_checked(self, uri: str, request: str) -> None:
+        await self._applied("mark_checked", uri, request)
 
     async def delete_view(self, uri: str) -> bool:
         return await self._applied("delete_view", uri)
@@ -311,6 +319,9 @@ class CassandraDocuments(DocumentStore):
         if applied is None:
             raise Unreachable("Cassandra does not say what became of a definition: look at it, and try again")
         return applied
+
+    def unshown_table(self) -> UnshownTable:
+        return CassandraUnshown(self._session, self._cql)
 
     def node_table(self) -> NodeTable:
         return CassandraNodes(self._session, self._cql)

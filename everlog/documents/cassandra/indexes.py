@@ -59,10 +59,11 @@ class Indexes:
         )
 
     async def create(self, uri: str, index: Index) -> bool:
-        """Noted as pending first: a definition without a note would never be built."""
-        await self._session.write(self._cql["note_index"], uri, index.index_id, index.definition_id)
+        """Noted as pending first: a definition without a note would never be built. A failed one is not."""
+        if index.status is not IndexStatus.FAILED:
+            await self._session.write(self._cql["note_index"], uri, index.index_id, index.definition_id)
         values = (uri, index.index_id, _encode(index.sort_by).decode(), index.filter_by, int(index.status))
-        made = await self._applied("create_index", *values, index.definition_id, index.since)
+        made = await self._applied("create_index", *values, index.definition_id, index.reason, index.since)
         if not made:
             await self._session.write(self._cql["forget_index"], uri, index.index_id, index.definition_id)
         return made

@@ -35,7 +35,9 @@ from everlog.documents.port import (
 )
 from everlog.documents.query_plan import IndexRange
 from everlog.documents.sqlite.nodes import SqliteNodes
+from everlog.documents.sqlite.unshown import SqliteUnshown
 from everlog.documents.sqlite.writer import SharedWriter
+from everlog.documents.unshown import UnshownTable
 from everlog.runtime.statements import load_statements
 from everlog.runtime.trace import Trace
 from everlog.sqlite.connection import connect, translated
@@ -199,7 +201,7 @@ class SqliteDocuments(DocumentStore):
 
     async def create_index(self, uri: str, index: Index) -> bool:
         values = (uri, index.index_id, _encode(index.sort_by).decode(), index.filter_by, index.status)
-        rest = (index.definition_id, index.built_to, index.revision, index.count, index.since)
+        rest = (index.definition_id, index.built_to, index.revision, index.count, index.reason, index.since)
         return await self._change("create_index", *values, *rest) > 0
 
     async def mark_index(self, uri: str, index: Index, status: IndexStatus, reason: str | None = None) -> bool:
@@ -305,13 +307,19 @@ class SqliteDocuments(DocumentStore):
             uri, item = rows[-1][0], rows[-1][1] + "\0"
 
     async def views(self) -> list[DocumentView]:
-        return [DocumentView(row[0], row[1], row[2], bool(row[3])) for row in self._read("views")]
+        return [DocumentView(row[0], row[1], row[2], bool(row[3]), row[4]) for row in self._read("views")]
 
     async def put_view(self, view: DocumentView) -> bool:
-        return await self._change("put_view", *view) > 0
+        return await self._change("put_view", *view[:4]) > 0
 
     async def mark_filled(self, uri: str) -> None:
         await self._change("mark_filled", uri)
+
+    async def recheck_view(self, uri: str, request: str, *, refill: bool = False) -> None:
+        await self._change("recheck_view", request, refill, uri)
+
+    async def mark_checked(self, uri: str, request: str) -> None:
+        await self._change("mark_checked", uri, request)
 
     async def delete_view(self, uri: str) -> bool:
         return await self._change("delete_view", uri) > 0
@@ -324,6 +332,9 @@ class SqliteDocuments(DocumentStore):
 
     async def delete_template_index(self, index_id: str) -> bool:
         return await self._change("delete_template_index", index_id) > 0
+
+    def unshown_table(self) -> UnshownTable:
+        return SqliteUnshown(self._read, self._change)
 
     def node_table(self) -> NodeTable:
         return SqliteNodes(self.path.parent)

@@ -89,8 +89,8 @@ SELECT document_uri, index_id, sort_by, filter_by, status, definition_id, built_
 FROM index_def WHERE status IN (0, 1) ORDER BY document_uri, index_id
 
 -- name: create_index
-INSERT INTO index_def (document_uri, index_id, sort_by, filter_by, status, definition_id, built_to, revision, count, since)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+INSERT INTO index_def (document_uri, index_id, sort_by, filter_by, status, definition_id, built_to, revision, count,
+    reason, since) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 
 -- name: mark_index
 UPDATE index_def SET status = ?, reason = ?
@@ -152,7 +152,7 @@ SELECT item_id FROM (
 ) WHERE number % ? = 0 ORDER BY item_id
 
 -- name: views
-SELECT document_uri, template_uri, filter, filled FROM view_def ORDER BY document_uri
+SELECT document_uri, template_uri, filter, filled, recheck FROM view_def ORDER BY document_uri
 
 -- name: put_view
 INSERT INTO view_def (document_uri, template_uri, filter, filled) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING
@@ -160,8 +160,39 @@ INSERT INTO view_def (document_uri, template_uri, filter, filled) VALUES (?, ?, 
 -- name: mark_filled
 UPDATE view_def SET filled = 1 WHERE document_uri = ?
 
+-- name: recheck_view
+UPDATE view_def SET recheck = ?, filled = filled AND NOT ? WHERE document_uri = ?
+
+-- name: mark_checked
+UPDATE view_def SET recheck = NULL WHERE document_uri = ? AND recheck = ?
+
 -- name: delete_view
 DELETE FROM view_def WHERE document_uri = ?
+
+-- name: unshown
+SELECT document_uri, source, code, reason, revision, since, attempts FROM view_unshown
+WHERE document_uri = ? AND source = ?
+
+-- name: unshown_page
+SELECT document_uri, source, code, reason, revision, since, attempts FROM view_unshown
+WHERE document_uri = ? AND source > ? ORDER BY source LIMIT ?
+
+-- name: unshown_count
+SELECT count(*) FROM view_unshown WHERE document_uri = ?
+
+-- name: add_unshown
+INSERT INTO view_unshown (document_uri, source, code, reason, revision, since, attempts)
+VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: replace_unshown
+UPDATE view_unshown SET code = ?, reason = ?, revision = ?, since = ?, attempts = ?
+WHERE document_uri = ? AND source = ? AND revision = ? AND attempts = ?
+
+-- name: remove_unshown
+DELETE FROM view_unshown WHERE document_uri = ? AND source = ? AND revision = ? AND attempts = ?
+
+-- name: clear_unshown
+DELETE FROM view_unshown WHERE document_uri = ?
 
 -- name: template_indexes
 SELECT index_id, template_uri, definition FROM template_index_def ORDER BY index_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 from litestar import Response, delete, get, post, put
@@ -12,10 +13,11 @@ from everlog.documents.indexes import Index, IndexNew, IndexSortItem
 from everlog.documents.model import DocumentTransaction
 from everlog.documents.paths import parse_collection
 from everlog.documents.port import DocumentView
+from everlog.documents.unshown import UnshownElement
 from everlog.errors import InvalidDocument
 from everlog.server.answers import json_answer
 from everlog.server.documents import PREFIX, body_bytes, correlation, documents_of, segments, typed_body
-from everlog.server.requests import AnyRequest, decode, flag, parameters, raw_rest
+from everlog.server.requests import AnyRequest, decode, flag, parameters, raw_rest, whole_number
 from everlog.server.routes.nodes import routed
 from everlog.server.schemas import document_examples as examples
 from everlog.server.schemas.documents import (
@@ -24,12 +26,15 @@ from everlog.server.schemas.documents import (
     INDEX,
     INDEX_CREATED,
     INDEX_NEW,
+    NUMBER,
+    RETRIED,
     TEMPLATE,
     TEMPLATE_CREATED,
     TEMPLATE_NEW,
     TRANSACTION,
     VIEW,
     VIEW_NEW,
+    VIEW_OR_UNSHOWN,
     answer,
     elements,
     operation,
@@ -38,6 +43,7 @@ from everlog.server.schemas.documents import (
 )
 
 GONE = answer("Gone")
+VIEW_PATH = path_parameter("The view's path, one segment: a slash is %2F. What it cannot show: `…/unshown`", "rich~")
 TEMPLATE_PATH = path_parameter("The id of the template index", "by-name")
 
 
@@ -175,8 +181,8 @@ async def get_transaction(request: AnyRequest) -> Response[bytes]:
 
 
 def _view_body(view: DocumentView) -> dict[str, Any]:
-    status = "ready" if view.filled else "filling"
-    return {"path": view.uri, "template_uri": view.template, "filter": view.filter, "status": status}
+    found = {"path": view.uri, "template_uri": view.template, "filter": view.filter, "status": view.status}
+    return found if view.unshown is None else {**found, "unshown": view.unshown}
 
 
 @put(
@@ -205,14 +211,84 @@ async def _put_view(request: AnyRequest, name: str, body: ViewBody) -> Response[
 
 
 @get(
+    "/hyper-storage/views",
+    operation_class=operation(answers={200: answer("The views", elements(VIEW), examples=examples.VIEWS)}),
+)
+async def list_views(request: AnyRequest) -> Response[bytes]:
+    """All views."""
+    found = [_view_body(view) for view in await documents_of(request).views()]
+    return json_answer({"_embedded": {"els": found}})
+
+
+@get(
     "/hyper-storage/views/{path:path}",
-    operation_class=operation(COLLECTION_PATH, answers={200: answer("The view", VIEW, examples=examples.VIEW)}),
+    operation_class=operation(
+        VIEW_PATH,
+        query("after", "With `/unshown`: the path behind which the page begins"),
+        query("size", "With `/unshown`: how many elements a page has", NUMBER),
+        answers={200: answer("The view, or a page of what it cannot show", VIEW_OR_UNSHOWN, examples=examples.VIEW)},
+    ),
 )
 async def get_view(request: AnyRequest) -> Response[bytes]:
-    """One view."""
-    (name,) = segments(request, "views", 1)
-    view = await documents_of(request).view(name)
-    return json_answer(_view_body(view))
+    """One view; with `/unshown` behind it, what matches it and is set aside, with the reasons."""
+    name, *rest = _view_segments(request)
+    if not rest:
+        return json_answer(_view_body(await documents_of(request).view(name)))
+    given = parameters(request)
+    limit = _limit(given)
+    found = await documents_of(request).unshown(name, after=given.get("after", ""), limit=limit)
+    body: dict[str, Any] = {"_embedded": {"els": [_unshown_body(one) for one in found]}}
+    if len(found) == limit:
+        query_text = urlencode({"size": limit, "after": found[-1].source})
+        body["_links"] = {"next": {"href": f"{request.url.path}?{query_text}"}}
+    return json_answer(body)
+
+
+@post(
+    "/hyper-storage/views/{path:path}",
+    status_code=200,
+    operation_class=operation(
+        VIEW_PATH,
+        query("source", "Only this path"),
+        query("after", "The path behind which to begin"),
+        query("size", "How many to try", NUMBER),
+        answers={200: answer("What became of them", RETRIED, examples=examples.RETRIED)},
+        refusals=(429, 504),
+    ),
+)
+async def retry_view(request: AnyRequest) -> Response[bytes]:
+    """`…/unshown`: try again what a view has set aside."""
+    name, *rest = _view_segments(request)
+    if not rest:
+        raise InvalidDocument("invalid-path", "try again what is set aside: POST /views/{path}/unshown")
+    given = parameters(request)
+    retried = await documents_of(request).retry_unshown(
+        name, source=given.get("source"), after=given.get("after", ""), limit=_limit(given)
+    )
+    return json_answer(retried)
+
+
+def _view_segments(request: AnyRequest) -> list[str]:
+    found = segments(request, "views", 2)
+    if found[1:] not in ([], ["unshown"]):
+        raise InvalidDocument("invalid-path", "behind a view stands /unshown, or nothing")
+    return found
+
+
+def _limit(given: dict[str, str]) -> int:
+    size = whole_number(given, "size")
+    return 100 if size is None else size
+
+
+def _unshown_body(one: UnshownElement) -> dict[str, Any]:
+    return {
+        "source": one.source,
+        "code": one.code,
+        "reason": one.reason,
+        "revision": one.revision,
+        "since": one.since_ms,
+        "attempts": one.attempts,
+    }
 
 
 @delete(
@@ -280,7 +356,9 @@ DEFINITION_ROUTES = [
     list_transactions,
     get_transaction,
     put_view,
+    list_views,
     get_view,
+    retry_view,
     delete_view,
     put_template_index,
     get_template_index,

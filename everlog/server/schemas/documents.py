@@ -106,8 +106,20 @@ VIEW = _object(
     path=TEXT,
     template_uri=TEXT,
     filter=_optional(OpenAPIType.STRING),
-    status=Schema(type=OpenAPIType.STRING, enum=["filling", "ready"]),
+    status=Schema(type=OpenAPIType.STRING, enum=["filling", "checking", "ready"]),
+    unshown=NUMBER,
 )
+UNSHOWN = _object(
+    ["source", "code", "reason", "revision", "since", "attempts"],
+    source=TEXT,
+    code=TEXT,
+    reason=TEXT,
+    revision=NUMBER,
+    since=NUMBER,
+    attempts=NUMBER,
+)
+VIEW_OR_UNSHOWN = Schema(any_of=[VIEW, elements(UNSHOWN)])
+RETRIED = _object(["shown", "left", "next"], shown=NUMBER, left=NUMBER, next=_optional(OpenAPIType.STRING))
 TEMPLATE_NEW = _object(
     ["template_uri"],
     closed=True,
