@@ -133,6 +133,7 @@ class LocalEverlog(Everlog):
         assert self.parts is not None
         if self._queues is None:
             self._queues = open_queues(self.config, clock=self._clock, trace=self._trace)
+            self.show_loops(self._queues)
         return self._queues
 
     @property

@@ -18,6 +18,7 @@ from everlog.queues.operations import AskDue, Claim, DueAnswer, Operation, Put, 
 from everlog.queues.rows import Flag, Packet
 from everlog.queues.webhook import Webhook
 from everlog.runtime.clock import Clock, SystemClock
+from everlog.runtime.supervisor import LoopRecord, LoopStatus, run_supervised
 
 logger = logging.getLogger("everlog.queues")
 
@@ -140,6 +141,10 @@ class QueueStore(ABC):
             if self.webhook is not None:
                 self.webhook.tell(name, flag)
 
+    def status(self) -> list[LoopStatus]:
+        """The loops that this store has in this process; those of workers are shown by these."""
+        return [found.status() for found in list(self._wakers.values())]
+
     async def close(self) -> None:
         for found in self._wakers.values():
             found.close()
@@ -159,10 +164,14 @@ class Waker:
         self._waiting: dict[str, asyncio.Future[bool]] = {}
         self._numbers = itertools.count(1)
         self._changed = asyncio.Event()
+        self._record = LoopRecord(f"wake-ups of {name}", clock=store.clock, logger=logger)
         self._task: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
         self._changed.set()
+
+    def status(self) -> LoopStatus:
+        return self._record.status
 
     def close(self) -> None:
         if self._task is not None:
@@ -177,7 +186,8 @@ class Waker:
         self.listeners.listen(listener)
         self.wake()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._watch(), name=f"everlog-waker-{self._name}")
+            watch = run_supervised(self._record, self._watch, lambda: True)
+            self._task = asyncio.create_task(watch, name=f"everlog-waker-{self._name}")
         try:
             async with asyncio.timeout(seconds):
                 return await future
@@ -209,15 +219,8 @@ class Waker:
         now = self._store.clock.now_ms()
         try:
             answer = await self._store.execute(self._name, AskDue(self.listeners.wanted(now)))
-        except Exception as error:  # listeners ask again by themselves, later than they could
-            foreign = not isinstance(error, EverlogError)
-            logger.log(
-                logging.WARNING if foreign else logging.INFO,
-                "%s: what is due is not known now: %s",
-                self._name,
-                error,
-                exc_info=foreign,
-            )
+        except EverlogError as error:  # listeners ask again by themselves, later than they could
+            logger.info("%s: what is due is not known now: %s", self._name, error)
             return None
         assert isinstance(answer, DueAnswer)
         for name in self.listeners.wake(answer.due, now):

@@ -22,6 +22,7 @@ from everlog.queues.rows import Packet
 from everlog.queues.wire import MEDIA_TYPE, WireOutcome, decode_outcomes, encode_operations
 from everlog.remote.connection import refusal_of
 from everlog.runtime.clock import Clock
+from everlog.runtime.supervisor import asks_to_end
 
 try:
     import httpx
@@ -152,7 +153,9 @@ class RemoteQueueStore(QueueStore):
             if isinstance(error, QueueNotFound):
                 self.forget(name)
             outcomes = [error] * len(operations)
-        except Exception as error:  # whatever it is: the callers wait for an answer
+        except BaseException as error:  # whatever it is: the callers wait for an answer
+            if asks_to_end(error):
+                raise
             logger.error("a request about the queue %s failed", name, exc_info=error)
             outcomes = [AnswerLost(name, repr(error))] * len(operations)
         for request, outcome in zip(batch, outcomes, strict=True):

@@ -17,6 +17,7 @@ from everlog.queues.operations import Operation, PutAnswer, QueueAnswer
 from everlog.queues.port import QueueStore
 from everlog.queues.rows import Packet
 from everlog.runtime.portal import Portal
+from everlog.runtime.supervisor import LoopStatus
 
 if TYPE_CHECKING:
     from everlog.queues.cassandra.queue_store import CassandraQueueStore
@@ -77,6 +78,9 @@ class ThreadSafeQueues(QueueStore):
 
     def counted(self, name: str) -> Counter[str]:
         return self._inner.counted(name)
+
+    def status(self) -> list[LoopStatus]:
+        return self._inner.status()
 
 
 class OwnThreadQueues(ThreadSafeQueues):

@@ -51,6 +51,7 @@ from everlog.queues.operations import (
 from everlog.queues.port import MAX_MAKES, SWEEP, QueueStore
 from everlog.queues.shards import ShardPart, combine, in_turn, shard_of
 from everlog.runtime.clock import Clock
+from everlog.runtime.supervisor import LoopStatus
 from everlog.runtime.trace import Trace
 
 if TYPE_CHECKING:
@@ -401,6 +402,9 @@ class CassandraQueueStore(QueueStore):
             if queue == name:
                 found.update(shard.counted)
         return found
+
+    def status(self) -> list[LoopStatus]:
+        return [*super().status(), *(shard.status() for shard in list(self._shards.values()))]
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

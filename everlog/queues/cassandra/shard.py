@@ -3,6 +3,8 @@
 Operations gather into groups. A group that the owner did not get is tried again: there, at the next owner, or here
 after a takeover. One that was sent and not answered is asked for again under its number, which the owner does once; if
 that owner is gone, reads are tried again and the callers of writes get `AnswerLost`.
+
+The invariant: every caller gets an answer or an error, and the loop goes on, whatever is raised in it.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from everlog.queues.port import SWEEP
 from everlog.queues.shards import ShardPart
 from everlog.queues.wire import WireOutcome, decode_outcomes, encode_outcomes
 from everlog.runtime.lease import LeaseWatch
+from everlog.runtime.supervisor import LoopRecord, LoopStatus, asks_to_end, run_supervised
 
 if TYPE_CHECKING:
     from everlog.queues.cassandra.calls import Call, Reply
@@ -88,8 +91,13 @@ class ShardService:
         self._remote = Listeners()
         self._told_ms: int | None = None
         self._closing = False
-        self._task = asyncio.create_task(self._run(), name=f"everlog-shard-{name}-{index}")
+        self._record = LoopRecord(f"shard {index} of {name}", clock=store.clock, logger=logger)
+        loop = run_supervised(self._record, self._run, lambda: True)
+        self._task = asyncio.create_task(loop, name=f"everlog-shard-{name}-{index}")
         self.counted: Counter[str] = Counter()
+
+    def status(self) -> LoopStatus:
+        return self._record.status
 
     async def execute(self, operation: Operation, life: int, *, passed_on: bool = False) -> QueueAnswer:
         if self._closing or self._task.done():
@@ -168,8 +176,10 @@ class ShardService:
                 await self._again(group, error)
             else:
                 self._fail(group, error)
-        except Exception as error:
+        except BaseException as error:
             self._fail(group, error)
+            if asks_to_end(error):
+                raise
 
     async def _serve_group(self, group: Sequence[_Request]) -> None:
         if self._route is None:
@@ -195,8 +205,10 @@ class ShardService:
             declaration = await self._store.known(self._name)
             owner.engine.settings = declaration.options.settings
             answers = await owner.execute([request.operation for request in group], self._store.clock.now_ms())
-        except Exception as error:
+        except BaseException as error:
             self._owner = None  # what it has in memory may not be in the log
+            if asks_to_end(error):
+                raise
             if isinstance(error, QueueNotFound):  # no process needs to wait for this one
                 await self._upkeep(owner.log.resign)
             self._fail(group, error)
@@ -247,10 +259,10 @@ class ShardService:
             self._some.clear()
         return group
 
-    def _fail(self, requests: Sequence[_Request], error: Exception) -> None:
+    def _fail(self, requests: Sequence[_Request], error: BaseException) -> None:
         verdict = error if isinstance(error, EverlogError) else StorageFailed(f"{self._name}: {error!r}")
         if verdict is not error:
-            logger.error("a group of operations failed", exc_info=error)
+            self._record.note(f"{self._name}: a group of operations failed", error)
         for request in requests:
             if not request.future.done():
                 request.future.set_exception(verdict)
@@ -258,9 +270,11 @@ class ShardService:
     async def _upkeep(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except Exception as error:  # whatever it is, the log says what counts: it is read again
-            logger.warning("%s: %s", self._name, error, exc_info=not isinstance(error, EverlogError))
+        except BaseException as error:  # whatever it is, the log says what counts: it is read again
             self._owner = None
+            if asks_to_end(error):
+                raise
+            self._record.note(self._name, error)
 
     def _nudge(self, owner: ShardOwner, group: Sequence[_Request]) -> None:
         """Notify waiting processes: as many as there are jobs, or all if a job is due earlier than they know."""

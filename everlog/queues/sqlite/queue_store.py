@@ -39,6 +39,7 @@ from everlog.queues.sqlite.totals import QueueTotals
 from everlog.queues.sqlite.upkeep import take_over_marks, tend
 from everlog.runtime.clock import Clock
 from everlog.runtime.failpoints import failpoint
+from everlog.runtime.supervisor import asks_to_end, log_failure
 from everlog.runtime.trace import Trace
 from everlog.sqlite.connection import transaction, translated
 from everlog.sqlite.group_commit import Committed, GroupCommitter
@@ -267,8 +268,10 @@ class SqliteQueueStore(QueueStore):
     async def _tend_quietly(self, name: str) -> None:
         try:
             await asyncio.to_thread(self._tend, name)
-        except Exception as error:  # the next upkeep may go well
-            log.warning("%s: upkeep failed: %s", name, error, exc_info=not isinstance(error, EverlogError))
+        except BaseException as error:  # the next upkeep may go well
+            if asks_to_end(error):
+                raise
+            log_failure(log, f"{name}: upkeep failed", error)
 
     def _tend(self, name: str) -> None:
         files = self._open_files(patient=True)
