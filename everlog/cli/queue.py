@@ -18,7 +18,7 @@ from everlog.cli.commands import CliCommand, Group
 from everlog.cli.exit_codes import FAILED, NotFound
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.payload import PayloadOptions, payload_options
-from everlog.cli.schedule import schedule
+from everlog.cli.schedule import queue_argument, schedule
 from everlog.cli.settings import CliSettings, with_log
 from everlog.core.phrases import count as numbered
 from everlog.errors import KeyBusy, QueueNotFound
@@ -32,7 +32,6 @@ from everlog.queues.priority import DEFAULT_PRIORITY, parse_priority
 from everlog.queues.rows import Attempt
 from everlog.queues.xml import read_declarations
 
-queue_argument = click.argument("name", metavar="QUEUE")
 key_argument = click.argument("key", metavar="KEY")
 limit_option = click.option("--limit", type=click.IntRange(1, 1000), default=10, metavar="N", help="At most N.  [10]")
 

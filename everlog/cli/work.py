@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import signal
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ from everlog.errors import QueueNotFound
 from everlog.queues.job_function import JobFunction, find_jobs
 from everlog.queues.job_log import JobLog
 from everlog.queues.worker import Worker
+from everlog.runtime.supervisor import LoopSupervisor
+
+logger = logging.getLogger("everlog.queues")
 
 
 @click.command(
@@ -61,12 +66,13 @@ async def work(
     queues = list(dict.fromkeys(job.queue for job in jobs))
     show(settings.as_json, {"worker": worker.name, "queues": queues}, f"{worker.name} works on {', '.join(queues)}")
     sys.stdout.flush()
-    watching = asyncio.create_task(_stop_when_empty(log, worker, queues)) if until_empty else None
+    loops = LoopSupervisor(clock=log.queues.clock, logger=logger)
+    if until_empty:
+        loops.start("the look for an end", partial(_stop_when_empty, log, worker, queues), may_end=True)
     try:
         await worker.run()
     finally:
-        if watching is not None:
-            watching.cancel()
+        await loops.stop()
     counted = dict(worker.counted)
     summary = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counted.items())) or "nothing to do"
     kinds = msgspec.to_builtins(job_log.kinds)

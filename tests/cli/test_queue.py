@@ -11,6 +11,9 @@ import textwrap
 
 import pytest
 
+from everlog.errors import StorageFailed
+from everlog.queues.operations import AskStats
+from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from tests.cli_support import Cli
 
 
@@ -201,6 +204,27 @@ def test_work_until_nothing_is_left(cli, worker):
     assert sorted(lines[1:-2]) == ["indexed p0", "indexed p1", "indexed p2"]
     assert lines[-2].startswith("pages: 3 in 0.")
     assert lines[-1] == "3 done"
+
+
+@pytest.mark.parametrize("method", ["names", "execute"])
+def test_work_until_nothing_is_left_outlasts_an_outage(cli, tmp_path, monkeypatch, method):
+    """The look whether anything is left fails once: the command ends all the same, when nothing is."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / f"shop_{method}.py").write_text(textwrap.dedent(MODULE))
+    cli.run("queue", "put", "pages", "p1")
+    failed: list[str] = []
+    whole = getattr(SqliteQueueStore, method)
+
+    async def fail_once(store, *given):
+        if not failed and (method == "names" or isinstance(given[1], AskStats)):
+            failed.append(method)
+            raise StorageFailed("out of reach")
+        return await whole(store, *given)
+
+    monkeypatch.setattr(SqliteQueueStore, method, fail_once)
+    assert cli.out("work", f"shop_{method}:app", "--until-empty").splitlines()[-1] == "1 done"
+    assert failed == [method]
 
 
 def test_work_on_kinds_with_middleware(cli, worker, tmp_path):

@@ -518,6 +518,68 @@ async def test_a_claim_under_way_is_given_back(store, monkeypatch, caplog, answe
         assert "the last claim was not given back: out of reach" in caplog.text
 
 
+async def test_one_release_that_fails_keeps_no_other_job(store, monkeypatch, caplog):
+    """Stopped between a claim and its answer: one of the jobs waits for the end of its lease, the others for nothing."""
+    asked, let_go = asyncio.Event(), asyncio.Event()
+    claim, release = Queue.claim, Queue.release
+
+    async def slow(queue, *args, **options):
+        jobs = await claim(queue, *args, **options)
+        asked.set()
+        await let_go.wait()
+        return jobs
+
+    async def refuse_one(queue, job, **options):
+        if job.key == "b":
+            raise StorageFailed("out of reach")
+        await release(queue, job, **options)
+
+    @everlog.job("jobs")
+    async def work(job):
+        raise AssertionError("the worker has stopped")
+
+    queue = Queue("jobs", store)
+    await queue.put_many((key, None) for key in "abc")
+    monkeypatch.setattr(Queue, "claim", slow)
+    monkeypatch.setattr(Queue, "release", refuse_one)
+    async with working(store, work) as worker:
+        await asked.wait()
+        asyncio.get_running_loop().call_soon(let_go.set)
+    assert {job.key: job.running for key in "abc" for job in await queue.get(key)} == {"a": False, "b": True, "c": False}
+    assert worker.counted == {"released": 2}
+    assert "the last claim was not given back: out of reach" in caplog.text
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+async def test_a_worker_that_is_cancelled_ends_what_it_began(store, plain):
+    """As `asyncio.run` does at Ctrl-C: what runs gets its grace, then waits again, uncounted; no thread and no loop
+    is left, and the status says so."""
+    began = threading.Event()
+
+    def work(job):
+        began.set()
+        while not job.stopping:
+            time.sleep(0.001)
+        raise everlog.GiveBack
+
+    async def work_async(job):
+        began.set()
+        await asyncio.Event().wait()
+
+    queue = Queue("jobs", store)
+    await queue.put("k")
+    worker = Worker(store, everlog.job("jobs")(work if plain else work_async), grace_s=0.01)
+    running = asyncio.create_task(worker.run())
+    await until(began.is_set)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    (info,) = await queue.get("k")
+    assert (info.running, info.row.timeouts, worker.counted) == (False, 0, {"released": 1})
+    assert {one.state for one in worker.status()} == {"stopped"}
+    assert not [one for one in threading.enumerate() if one.name.startswith(("everlog-heartbeats", "everlog-job"))]
+
+
 async def test_what_cannot_finish_is_released(store):
     """Stopped while jobs run: they get their grace, then wait again, uncounted."""
     ended = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,7 @@ from everlog.errors import (
     Unreachable,
 )
 from everlog.queues import heartbeat
+from everlog.queues import worker as worker_module
 from everlog.queues.columns import Column
 from everlog.queues.declaration import ColumnSchema
 from everlog.queues.keys import encode_key, hash_key
@@ -49,6 +51,7 @@ from everlog.queues.queue import Queue
 from everlog.queues.rows import Packet
 from everlog.queues.schedule import ScheduleRow
 from everlog.queues.wire import encode_operations
+from everlog.remote import queues as remote_queues
 from everlog.remote.queues import RemoteQueueStore
 from everlog.runtime.clock import SystemClock
 from everlog.server.routes.queues import QUEUE_ROUTES
@@ -375,3 +378,84 @@ async def test_an_error_of_any_kind_reaches_those_who_wait(monkeypatch, caplog):
         await store.execute("jobs", Claim("me"))
     assert "a request about the queue jobs failed" in caplog.text
     await store.close()
+
+
+class Interrupter:
+    """A proxy before a server that answers requests for some addresses with a page of its own, for a while."""
+
+    def __init__(self, address: str) -> None:
+        self.address = ""
+        self.bad: Counter[str] = Counter()
+        self.given: Counter[str] = Counter()
+        self._upstream = address.rpartition(":")[2]
+        self._server: asyncio.Server
+
+    async def __aenter__(self) -> Interrupter:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            line = head.partition(b"\r\n")[0].decode()
+            found = next((part for part in self.bad if part in line and self.bad[part] > 0), None)
+            if found is None:
+                await self._pass_on(head, reader, writer)
+            else:
+                self.bad[found] -= 1
+                self.given[found] += 1
+                writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>")
+        writer.close()
+
+    async def _pass_on(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request for each connection, so that each is looked at."""
+        inner, outer = await asyncio.open_connection("127.0.0.1", int(self._upstream))
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"connection:")]
+        outer.write(b"\r\n".join([lines[0], b"Connection: close", *lines[1:]]))
+
+        async def send() -> None:
+            while chunk := await reader.read(1 << 16):
+                outer.write(chunk)
+
+        sending = asyncio.create_task(send())
+        try:
+            while chunk := await inner.read(1 << 16):
+                writer.write(chunk)
+        finally:
+            sending.cancel()
+            outer.close()
+
+
+@pytest.mark.parametrize("part", ["/wait", "/operations", "GET /queues/jobs "])
+async def test_a_page_of_something_between_ends_no_worker(server, monkeypatch, caplog, part):
+    """A proxy's own 502 instead of a long poll, a claim, a heartbeat or a declaration: a line in the log, and it goes
+    on."""
+    monkeypatch.setattr(worker_module, "RETRY_S", 0.01)
+    monkeypatch.setattr(remote_queues, "RETRY_PAUSE_S", 0.01)
+    monkeypatch.setattr(remote_queues, "REFRESH_INTERVAL_S", 0.0)
+    ran = []
+
+    @everlog.job("jobs")
+    async def work(job):
+        ran.append(job.key)
+
+    async with Interrupter(server.address) as between, everlog.connect(between.address) as remote:
+        worker = remote.worker(work)
+        running = asyncio.create_task(worker.run())
+        await until(lambda: worker.ready)
+        await server.local.queue("jobs").put("before")
+        await until(lambda: ran == ["before"])
+        between.bad[part] = 5
+        await server.local.queue("jobs").put("during")
+        await until(lambda: between.given[part] == 5)
+        await server.local.queue("jobs").put("after")
+        await until(lambda: {"during", "after"} <= set(ran))
+        assert not running.done()
+        worker.stop()
+        await asyncio.wait_for(running, 60)
+    assert sum(one.failures for one in worker.status()) > 0
+    assert "502" in caplog.text
