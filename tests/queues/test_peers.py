@@ -18,6 +18,7 @@ from everlog.queues.queue import Queue
 from everlog.queues.rows import Packet
 from everlog.queues.shards import shard_of
 from everlog.queues.wire import decode_outcomes
+from everlog.testing.queue_desk import HOUR, T, VirtualClock
 from tests.models.queue_cases import QueueCases
 from tests.models.queue_cluster import ModelQueueStore, Tables
 from tests.models.queue_log import World
@@ -430,6 +431,34 @@ class _Cut:
         self._worlds.register._write = self._register
         World.write_if = self._write_if
         return self.left < 0
+
+
+async def test_a_mark_of_a_schedule_is_short():
+    """That times have passed is written without the data of the schedules: those of all would not fit into an append.
+    The next owner knows both."""
+    count, tables, clock = 60, Tables(), VirtualClock()
+    one = ModelQueueStore(tables, "one", clock=clock)
+    schedules = Queue("jobs", one).schedules
+    await Queue("jobs", one).declare()
+    for number in range(count):
+        await schedules.set(f"s{number}", every="1h", catch_up="none", data="x" * 10_000)
+
+    def written() -> int:
+        segments = (segment for world in tables.worlds.values() for segment in world.records.values())
+        return sum(len(record) for segment in segments for record in segment)
+
+    before = written()
+    clock.now += 5 * HOUR + HOUR // 2
+    assert await schedules.fire() == 0
+    moved = [info.row.done_ms for info in await schedules.list()]
+    assert min(moved) > T + 4 * HOUR
+    assert 0 < written() - before < count * 200
+    await one.close()
+    other = ModelQueueStore(tables, "other", clock=clock)
+    found = await Queue("jobs", other).schedules.list()
+    assert [info.row.done_ms for info in found] == moved
+    assert {info.data for info in found} == {"x" * 10_000}
+    await other.close()
 
 
 async def test_an_answer_that_makes_no_sense_ends_no_shard():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
 import pytest
 
 import everlog
+from everlog.config import CassandraConfig, KafkaConfig
 from everlog.console.server import serving
 from everlog.errors import OwnedElsewhere, StorageFailed
 from everlog.queues.factory import make_upkeep
@@ -148,6 +152,50 @@ async def test_a_queue_without_an_owner_is_left_to_workers_for_a_round(clock, mo
     unowned = True
     await service.tend_all()
     assert len(tended) == 2
+
+
+async def test_upkeep_that_is_stopped_begins_no_other_queue(clock, monkeypatch):
+    """A server with many queues need not see to all of them before it can stop; what is under way is finished."""
+    store = MemoryQueueStore(clock)
+    for name in "abc":
+        await Queue(name, store).declare()
+    begun, ended, may_end = [], [], asyncio.Event()
+
+    async def tend(name):
+        begun.append(name)
+        await may_end.wait()
+        ended.append(name)
+
+    monkeypatch.setattr(store, "tend", tend)
+    service = make_service(store, clock)
+    service.start()
+    await until(lambda: begun)
+    stopping = asyncio.create_task(service.stop())
+    await asyncio.sleep(0)
+    may_end.set()
+    await asyncio.wait_for(stopping, 60)
+    assert (begun, ended, service.status().running) == (["a"], ["a"], False)
+
+
+@pytest.mark.parametrize("create_schema", [True, False])
+async def test_tables_that_others_make_may_be_missing(tmp_path, clock, monkeypatch, create_schema):
+    """Of a process that must not make tables, and has none of queues, no one expects that it tends any."""
+    store = MemoryQueueStore(clock)
+
+    async def names():
+        raise StorageFailed("there is no table everlog.jq_queue")
+
+    monkeypatch.setattr(store, "names", names)
+    cassandra = CassandraConfig(create_schema=create_schema)
+    config = msgspec.structs.replace(small_config(tmp_path), kafka=KafkaConfig(), cassandra=cassandra)
+    service = make_upkeep(config, lambda: store, clock=clock, store=NoStatus())
+    service.start()
+    await service.ran(1)
+    await service.stop()
+    missing = "there is no table everlog.jq_queue"
+    assert (service.status().last_result, service.status().last_error) == (
+        (None, missing) if create_schema else ("no queues", None)
+    )
 
 
 async def test_upkeep_makes_no_files(tmp_path, clock):
