@@ -315,6 +315,18 @@ async def test_each_kind_is_tried_again_as_its_policy_says(log, operations):
     assert [one for one in fails if one[0] == "busy"] == [("busy", 30, True), ("busy", 30, False)]
 
 
+def test_jitter_makes_pauses_longer_and_shorter():
+    """By up to its share, and never beyond the longest pause."""
+    chance = random.Random(1)
+    found = [RetryPolicy(backoff="10s", jitter=0.2).delay_ms(1, chance) for _ in range(300)]
+    assert 8_000 <= min(found) < 8_500
+    assert 11_500 < max(found) <= 12_000
+    bounded = RetryPolicy(backoff="10s", max_backoff="10s", jitter=1.0)
+    found = [bounded.delay_ms(9, chance) for _ in range(300)]
+    assert min(found) < max(found) == 10_000
+    assert {RetryPolicy(backoff="10s").delay_ms(1, chance) for _ in range(10)} == {10_000}
+
+
 async def test_jitter_comes_from_the_given_source(log, operations):
     @everlog.job("jobs", retries=RetryPolicy(max_attempts=2, backoff="10ms", jitter=1.0))
     async def work(job):

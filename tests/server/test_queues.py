@@ -274,6 +274,8 @@ async def test_bad_input_has_a_name_and_stores_nothing(http, log):
         ({"key": "k", "at": "2100-01-01T00:00:00"}, 400, "invalid-request"),
         ({"key": "k", "dataBase64": "?"}, 400, "invalid-request"),
         ({"key": "k", "data": 1, "dataBase64": "AA=="}, 400, "invalid-request"),
+        ({"key": "k", "group": "g" * 201}, 400, "invalid-request"),
+        ({"key": "k", "kind": "no blanks"}, 400, "invalid-request"),
     ]:
         if code:
             await refused(http, "/jobs/jobs", body, status, code)
