@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from everlog.errors import AnswerLost, EverlogError
+from everlog.errors import AnswerLost, StorageFailed
 from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import AskDue, Peek
 from everlog.queues.queue import Queue
