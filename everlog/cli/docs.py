@@ -79,7 +79,7 @@ async def get(log: Everlog, settings: CliSettings, /, path: str, at: int | None)
     from everlog.documents.bodies import encode_body
 
     if at is not None:
-        click.echo(encode_body(await log.documents.at(path, at)))
+        click.echo(encode_body(await log.documents.at(path, at, exact=True)))
         return
     found = await log.documents.get(path)
     if settings.as_json:
@@ -192,11 +192,9 @@ async def list_(
 @with_log()
 async def history(log: Everlog, settings: CliSettings, /, path: str, after: int, reverse: bool, limit: int) -> None:
     """List the changes of a document, an element or a collection."""
-    from everlog.documents.bodies import encode_body
-
     rows = TableRows("revision", "time (UTC)", "change", "body")
     async for event in log.documents.history(path, after=after, reverse=reverse, limit=limit):
-        body = encode_body(event.body)
+        body = event.json
         if settings.as_json:
             about = {"revision": event.revision, "time": moment(event.time_ms), "method": event.method}
             click.echo(encode({**about, "path": event.path, "body": msgspec.Raw(body.encode())}))
@@ -230,7 +228,6 @@ async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _print_feed(log: Everlog, path: str, after: int | None, *, once: bool, as_json: bool) -> None:
-    from everlog.documents.bodies import encode_body
     from everlog.documents.history import DocumentEvent
 
     async with contextlib.aclosing(log.documents.feed(path, after=after)) as items:
@@ -239,7 +236,7 @@ async def _print_feed(log: Everlog, path: str, after: int | None, *, once: bool,
                 if once:
                     return
                 continue
-            body = encode_body(item.body)
+            body = item.json
             if as_json:
                 about = {"revision": item.revision, "method": item.method, "path": item.path}
                 click.echo(encode({**about, "body": msgspec.Raw(body.encode())}))

@@ -140,7 +140,7 @@ def encode_payload(payload: Any) -> tuple[PayloadType | None, str | bytes | None
 def decode_payload(payload_type: str | None, data: str | bytes | None) -> Any:
     """The payload as the user gave it."""
     if payload_type == "json":
-        return decode_json(data or "null", "its data")
+        return decode_json(data or "null", "its data", wide=True)
     if data is None and payload_type is not None:
         return b"" if payload_type == "binary" else ""
     return data

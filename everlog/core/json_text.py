@@ -7,9 +7,11 @@ that looks inside.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -100,10 +102,11 @@ def is_deep(text: bytes, max_depth: int = MAX_DEPTH) -> bool:
     return bool(brackets)
 
 
-def decode_json(text: str | bytes, shown: str, *, max_depth: int | None = None) -> Any:
+def decode_json(text: str | bytes, shown: str, *, max_depth: int | None = None, wide: bool = False) -> Any:
     """Stored JSON as Python objects, or UnreadableJson; `shown` says where its text is.
 
-    `max_depth`: more levels are refused even if the stack has room for them.
+    `max_depth`: more levels are refused even if the stack has room for them. `wide`: numbers that no float can hold are
+    Decimals.
     """
     try:
         if max_depth is not None and is_deep(_bytes(text), max_depth):
@@ -115,7 +118,19 @@ def decode_json(text: str | bytes, shown: str, *, max_depth: int | None = None) 
             raise  # it is the caller's stack that is used up
         raise UnreadableJson(f"it has more than {limit} levels", shown) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if wide:
+            with contextlib.suppress(msgspec.DecodeError, ArithmeticError):
+                return _decode_wide(text)
         raise UnreadableJson(str(error), shown) from error
+
+
+def _float_or_decimal(text: str) -> float | Decimal:
+    """A number that no float can hold comes from a document, which keeps every digit."""
+    found = float(text)
+    return found if math.isfinite(found) else Decimal(text)
+
+
+_decode_wide = msgspec.json.Decoder(float_hook=_float_or_decimal).decode
 
 
 def _bytes(text: str | bytes) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from everlog.documents.batch import DocumentOperation
-from everlog.documents.bodies import body_of, plain_body
+from everlog.documents.bodies import body_of, plain_body, stored_body
 from everlog.documents.history import DocumentEvent
 from everlog.documents.indexes import Index, IndexNew
 from everlog.documents.live_change import LiveChange
@@ -41,6 +41,11 @@ class Document(msgspec.Struct, frozen=True):
     def body(self) -> Any:
         return plain_body(self.json)
 
+    @property
+    def exact(self) -> Any:
+        """The body with a Decimal for every number with a fraction, so that no digit of it is lost."""
+        return stored_body(self.json)
+
 
 class CollectionPage(msgspec.Struct, frozen=True):
     """Elements of a collection. `next`: the parameters that lead to the next page."""
@@ -54,6 +59,12 @@ class CollectionPage(msgspec.Struct, frozen=True):
     @property
     def elements(self) -> list[Any]:
         found: list[Any] = plain_body(self.json)
+        return found
+
+    @property
+    def exact(self) -> list[Any]:
+        """The elements with a Decimal for every number with a fraction."""
+        found: list[Any] = stored_body(self.json)
         return found
 
 
@@ -151,11 +162,15 @@ class Documents(ABC):
         """The revision that was the newest at a time."""
 
     @abstractmethod
-    async def at(self, path: str, revision: int, *, token: After = None) -> Any:
-        """The exact body at a revision; for a collection, its elements."""
+    async def at(self, path: str, revision: int, *, token: After = None, exact: bool = False) -> Any:
+        """The body at a revision; for a collection, its elements.
+
+        `exact`, here and at `diff`: a Decimal for every number with a fraction, so that it can be written as JSON again
+        digit by digit. Otherwise only where no float is exactly that number.
+        """
 
     @abstractmethod
-    async def diff(self, path: str, old: int, new: int, *, token: After = None) -> Any:
+    async def diff(self, path: str, old: int, new: int, *, token: After = None, exact: bool = False) -> Any:
         """The merge patch that leads from one revision to another."""
 
     @abstractmethod

@@ -1,9 +1,14 @@
-"""JSON bodies: exact numbers, no nulls, merge patches (RFC 7396) and the patch between two bodies."""
+"""JSON bodies: exact numbers, no nulls, merge patches (RFC 7396) and the patch between two bodies.
+
+Inside, a number is an int or a Decimal, which hold every number that is accepted, digit by digit. Python users get a
+float where its repr reads as the same number, and the Decimal where it does not.
+"""
 
 from __future__ import annotations
 
 import decimal
 import hashlib
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -18,15 +23,25 @@ _MAX_EXPONENT = 10_000
 
 
 def _number(text: str) -> Decimal:
-    if len(text) > MAX_DIGITS:
+    if len(text) > 2 * MAX_DIGITS:
         raise ValueError(f"a number has at most {MAX_DIGITS} digits")
     number = Decimal(text)
+    # Not the characters: a number may be stored in more of them than it came in.
+    if len(text) > MAX_DIGITS and len(number.as_tuple().digits) > MAX_DIGITS:
+        raise ValueError(f"a number has at most {MAX_DIGITS} digits")
     if number and abs(number.adjusted()) > _MAX_EXPONENT:
         raise ValueError(f"a number's exponent is at most {_MAX_EXPONENT:,}")
     return number
 
 
+def _plain_number(text: str) -> float | Decimal:
+    number = float(text)
+    found = repr(number)
+    return number if found == text or Decimal(found) == Decimal(text) else Decimal(text)
+
+
 _decoder = msgspec.json.Decoder(float_hook=_number)
+_plain_decoder = msgspec.json.Decoder(float_hook=_plain_number)
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 _canonical = msgspec.json.Encoder(decimal_format="number", order="deterministic").encode
 
@@ -70,14 +85,43 @@ def body_of(value: Any) -> Any:
     """A Python value as a body: what comes back when it went through JSON."""
     try:
         data = _encode(value)
+        if b"null" in data:
+            _check_finite(value)
     except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, InvalidDocument):
+            raise
         raise InvalidDocument("invalid-json", f"this body cannot be written as JSON: {error}") from error
     return decode_body(data)
 
 
+def _check_finite(value: Any) -> None:
+    """JSON has no other numbers, and the encoder writes null for them."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            message = f"a body has the number {value}: JSON has finite ones only, send text or leave it out"
+            raise InvalidDocument("invalid-json", message)
+    elif isinstance(value, dict):
+        for inner in value.values():
+            _check_finite(inner)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for inner in value:
+            _check_finite(inner)
+    elif not isinstance(value, str | bytes | int | Decimal | None | msgspec.Raw):
+        _check_finite(msgspec.to_builtins(value))
+
+
 def plain_body(text: str) -> Any:
-    """A stored body for Python users: numbers are int and float."""
-    return msgspec.json.decode(text)
+    """A stored body for Python users.
+
+    >>> plain_body("[1.50, 1e400, 0.1000000000000000000001]")
+    [1.5, Decimal('1E+400'), Decimal('0.1000000000000000000001')]
+    """
+    return _plain_decoder.decode(text)
+
+
+def plain_of(value: Any) -> Any:
+    """An exact body for Python users."""
+    return plain_body(encode_body(value))
 
 
 def digest(*parts: Any) -> str:

@@ -15,7 +15,7 @@ from everlog.config import DocumentsConfig
 from everlog.core.values import Position
 from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, batch_request, decide_batch, operations_of
-from everlog.documents.bodies import encode_body
+from everlog.documents.bodies import encode_body, plain_of
 from everlog.documents.completer import Completer
 from everlog.documents.evaluator import Evaluator
 from everlog.documents.history import DocumentEvent, History
@@ -387,7 +387,11 @@ class LocalDocuments(Documents):
         uri = parse_path(path).uri
         return await (await self.open()).history.revision_at(uri, round(moment.timestamp() * 1000), token)
 
-    async def at(self, path: str, revision: int, *, token: After = None) -> Any:
+    async def at(self, path: str, revision: int, *, token: After = None, exact: bool = False) -> Any:
+        found = await self._at(path, revision, token)
+        return found if exact else plain_of(found)
+
+    async def _at(self, path: str, revision: int, token: After) -> Any:
         await self.settle(path)
         parts, place = await self.open(), parse_path(path)
         if revision > await parts.history.last_revision(place.uri, token):
@@ -396,9 +400,10 @@ class LocalDocuments(Documents):
             return await parts.history.elements_at(place.uri, revision, token)
         return await parts.history.body_at(place, revision, token)
 
-    async def diff(self, path: str, old: int, new: int, *, token: After = None) -> Any:
+    async def diff(self, path: str, old: int, new: int, *, token: After = None, exact: bool = False) -> Any:
         await self.settle(path)
-        return await (await self.open()).history.diff(parse_path(path), old, new, token)
+        found = await (await self.open()).history.diff(parse_path(path), old, new, token)
+        return found if exact else plain_of(found)
 
     async def feed(self, path: str, *, after: int | None = None) -> AsyncGenerator[DocumentEvent | int, None]:
         place, parts = parse_path(path), await self.open()

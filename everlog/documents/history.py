@@ -11,7 +11,7 @@ import msgspec
 
 from everlog.core.events import EventRecord
 from everlog.core.values import MAX_SEQ_NR, Position
-from everlog.documents.bodies import decode_body, merge, patch_between, without_nulls
+from everlog.documents.bodies import merge, patch_between, plain_body, stored_body, without_nulls
 from everlog.documents.ids import TransactionId, time_of
 from everlog.documents.paths import DocumentPlace, parse_path
 from everlog.errors import DocumentNotFound, InvalidDocument, QueryLimited
@@ -19,7 +19,7 @@ from everlog.journal.journal import After, Journal
 
 
 class DocumentEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """One change, as the feed carries it. The body is exact JSON; `position` is its place in the log."""
+    """One change, as the feed carries it. `json` is the body as JSON; `position` is its place in the log."""
 
     revision: int
     method: str
@@ -28,8 +28,18 @@ class DocumentEvent(msgspec.Struct, frozen=True, rename="camel"):
     message_id: str
     correlation_id: str
     transaction_id: str
-    body: Any
+    json: str
     position: Position
+
+    @property
+    def body(self) -> Any:
+        """As Python users read it: a number is a Decimal where no float is exactly that number."""
+        return plain_body(self.json)
+
+    @property
+    def exact(self) -> Any:
+        """With a Decimal for every number with a fraction: for filters, and to be written as JSON again."""
+        return stored_body(self.json)
 
 
 class _Headers(msgspec.Struct, rename="camel"):
@@ -61,7 +71,7 @@ def event_of(record: EventRecord, topic: str) -> DocumentEvent:
         message_id=found.headers.message_id,
         correlation_id=found.headers.correlation_id,
         transaction_id=written,
-        body=decode_body(bytes(found.body)),
+        json=bytes(found.body).decode(),
         position=_position(record, topic),
     )
 
@@ -144,11 +154,11 @@ class History:
             if seen > self._max_events:
                 raise QueryLimited("query-skipped-rows-limited", f"more than {self._max_events:,} events were read")
             if event.path == place.path and event.method == "feed:patch":
-                patches.append(event.body)
+                patches.append(event.exact)
                 continue
             if event.path != place.path or event.method == "feed:delete":
                 break  # deleted, alone or with its collection
-            body = event.body
+            body = event.exact
             for patch in reversed(patches):
                 body = without_nulls(merge(body, patch))
             return body
@@ -217,9 +227,9 @@ def _apply(elements: dict[str, Any], event: DocumentEvent) -> bool:
         return event.method != "feed:delete"
     match event.method:
         case "feed:put":
-            elements[place.item] = event.body
+            elements[place.item] = event.exact
         case "feed:patch":
-            elements[place.item] = without_nulls(merge(elements.get(place.item), event.body))
+            elements[place.item] = without_nulls(merge(elements.get(place.item), event.exact))
         case _:
             elements.pop(place.item, None)
     return True

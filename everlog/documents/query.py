@@ -6,18 +6,16 @@ requests, bytes and time are limited: a query that needs more ends with QueryLim
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from everlog.documents.bodies import decode_body, encode_body, stored_body
+from everlog.documents.bodies import stored_body
 from everlog.documents.evaluator import Evaluator, pay_decoding
-from everlog.documents.filters.evaluation import field_value, make_matcher
-from everlog.documents.filters.parser import parse_filter
-from everlog.documents.filters.tree import Binary, Field, FilterNode, Literal, conjuncts, text_of
+from everlog.documents.filters.evaluation import make_matcher
+from everlog.documents.filters.parser import depth_of, parse_filter
+from everlog.documents.filters.tree import Binary, Field, FilterNode, Literal, conjuncts, is_boolean, text_of
 from everlog.documents.indexes import Index
 from everlog.documents.order import (
     BY_ID,
@@ -27,17 +25,18 @@ from everlog.documents.order import (
     SortKey,
     compare_keys,
     complete,
-    key_of,
     keys_of,
     parse_sort,
 )
+from everlog.documents.page_place import PagePlace, page_token, parse_token
 from everlog.documents.port import Batch
 from everlog.documents.query_plan import IndexRange, QueryPlan, helpful_index, make_plan, source_key
 from everlog.errors import InvalidDocument, QueryLimited
 from everlog.runtime.clock import Clock
 
 ROW_STEPS = 2  # of a row that is passed on as it is
-MAX_TOKEN_CHARS = 4096
+MAX_LINKED_CHARS = 500  # of a filter in a link to a next page
+MAX_LINKED_DEPTH = 20
 
 
 class QueryLimits(msgspec.Struct, frozen=True):
@@ -126,7 +125,9 @@ class QueryRunner:
         self._skip_max = _bounded("skipMax", query.max_skip, limits.max_skip, limits.max_skip_limit)
         self._condition: FilterNode | None = parse_filter(query.filter)
         self._sort: Sort = complete(parse_sort(query.sort))
-        self._after: Sequence[SortKey] | None = None if query.after is None else parse_token(query.after, self._sort)
+        self._place = None if query.after is None else parse_token(query.after, self._sort)
+        self._after: Sequence[SortKey] | None = None if self._place is None else self._place.keys
+        self._indexes = indexes
         self._plan = make_plan(self._condition, self._sort, indexes, self._after)
         self._matches = make_matcher(self._condition)
         # Then rows are the page as they come: decoding them only to encode them again costs as much as reading them.
@@ -135,6 +136,8 @@ class QueryRunner:
         self._rows = self._rejected = self._bytes = 0
 
     async def run(self) -> QueryAnswer:
+        if self._place is not None and self._place.digest is not None:
+            await self._find_place(self._place)
         page: list[Any] = [] if self._size == 0 else await self._collect()
         plan, budget = self._plan, self._budget
         if not plan.exact:
@@ -142,6 +145,16 @@ class QueryRunner:
             page = await self._evaluator.run(budget, lambda: first.take(budget))
         page = page[: self._size]
         return QueryAnswer(page, plan, self._next(page), self._explain())
+
+    async def _find_place(self, place: PagePlace) -> None:
+        """Where the page begins if the token has no room for it: the element knows, while it is what it was."""
+        where = IndexRange(place.id, place.id + "\0")
+        batch = await self._fetch(None, where, False, 1, self._limits.max_bytes)
+        for entry in batch.entries:
+            element = stored_body(entry.body)
+            if place.fits(element, self._sort):
+                self._after = keys_of(element, self._sort)
+                self._plan = make_plan(self._condition, self._sort, self._indexes, self._after)
 
     async def _collect(self) -> list[Any]:
         plan, size = self._plan, self._size
@@ -220,9 +233,10 @@ class QueryRunner:
             return None
         last = _decoded(page[-1])
         if len(self._sort) == 1 and self._sort[0].names == BY_ID[0].names:
-            return {"filter": behind(self._condition, last["id"], descending=self._sort[0].descending)}
-        token = page_token(last, self._sort)
-        return None if token is None else {"after": token}
+            following = behind(self._condition, last["id"], descending=self._sort[0].descending)
+            if following is not None:
+                return {"filter": following}
+        return {"after": page_token(last, self._sort)}
 
     def _explain(self) -> Explanation:
         plan = self._plan
@@ -267,31 +281,8 @@ def _rest(range_: IndexRange, last: Any, reverse: bool) -> IndexRange:
     return IndexRange(last + ("\0" if isinstance(last, str) else b"\0"), range_.high)
 
 
-def page_token(element: Any, sort: Sort) -> str | None:
-    """Stands for the place right behind an element in a sort; None if its values are too long for a link."""
-    values = [field_value(element, item.names) for item in sort]
-    data = encode_body([",".join(map(str, sort)), values]).encode()
-    token = base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-    return token if len(token) <= MAX_TOKEN_CHARS else None
-
-
-def parse_token(token: str, sort: Sort) -> Sequence[SortKey]:
-    """The sort values of the element before the page; InvalidDocument if the token is of another query."""
-    try:
-        if len(token) > MAX_TOKEN_CHARS:
-            raise ValueError("too long")
-        data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-        text, values = decode_body(data)
-        if text != ",".join(map(str, sort)) or len(values) != len(sort) or not isinstance(values[-1], str):
-            raise ValueError("of another query")
-    except (InvalidDocument, ValueError, TypeError, binascii.Error) as error:
-        message = "'after' is taken from the link to a next page, of the same sort"
-        raise InvalidDocument("invalid-token", message) from error
-    return tuple(key_of(value) for value in values)
-
-
-def behind(condition: FilterNode | None, last_id: str, *, descending: bool) -> str:
-    """A filter for what follows an id; an older bound of the same kind gives way.
+def behind(condition: FilterNode | None, last_id: str, *, descending: bool) -> str | None:
+    """A filter for what follows an id; an older bound of the same kind gives way. None if it is long: a token is not.
 
     >>> from everlog.documents.filters.parser import parse_filter
     >>> behind(parse_filter('id > "a" and b > 0'), "c", descending=False)
@@ -299,11 +290,16 @@ def behind(condition: FilterNode | None, last_id: str, *, descending: bool) -> s
     """
     operator = "<" if descending else ">"
     bound: FilterNode = Binary(operator, Field(ID), Literal(last_id))
-    kept = [one for one in conjuncts(condition) if not _is_bound(one, operator)]
+    parts = list(conjuncts(condition))
+    if not all(map(is_boolean, parts)):
+        return None  # numbers are combined bit by bit: not in another order
     whole = bound
-    for one in kept:
-        whole = Binary("and", whole, one)
-    return text_of(whole)
+    for one in parts:
+        whole = whole if _is_bound(one, operator) else Binary("and", whole, one)
+    if depth_of(whole) > MAX_LINKED_DEPTH:
+        return None
+    text = text_of(whole)
+    return text if len(text) <= MAX_LINKED_CHARS else None
 
 
 def _is_bound(node: FilterNode, operator: str) -> bool:

@@ -150,8 +150,8 @@ def after_event(event: DocumentEvent, item: str, before: Any) -> Any:
     """The body of an element after a change; None if it is gone."""
     match event.method:
         case "feed:put":
-            return event.body
+            return event.exact
         case "feed:patch":
-            return {**without_nulls(merge(before, event.body)), "id": item}
+            return {**without_nulls(merge(before, event.exact)), "id": item}
         case _:
             return None

@@ -13,7 +13,7 @@ import msgspec
 from everlog.core.values import Position
 from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, operations_of
-from everlog.documents.bodies import decode_body, encode_body
+from everlog.documents.bodies import encode_body, plain_body, stored_body
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus
@@ -143,7 +143,7 @@ class RemoteDocuments(Documents):
         if parse_path(path).kind != "collection":
             raise InvalidDocument("not-a-collection", f"{path!r} is no collection: the path of one ends with '~'")
         answer = await self._wire.send("GET", _content(path, token=token, **given))
-        found = decode_body(answer.content)
+        found = stored_body(answer.text)
         link = found.get("_links", {}).get("next", {}).get("href")
         explained = found.get("explain")
         count = answer.headers.get("hyper-storage-count")
@@ -230,7 +230,7 @@ class RemoteDocuments(Documents):
             kind = "reverse" if reverse else ""
             url = _content(path, history=kind, size=size, after=after, token=token)
             answer = await self._wire.send("GET", url)
-            events = [_event(one) for one in decode_body(answer.content)["_embedded"]["els"]]
+            events = [_event(one) for one in stored_body(answer.text)["_embedded"]["els"]]
             for event in events:
                 yield event
             if left is not None:
@@ -244,12 +244,14 @@ class RemoteDocuments(Documents):
     async def revision_at(self, path: str, moment: datetime, *, token: After = None) -> int:
         return _revision(await self._wire.send("GET", _content(path, at=moment.isoformat(), token=token)))
 
-    async def at(self, path: str, revision: int, *, token: After = None) -> Any:
-        found = decode_body((await self._wire.send("GET", _content(path, at=revision, token=token))).content)
+    async def at(self, path: str, revision: int, *, token: After = None, exact: bool = False) -> Any:
+        read = stored_body if exact else plain_body
+        found = read((await self._wire.send("GET", _content(path, at=revision, token=token))).text)
         return found["_embedded"]["els"] if parse_path(path).kind == "collection" else found
 
-    async def diff(self, path: str, old: int, new: int, *, token: After = None) -> Any:
-        return decode_body((await self._wire.send("GET", _content(path, diff=f"{old},{new}", token=token))).content)
+    async def diff(self, path: str, old: int, new: int, *, token: After = None, exact: bool = False) -> Any:
+        read = stored_body if exact else plain_body
+        return read((await self._wire.send("GET", _content(path, diff=f"{old},{new}", token=token))).text)
 
     async def feed(self, path: str, *, after: int | None = None) -> AsyncGenerator[DocumentEvent | int, None]:
         """Ends with Unreachable when the connection does: go on behind the last revision."""
@@ -258,7 +260,7 @@ class RemoteDocuments(Documents):
             self._wire.events(_content(path), {"feed": ""}, last=last, patience=None)
         ) as frames:
             async for frame in frames:
-                yield int(frame.id) if frame.event == "checkpoint" else _event(decode_body(frame.data))
+                yield int(frame.id) if frame.event == "checkpoint" else _event(stored_body(frame.data))
 
     async def live(
         self,
@@ -380,6 +382,6 @@ def _event(found: dict[str, Any]) -> DocumentEvent:
         message_id=headers["messageId"],
         correlation_id=headers["correlationId"],
         transaction_id=headers["transactionId"],
-        body=found["body"],
+        json=encode_body(found["body"]),
         position=Position.parse(found["position"]),
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
+from string import punctuation
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote_to_bytes, urlencode
 
 import msgspec
 from litestar import Response
@@ -142,19 +143,28 @@ def page_etag(page: CollectionPage) -> str:
     return "W/" + etag_of(page.revision)
 
 
-def page_answer(path: str, page: CollectionPage, given: dict[str, str], headers: dict[str, str]) -> Response[bytes]:
-    """A page of a collection, with the link to the next one if there may be one."""
+def page_answer(path: str, page: CollectionPage, sent: bytes, headers: dict[str, str]) -> Response[bytes]:
+    """A page of a collection, with the link to the next one if there may be one; `sent` is the query of this one."""
     headers |= revision_headers(page.revision)
     headers["ETag"] = page_etag(page)
     if page.count is not None:
         headers["Hyper-Storage-Count"] = str(page.count)
     body: dict[str, Any] = {"_embedded": {"els": msgspec.Raw(page.json.encode())}}
     if page.next is not None:
-        query = {name: value for name, value in given.items() if name not in _OF_THIS_PAGE} | page.next
-        body["_links"] = {"next": {"href": f"{content_url(path)}?{urlencode(query)}"}}
+        body["_links"] = {"next": {"href": f"{content_url(path)}?{_next_query(sent, page.next)}"}}
     if page.explanation is not None:
         body["explain"] = page.explanation
     return json_answer(body, headers=headers)
+
+
+def _next_query(sent: bytes, new: dict[str, str]) -> str:
+    """The parameters as they were sent, not spelled anew: a link longer than the request might be refused."""
+    kept = [
+        quote(part, safe=punctuation)
+        for part in sent.split(b"&")
+        if part and unquote_to_bytes(part.partition(b"=")[0]).decode("latin-1") not in (*_OF_THIS_PAGE, *new)
+    ]
+    return "&".join([*kept, urlencode(new)])
 
 
 def event_body(event: DocumentEvent) -> dict[str, Any]:
@@ -170,7 +180,7 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
         },
         "time": event.time_ms,
         "position": str(event.position),
-        "body": msgspec.Raw(encode_body(event.body).encode()),
+        "body": msgspec.Raw(event.json),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -314,6 +315,15 @@ def test_what_is_too_deep_for_python_is_an_error_for_who_looks() -> None:
                 continue
             with pytest.raises(UnreadableJson, match="metadata_json"):
                 at_depth(room, lambda row=row: row.metadata)
-    for payload in ("[" * 5000 + "]" * 5000, "1e999", "[1e999]"):
+    for payload in ("[" * 5000 + "]" * 5000, "[1e999", "nan"):
         with pytest.raises(UnreadableJson):
             _ = EventRecord(1, 0, 0, 0, "json", payload).payload
+
+
+def test_a_number_that_no_float_can_hold_is_a_decimal() -> None:
+    """Documents keep such numbers, and their events carry them."""
+    assert EventRecord(1, 0, 0, 0, "json", "[1e999, 1.5, -1E+400]").payload == [
+        Decimal("1e999"),
+        1.5,
+        Decimal("-1e400"),
+    ]

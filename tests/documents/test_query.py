@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import random
+import zlib
+from decimal import Decimal
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -16,7 +21,8 @@ from everlog.documents.filters.evaluation import make_matcher
 from everlog.documents.filters.parser import parse_filter
 from everlog.documents.filters.tree import Binary, Field, FilterNode, Literal, Unary, conjuncts, text_of
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus, check_index
-from everlog.documents.order import complete, index_key, parse_sort
+from everlog.documents.order import complete, index_key, keys_of, parse_sort
+from everlog.documents.page_place import page_token, parse_token
 from everlog.documents.port import Batch, FoundElement
 from everlog.documents.query import Query, QueryAnswer, QueryLimits, QueryRunner
 from everlog.documents.query_plan import IndexRange, make_plan
@@ -291,6 +297,103 @@ def test_a_query_with_indexes_answers_as_one_without(case):
             break
         query = msgspec.structs.replace(query, **answer.next)
     assert found == expected, answer.explanation
+
+
+noise = random.Random(5)
+LONG_STARTS = ["x" * 5000, "".join(chr(noise.randint(0x4E00, 0x9FFF)) for _ in range(3000)), "\U0010ffff" * 2000, ""]
+long_texts = st.builds(
+    lambda start, end: start + end, st.sampled_from(LONG_STARTS), st.text("ab\U0010fffe", max_size=3)
+)
+long_numbers = st.builds("{}{}{}".format, st.sampled_from(["", "-"]), st.just("123456789" * 44), st.sampled_from("123"))
+long_values = st.one_of(
+    long_texts,
+    long_numbers.map(Decimal),
+    st.builds(lambda start, end: [start, end], st.sampled_from(LONG_STARTS), st.integers(0, 2)),
+    st.none() | st.booleans() | st.integers(0, 3),
+)
+long_elements = st.lists(
+    st.fixed_dictionaries({"a": long_values, "b": long_values}), max_size=12
+).map(lambda found: [{**one, "id": f"i{number:02}"} for number, one in enumerate(found)])  # fmt: skip
+LONG_FILTERS = [
+    "",
+    "b != 1",
+    " or ".join(["a != 7"] * 99),
+    "a and b or true",
+    "1 and a or id > 'i00'",
+    "(" * 90 + "a != 7" + ")" * 90,
+    "!" * 98 + "false",
+    f"a != '{'y' * 7000}'",
+    'id > "i00"',
+    'id > "i01" and a != 7 or id < "i09"',
+]
+
+
+@given(
+    long_elements,
+    st.sampled_from(LONG_FILTERS),
+    sorts,
+    st.integers(1, 4),
+    st.sampled_from([[], ["a"], ["-b"], ["b,a"]]),
+)
+@example([{"id": "i0", "a": 1, "b": 2}, {"id": "i1", "a": 1, "b": 3}], "a and b", [], 1, [])
+def test_paging_through_is_one_large_page(elements, condition, sort, size, indexes):
+    """Whatever the values, the filter and the size are: every page that is not the last has a link that works."""
+    rows = Rows(elements, [make_index(f"x{number}", one) for number, one in enumerate(indexes)])
+    query = Query(filter=condition, sort=sort_text(sort), size=1000)
+    expected = [one["id"] for one in rows.ask(query).elements]
+    query, found = msgspec.structs.replace(query, size=size), []
+    while True:
+        answer = rows.ask(query)
+        found += [one["id"] for one in answer.elements]
+        assert (answer.next is None) == (len(answer.elements) < size)
+        if answer.next is None:
+            break
+        assert len(urlencode(answer.next)) < 4096
+        query = msgspec.structs.replace(query, **answer.next)
+    assert found == expected
+
+
+@given(long_elements, sorts.filter(bool), st.integers(1, 4), st.booleans())
+def test_a_page_goes_on_where_the_last_element_is_gone(elements, sort, size, deleted):
+    """Deleted or changed after it was shown: all others come, in order; once, unless long ones begin alike."""
+    left = {one["id"]: one for one in elements}
+    rows, query = Rows(elements, []), Query(sort=sort_text(sort), size=size)
+    expected = [one["id"] for one in rows.ask(msgspec.structs.replace(query, size=1000)).elements]
+    found: list[str] = []
+    for _ in range(40):
+        answer = rows.ask(query)
+        found += [one["id"] for one in answer.elements if "gone" not in one]
+        if answer.next is None:
+            break
+        last = answer.elements[-1]["id"]
+        left[last] = {"id": last, "gone": True}
+        rows = Rows([one for one in left.values() if not deleted or "gone" not in one], [])
+        query = msgspec.structs.replace(query, **answer.next)
+    assert list(dict.fromkeys(found)) == expected
+    if not any(is_shortened(one, sort) for one in elements):
+        assert found == expected
+
+
+def is_shortened(element: dict[str, Any], sort: list[tuple[str, bool]]) -> bool:
+    order = complete(parse_sort(sort_text(sort)))
+    return parse_token(page_token(element, order), order).digest is not None
+
+
+@pytest.mark.parametrize("token", ["", "x", "eg", "alsx", "altdXQ", "enicq1YqSyxSslIyNDI2MTUzV6oFADEfBR8", "z" * 5000])
+def test_a_token_of_another_kind_is_refused(token):
+    with pytest.raises(InvalidDocument) as caught:
+        parse_token(token, complete(parse_sort("a")))
+    assert caught.value.code == "invalid-token"
+
+
+def test_a_token_is_of_one_sort_and_does_not_unpack_without_end():
+    sort = complete(parse_sort("a"))
+    token = page_token({"id": "x", "a": 1}, sort)
+    assert parse_token(token, sort).keys == keys_of({"id": "x", "a": 1}, sort)
+    bomb = base64.urlsafe_b64encode(b"z" + zlib.compress(b'["' + b"a" * 2_000_000 + b'"]', 9)).decode().rstrip("=")
+    for wrong, order in ((token, complete(parse_sort("-a"))), (token, complete(parse_sort("b"))), (bomb, sort)):
+        with pytest.raises(InvalidDocument):
+            parse_token(wrong, order)
 
 
 @pytest.mark.parametrize(("sort", "raw"), [("", True), ("-id", True), ("a", True), ("b", False)])

@@ -58,7 +58,7 @@ async def _collection(context: Context, docs: Documents, path: str) -> Model:
     found: Model = {"elements": [], "plan": None, "next": None, "revision": None, "count": None, "limited": None}
     try:
         page = await docs.list(path, query)
-        found |= {"elements": page.elements, "plan": page.explanation, "next": page.next}
+        found |= {"elements": page.exact, "plan": page.explanation, "next": page.next}
         found |= {"revision": page.revision, "count": page.count}
     except QueryLimited as error:
         found["limited"] = str(error)
@@ -89,7 +89,7 @@ async def _document(docs: Documents, path: str) -> Model:
     except DocumentNotFound:
         return {"document": None, "revision": None}
     return {
-        "document": found.body,
+        "document": found.exact,
         "revision": found.revision,
         "etag": found.etag,
         "created_ms": found.created_ms,
@@ -102,7 +102,7 @@ async def _diff(context: Context, docs: Documents, path: str) -> dict[str, Any] 
     if old is None or new is None:
         return None
     try:
-        patch = await docs.diff(path, old, new)
+        patch = await docs.diff(path, old, new, exact=True)
         return {"old": old, "new": new, "patch": patch, "missing": None}
     except DocumentNotFound as error:
         return {"old": old, "new": new, "patch": None, "missing": str(error)}
@@ -131,7 +131,7 @@ def _event(one: DocumentEvent) -> dict[str, Any]:
         "path": one.path,
         "time_ms": one.time_ms,
         "message_id": one.message_id,
-        "body": one.body,
+        "body": one.exact,
     }
 
 

@@ -122,7 +122,7 @@ async def get_content(request: AnyRequest) -> Response[Any]:
         page = await docs.list(name, _query(given), token=token)
         if conditions.unchanged(page_etag(page)):
             return _unchanged(page_etag(page), page.revision, headers)
-        return page_answer(name, page, given, headers)
+        return page_answer(name, page, request.scope["query_string"], headers)
     found = await docs.get(name, token=token)
     if conditions.unchanged(found.etag):
         return _unchanged(found.etag, found.revision, headers)
@@ -218,7 +218,7 @@ async def _at(docs: Documents, path: str, text: str, token: str | None, headers:
         if moment is None or moment.tzinfo is None:
             raise InvalidDocument("invalid-parameter", "at is a revision, or a time such as 2026-01-31T12:00:00Z")
         revision = await docs.revision_at(path, moment, token=token)
-    body = await docs.at(path, revision, token=token)
+    body = await docs.at(path, revision, token=token, exact=True)
     wrapped = {"_embedded": {"els": body}} if parse_path(path).kind == "collection" else body
     return json_answer(wrapped, headers=headers | revision_headers(revision))
 
@@ -227,7 +227,7 @@ async def _diff(docs: Documents, path: str, text: str, token: str | None, header
     old, comma, new = text.partition(",")
     if not comma or not old.isdecimal() or not new.isdecimal() or len(text) > 37:
         raise InvalidDocument("invalid-parameter", "diff is two revisions: diff=3,5")
-    patch_ = await docs.diff(path, int(old), int(new), token=token)
+    patch_ = await docs.diff(path, int(old), int(new), token=token, exact=True)
     return json_answer(patch_, headers=headers | {"Content-Type": examples.MERGE_PATCH})
 
 
