@@ -15,7 +15,15 @@ from bench.payloads import Payload
 from bench.rounds import Round
 from bench.server_process import Client
 from everlog.documents.api import Documents
-from everlog.documents.model import DocumentChange, DocumentCommand, DocumentHead, DocumentRow, WriteSettings, decide
+from everlog.documents.model import (
+    DocumentChange,
+    DocumentCommand,
+    DocumentHead,
+    DocumentRow,
+    WriteSettings,
+    accept_all,
+    decide,
+)
 from everlog.documents.paths import DocumentPlace
 
 Kind = Literal["PUT", "GET", "PATCH", "list"]
@@ -177,7 +185,9 @@ class Changes:
         name = str(entropy)
         body = self._payloads[number % len(self._payloads)]
         command = DocumentCommand("put", DocumentPlace(document(at)), body, message_id=name, correlation_id=name)
-        made = decide(head, row, None, command, now_ms=now_ms, entropy=entropy, settings=WriteSettings())
+        made = decide(
+            head, row, None, command, now_ms=now_ms, entropy=entropy, settings=WriteSettings(), check=accept_all
+        )
         assert isinstance(made, DocumentChange)
         self._states[at] = (made.head, made.row)
         return made

@@ -14,6 +14,7 @@ import msgspec
 from everlog.api import Everlog
 from everlog.cli.commands import CliCommand, Group
 from everlog.cli.output import TableRows, encode, moment, plain, show
+from everlog.cli.schema import schema
 from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.cli.status import stop_signals
 from everlog.cli.views import view
@@ -402,3 +403,6 @@ async def delete_index(log: Everlog, settings: CliSettings, /, path: str, index_
     await log.documents.delete_index(path, index_id)
     await log.documents.build_indexes()
     show(settings.as_json, {"indexId": index_id, "path": path}, f"deleted the index {plain(index_id)} of {plain(path)}")
+
+
+docs.add_command(schema)

@@ -17,6 +17,7 @@ from everlog.documents.live_change import LiveChange
 from everlog.documents.model import DocumentTransaction, Method, WrittenDocument
 from everlog.documents.port import DocumentView, TemplateIndex
 from everlog.documents.query import Explanation, Query
+from everlog.documents.schemas.model import DocumentSchema, SchemaCheck
 from everlog.documents.unshown import RetriedElements, UnshownElement
 from everlog.documents.workers import Workers
 from everlog.errors.storage import needs_storage
@@ -245,6 +246,36 @@ class Documents(ABC):
     @abstractmethod
     async def delete_template_index(self, index_id: str) -> None:
         """Collections keep the indexes that they have got."""
+
+    # Schemas
+
+    @abstractmethod
+    async def put_schema(self, schema_id: str, template: str, schema: Any, *, check: bool = False) -> DocumentSchema:
+        """Define or replace a JSON Schema for all documents that match: each write that does not fit is SchemaViolated.
+
+        `shop/orders~` are the elements of a collection, `shop/{*}~` those of several, `people/{*}` documents. What is
+        stored already stays as it is; `check=True` begins to look through it.
+        """
+
+    @abstractmethod
+    async def schema(self, schema_id: str) -> DocumentSchema:
+        """One schema; DocumentNotFound if there is none."""
+
+    @abstractmethod
+    async def schemas(self) -> Sequence[DocumentSchema]:
+        """All schemas, by id."""
+
+    @abstractmethod
+    async def delete_schema(self, schema_id: str) -> None:
+        """Writes need not fit it any more."""
+
+    @abstractmethod
+    async def check_schema(self, schema_id: str) -> SchemaCheck:
+        """Begin to look through what is stored for documents that do not fit, in the background."""
+
+    @abstractmethod
+    async def schema_check(self, schema_id: str) -> SchemaCheck:
+        """How far the newest check of a schema is, and what it has found."""
 
     # What needs the log and the store themselves: a server does not hand these out.
 

@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from everlog.documents.bodies import body_of, digest
 from everlog.documents.messages import StoredMessage, check_count
 from everlog.documents.model import (
+    BodyCheck,
     DocumentChange,
     DocumentCommand,
     DocumentHead,
@@ -141,6 +142,7 @@ def decide_batch(
     now_ms: int,
     entropy: int,
     settings: WriteSettings,
+    check: BodyCheck,
 ) -> list[DocumentChange] | tuple[WrittenDocument, ...]:
     """What a batch does to this state, one change per operation; a repeated one gets its first answers."""
     fingerprint = _digest(request) if request.message_id is not None else ""
@@ -159,6 +161,7 @@ def decide_batch(
                 now_ms=now_ms,
                 entropy=entropy + number,
                 settings=settings,
+                check=check,
             )
             assert isinstance(made, DocumentChange)
             if made.clears and number + 1 < len(request.commands):

@@ -26,6 +26,7 @@ from everlog.documents.live_feed import LiveFeeds
 from everlog.documents.live_query import LiveParts, LiveQuery
 from everlog.documents.messages import repeat
 from everlog.documents.model import (
+    BodyCheck,
     DocumentChange,
     DocumentCommand,
     DocumentTransaction,
@@ -42,6 +43,8 @@ from everlog.documents.publisher import Publisher
 from everlog.documents.query import Query, QueryAnswer, QueryLimits, QueryRunner
 from everlog.documents.query_plan import IndexRange
 from everlog.documents.recovery import OutboxRecovery
+from everlog.documents.schemas.model import DocumentSchema, SchemaCheck
+from everlog.documents.schemas.registry import SchemaRegistry
 from everlog.documents.templates import compile_template
 from everlog.documents.unshown import RetriedElements, UnshownElement
 from everlog.documents.views import MAX_TEMPLATE_INDEXES, MAX_VIEWS, Followers
@@ -71,10 +74,14 @@ class OpenDocuments(NamedTuple):
     followers: Followers
     recovery: OutboxRecovery
     live: LiveFeeds
+    schemas: SchemaRegistry
 
 
-Decision: TypeAlias = list[DocumentChange] | tuple[WrittenDocument, ...]
+Decided: TypeAlias = list[DocumentChange] | tuple[WrittenDocument, ...]
 """What becomes of a request: changes that follow on each other, or the answers that it got before."""
+
+Decision: TypeAlias = Callable[[BodyCheck], Decided]
+"""A decision on what was loaded, which does the same each time: bodies that it would store are checked on the way."""
 
 
 class Circumstances(TypedDict):
@@ -137,7 +144,8 @@ class LocalDocuments(Documents):
                 )
                 recovery = OutboxRecovery(store, completer, clock=self._clock, config=self._config)
                 live = LiveFeeds(history, store)
-                self._parts = OpenDocuments(store, completer, history, followers, recovery, live)
+                schemas = SchemaRegistry(store, clock=self._clock)
+                self._parts = OpenDocuments(store, completer, history, followers, recovery, live, schemas)
             return self._parts
 
     async def close(self) -> None:
@@ -146,6 +154,7 @@ class LocalDocuments(Documents):
             parts, self._parts = self._parts, None
         if parts is not None:
             await parts.live.close()
+            await parts.schemas.close()
             await parts.completer.close()
             await parts.store.close()
             await self.evaluator.aclose()
@@ -194,11 +203,11 @@ class LocalDocuments(Documents):
             max_operations=min(self._settings.max_operations, self._settings.max_pending),
         )
 
-        async def decided(store: DocumentStore) -> Decision:
-            state = await store.load_rows(request.uri, request.items, message_id=message_id)
-            return decide_batch(*state, request, **self._circumstances())
+        async def decision(store: DocumentStore) -> Decision:
+            state, around = await store.load_rows(request.uri, request.items, message_id=message_id), self._around()
+            return lambda check: decide_batch(*state, request, check=check, **around)
 
-        written = await self._change(request.uri, message_id, decided)
+        written = await self._change(request.uri, message_id, decision)
         return [*written[:-1], await self._placed(written[-1], message_id)] if wait else written
 
     def _request_id(self, message_id: str | None, correlation_id: str | None) -> str:
@@ -212,20 +221,24 @@ class LocalDocuments(Documents):
         """Carry out one write."""
         message_id = command.message_id if command.remembered else None
 
-        async def decided(store: DocumentStore) -> Decision:
-            state = await store.load(command.place, message_id=message_id)
-            made = decide(*state, command, **self._circumstances())
-            return [made] if isinstance(made, DocumentChange) else (made,)
+        async def decision(store: DocumentStore) -> Decision:
+            state, around = await store.load(command.place, message_id=message_id), self._around()
 
-        (written,) = await self._change(command.place.uri, message_id, decided)
+            def make(check: BodyCheck) -> Decided:
+                made = decide(*state, command, check=check, **around)
+                return [made] if isinstance(made, DocumentChange) else (made,)
+
+            return make
+
+        (written,) = await self._change(command.place.uri, message_id, decision)
         return written
 
-    def _circumstances(self) -> Circumstances:
+    def _around(self) -> Circumstances:
         """What a decision depends on besides what is stored."""
         return {"now_ms": self._clock.now_ms(), "entropy": self._entropy(), "settings": self._settings}
 
     async def _change(
-        self, uri: str, message_id: str | None, decided: Callable[[DocumentStore], Awaitable[Decision]]
+        self, uri: str, message_id: str | None, decision: Callable[[DocumentStore], Awaitable[Decision]]
     ) -> tuple[WrittenDocument, ...]:
         """Decide and accept, again if another writer was quicker. Writers of one process go one after the other."""
         parts = await self.open()
@@ -233,7 +246,8 @@ class LocalDocuments(Documents):
         await self.writers.take(uri)
         try:
             while True:
-                changes = await decided(parts.store)
+                make = await decision(parts.store)
+                changes = await parts.schemas.book.decided(make, timeout_s=self._config.request_timeout_s)
                 if isinstance(changes, tuple):
                     return changes
                 failpoint("documents.decided")
@@ -554,6 +568,33 @@ class LocalDocuments(Documents):
         if not await parts.store.delete_template_index(index_id):
             raise DocumentNotFound("index-not-found", f"there is no template index {index_id!r}")
         parts.followers.forget()
+
+    async def put_schema(self, schema_id: str, template: str, schema: Any, *, check: bool = False) -> DocumentSchema:
+        registry = (await self.open()).schemas
+        made, _ = await registry.put(schema_id, template, schema)
+        if check:
+            await registry.check(schema_id)
+        return made
+
+    async def schema(self, schema_id: str) -> DocumentSchema:
+        return await (await self.open()).schemas.get(schema_id)
+
+    async def schemas(self) -> Sequence[DocumentSchema]:
+        return await (await self.open()).schemas.all()
+
+    @property
+    def known_schemas(self) -> Sequence[DocumentSchema]:
+        """All schemas as this process knows them now."""
+        return () if self._parts is None else self._parts.schemas.book.known
+
+    async def delete_schema(self, schema_id: str) -> None:
+        await (await self.open()).schemas.delete(schema_id)
+
+    async def check_schema(self, schema_id: str) -> SchemaCheck:
+        return await (await self.open()).schemas.check(schema_id)
+
+    async def schema_check(self, schema_id: str) -> SchemaCheck:
+        return await (await self.open()).schemas.checked(schema_id)
 
     async def build_indexes(self) -> int:
         return await (await self.open()).completer.build_indexes(self._config.index_step)

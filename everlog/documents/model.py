@@ -7,7 +7,7 @@ revisions of a document are 1, 2, 3, … without hole or double, no matter how m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 from uuid import UUID
 
@@ -27,8 +27,14 @@ from everlog.errors import (
 )
 
 Method = Literal["put", "patch", "delete", "post"]
+BodyCheck = Callable[[DocumentPlace, str], None]
+"""Raises if this body must not be stored there."""
 
 _TAG = re.compile(r'\s*(W/)?("[\x21\x23-\x7e\x80-\xff]*")\s*(?:,|$)')
+
+
+def accept_all(place: DocumentPlace, text: str) -> None:
+    """The check where no schema is for any document."""
 
 
 class EntityTags(msgspec.Struct, frozen=True):
@@ -208,10 +214,12 @@ def decide(
     now_ms: int,
     entropy: int,
     settings: WriteSettings,
+    check: BodyCheck,
 ) -> DocumentChange | WrittenDocument:
     """What a write does to this state; a repeated message gets its first answer. Refusals are raised.
 
     `message`: what is stored under the command's id, if it is to be remembered.
+    `check` looks at the body that would be stored; copies in views are not looked at, the originals were.
     """
     known = head or DocumentHead()
     fingerprint = _digest(command) if command.remembered else ""
@@ -236,6 +244,8 @@ def decide(
         raise InvalidDocument(
             "body-too-large", f"the body of {place.path} would have more than {settings.max_body_bytes:,} bytes"
         )
+    if not command.internal and command.method != "delete" and place.kind != "collection":
+        check(place, text)
     change = _change(known, row, command, text, exists=exists, now_ms=now_ms, entropy=entropy)
     return remembered([change], command.message_id, fingerprint, now_ms) if command.remembered else change
 

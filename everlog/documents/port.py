@@ -24,6 +24,7 @@ from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, D
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace
 from everlog.documents.query_plan import IndexRange
+from everlog.documents.schemas.model import DocumentSchema, SchemaCheck, SchemaKey, StoredCheck
 from everlog.documents.unshown import UnshownTable
 
 ViewStatus = Literal["filling", "checking", "ready"]
@@ -287,6 +288,34 @@ class DocumentStore(ABC):
     @abstractmethod
     def unshown_table(self) -> UnshownTable:
         """What views cannot show."""
+
+    @abstractmethod
+    async def schema_keys(self) -> list[SchemaKey]:
+        """All schemas without their texts, by id."""
+
+    @abstractmethod
+    async def schema(self, schema_id: str) -> DocumentSchema | None:
+        """One schema."""
+
+    @abstractmethod
+    async def put_schema(self, schema: DocumentSchema) -> bool:
+        """Define or replace a schema; whether it is new."""
+
+    @abstractmethod
+    async def delete_schema(self, schema_id: str) -> bool:
+        """False if there is none. Its check goes with it."""
+
+    @abstractmethod
+    async def schema_checks(self) -> list[StoredCheck]:
+        """The newest check of each schema that was checked."""
+
+    @abstractmethod
+    async def schema_check(self, schema_id: str) -> StoredCheck | None:
+        """The newest check of a schema."""
+
+    @abstractmethod
+    async def save_schema_check(self, check: SchemaCheck, beat: int, expected: int | None) -> bool:
+        """Store a check at a new beat if it is at the expected one; None: if there is none of its schema."""
 
     @abstractmethod
     def node_table(self) -> NodeTable:

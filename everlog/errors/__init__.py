@@ -89,6 +89,7 @@
     │   ├── PreconditionFailed
     │   ├── MessageReused
     │   ├── TooManyMessages
+    │   ├── SchemaViolated        the body does not fit a schema
     │   └── TooManyPending
     ├── QueryLimited              a query would read more than it may
     ├── WriteUnfinished           a document write whose outcome is unknown, or whose event is not published yet
@@ -112,6 +113,7 @@ from everlog.errors.documents import (
     MessageReused,
     PreconditionFailed,
     QueryLimited,
+    SchemaViolated,
     TooManyMessages,
     TooManyPending,
     WriteUnfinished,
@@ -281,6 +283,7 @@ __all__ = [
     "Refused",
     "ReplicationFailed",
     "ScheduleNotFound",
+    "SchemaViolated",
     "SeqNrMissing",
     "ServerFailed",
     "SnapshotTooLarge",

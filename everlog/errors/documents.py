@@ -46,6 +46,16 @@ class MessageReused(DocumentRefused):
     """A message id came again, with another request."""
 
 
+class SchemaViolated(DocumentRefused):
+    """The body does not fit a schema."""
+
+    @property
+    def errors(self) -> list[dict[str, str]]:
+        """Where it does not fit, twenty places at most: schema, path, schemaPath, message."""
+        found = self.facts.get("errors")
+        return found if isinstance(found, list) else []
+
+
 class TooManyPending(DocumentRefused):
     """Too many events of this document wait for their publication; try again."""
 

@@ -13,7 +13,7 @@ import msgspec
 from everlog.core.values import Position
 from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, operations_of
-from everlog.documents.bodies import encode_body, plain_body, stored_body
+from everlog.documents.bodies import body_of, encode_body, plain_body, stored_body
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus
@@ -23,6 +23,7 @@ from everlog.documents.model import DocumentTransaction, Method, WrittenDocument
 from everlog.documents.paths import parse_collection, parse_path
 from everlog.documents.port import DocumentView, TemplateIndex
 from everlog.documents.query import Explanation, Query
+from everlog.documents.schemas.model import DocumentSchema, SchemaCheck
 from everlog.documents.unshown import RetriedElements, UnshownElement
 from everlog.errors import (
     EverlogError,
@@ -34,6 +35,7 @@ from everlog.errors import (
 from everlog.journal.journal import After
 from everlog.remote.connection import Wire
 from everlog.runtime.retry import Backoff
+from everlog.wire.documents import SchemaCheckBody, check_of
 from everlog.wire.http import POSITION
 
 if TYPE_CHECKING:
@@ -208,6 +210,29 @@ class RemoteDocuments(Documents):
     async def delete_template_index(self, index_id: str) -> None:
         await self._wire.send("DELETE", f"/hyper-storage/template-indexes/{_segment(index_id)}")
 
+    async def put_schema(self, schema_id: str, template: str, schema: Any, *, check: bool = False) -> DocumentSchema:
+        body = {"template_uri": template, "schema": body_of(schema)}
+        params = {"check": "1"} if check else {}
+        url = f"/hyper-storage/schemas/{_segment(schema_id)}"
+        content = encode_body(body)
+        return _schema(await self._wire.send("PUT", url, params=params, content=content))
+
+    async def schema(self, schema_id: str) -> DocumentSchema:
+        return _schema(await self._wire.send("GET", f"/hyper-storage/schemas/{_segment(schema_id)}"))
+
+    async def schemas(self) -> Sequence[DocumentSchema]:
+        answer = await self._wire.send("GET", "/hyper-storage/schemas")
+        return [_schema_of(one) for one in stored_body(answer.text)["_embedded"]["els"]]
+
+    async def delete_schema(self, schema_id: str) -> None:
+        await self._wire.send("DELETE", f"/hyper-storage/schemas/{_segment(schema_id)}")
+
+    async def check_schema(self, schema_id: str) -> SchemaCheck:
+        return _check(await self._wire.send("POST", f"/hyper-storage/schemas/{_segment(schema_id)}/check"))
+
+    async def schema_check(self, schema_id: str) -> SchemaCheck:
+        return _check(await self._wire.send("GET", f"/hyper-storage/schemas/{_segment(schema_id)}/check"))
+
     async def transaction(self, transaction_id: str) -> DocumentTransaction:
         answer = await self._wire.send("GET", f"/hyper-storage/transactions/{_segment(transaction_id)}")
         return _transaction(answer.json())
@@ -357,6 +382,19 @@ def _unshown(path: str, **parameters: Any) -> str:
 def _unshown_element(view: str, found: dict[str, Any]) -> UnshownElement:
     facts = (found["source"], found["code"], found["reason"], found["revision"], found["since"], found["attempts"])
     return UnshownElement(view, *facts)
+
+
+def _schema(answer: httpx.Response) -> DocumentSchema:
+    return _schema_of(stored_body(answer.text))
+
+
+def _schema_of(found: dict[str, Any]) -> DocumentSchema:
+    text = encode_body(found["schema"])
+    return DocumentSchema(found["schemaId"], found["template_uri"], text, found["version"], found["modifiedAt"])
+
+
+def _check(answer: httpx.Response) -> SchemaCheck:
+    return check_of(msgspec.json.decode(answer.content, type=SchemaCheckBody))
 
 
 def _transaction(found: dict[str, Any]) -> DocumentTransaction:

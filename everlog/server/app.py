@@ -40,6 +40,7 @@ from everlog.server.routes.operations import OPERATION_ROUTES
 from everlog.server.routes.projections import PROJECTION_ROUTES
 from everlog.server.routes.queues import QUEUE_ROUTES
 from everlog.server.routes.schedules import SCHEDULE_ROUTES
+from everlog.server.routes.schemas import SCHEMA_ROUTES
 from everlog.server.routes.snapshots import SNAPSHOT_ROUTES
 from everlog.server.routes.tags import TAG_ROUTES
 from everlog.server.schemas.openapi import openapi_config
@@ -48,12 +49,16 @@ from everlog.server.security.login import LOGIN_ROUTES
 
 logger = logging.getLogger("everlog.queues")
 
+# How often a server looks for new schemas, and for checks that another one has left.
+SCHEMAS_INTERVAL_S = 5.0
+
 # Every part's routes. What a route needs is in its `opt`, see security/guard.py; nothing else says who may do what.
 # They take the parameters that they declare, and no others: see parameter_guard.py.
 ROUTES: list[ControllerRouterHandler] = [
     *CONTENT_ROUTES,
     *BATCH_ROUTES,
     *DEFINITION_ROUTES,
+    *SCHEMA_ROUTES,
     *NODE_ROUTES,
     *JOURNAL_ROUTES,
     *SNAPSHOT_ROUTES,
@@ -176,9 +181,10 @@ async def firing_schedules(log: Everlog) -> AsyncIterator[None]:
 
 
 async def document_services(log: Everlog) -> list[Service]:
-    """What runs next to the routes: recovery of the outbox, often for the last half hour, now and then for all."""
+    """What runs next to the routes: recovery of the outbox, often of the last half hour; and checks that were left."""
     parts, config = log.parts, log.config.documents
-    recovery = (await log.documents.open()).recovery
+    documents = await log.documents.open()
+    recovery, schemas = documents.recovery, documents.schemas
     started = False
 
     async def hot() -> object:
@@ -194,4 +200,5 @@ async def document_services(log: Everlog) -> list[Service]:
         Service(
             "documents-stale", config.stale_recovery_interval_s, recovery.stale, clock=parts.clock, store=parts.store
         ),
+        Service("documents-schemas", SCHEMAS_INTERVAL_S, schemas.look_after, clock=parts.clock, store=parts.store),
     ]

@@ -18,6 +18,7 @@ import pytest
 pytest.register_assert_rewrite(
     "everlog.testing.document_batches",
     "everlog.testing.document_messages",
+    "everlog.testing.document_schemas",
     "everlog.testing.documents",
     "everlog.testing.journal",
     "everlog.testing.log",

@@ -10,7 +10,7 @@ import pytest
 
 from everlog.documents.batch import batch_request, decide_batch, operations_of
 from everlog.documents.bodies import decode_body
-from everlog.documents.model import DocumentChange, WriteSettings, WrittenDocument
+from everlog.documents.model import DocumentChange, WriteSettings, WrittenDocument, accept_all
 from everlog.documents.paths import parse_path
 from everlog.documents.port import DocumentStore
 from everlog.testing.documents import NOW, build, ids, indexed, locate, make_index, name, waiting, write
@@ -29,7 +29,9 @@ async def prepare_batch(
         max_operations=100,
     )
     state = await store.load_rows(request.uri, request.items, message_id=message_id)
-    return decide_batch(*state, request, now_ms=NOW, entropy=uuid.uuid4().int, settings=WriteSettings())
+    return decide_batch(
+        *state, request, now_ms=NOW, entropy=uuid.uuid4().int, settings=WriteSettings(), check=accept_all
+    )
 
 
 async def batch(store: DocumentStore, path: str, *operations: dict[str, Any], **options: Any) -> list[DocumentChange]:

@@ -21,6 +21,7 @@ from everlog.documents.model import (
     DocumentTransaction,
     WriteSettings,
     WrittenDocument,
+    accept_all,
     decide,
 )
 from everlog.documents.nodes import Node, NodeState
@@ -59,7 +60,7 @@ async def prepare(
     place = parse_path(path)
     state = await store.load(place, message_id=options.get("message_id"))
     command = DocumentCommand(method, place, body, **options)
-    return decide(*state, command, now_ms=now_ms, entropy=uuid.uuid4().int, settings=settings)
+    return decide(*state, command, now_ms=now_ms, entropy=uuid.uuid4().int, settings=settings, check=accept_all)
 
 
 def name(prefix: str = "c") -> str:

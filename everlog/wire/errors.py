@@ -52,6 +52,7 @@ from everlog.errors import (
     QueueNotFound,
     RecordTooLarge,
     ScheduleNotFound,
+    SchemaViolated,
     SnapshotTooLarge,
     StillBehind,
     StorageFailed,
@@ -118,10 +119,12 @@ ERRORS: tuple[ErrorRow, ...] = (
     ErrorRow(InvalidDocument, 405, "post-not-allowed"),
     ErrorRow(InvalidDocument, 421, "misdirected"),
     ErrorRow(InvalidDocument, 422, "not-mergeable"),
+    ErrorRow(InvalidDocument, 422, "schema-too-costly"),
     ErrorRow(InvalidDocument, 400, OWN_CODE),
     ErrorRow(DocumentNotFound, 404, OWN_CODE),
     ErrorRow(DocumentConflict, 409, OWN_CODE),
     ErrorRow(PreconditionFailed, 412, OWN_CODE),
+    ErrorRow(SchemaViolated, 422, "schema-violated"),
     ErrorRow(MessageReused, 422, OWN_CODE),
     ErrorRow(TooManyMessages, 429, "message_limit", ("uri", "limit", "retry_after_s")),
     ErrorRow(TooManyPending, 429, OWN_CODE),
@@ -191,7 +194,7 @@ def error_of(status: int, code: str, text: str, extra: Any) -> EverlogError | No
     if row is None:
         row = _BY_STATUS.get(status)
         return None if row is None else _with_code(row.kind, code, text, facts)
-    if row.kind is InvalidDocument:
+    if row.kind in (InvalidDocument, SchemaViolated):
         return _with_code(row.kind, code, text, facts)
     make: Callable[..., EverlogError] = row.kind
     if not row.facts:

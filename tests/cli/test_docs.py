@@ -99,6 +99,28 @@ def test_views(cli):
     assert cli.error("docs", "view", "delete", "v~", code=4)["code"] == "not_found"
 
 
+def test_schemas(cli):
+    cli.run("docs", "put", "c~/1", '{"n": "one"}')
+    made = cli.json("docs", "schema", "set", "numbers", "c~", '{"properties": {"n": {"type": "integer"}}}')
+    assert (made["schemaId"], made["template_uri"]) == ("numbers", "c~")
+    refused = cli.error("docs", "put", "c~/2", '{"n": "two"}', code=3)
+    assert (refused["code"], refused["facts"]["errors"][0]["path"]) == ("schema-violated", "/n")
+    assert cli.out("docs", "schema", "get", "numbers") == '{"properties":{"n":{"type":"integer"}}}\n'
+    assert cli.json("docs", "schema", "get", "numbers")["schema"] == {"properties": {"n": {"type": "integer"}}}
+    (listed,) = cli.lines("docs", "schema", "list")
+    assert listed["schemaId"] == "numbers"
+    assert "numbers" in cli.out("docs", "schema", "list")
+    found = cli.json("docs", "schema", "check", "numbers")
+    assert (found["status"], found["checked"], found["violations"]) == ("done", 1, 1)
+    assert cli.out("docs", "schema", "check", "numbers").startswith('c~/1  /n  "one" is not of type "integer"\n')
+    assert cli.error("docs", "schema", "set", "bad", "c~", '{"type": 5}', code=2)["code"] == "invalid-schema"
+    text = cli.out("docs", "schema", "set", "numbers", "c~", "--check", stdin='{"required": ["m"]}')
+    assert "looked at 1 documents, 1 do not fit numbers" in text
+    cli.run("docs", "schema", "delete", "numbers")
+    assert cli.error("docs", "schema", "get", "numbers", code=4)["code"] == "schema-not-found"
+    cli.run("docs", "put", "c~/2", '{"n": "two"}')
+
+
 def test_recovery_and_builds(cli):
     cli.run("docs", "put", "c~/1", '{"n": 1}')
     assert cli.json("docs", "recover")["failed"] == 0

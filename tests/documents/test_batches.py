@@ -20,7 +20,7 @@ from everlog.console.server import serving
 from everlog.documents.api import Documents
 from everlog.documents.batch import DocumentOperation, batch_request, decide_batch, operations_of
 from everlog.documents.indexes import IndexNew, IndexSortItem
-from everlog.documents.model import DocumentChange, WriteSettings
+from everlog.documents.model import DocumentChange, WriteSettings, accept_all
 from everlog.errors import (
     DocumentConflict,
     DocumentNotFound,
@@ -246,7 +246,14 @@ def test_a_batch_is_its_operations_one_after_the_other(batches: list[list[Docume
         found: list[DocumentChange] | EverlogError
         try:
             made = decide_batch(
-                together.head, together.rows, None, request, now_ms=NOW, entropy=1, settings=WriteSettings()
+                together.head,
+                together.rows,
+                None,
+                request,
+                now_ms=NOW,
+                entropy=1,
+                settings=WriteSettings(),
+                check=accept_all,
             )
             assert isinstance(made, list)
             found = made

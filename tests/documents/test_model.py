@@ -21,6 +21,7 @@ from everlog.documents.model import (
     Preconditions,
     WriteSettings,
     WrittenDocument,
+    accept_all,
     decide,
 )
 from everlog.documents.paths import parse_path
@@ -63,6 +64,7 @@ class World:
             now_ms=now_ms,
             entropy=self.entropy,
             settings=self.settings,
+            check=accept_all,
         )
         if isinstance(made, DocumentChange):
             self.apply(made)

@@ -53,10 +53,11 @@ IN = {
     "/hyper-storage/batches": {"path": "orders~"},
     "/hyper-storage/indexes": {"path": "orders~"},
     "/hyper-storage/views": {"path": "rich~"},
+    "/hyper-storage/schemas": {"schema_id": "order"},
     "/hyper-storage/template-indexes": {"path": "by-name"},
 }
 ABSENT: dict[str, Any] = dict.fromkeys(("topic", "journal_id", "tag", "name", "key", "reason", "schedule"), "absent")
-ABSENT |= {"seq_nr": 999, "entry": 999, "token": 999, "path": "absent~"}
+ABSENT |= {"seq_nr": 999, "entry": 999, "token": 999, "path": "absent~", "schema_id": "absent"}
 
 
 class Served(NamedTuple):
@@ -123,6 +124,7 @@ async def fill(config: Config) -> dict[str, dict[str, Any]]:
         await pages.put("waiting", {"n": 1})
         await pages.schedules.set("nightly", cron="@yearly")
         docs = log.documents
+        await docs.put_schema("order", "schema-orders~", {"required": ["total"]}, check=True)
         written = await docs.put("orders~/o-1", {"total": 12, "customer": "ann"}, wait=True)
         await docs.put("people/ann", {"money": 2000})
         await docs.create_index("orders~", IndexNew("by-total"))
@@ -283,7 +285,8 @@ def test_every_route_of_documents_says_what_it_takes_and_answers(served: Served)
     for path, method, operation in all_operations({"paths": routes}):
         named = {one["name"] for one in operation.get("parameters", ())}
         assert ("path" in named) == ("{path}" in path) or path == "/hyper-storage/transactions"
-        bodiless = (method, path) == ("post", "/hyper-storage/views/{path}")  # it only says: try again
+        # These only say: try again, look through it.
+        bodiless = method == "post" and (path == "/hyper-storage/views/{path}" or path.endswith("/check"))
         assert ("requestBody" in operation) == (method in ("put", "patch", "post") and not bodiless), (method, path)
         assert {"400", "414", "500", "503", "507"} <= set(operation["responses"])
     written = routes["/hyper-storage/content/{path}"]["put"]

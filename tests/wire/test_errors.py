@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from everlog import errors
-from everlog.errors import EverlogError, InvalidDocument, QueryLimited, StorageFailed, WriteUnfinished
+from everlog.errors import (
+    EverlogError,
+    InvalidDocument,
+    QueryLimited,
+    SchemaViolated,
+    StorageFailed,
+    WriteUnfinished,
+)
 from everlog.remote.connection import refusal
 from everlog.wire.errors import ERRORS, OWN_CODE, ErrorRow, code_of, error_of, facts_of, status_of
 
@@ -18,6 +25,7 @@ _VALUES: dict[str, Any] = {
     "offset": 7,
     "size": 5,
     "limit": 4,
+    "retry_after_s": 9,
     "known": ["a"],
 }
 
@@ -26,7 +34,7 @@ def example(row: ErrorRow) -> EverlogError:
     kind: Any = row.kind
     if row.kind is WriteUnfinished:
         return WriteUnfinished("not out yet", message_id="m", transaction_id="t")
-    if row.code == OWN_CODE or row.kind is InvalidDocument:
+    if row.code == OWN_CODE or row.kind in (InvalidDocument, SchemaViolated):
         return kind(row.code or "its-own", "what happened")
     return kind(*[_VALUES.get(name, name) for name in row.facts]) if row.facts else kind("what happened")
 

@@ -37,6 +37,7 @@ from everlog.documents.port import (
     WaitingTransaction,
 )
 from everlog.documents.query_plan import IndexRange
+from everlog.documents.schemas.model import DocumentSchema, SchemaCheck, SchemaKey, StoredCheck
 from everlog.documents.unshown import UnshownTable
 from everlog.errors import Unreachable
 from everlog.runtime.failpoints import failpoint
@@ -313,6 +314,38 @@ class CassandraDocuments(DocumentStore):
 
     async def delete_template_index(self, index_id: str) -> bool:
         return await self._applied("delete_template_index", index_id)
+
+    async def schema_keys(self) -> list[SchemaKey]:
+        return [SchemaKey(*row) for row in await self._fetch("schema_keys")]
+
+    async def schema(self, schema_id: str) -> DocumentSchema | None:
+        rows = await self._fetch("schema", schema_id)
+        return DocumentSchema(*rows[0]) if rows else None
+
+    async def put_schema(self, schema: DocumentSchema) -> bool:
+        schema_id, *rest = msgspec.structs.astuple(schema)
+        while True:  # another caller may delete it between the two
+            if await self._applied("add_schema", schema_id, *rest):
+                return True
+            if await self._applied("replace_schema", *rest, schema_id):
+                return False
+
+    async def delete_schema(self, schema_id: str) -> bool:
+        await self._applied("delete_schema_check", schema_id)
+        return await self._applied("delete_schema", schema_id)
+
+    async def schema_checks(self) -> list[StoredCheck]:
+        return [StoredCheck.read(*row) for row in await self._fetch("schema_checks")]
+
+    async def schema_check(self, schema_id: str) -> StoredCheck | None:
+        rows = await self._fetch("schema_check", schema_id)
+        return StoredCheck.read(*rows[0]) if rows else None
+
+    async def save_schema_check(self, check: SchemaCheck, beat: int, expected: int | None) -> bool:
+        body = _encode(check).decode()
+        if expected is None:
+            return await self._applied("add_schema_check", check.schema_id, beat, body)
+        return await self._applied("save_schema_check", beat, body, check.schema_id, expected)
 
     async def _applied(self, name: str, *values: Any) -> bool:
         applied = await self._session.write_if(self._cql[name], *values)

@@ -34,6 +34,7 @@ from everlog.documents.port import (
     WaitingTransaction,
 )
 from everlog.documents.query_plan import IndexRange
+from everlog.documents.schemas.model import DocumentSchema, SchemaCheck, SchemaKey, StoredCheck
 from everlog.documents.sqlite.nodes import SqliteNodes
 from everlog.documents.sqlite.unshown import SqliteUnshown
 from everlog.documents.sqlite.writer import SharedWriter
@@ -335,6 +336,44 @@ class SqliteDocuments(DocumentStore):
 
     def unshown_table(self) -> UnshownTable:
         return SqliteUnshown(self._read, self._change)
+
+    async def schema_keys(self) -> list[SchemaKey]:
+        return [SchemaKey(*row) for row in self._read("schema_keys")]
+
+    async def schema(self, schema_id: str) -> DocumentSchema | None:
+        rows = self._read("schema", schema_id)
+        return DocumentSchema(*rows[0]) if rows else None
+
+    async def put_schema(self, schema: DocumentSchema) -> bool:
+        schema_id, *rest = msgspec.structs.astuple(schema)
+
+        def put(connection: sqlite3.Connection) -> bool:
+            if connection.execute(SQL["add_schema"], (schema_id, *rest)).rowcount:
+                return True
+            connection.execute(SQL["replace_schema"], (*rest, schema_id))
+            return False
+
+        return await self._writer.run(put)
+
+    async def delete_schema(self, schema_id: str) -> bool:
+        def delete(connection: sqlite3.Connection) -> bool:
+            connection.execute(SQL["delete_schema_check"], (schema_id,))
+            return connection.execute(SQL["delete_schema"], (schema_id,)).rowcount > 0
+
+        return await self._writer.run(delete)
+
+    async def schema_checks(self) -> list[StoredCheck]:
+        return [StoredCheck.read(*row) for row in self._read("schema_checks")]
+
+    async def schema_check(self, schema_id: str) -> StoredCheck | None:
+        rows = self._read("schema_check", schema_id)
+        return StoredCheck.read(*rows[0]) if rows else None
+
+    async def save_schema_check(self, check: SchemaCheck, beat: int, expected: int | None) -> bool:
+        body = _encode(check).decode()
+        if expected is None:
+            return await self._change("add_schema_check", check.schema_id, beat, body) > 0
+        return await self._change("save_schema_check", beat, body, check.schema_id, expected) > 0
 
     def node_table(self) -> NodeTable:
         return SqliteNodes(self.path.parent)

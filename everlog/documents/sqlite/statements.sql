@@ -202,3 +202,33 @@ INSERT INTO template_index_def (index_id, template_uri, definition) VALUES (?, ?
 
 -- name: delete_template_index
 DELETE FROM template_index_def WHERE index_id = ?
+
+-- name: schema_keys
+SELECT schema_id, template_uri, version FROM schema_def ORDER BY schema_id
+
+-- name: schema
+SELECT schema_id, template_uri, schema, version, modified_at FROM schema_def WHERE schema_id = ?
+
+-- name: add_schema
+INSERT INTO schema_def (schema_id, template_uri, schema, version, modified_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: replace_schema
+UPDATE schema_def SET template_uri = ?, schema = ?, version = ?, modified_at = ? WHERE schema_id = ?
+
+-- name: delete_schema
+DELETE FROM schema_def WHERE schema_id = ?
+
+-- name: delete_schema_check
+DELETE FROM schema_check WHERE schema_id = ?
+
+-- name: schema_checks
+SELECT beat, body FROM schema_check ORDER BY schema_id
+
+-- name: schema_check
+SELECT beat, body FROM schema_check WHERE schema_id = ?
+
+-- name: add_schema_check
+INSERT INTO schema_check (schema_id, beat, body) VALUES (?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: save_schema_check
+UPDATE schema_check SET beat = ?, body = ? WHERE schema_id = ? AND beat = ?

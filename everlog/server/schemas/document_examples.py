@@ -71,4 +71,34 @@ TEMPLATE = {
         "filterBy": None,
     }
 }
+SCHEMA_NEW = {
+    "template_uri": "orders~",
+    "schema": {"type": "object", "properties": {"total": {"type": "number", "minimum": 0}}, "required": ["total"]},
+}
+_VERSION = {"version": "0c6ad8f2-3b0e-4c5e-9f8b-1f0f3a6f1c11"}
+SCHEMA = {JSON: {"schemaId": "order", **SCHEMA_NEW, **_VERSION, "modifiedAt": 1769860800000}}
+SCHEMAS = {JSON: {"_embedded": {"els": [SCHEMA[JSON]]}}}
+SCHEMA_CHECK = {
+    JSON: {
+        "schemaId": "order",
+        "checkId": "5f1d5c0e-6f57-4c27-a3a9-8d1cbb1d9f3e",
+        **_VERSION,
+        "status": "done",
+        "checked": 2,
+        "total": 2,
+        "violations": 1,
+        "problems": [
+            {
+                "path": "orders~/o-2",
+                "errors": [
+                    {"path": "/total", "schemaPath": "/properties/total/type", "message": '"7" is not of type "number"'}
+                ],
+            }
+        ],
+        "startedAt": 1769860800000,
+        "endedAt": 1769860800120,
+        "reason": None,
+        "runs": 1,
+    }
+}
 NODE = {JSON: {"id": "6f2d5c40", "state": "active", "view": "a1b2c3"}}

@@ -150,6 +150,32 @@ BATCH_RESULT = _object(
     ["status", "path", "revision", "transactionId"], status=NUMBER, path=TEXT, revision=NUMBER, transactionId=TEXT
 )
 BATCH_RESULTS = _object(["results"], results=_list(BATCH_RESULT))
+SCHEMA_TEXT = Schema(type=[OpenAPIType.OBJECT, OpenAPIType.BOOLEAN], description="A JSON Schema.")
+SCHEMA_NEW = _object(["template_uri", "schema"], closed=True, template_uri=TEXT, schema=SCHEMA_TEXT)
+SCHEMA = _object(
+    ["schemaId", "template_uri", "schema", "version", "modifiedAt"],
+    schemaId=TEXT,
+    template_uri=TEXT,
+    schema=SCHEMA_TEXT,
+    version=TEXT,
+    modifiedAt=NUMBER,
+)
+SCHEMA_VIOLATION = _object(["path", "schemaPath", "message"], path=TEXT, schemaPath=TEXT, message=TEXT)
+SCHEMA_CHECK = _object(
+    ["schemaId", "checkId", "version", "status", "checked", "total", "violations", "problems", "startedAt", "endedAt"],
+    schemaId=TEXT,
+    checkId=TEXT,
+    version=TEXT,
+    status=Schema(type=OpenAPIType.STRING, enum=["running", "done", "failed"]),
+    checked=NUMBER,
+    total=_optional(OpenAPIType.INTEGER),
+    violations=NUMBER,
+    problems=_list(_object(["path", "errors"], path=TEXT, errors=_list(SCHEMA_VIOLATION))),
+    startedAt=NUMBER,
+    endedAt=_optional(OpenAPIType.INTEGER),
+    reason=_optional(OpenAPIType.STRING),
+    runs=NUMBER,
+)
 PAGE_OR_BODY = Schema(
     any_of=[
         Schema(description="The body of a document or an element."),

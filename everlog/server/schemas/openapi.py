@@ -16,6 +16,7 @@ from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 from litestar.routes import HTTPRoute
 
+from everlog.server.schemas.document_schemas import with_schemas
 from everlog.version import __version__
 
 JSON = "application/json"
@@ -54,6 +55,19 @@ def shown(
 
 
 def complete_document(app: Litestar, document: dict[str, Any]) -> dict[str, Any]:
+    """The whole document, made anew when schemas of documents have changed."""
+    schemas = app.state.documents.known_schemas
+    versions = tuple(one.version for one in schemas)
+    known: tuple[tuple[str, ...], dict[str, Any]] | None = app.state.get("openapi_with_schemas")
+    if known is None or known[0] != versions:
+        known = app.state["openapi_with_schemas"] = (
+            versions,
+            with_schemas(_described_document(app, document), schemas),
+        )
+    return known[1]
+
+
+def _described_document(app: Litestar, document: dict[str, Any]) -> dict[str, Any]:
     """The framework's document, with the bodies that only the routes know."""
     found: dict[str, Any] | None = app.state.get("openapi_document")
     if found is not None:
