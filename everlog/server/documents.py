@@ -31,6 +31,7 @@ from everlog.wire.http import POSITION
 PREFIX = "/hyper-storage"
 CONTENT = f"{PREFIX}/content/"
 MAX_CHECKPOINT_S = 10.0
+MAX_BYTES_ON_LOOP = 32 * 1024  # of a body that is decoded there: some milliseconds
 _SAFE = "/~:@!$&'()*+,;=-._"
 _OF_THIS_PAGE = ("after", "explain", "position")
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -88,9 +89,14 @@ class WriteHeaders(NamedTuple):
         return known if self.message_id is None else known | {"Hyperbus-Message-Id": self.message_id}
 
 
-def typed_body(data: bytes, kind: Any) -> Any:
+async def json_body(data: bytes) -> Any:
+    """A body as exact JSON. A large one is decoded in a thread: others are served meanwhile."""
+    return decode_body(data) if len(data) <= MAX_BYTES_ON_LOOP else await asyncio.to_thread(decode_body, data)
+
+
+async def typed_body(data: bytes, kind: Any) -> Any:
     try:
-        return msgspec.convert(decode_body(data), kind)
+        return msgspec.convert(await json_body(data), kind)
     except msgspec.ValidationError as error:
         raise InvalidDocument("invalid-body", f"this body is not what is expected here: {error}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,9 +16,12 @@ import httpx
 import msgspec
 import pytest
 
+import everlog.server.documents
 from everlog.client import connect
 from everlog.config import DocumentsConfig
 from everlog.console.server import serving
+from everlog.documents.bodies import decode_body
+from everlog.server.documents import MAX_BYTES_ON_LOOP, json_body
 from tests.support import small_config
 from tests.waiting import until
 
@@ -658,3 +662,16 @@ async def test_a_body_that_never_ends_and_a_slow_one(tmp_path):
         # Not over the old connection: the server may be closing it, as it has been idle for so long.
         async with httpx.AsyncClient(base_url=http.base_url, timeout=60) as fresh:
             await refused(fresh, "GET", C + "d", status=404, code="not_found")
+
+
+async def test_a_large_body_is_decoded_beside_the_event_loop(monkeypatch):
+    threads = []
+
+    def decode(data):
+        threads.append(threading.current_thread())
+        return decode_body(data)
+
+    monkeypatch.setattr(everlog.server.documents, "decode_body", decode)
+    small, large = b"[1]", b"[" + b"1," * MAX_BYTES_ON_LOOP + b"1]"
+    assert [len(await json_body(data)) for data in (small, large)] == [1, MAX_BYTES_ON_LOOP + 1]
+    assert [one is threading.main_thread() for one in threads] == [True, False]

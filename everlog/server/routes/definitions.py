@@ -93,7 +93,7 @@ async def post_index(request: AnyRequest) -> Response[Any]:
     """Define an index of a collection."""
     (name,) = segments(request, "indexes", 1)
     data = await body_bytes(request)
-    new: IndexNew = typed_body(data, IndexNew)
+    new: IndexNew = await typed_body(data, IndexNew)
     docs, uri = documents_of(request), parse_collection(name)
     return await routed(request, docs.completers, uri, data, lambda: _create_index(request, name, new))
 
@@ -200,7 +200,7 @@ async def put_view(request: AnyRequest) -> Response[Any]:
     """Make a collection that shows what matches a template."""
     (name,) = segments(request, "views", 1)
     data = await body_bytes(request)
-    body: ViewBody = typed_body(data, ViewBody)
+    body: ViewBody = await typed_body(data, ViewBody)
     docs, uri = documents_of(request), parse_collection(name)
     return await routed(request, docs.completers, uri, data, lambda: _put_view(request, name, body))
 
@@ -317,7 +317,7 @@ async def delete_view(request: AnyRequest) -> Response[None]:
 async def put_template_index(request: AnyRequest) -> Response[bytes]:
     """Give every matching collection an index."""
     (index_id,) = segments(request, "template-indexes", 1)
-    body: TemplateIndexBody = typed_body(await body_bytes(request), TemplateIndexBody)
+    body: TemplateIndexBody = await typed_body(await body_bytes(request), TemplateIndexBody)
     new = IndexNew(index_id, body.sort_by, body.filter)
     made = await documents_of(request).put_template_index(index_id, body.template_uri, new)
     return json_answer({"indexId": made.index_id, "template_uri": made.template}, status=201)

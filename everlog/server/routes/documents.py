@@ -9,7 +9,6 @@ from litestar import Response, delete, patch, post, put, route
 from litestar.response import Stream
 
 from everlog.documents.api import Documents
-from everlog.documents.bodies import decode_body
 from everlog.documents.model import Method, Preconditions
 from everlog.documents.paths import parse_path
 from everlog.documents.query import Query
@@ -24,6 +23,7 @@ from everlog.server.documents import (
     document_answer,
     documents_of,
     event_body,
+    json_body,
     live_sent,
     page_answer,
     page_etag,
@@ -248,7 +248,8 @@ async def put_content(request: AnyRequest) -> Response[Any]:
     """Store a document or an element; without a body, begin an empty collection."""
     data = await body_bytes(request)
     place = parse_path(content_path(request))
-    return await _write(request, "put", data, None if not data and place.kind == "collection" else decode_body(data))
+    body = None if not data and place.kind == "collection" else await json_body(data)
+    return await _write(request, "put", data, body)
 
 
 @patch(
@@ -266,7 +267,7 @@ async def put_content(request: AnyRequest) -> Response[Any]:
 async def patch_content(request: AnyRequest) -> Response[Any]:
     """Merge into what is stored (RFC 7396)."""
     data = await body_bytes(request)
-    return await _write(request, "patch", data, decode_body(data))
+    return await _write(request, "patch", data, await json_body(data))
 
 
 @delete(
@@ -299,7 +300,7 @@ async def delete_content(request: AnyRequest) -> Response[Any]:
 async def post_content(request: AnyRequest) -> Response[Any]:
     """Add an element to a collection under a new id."""
     data = await body_bytes(request)
-    return await _write(request, "post", data, decode_body(data))
+    return await _write(request, "post", data, await json_body(data))
 
 
 CONTENT_ROUTES = [get_content, put_content, patch_content, delete_content, post_content]
