@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -66,6 +67,14 @@ def test_imports_point_down():
 
 def test_no_import_goes_past_a_port():
     assert [one for one in IMPORTS if goes_past_a_port(one)] == []
+
+
+def test_no_link_is_kept_with_the_sources():
+    """One in the place of an environment would take the environment away from every checkout that merges it."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout")
+    listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [line for line in listed.stdout.splitlines() if line.startswith("120000")] == []
 
 
 def test_rooms_form_no_cycle():
