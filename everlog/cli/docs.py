@@ -185,6 +185,19 @@ async def list_(
         click.echo(f"there may be more: {hint}", err=True)
 
 
+@docs.command(cls=CliCommand, examples=["everlog docs count shop/orders~ --filter 'total>10'"])
+@path_argument
+@click.option("--filter", "condition", default="", metavar="FILTER", help="Which elements: 'total > 10'.  [all]")
+@click.option("--explain", is_flag=True, help="Say which index was used and how much was read.")
+@with_log()
+async def count(log: Everlog, settings: CliSettings, /, path: str, condition: str, explain: bool) -> None:
+    """Count the elements of a collection that match."""
+    found = await log.documents.count(path, filter=condition, explain=explain)
+    show(settings.as_json, {"count": found.count, "revision": found.revision}, str(found.count))
+    if found.explanation is not None:
+        click.echo(encode(found.explanation), err=True)
+
+
 @docs.command(cls=CliCommand)
 @path_argument
 @click.option("--after", type=int, default=0, metavar="N", help="Only above this revision.")

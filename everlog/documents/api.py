@@ -69,6 +69,14 @@ class CollectionPage(msgspec.Struct, frozen=True):
         return found
 
 
+class CollectionCount(msgspec.Struct, frozen=True):
+    """How many elements of a collection match, at this revision of it."""
+
+    count: int
+    revision: int
+    explanation: Explanation | None = None
+
+
 class Documents(ABC):
     """JSON documents and collections. Every accepted change has a revision, and an event in the log."""
 
@@ -137,6 +145,20 @@ class Documents(ABC):
         self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
     ) -> CollectionPage:
         """A page of a collection: `filter`, `sort`, `size`, `max_skip`, `after`, `explain`."""
+
+    @abstractmethod
+    async def count(
+        self,
+        path: str,
+        *,
+        filter: str = "",  # noqa: A002
+        explain: bool = False,
+        token: After = None,
+    ) -> CollectionCount:
+        """How many elements of a collection match a filter, exactly; without a filter, how many there are.
+
+        An index that fits is used once all writes have reached it. What is read is bounded, as for a page.
+        """
 
     @abstractmethod
     async def transaction(self, transaction_id: str) -> DocumentTransaction:

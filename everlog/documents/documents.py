@@ -13,7 +13,7 @@ import msgspec
 
 from everlog.config import DocumentsConfig
 from everlog.core.values import Position
-from everlog.documents.api import CollectionPage, Document, Documents
+from everlog.documents.api import CollectionCount, CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, batch_request, decide_batch, operations_of
 from everlog.documents.bodies import encode_body, plain_of
 from everlog.documents.completer import Completer
@@ -29,6 +29,7 @@ from everlog.documents.model import (
     BodyCheck,
     DocumentChange,
     DocumentCommand,
+    DocumentHead,
     DocumentTransaction,
     Method,
     Preconditions,
@@ -341,14 +342,37 @@ class LocalDocuments(Documents):
     async def list(
         self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
     ) -> CollectionPage:
+        head = await self._collection(path, token)
+        wanted = query or Query(**parameters)
+        answer = await (await self._runner(path, wanted, indexed=bool(wanted.filter or wanted.sort))).run()
+        return _page(answer, head.revision, head.count, explain=wanted.explain)
+
+    async def count(
+        self,
+        path: str,
+        *,
+        filter: str = "",  # noqa: A002
+        explain: bool = False,
+        token: After = None,
+    ) -> CollectionCount:
+        head = await self._collection(path, token)
+        # An index lacks what is pending. Without a condition, the head counts what is there.
+        counting = await self._runner(path, Query(filter), indexed=not head.pending)
+        count, explanation = await counting.count(known=head.count)
+        return CollectionCount(count, head.revision, explanation if explain else None)
+
+    async def _collection(self, path: str, token: After) -> DocumentHead:
+        """The head of a collection that is there."""
         uri = parse_collection(path)
         await self._reach(uri, token)
-        store = (await self.open()).store
-        head, _, _ = await store.load(DocumentPlace(uri))
+        head, _, _ = await (await self.open()).store.load(DocumentPlace(uri))
         if head is None or head.deleted:
             raise DocumentNotFound("not_found", f"there is no {path}")
-        wanted = query or Query(**parameters)
-        indexes = await store.indexes(uri) if wanted.filter or wanted.sort else []
+        return head
+
+    async def _runner(self, uri: str, wanted: Query, *, indexed: bool) -> QueryRunner:
+        store = (await self.open()).store
+        indexes = await store.indexes(uri) if indexed else []
 
         async def fetch(index: Index | None, where: IndexRange, reverse: bool, limit: int, max_bytes: int) -> Batch:
             if index is None:
@@ -357,20 +381,8 @@ class LocalDocuments(Documents):
 
         for text in {wanted.filter, *[one.filter_by or "" for one in indexes]}:
             await self.evaluator.parse(text)
-        runner = QueryRunner(wanted, indexes, fetch, clock=self._clock, limits=self._limits(), evaluator=self.evaluator)
-        answer = await runner.run()
-        return _page(answer, head.revision, head.count, explain=wanted.explain)
-
-    def _limits(self) -> QueryLimits:
-        config = self._config
-        return QueryLimits(
-            page_size=config.page_size,
-            max_page_size=config.max_page_size,
-            max_skip=config.max_skip,
-            max_requests=config.max_query_requests,
-            timeout_s=config.request_timeout_s,
-            max_bytes=config.max_query_bytes,
-        )
+        limits = QueryLimits.of(self._config)
+        return QueryRunner(wanted, indexes, fetch, clock=self._clock, limits=limits, evaluator=self.evaluator)
 
     async def transaction(self, transaction_id: str) -> DocumentTransaction:
         parts = await self.open()
@@ -429,7 +441,7 @@ class LocalDocuments(Documents):
     async def open_live(self, path: str, *, filter: str = "", after: str | None = None) -> LiveQuery:  # noqa: A002
         parts, config = await self.open(), self._config
         limits = (config.max_live_elements, config.request_timeout_s)
-        query = LiveParts(parts.store, parts.history, parts.completer, parts.live, *limits)
+        query = LiveParts(parts.store, parts.history, parts.completer, parts.live, self.evaluator, *limits)
         return await LiveQuery.open(query, parse_collection(path), filter, after)
 
     async def live(

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import msgspec
 
 from everlog.documents.bodies import digest, plain_body
-from everlog.documents.filters.evaluation import make_matcher, uses_time
+from everlog.documents.evaluator import Evaluator
+from everlog.documents.filters.evaluation import uses_time
 from everlog.documents.filters.parser import parse_filter
 from everlog.documents.filters.tree import text_of
 from everlog.documents.transitions import Transition
@@ -44,18 +45,19 @@ class LiveChange(msgspec.Struct, frozen=True):
 class LiveFilter:
     """A condition on the elements of one collection. Conditions that mean the same by their trees have one digest."""
 
-    def __init__(self, uri: str, condition: str) -> None:
+    def __init__(self, uri: str, condition: str, evaluator: Evaluator) -> None:
         node = parse_filter(condition)
         if uses_time(node):
             raise InvalidDocument(
                 "invalid-filter", "what matches may not depend on the time in a live query: leave out unix_time"
             )
         self.digest = digest(uri, "" if node is None else text_of(node))[:12]
-        self._matches = make_matcher(node)
+        self._condition = condition
+        self._evaluator = evaluator
 
-    def matches(self, element: Any) -> bool:
-        """Whether an element matches; no element does not."""
-        return element is not None and self._matches(element, 0)
+    async def matches(self, element: Any) -> bool:
+        """Whether an element matches; no element does not. FilterTooExpensive if that is more than it may cost."""
+        return element is not None and await self._evaluator.matches(self._condition, element, 0)
 
     def position(self, revision: int) -> str:
         """Stands for a revision of the collection, for this filter only."""
@@ -75,12 +77,12 @@ class LiveFilter:
             )
         return int(found[1])
 
-    def change(self, transition: Transition) -> LiveChange | None:
+    async def change(self, transition: Transition) -> LiveChange | None:
         """What a change of the collection means here; None: nothing."""
         revision = transition.revision
         if not transition.item:
             return LiveChange("reset", revision, self.position(revision)) if transition.clears else None
-        was, matches = self.matches(transition.before), self.matches(transition.after)
+        was, matches = await self.matches(transition.before), await self.matches(transition.after)
         if not was and not matches:
             return None
         kind: LiveKind = "changed" if was and matches else "entered" if matches else "left"

@@ -39,9 +39,9 @@ class _Kept:
         self.size = 2 * len(transition.json) + 500
         self.verdicts: dict[str, LiveChange | None] = {}
 
-    def verdict(self, condition: LiveFilter) -> LiveChange | None:
+    async def verdict(self, condition: LiveFilter) -> LiveChange | None:
         if condition.digest not in self.verdicts:
-            self.verdicts[condition.digest] = condition.change(self.transition)
+            self.verdicts[condition.digest] = await condition.change(self.transition)
         return self.verdicts[condition.digest]
 
 
@@ -113,12 +113,12 @@ class LiveFeed:
                 async with contextlib.aclosing(reader.pages(self.low)) as pages:
                     async for page in pages:
                         reached = page[-1].revision
-                        yield _changes([condition.change(one) for one in page], condition.checkpoint(reached))
+                        yield _changes([await condition.change(one) for one in page], condition.checkpoint(reached))
             elif reached < self.high:
                 start = reached - self.low
                 some = list(itertools.islice(self._kept, start, start + STEP))
                 reached += len(some)
-                yield _changes([one.verdict(condition) for one in some], condition.checkpoint(reached))
+                yield _changes([await one.verdict(condition) for one in some], condition.checkpoint(reached))
                 await asyncio.sleep(0)  # others want to be served, too
             else:
                 await self._news.wait()

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from everlog.documents.bodies import encode_body, stored_body
 from everlog.documents.completer import Completer
+from everlog.documents.evaluator import Evaluator
 from everlog.documents.history import History
 from everlog.documents.live_change import LiveChange, LiveFilter
 from everlog.documents.live_feed import LiveFeeds
@@ -45,6 +46,7 @@ class LiveParts(NamedTuple):
     history: History
     completer: Completer
     feeds: LiveFeeds
+    evaluator: Evaluator
     max_elements: int
     timeout_s: float
 
@@ -62,7 +64,8 @@ class LiveQuery:
     @classmethod
     async def open(cls, parts: LiveParts, uri: str, condition: str, after: str | None) -> LiveQuery:
         """DocumentConflict if the position is beyond the end of the collection."""
-        made = LiveFilter(uri, condition)
+        await parts.evaluator.parse(condition)
+        made = LiveFilter(uri, condition, parts.evaluator)
         if after is None:
             return cls(parts, uri, made, None)
         revision = made.revision_of(after)
@@ -105,7 +108,7 @@ class LiveQuery:
         while rows := await store.elements_after(uri, last, limit=SCAN_ROWS):
             last = rows[-1].item
             newest = max(newest, *[row.revision for row in rows])
-            found = [self._found(row.item, row.body, start) for row in rows if self._matches(row, start)]
+            found = [self._found(row.item, row.body, start) for row in rows if await self._matches(row, start)]
             if found:
                 yield found
             await asyncio.sleep(0)  # others want to be served, too
@@ -134,11 +137,11 @@ class LiveQuery:
                         yield LiveChange("reset", begun)
                     elif begun == start and one.item and one.item not in seen:
                         seen.add(one.item)
-                        if one.item not in self._given and self._condition.matches(one.before):
+                        if one.item not in self._given and await self._condition.matches(one.before):
                             yield self._found(one.item, encode_body(one.before), start)
 
-    def _matches(self, row: StoredElement, start: int) -> bool:
-        return row.revision <= start and self._condition.matches(stored_body(row.body))
+    async def _matches(self, row: StoredElement, start: int) -> bool:
+        return row.revision <= start and await self._condition.matches(stored_body(row.body))
 
     def _found(self, item: str, body: str, start: int) -> LiveChange:
         self._given.add(item)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from everlog.config import DocumentsConfig
 from everlog.documents.bodies import stored_body
 from everlog.documents.evaluator import Evaluator, pay_decoding
 from everlog.documents.filters.evaluation import make_matcher
@@ -34,7 +35,8 @@ from everlog.documents.query_plan import IndexRange, QueryPlan, helpful_index, m
 from everlog.errors import InvalidDocument, QueryLimited
 from everlog.runtime.clock import Clock
 
-ROW_STEPS = 2  # of a row that is passed on as it is
+COUNT_ROWS = 1000  # that are read at once
+COUNT_BYTES = 4 * 1024 * 1024
 MAX_LINKED_CHARS = 500  # of a filter in a link to a next page
 MAX_LINKED_DEPTH = 20
 
@@ -49,6 +51,18 @@ class QueryLimits(msgspec.Struct, frozen=True):
     max_requests: int = 20
     timeout_s: float = 15.0
     max_bytes: int = 64 * 1024 * 1024
+
+    @classmethod
+    def of(cls, config: DocumentsConfig) -> QueryLimits:
+        """Those that are configured."""
+        return cls(
+            page_size=config.page_size,
+            max_page_size=config.max_page_size,
+            max_skip=config.max_skip,
+            max_requests=config.max_query_requests,
+            timeout_s=config.request_timeout_s,
+            max_bytes=config.max_query_bytes,
+        )
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -95,6 +109,13 @@ class QueryAnswer(NamedTuple):
     def elements(self) -> list[Any]:
         """The page as exact JSON."""
         return [_decoded(one) for one in self.page]
+
+
+class CountAnswer(NamedTuple):
+    """How many elements match, and how that was found out."""
+
+    matching: int
+    explanation: Explanation
 
 
 Fetch = Callable[[Index | None, IndexRange, bool, int, int], Awaitable[Batch]]
@@ -146,6 +167,26 @@ class QueryRunner:
         page = page[: self._size]
         return QueryAnswer(page, plan, self._next(page), self._explain())
 
+    async def count(self, *, known: int) -> CountAnswer:
+        """How many elements match. All that the plan names is read, in whichever order that is the least.
+
+        `known`: how many there are; without a condition that is all.
+        """
+        if self._condition is None:
+            return CountAnswer(known, self._explain())
+        self._plan = plan = make_plan(self._condition, self._sort, self._indexes, ordered=False)
+        waiting, count = list(plan.ranges), 0
+        while waiting:
+            self._check_reading()
+            max_bytes = min(COUNT_BYTES, self._limits.max_bytes - self._bytes)
+            batch = await self._fetch(plan.index, waiting[0], plan.reverse, COUNT_ROWS, max_bytes)
+            self._reads.append(QueryRead(COUNT_ROWS, len(batch.entries)))
+            found: list[Any] = []
+            await self._take(batch, found)
+            count += len(found)
+            self._leave(waiting, batch)
+        return CountAnswer(count, self._explain(counted=True))
+
     async def _find_place(self, place: PagePlace) -> None:
         """Where the page begins if the token has no room for it: the element knows, while it is what it was."""
         where = IndexRange(place.id, place.id + "\0")
@@ -171,24 +212,36 @@ class QueryRunner:
             await self._take(batch, accepted)
             if unordered and self._rows >= first:
                 raise self._limited("query-skipped-rows-limited", f"{self._rows:,} rows were read to be sorted")
-            if not batch.more:
-                waiting.pop(0)
-            else:
-                waiting[0] = _rest(waiting[0], batch.entries[-1].key, plan.reverse)
+            self._leave(waiting, batch)
         return accepted
+
+    def _leave(self, waiting: list[IndexRange], batch: Batch) -> None:
+        """What is left of the ranges behind a batch."""
+        if not batch.more:
+            waiting.pop(0)
+        else:
+            waiting[0] = _rest(waiting[0], batch.entries[-1].key, self._plan.reverse)
 
     def _check(self, allowed: int) -> None:
         if len(self._reads) >= self._limits.max_requests:
             raise self._limited("query-count-limited", f"{len(self._reads)} requests to the store were not enough")
-        if self._clock.monotonic() > self._deadline:
-            raise self._limited("query-timeout", f"{self._limits.timeout_s:g} s were not enough")
         if self._rejected >= allowed > 0 or (allowed == 0 and self._rejected > 0):
             raise self._limited("query-skipped-rows-limited", f"{self._rejected:,} rows were read and rejected")
+        self._check_reading()
+
+    def _check_reading(self) -> None:
+        if self._clock.monotonic() > self._deadline:
+            raise self._limited("query-timeout", f"{self._limits.timeout_s:g} s were not enough")
         if self._bytes >= self._limits.max_bytes:
             raise self._limited("query-bytes-limited", f"{self._bytes:,} bytes were read")
 
     async def _take(self, batch: Batch, accepted: list[Any]) -> None:
         """Keep what matches. The work goes on behind the last row when its turn begins again."""
+        if self._as_they_are:
+            accepted += [msgspec.Raw(entry.body) for entry in batch.entries]
+            self._rows += len(batch.entries)
+            self._bytes += sum(len(entry.body) for entry in batch.entries)
+            return
         rows = iter(batch.entries)
         waiting = next(rows, None)
 
@@ -211,9 +264,6 @@ class QueryRunner:
     def _kept(self, body: str) -> Any:
         """The element if it belongs to the answer."""
         budget = self._budget
-        if self._as_they_are:
-            budget.take(ROW_STEPS)
-            return msgspec.Raw(body)
         element = pay_decoding(body, budget)
         if self._after is not None and compare_keys(keys_of(element, self._sort, budget), self._after, self._sort) <= 0:
             return None
@@ -238,15 +288,16 @@ class QueryRunner:
                 return {"filter": following}
         return {"after": page_token(last, self._sort)}
 
-    def _explain(self) -> Explanation:
+    def _explain(self, *, counted: bool = False) -> Explanation:
         plan = self._plan
-        wasteful = not plan.exact or self._rejected > 0
+        in_memory = not plan.exact and not counted
+        wasteful = in_memory or self._rejected > 0
         return Explanation(
             index=None if plan.index is None else plan.index.index_id,
             order=", ".join(map(str, plan.source_sort)),
             reverse=plan.reverse,
             narrowed=plan.narrowed or bool(plan.pinned),
-            sorted_in_memory=not plan.exact,
+            sorted_in_memory=in_memory,
             reads=tuple(self._reads),
             rows_read=self._rows,
             rows_rejected=self._rejected,

@@ -73,16 +73,24 @@ class QueryPlan:
 
 
 def make_plan(
-    condition: FilterNode | None, sort: Sort, indexes: Iterable[Index], after: Sequence[SortKey] | None = None
+    condition: FilterNode | None,
+    sort: Sort,
+    indexes: Iterable[Index],
+    after: Sequence[SortKey] | None = None,
+    *,
+    ordered: bool = True,
 ) -> QueryPlan:
-    """The best plan for a filter and a complete sort; `after`: only what follows an element with these sort values."""
+    """The best plan for a filter and a complete sort; `after`: only what follows an element with these sort values.
+
+    Without `ordered` the order is worth nothing, only how little is read.
+    """
     parts = list(conjuncts(condition))
     left = leave(parts)
     texts = frozenset(map(text_of, parts))
     usable = [one for one in indexes if one.status is IndexStatus.READY and _usable(one, left, texts)]
     plans = [_plan(index, sort, left) for index in (None, *usable)]
     # `max` takes the first of equals: indexes come in the order of their ids.
-    best = max(plans, key=lambda plan: plan.weight)
+    best = max(plans, key=lambda plan: plan.weight if ordered else plan.weight[2:])
     return best if after is None else _start_after(best, after)
 
 

@@ -16,6 +16,7 @@ class SyncDocuments(Twin[Documents]):
     batch = blocking(Documents.batch)
     get = blocking(Documents.get)
     list = blocking(Documents.list)
+    count = blocking(Documents.count)
     create_index = blocking(Documents.create_index)
     index = blocking(Documents.index)
     indexes = blocking(Documents.indexes)

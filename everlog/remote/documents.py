@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 import msgspec
 
 from everlog.core.values import Position
-from everlog.documents.api import CollectionPage, Document, Documents
+from everlog.documents.api import CollectionCount, CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, operations_of
 from everlog.documents.bodies import body_of, encode_body, plain_body, stored_body
 from everlog.documents.history import DocumentEvent
@@ -52,6 +52,11 @@ class _LiveData(msgspec.Struct):
     revision: int
     id: str = ""
     body: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Counted(msgspec.Struct):
+    count: int
+    explain: Explanation | None = None
 
 
 class RemoteDocuments(Documents):
@@ -156,6 +161,19 @@ class RemoteDocuments(Documents):
             next=None if link is None else _next(link),
             explanation=None if explained is None else msgspec.convert(explained, Explanation),
         )
+
+    async def count(
+        self,
+        path: str,
+        *,
+        filter: str = "",  # noqa: A002
+        explain: bool = False,
+        token: After = None,
+    ) -> CollectionCount:
+        given = {"count": "", "filter": filter or None, "explain": "1" if explain else None}
+        answer = await self._wire.send("GET", _content(parse_collection(path), token=token, **given))
+        found = msgspec.json.decode(answer.content, type=_Counted)
+        return CollectionCount(found.count, _revision(answer), found.explain)
 
     async def create_index(self, path: str, new: IndexNew) -> Index:
         answer = await self._wire.send("POST", f"/hyper-storage/indexes/{_segment(path)}", body=new)

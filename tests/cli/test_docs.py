@@ -57,6 +57,9 @@ def test_collections(cli):
     assert [line["id"] for line in lines] == ["3", "2"]
     assert "there may be more: --after" in cli.run("docs", "list", "c~", "--sort", "n", "--size", "1").stderr
     cli.run("docs", "index", "create", "c~", "--id", "by-n", "--sort=-n", "--filter", "n < 0")
+    assert cli.out("docs", "count", "c~", "--filter", "n < -1") == "3\n"
+    assert cli.json("docs", "count", "c~") == {"count": 4, "revision": 4}
+    assert '"index":"by-n"' in cli.run("docs", "count", "c~", "--filter", "n < -1", "--explain").stderr
     (index,) = cli.lines("docs", "index", "list", "c~")
     assert (index["indexId"], index["status"], index["count"]) == ("by-n", "ready", 4)
     assert "by-n" in cli.out("docs", "index", "list", "c~")

@@ -197,6 +197,35 @@ async def test_a_filter_that_is_too_expensive_is_refused_by_name(docs: Documents
     assert (await docs.put("c~/2", {"a": 1}, wait=True)).revision == 2
 
 
+async def test_counts(docs: Documents) -> None:
+    """Exact at once after a write, through an index or not; `explain` says which; bounded as a page is."""
+    for number in range(30):
+        await docs.put(f"c~/{number}", {"n": number, "odd": number % 2 == 1})
+    assert (await docs.count("c~")).count == 30
+    found = await docs.count("c~", filter="n > 9 and odd", explain=True)
+    assert (found.count, found.revision) == (10, 30)
+    assert found.explanation is not None
+    assert (found.explanation.index, found.explanation.rows_read) == (None, 30)
+    await docs.create_index("c~", IndexNew("by-n", (IndexSortItem("n", "decimal", "desc"),)))
+    await ready(docs, "c~", "by-n")
+    await docs.settle("c~")
+    found = await docs.count("c~", filter="n > 9 and odd", explain=True)
+    assert found.explanation is not None
+    assert (found.count, found.explanation.index, found.explanation.rows_read) == (10, "by-n", 20)
+    for number in range(10, 20):
+        await docs.delete(f"c~/{number}")
+        assert (await docs.count("c~", filter="n > 9")).count == 29 - number
+    assert (await docs.count("c~")).count == 20
+    for bad, error in (("missing~", DocumentNotFound), ("c~/1", InvalidDocument), ("d", InvalidDocument)):
+        with pytest.raises(error):
+            await docs.count(bad)
+    with pytest.raises(InvalidDocument, match="cannot be read"):
+        await docs.count("c~", filter="n >")
+    await docs.put("c~/long", {"n": ["x" * 100] * 3000})
+    with pytest.raises(FilterTooExpensive):
+        await docs.count("c~", filter='s"' + "${n}" * 90 + '" = "x"')
+
+
 async def test_the_past_and_the_feed(docs: Documents) -> None:
     await docs.put("d", {"a": 1})
     written = await docs.patch("d", {"a": 2}, correlation_id="corr")

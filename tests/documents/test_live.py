@@ -22,7 +22,7 @@ from everlog.documents.api import Documents
 from everlog.documents.live_change import LiveChange, LiveFilter
 from everlog.documents.live_feed import LiveFeed
 from everlog.documents.transitions import TransitionReader
-from everlog.errors import DocumentConflict, InvalidDocument, QueryLimited, StorageFailed
+from everlog.errors import DocumentConflict, FilterTooExpensive, InvalidDocument, QueryLimited, StorageFailed
 from tests.documents.live_support import CollectionModel, LiveClient, Step
 from tests.support import ManualClock, small_config
 
@@ -300,9 +300,9 @@ async def test_followers_share_one_reader(docs: Documents, monkeypatch) -> None:
         read[0] += 1
         return transition(self, *arguments)
 
-    def asked(self: Any, *arguments: Any) -> Any:
+    async def asked(self: Any, *arguments: Any) -> Any:
         evaluated[0] += 1
-        return change(self, *arguments)
+        return await change(self, *arguments)
 
     monkeypatch.setattr(TransitionReader, "_transition", counted)
     monkeypatch.setattr(LiveFilter, "change", asked)
@@ -328,6 +328,26 @@ async def test_followers_share_one_reader(docs: Documents, monkeypatch) -> None:
             await model.write(docs, ("put", "abc"[n % 3], {"n": n % 5}))
     assert (read, evaluated) == ([20], [80])
     assert (await docs.open()).live._feeds == {}
+
+
+async def test_a_filter_that_is_too_expensive_ends_its_own_query_only(docs: Documents) -> None:
+    """With its reason, whether it meets the element at the beginning or as a change."""
+    expensive = 's"' + "${a}" * 90 + '" = "x"'
+    changes, others = docs.live(URI, filter=expensive), docs.live(URI, filter="n = 1")
+    for stream in (changes, others):
+        assert [(await anext(stream)).kind, (await anext(stream)).kind] == ["reset", "complete"]
+    await docs.put(f"{URI}/x", {"n": 1, "a": ["x" * 100] * 5000})
+    for stream in (changes, docs.live(URI, filter=expensive)):
+        with pytest.raises(FilterTooExpensive):
+            async for _ in stream:
+                pass
+    assert [one.kind async for one in _first(others, 1)] == ["entered"]
+
+
+async def _first(stream: Any, count: int) -> AsyncIterator[LiveChange]:
+    async with contextlib.aclosing(stream):
+        for _ in range(count):
+            yield await anext(stream)
 
 
 async def test_a_defect_of_the_reader_ends_its_queries(docs: Documents, monkeypatch) -> None:

@@ -24,7 +24,7 @@ from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatu
 from everlog.documents.order import complete, index_key, keys_of, parse_sort
 from everlog.documents.page_place import page_token, parse_token
 from everlog.documents.port import Batch, FoundElement
-from everlog.documents.query import Query, QueryAnswer, QueryLimits, QueryRunner
+from everlog.documents.query import CountAnswer, Query, QueryAnswer, QueryLimits, QueryRunner
 from everlog.documents.query_plan import IndexRange, make_plan
 from everlog.errors import InvalidDocument, QueryLimited
 from tests.models.document_filter import naive_match, naive_sorted
@@ -71,16 +71,15 @@ class Rows:
         return Batch(found[:limit], len(found) >= limit)
 
     def ask(self, query: Query, limits: QueryLimits | None = None) -> QueryAnswer:
-        return asyncio.run(
-            QueryRunner(
-                query,
-                self.indexes,
-                self.fetch,
-                clock=ManualClock(),
-                limits=limits or QueryLimits(),
-                evaluator=Evaluator(),
-            ).run()
-        )
+        return asyncio.run(self._runner(query, limits).run())
+
+    def _runner(self, query: Query, limits: QueryLimits | None) -> QueryRunner:
+        known = limits or QueryLimits()
+        return QueryRunner(query, self.indexes, self.fetch, clock=ManualClock(), limits=known, evaluator=Evaluator())
+
+    def count(self, query: Query, limits: QueryLimits | None = None) -> CountAnswer:
+        known = len(self._sources[None])
+        return asyncio.run(self._runner(query, limits).count(known=known))
 
     def ids(self, **query: Any) -> list[str]:
         return [one["id"] for one in self.ask(Query(**query)).elements]
@@ -297,6 +296,29 @@ def test_a_query_with_indexes_answers_as_one_without(case):
             break
         query = msgspec.structs.replace(query, **answer.next)
     assert found == expected, answer.explanation
+
+
+@given(cases())
+def test_a_count_is_the_naive_one(case):
+    """With any indexes; without a filter it is what is known."""
+    elements, condition, _, indexes, _ = case
+    query = Query(filter="" if condition is None else text_of(condition))
+    answer = Rows(elements, indexes).count(query)
+    assert answer.matching == sum(naive_match(condition, one) for one in elements), answer.explanation
+
+
+def test_a_count_reads_the_least_and_no_more_than_it_may():
+    rows = Rows([{"id": f"{number:05}", "a": -number} for number in range(5000)], [make_index("a", "a")])
+    answer = rows.count(Query(filter="a > -10"))
+    assert (answer.matching, answer.explanation.index, answer.explanation.rows_read) == (10, "a", 10)
+    assert not answer.explanation.sorted_in_memory
+    assert rows.count(Query(filter="a != 1")).matching == 5000
+    assert [limit for _, _, _, limit in rows.reads[2:]] == [1000] * 6
+    few, late = QueryLimits(max_bytes=1000), QueryLimits(timeout_s=-1)
+    for limits, code in ((few, "query-bytes-limited"), (late, "query-timeout")):
+        with pytest.raises(QueryLimited) as caught:
+            rows.count(Query(filter="a != 1"), limits)
+        assert caught.value.code == code
 
 
 noise = random.Random(5)

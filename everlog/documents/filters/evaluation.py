@@ -55,12 +55,13 @@ def make_matcher(node: FilterNode | None) -> Matcher:
     """Compile a filter."""
     if node is None:
         return lambda element, now_ms, budget=None: True
-    evaluate, size = _compile(node), size_of(node)
+    evaluate, size, timed = _compile(node), size_of(node), uses_time(node)
 
     def matches(element: Any, now_ms: int, budget: Budget | None = None) -> bool:
         if budget is None:
             budget = Budget()
-        budget.now_ms = now_ms
+        if timed:
+            budget.now_ms = now_ms
         budget.bytes_left = budget.max_bytes
         budget.left -= size  # as `take`: a call would be noticed here
         if budget.left < budget.floor:

@@ -205,6 +205,11 @@ def _items(part: list[Any], budget: Budget) -> Iterator[Any]:
 
 def _is_among(part: Any, values: Collection[Any], budget: Budget) -> bool:
     budget.take(2 * len(values))
+    kind = type(part)
+    if kind is str and len(part) <= LONG:
+        return part in values
+    if kind is bool or part is None:
+        return any(one is part for one in values)
     return any(equal(one, part, budget) for one in values)
 
 

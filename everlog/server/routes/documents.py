@@ -113,6 +113,8 @@ async def get_content(request: AnyRequest) -> Response[Any]:
         return await _history(docs, name, given, token, headers)
     if "after" in given and kind != "collection":
         raise InvalidDocument("invalid-parameter", "after is a Journal-Position here, such as documents:3:42")
+    if reading == "count":
+        return await _count(docs, name, given, token, headers)
     if reading == "at":
         return await _at(docs, name, given["at"], token, headers)
     if reading == "diff":
@@ -127,6 +129,16 @@ async def get_content(request: AnyRequest) -> Response[Any]:
     if conditions.unchanged(found.etag):
         return _unchanged(found.etag, found.revision, headers)
     return document_answer(found, headers)
+
+
+async def _count(
+    docs: Documents, path: str, given: dict[str, str], token: str | None, headers: dict[str, str]
+) -> Response[bytes]:
+    found = await docs.count(path, filter=given.get("filter", ""), explain=flag(given, "explain"), token=token)
+    body: dict[str, Any] = {"count": found.count}
+    if found.explanation is not None:
+        body["explain"] = found.explanation
+    return json_answer(body, headers=headers | revision_headers(found.revision))
 
 
 def _unchanged(etag: str, revision: int, headers: dict[str, str]) -> Response[None]:

@@ -42,6 +42,7 @@ class Reading(NamedTuple):
 READINGS = (
     Reading("feed", _SINGLE + _COLLECTION, ("after",)),
     Reading("live", _COLLECTION, ("filter", "after")),
+    Reading("count", _COLLECTION, ("filter", "after", "position", "explain")),
     Reading("history", _SINGLE + _COLLECTION, ("size", "after", "position")),
     Reading("at", _SINGLE + _COLLECTION, ("after", "position")),
     Reading("diff", _SINGLE, ("after", "position")),
@@ -63,6 +64,7 @@ _MEANINGS: dict[str, tuple[str, Schema]] = {
     "history": ("The changes, oldest first; `reverse`: newest first", _TEXT),
     "at": ("The body at a revision or a time", _TEXT),
     "diff": ("`a,b`: the merge patch from one revision to another", _TEXT),
+    "count": ('How many elements match the filter: `{"count": 12}`', _TEXT),
     "feed": ("The changes as they come, as server-sent events", _TEXT),
     "live": ("What matches now, then what enters, changes and leaves the filter, as server-sent events", _TEXT),
 }
