@@ -207,13 +207,13 @@ DELETE FROM template_index_def WHERE index_id = ?
 SELECT schema_id, template_uri, version FROM schema_def ORDER BY schema_id
 
 -- name: schema
-SELECT schema_id, template_uri, schema, version, modified_at FROM schema_def WHERE schema_id = ?
+SELECT schema_id, template_uri, definition, version, modified_at FROM schema_def WHERE schema_id = ?
 
 -- name: add_schema
-INSERT INTO schema_def (schema_id, template_uri, schema, version, modified_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+INSERT INTO schema_def (schema_id, template_uri, definition, version, modified_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 
 -- name: replace_schema
-UPDATE schema_def SET template_uri = ?, schema = ?, version = ?, modified_at = ? WHERE schema_id = ?
+UPDATE schema_def SET template_uri = ?, definition = ?, version = ?, modified_at = ? WHERE schema_id = ?
 
 -- name: delete_schema
 DELETE FROM schema_def WHERE schema_id = ?

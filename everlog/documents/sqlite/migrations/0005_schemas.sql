@@ -2,7 +2,7 @@
 CREATE TABLE schema_def (
     schema_id    TEXT PRIMARY KEY,
     template_uri TEXT NOT NULL,
-    schema       TEXT NOT NULL,
+    definition   TEXT NOT NULL,
     version      TEXT NOT NULL,
     modified_at  INTEGER NOT NULL
 ) WITHOUT ROWID;
