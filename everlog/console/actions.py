@@ -342,6 +342,16 @@ async def _acknowledge_flag(log: Everlog, given: Fields) -> str:
     return f"Closed the flag {given['flag']} of {given['name']}."
 
 
+async def _check_schema(log: Everlog, given: Fields) -> str:
+    await log.documents.check_schema(given["schema"])
+    return f"{ASKED} for a check of what is stored against {given['schema']}: this page shows how far it is."
+
+
+async def _delete_schema(log: Everlog, given: Fields) -> str:
+    await log.documents.delete_schema(given["schema"])
+    return f"Deleted the schema {given['schema']}: writes need not fit it any more."
+
+
 async def _retry_record(log: Everlog, given: Fields) -> str:
     place = await log.quarantine.retry(given["topic"], given["id"])
     return f"{ASKED} for another try of {given['topic']}:{given['id']}: its records are read again from {place}."
@@ -380,6 +390,8 @@ ACTIONS: dict[str, ConsoleAction] = {
     "queue.cancel-all": ConsoleAction(_cancel_matching, ("name",), ("find", "priority"), needs_reason=True),
     "queue.acknowledge": ConsoleAction(_acknowledge_flag, ("name", "flag")),
     "view.retry": ConsoleAction(_retry_view, ("view",), ("source",)),
+    "schema.check": ConsoleAction(_check_schema, ("schema",)),
+    "schema.delete": ConsoleAction(_delete_schema, ("schema",), needs_reason=True),
     "quarantine.retry": ConsoleAction(_retry_record, ("topic", "id")),
     "quarantine.skip": ConsoleAction(_skip_record, ("topic", "id"), ("offset",), needs_reason=True),
 }

@@ -40,6 +40,7 @@ from everlog.server.security.guard import Security
 from everlog.server.security.tokens import make_token
 from everlog.testing.replication import replicate
 from tests.support import broken_record, produce_raw, small_config
+from tests.waiting import until
 
 HTML = {"accept": "text/html,application/xhtml+xml"}
 PAGES = [name for name, _ in NAV] + ["search"]
@@ -171,6 +172,37 @@ async def test_the_schedules_of_a_queue(http, log):
         assert (await schedules.get("nightly")).paused is paused
     gone = await act(http, csrf_token=csrf, action="schedule.pause", name="q", schedule="absent")
     assert gone.status_code == 404
+
+
+async def test_schemas_of_documents(http, log):
+    csrf = await secret(http, log)
+    hostile = "<script>alert(1)</script>"
+    await log.documents.put("goods~/tea", {"price": hostile})
+    await log.documents.put_schema("good", "goods~", {"properties": {"price": {"type": "number"}}})
+    page = (await http.get("/console/documents", headers=HTML)).text
+    assert "What was stored before was not checked." in page
+    done = await act(http, csrf_token=csrf, action="schema.check", schema="good")
+    assert (done.status_code, done.json()["outcome"]) == (200, "done")
+
+    async def checked() -> Any:
+        (found,) = (await http.get("/console/documents.json?path=goods~")).json()["schemas"]
+        return found["check"] if found["check"]["status"] == "done" else None
+
+    found = await until(checked, seconds=30)
+    assert (found["checked"], found["violations"], found["problems"][0]["path"]) == (1, 1, "goods~/tea")
+    page = (await http.get("/console/documents?path=goods~", headers=HTML)).text
+    assert "is not of type" in page
+    assert hostile not in page
+    for path in ("goods~/tea", "other~"):
+        names = [
+            one["id"] for one in (await http.get(f"/console/documents.json?path={path}")).json().get("schemas", ())
+        ]
+        assert names == (["good"] if path == "goods~/tea" else [])
+    refused = await act(http, csrf_token=csrf, action="schema.delete", schema="good")
+    assert refused.status_code == 400
+    done = await act(http, csrf_token=csrf, action="schema.delete", schema="good", reason="too strict")
+    assert done.status_code == 200
+    assert (await http.get("/console/documents.json")).json()["schemas"] == []
 
 
 async def test_every_action_needs_the_secret_and_the_right_and_is_noted(http, log):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from everlog.api import Everlog
 from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.pages.journal import first_keys
 from everlog.documents.api import Documents
 from everlog.documents.history import DocumentEvent
 from everlog.documents.indexes import Index, IndexStatus
-from everlog.documents.paths import parse_path
+from everlog.documents.paths import DocumentPlace, parse_path
 from everlog.documents.query import Query
+from everlog.documents.schemas.model import DocumentSchema, SchemaCheck
+from everlog.documents.schemas.targets import applies
 from everlog.errors import DocumentNotFound, QueryLimited
 from everlog.server.documents import content_url
+from everlog.wire.documents import check_body
 
 SIZE = 50
 HISTORY = 30
@@ -24,9 +29,11 @@ async def build_documents(context: Context) -> Model:
     model: Model = {"path": path, "paths": [], "more": False, "kind": None}
     if not path:
         model["paths"], model["more"] = await _paths(context.log, context.text("text"))
+        model["schemas"] = await _schemas(context.log, None)
         return model
     docs = context.log.documents
     kind = parse_path(path).kind
+    model["schemas"] = await _schemas(context.log, path)
     model |= {"kind": kind, "url": content_url(path), "parent": parse_path(path).uri if kind == "element" else None}
     if kind == "collection":
         model |= await _collection(context, docs, path)
@@ -35,6 +42,29 @@ async def build_documents(context: Context) -> Model:
     model["history"] = [_event(one) async for one in docs.history(path, limit=HISTORY, reverse=True)]
     model["diff"] = await _diff(context, docs, path) if kind != "collection" else None
     return model
+
+
+async def _schemas(log: Everlog, path: str | None) -> list[dict[str, Any]]:
+    """The schemas that hold for a path, or all, with what their last checks have found."""
+    found = await (await log.documents.open()).schemas.overview()
+    if path is not None:
+        place = parse_path(path)
+        # Of a collection, those that are for its elements.
+        place = DocumentPlace(place.uri, "-") if place.kind == "collection" else place
+        found = [(schema, check) for schema, check in found if applies(schema.template, place)]
+    return [_schema(schema, check) for schema, check in found]
+
+
+def _schema(schema: DocumentSchema, check: SchemaCheck | None) -> dict[str, Any]:
+    stale = check is not None and check.version != schema.version
+    problems = [] if check is None else check.problems[:SIZE]
+    return {
+        "id": schema.schema_id,
+        "template": schema.template,
+        "schema": schema.body,
+        "modified_ms": schema.modified_ms,
+        "check": check and {**msgspec.to_builtins(check_body(check)), "problems": problems, "stale": stale},
+    }
 
 
 async def _paths(log: Everlog, text: str) -> tuple[list[dict[str, Any]], bool]:

@@ -55,6 +55,11 @@ class SchemaRegistry:
         self.book.forget()
         return await self.book.schemas()
 
+    async def overview(self) -> Sequence[tuple[DocumentSchema, SchemaCheck | None]]:
+        """All schemas, each with its newest check."""
+        checks = {one.check.schema_id: one.check for one in await self._store.schema_checks()}
+        return [(one, checks.get(one.schema_id)) for one in await self.all()]
+
     async def delete(self, schema_id: str) -> None:
         try:
             if not await self._store.delete_schema(schema_id):
