@@ -446,8 +446,11 @@ class Engine:
         return rows[: operation.limit]
 
     def _turned(self, row: JobRow, now: int) -> JobRow | None:
-        """What will wait once an overdue row is swept: itself, its successor, or nothing."""
-        change = rules.end_attempt(row, now, self.settings, "timeout")
+        """What will wait once an overdue row is swept: itself, its successor, or nothing.
+
+        As if it were swept when its lease ended: a place that moved with each look would be on every page.
+        """
+        change = rules.end_attempt(row, now, self.settings, "timeout", since=row.deadline_ms + 1)
         if change.fresh is not None:
             return JobRow(row.entry, row.key, row.hash, change.fresh)
         return change.row

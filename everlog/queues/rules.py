@@ -164,8 +164,12 @@ def end_attempt(
     reason: str | None = None,
     delay_ms: int | None = None,
     retry: bool = True,
+    since: int | None = None,
 ) -> RowChange:
-    """An attempt ended without success: again, or dead. Exactly one such end is counted per attempt."""
+    """An attempt ended without success: again, or dead. Exactly one such end is counted per attempt.
+
+    `since`: the moment from which a pause counts, if that is not now.
+    """
     counter = min(MAX_COUNTER, row.timeouts + 1)
     ended = replace(_noted(row, now, how, reason), timeouts=counter, lifetime=row.lifetime + 1)
     flags: tuple[AttemptReason, ...] = ("lifetime_timeouts",) if ended.lifetime >= settings.lifetime_timeouts else ()
@@ -182,7 +186,7 @@ def end_attempt(
         told = replace(row.image, process_ms=max(row.image.process_ms, now + delay_ms)) if delay_ms else row.image
         merged = replace(ended, image=merge(told, slot, settings), timeouts=0)
         return RowChange(waiting(merged), flags=flags)
-    process = _retry_date(row, now, counter, settings, how, delay_ms)
+    process = _retry_date(row, now if since is None else since, counter, settings, how, delay_ms)
     image = row.image if process == row.image.process_ms else replace(row.image, process_ms=process)
     return RowChange(waiting(replace(ended, image=image)), flags=flags, expired=expired)
 

@@ -175,6 +175,23 @@ class QueueRetentionSuite:
         assert await desk.peek(after=waits.order) == []
         assert keys(await desk.claim(10)) == [decode_key(waits.key)]
 
+    async def test_what_is_overdue_keeps_its_place_while_pages_are_read(self, desk: VirtualQueue) -> None:
+        """It waits from the end of its lease on, whenever it is looked at: else a walk over all jobs would not end."""
+        await desk.declare(retry_backoff="10s", processing_timeout="1m")
+        for key in ("a", "b"):
+            await desk.enq(key)
+            await desk.one()
+        desk.wait(60_001)
+        await desk.enq("c")
+        seen: list[str] = []
+        after = None
+        for _ in range(4):
+            page = await desk.peek(1, after)
+            seen += [str(decode_key(row.key)) for row in page]
+            after = page[-1].order if page else after
+            desk.wait(5)
+        assert sorted(seen) == ["a", "b", "c"]
+
     async def test_a_paused_queue_keeps_nothing_that_is_over(self, desk: VirtualQueue) -> None:
         await desk.declare(max_timeouts=1)
         await desk.enq("overdue")

@@ -220,8 +220,11 @@ class Oracle:
         self.rows = [row for row in self.rows if not (row["status"] == "W" and self.expired(row, now))]
 
     def swept(self, now: int) -> Oracle:
-        """Another oracle, with the rows that a sweep would leave."""
+        """Another oracle, with the rows that a sweep would leave, if it had come when each lease ended."""
         other = self.copy()
+        for row in list(other.rows):
+            if other.overdue(row, now):
+                other.end(row, now, "timeout", since=row["start"] + row["lease"] + 1)
         other.sweep(now)
         return other
 
@@ -244,7 +247,9 @@ class Oracle:
     def to_waiting(self, row: Entry) -> None:
         row.update(status="W", start=None, lease=0, slot=None, stop=None)
 
-    def end(self, row: Entry, now: int, how: str, delay: int | None = None, retry: bool = True) -> None:
+    def end(
+        self, row: Entry, now: int, how: str, delay: int | None = None, retry: bool = True, *, since: int | None = None
+    ) -> None:
         row["timeouts"] = min(255, row["timeouts"] + 1)
         row["lifetime"] += 1
         if row["lifetime"] >= self.settings.lifetime_timeouts:
@@ -266,7 +271,7 @@ class Oracle:
             if how == "failed":
                 row["process"] = now + (pause if delay is None else delay)
             elif pause:
-                row["process"] = now + pause
+                row["process"] = (now if since is None else since) + pause
         self.to_waiting(row)
 
     def give_back(self, row: Entry, now: int, delay: int, flag: str | None) -> None:
