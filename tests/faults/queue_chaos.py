@@ -92,6 +92,7 @@ class Chaos:
         self._context.set_forkserver_preload(["tests.faults.queue_players"])
         self._living: dict[str, tuple[Player, ForkServerProcess]] = {}
         self._stuck: list[Finding] = []
+        self._limits = dict(LIMITS)
         self._history = HistoryFile(folder / "judge.jsonl", "judge")
 
     async def run(self, seconds: float, *, shards: int = 1) -> list[Finding]:
@@ -113,7 +114,7 @@ class Chaos:
                     await self._count(log.queue(name))
         finally:
             self._end_all(signal.SIGKILL)
-        return [*self._stuck, *check(self.operations(), LIMITS)]
+        return [*self._stuck, *check(self.operations(), self._limits)]
 
     def operations(self) -> list[Operation]:
         return load(sorted(self._folder.glob("*.jsonl")))
@@ -124,6 +125,8 @@ class Chaos:
     async def _declare(self, log: everlog.Everlog, shards: int) -> None:
         for name, options in options_of(self._chance, shards).items():
             await log.queue(name).declare(**options)
+            refuses = options.get("on_busy") == "reject"
+            self._limits[name] = self._limits[name]._replace(refuses_busy=refuses)
         await log.queue(PAGES).schedules.set("tick", every=EVERY_MS["tick"] / 1000, catch_up="all")
 
     def _cast(self) -> None:

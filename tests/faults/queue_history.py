@@ -42,6 +42,7 @@ class QueueLimits(NamedTuple):
     rate: tuple[int, int] | None = None  # so many starts within so many milliseconds
     max_in_flight_per_group: int | None = None
     rate_per_group: tuple[int, int] | None = None
+    refuses_busy: bool = False  # a time of a schedule that finds its key busy is refused, as any put is
 
 
 class Finding(NamedTuple):
@@ -462,7 +463,7 @@ def _check_one_key(history: QueueHistory, name: str, known: Operation) -> Iterat
     there, dead = _remains(history)
     last = max((lease.dated for lease in leases if lease.maybe_done), default=0)
     for time in _due_times(history, name, known):
-        if time > last and name not in there and name not in dead:
+        if time > last and name not in there and name not in dead and not history.limits.refuses_busy:
             yield history.finding("missed", name, f"nothing ran for {time}")
             break
     done = [lease for lease in leases if lease.done_at is not None]

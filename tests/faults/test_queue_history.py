@@ -305,6 +305,9 @@ def test_times_of_a_schedule_that_merge():
     assert merged((0, 0), (100, 200), (300, 300)).found == []
     assert merged((0, 0), (200, 300)).found == [], "a time that was missed is in the next run"
     assert merged((0, 0), (100, 200)).found == ["missed"]
+    story = merged((0, 0), (100, 200))
+    story.limits = QueueLimits(refuses_busy=True)
+    assert story.found == [], "a time that finds its key busy is refused there"
     assert merged((0, 100), (100, 300)).found == ["fired twice"]
     assert merged((0, 100), (200, 350)).found == ["schedule"]
 
