@@ -15,7 +15,8 @@ from everlog.config import DocumentsConfig
 from everlog.core.values import Position
 from everlog.documents.api import CollectionCount, CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, batch_request, decide_batch, operations_of
-from everlog.documents.bodies import encode_body, plain_of
+from everlog.documents.bodies import plain_of
+from everlog.documents.collection_reader import CollectionReader
 from everlog.documents.completer import Completer
 from everlog.documents.evaluator import Evaluator
 from everlog.documents.history import DocumentEvent, History
@@ -29,7 +30,6 @@ from everlog.documents.model import (
     BodyCheck,
     DocumentChange,
     DocumentCommand,
-    DocumentHead,
     DocumentTransaction,
     Method,
     Preconditions,
@@ -39,10 +39,9 @@ from everlog.documents.model import (
     written_by,
 )
 from everlog.documents.paths import DocumentPlace, parse_collection, parse_path
-from everlog.documents.port import Batch, DocumentStore, DocumentView, TemplateIndex
+from everlog.documents.port import DocumentStore, DocumentView, TemplateIndex
 from everlog.documents.publisher import Publisher
-from everlog.documents.query import Query, QueryAnswer, QueryLimits, QueryRunner
-from everlog.documents.query_plan import IndexRange
+from everlog.documents.query import Query
 from everlog.documents.recovery import OutboxRecovery
 from everlog.documents.schemas.model import DocumentSchema, SchemaCheck
 from everlog.documents.schemas.registry import SchemaRegistry
@@ -76,6 +75,7 @@ class OpenDocuments(NamedTuple):
     recovery: OutboxRecovery
     live: LiveFeeds
     schemas: SchemaRegistry
+    collections: CollectionReader
 
 
 Decided: TypeAlias = list[DocumentChange] | tuple[WrittenDocument, ...]
@@ -146,7 +146,8 @@ class LocalDocuments(Documents):
                 recovery = OutboxRecovery(store, completer, clock=self._clock, config=self._config)
                 live = LiveFeeds(history, store)
                 schemas = SchemaRegistry(store, clock=self._clock)
-                self._parts = OpenDocuments(store, completer, history, followers, recovery, live, schemas)
+                reader = CollectionReader(store, self.evaluator, clock=self._clock, config=self._config)
+                self._parts = OpenDocuments(store, completer, history, followers, recovery, live, schemas, reader)
             return self._parts
 
     async def close(self) -> None:
@@ -342,10 +343,8 @@ class LocalDocuments(Documents):
     async def list(
         self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
     ) -> CollectionPage:
-        head = await self._collection(path, token)
-        wanted = query or Query(**parameters)
-        answer = await (await self._runner(path, wanted, indexed=bool(wanted.filter or wanted.sort))).run()
-        return _page(answer, head.revision, head.count, explain=wanted.explain)
+        await self._reach(parse_collection(path), token)
+        return await (await self.open()).collections.page(path, query or Query(**parameters))
 
     async def count(
         self,
@@ -355,34 +354,8 @@ class LocalDocuments(Documents):
         explain: bool = False,
         token: After = None,
     ) -> CollectionCount:
-        head = await self._collection(path, token)
-        # An index lacks what is pending. Without a condition, the head counts what is there.
-        counting = await self._runner(path, Query(filter), indexed=not head.pending)
-        count, explanation = await counting.count(known=head.count)
-        return CollectionCount(count, head.revision, explanation if explain else None)
-
-    async def _collection(self, path: str, token: After) -> DocumentHead:
-        """The head of a collection that is there."""
-        uri = parse_collection(path)
-        await self._reach(uri, token)
-        head, _, _ = await (await self.open()).store.load(DocumentPlace(uri))
-        if head is None or head.deleted:
-            raise DocumentNotFound("not_found", f"there is no {path}")
-        return head
-
-    async def _runner(self, uri: str, wanted: Query, *, indexed: bool) -> QueryRunner:
-        store = (await self.open()).store
-        indexes = await store.indexes(uri) if indexed else []
-
-        async def fetch(index: Index | None, where: IndexRange, reverse: bool, limit: int, max_bytes: int) -> Batch:
-            if index is None:
-                return await store.elements(uri, where, reverse=reverse, limit=limit, max_bytes=max_bytes)
-            return await store.entries(uri, index, where, reverse=reverse, limit=limit, max_bytes=max_bytes)
-
-        for text in {wanted.filter, *[one.filter_by or "" for one in indexes]}:
-            await self.evaluator.parse(text)
-        limits = QueryLimits.of(self._config)
-        return QueryRunner(wanted, indexes, fetch, clock=self._clock, limits=limits, evaluator=self.evaluator)
+        await self._reach(parse_collection(path), token)
+        return await (await self.open()).collections.count(path, filter, explain=explain)
 
     async def transaction(self, transaction_id: str) -> DocumentTransaction:
         parts = await self.open()
@@ -616,14 +589,3 @@ def _checked_limit(limit: int) -> int:
     if not 1 <= limit <= MAX_LISTED:
         raise InvalidDocument("invalid-parameter", f"size is between 1 and {MAX_LISTED:,}", parameter="size")
     return limit
-
-
-def _page(answer: QueryAnswer, revision: int, count: int | None, *, explain: bool) -> CollectionPage:
-    index = answer.plan.index
-    return CollectionPage(
-        json=encode_body(answer.page),
-        revision=revision if index is None else index.revision,
-        count=count if index is None else index.count,
-        next=answer.next,
-        explanation=answer.explanation if explain else None,
-    )
