@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 path_argument = click.argument("path")
 body_argument = click.argument("body", metavar="[BODY]", required=False)
+fields_option = click.option("--fields", default="", metavar="FIELDS", help="Only these fields: 'total,customer.name'.")
 spark_option = click.option("--spark", is_flag=True, help="As a Spark job.")
 
 
@@ -74,15 +75,18 @@ def _show_written(settings: CliSettings, written: Any) -> None:
 @docs.command(cls=CliCommand, examples=["everlog docs get shop/settings", "everlog docs get shop/orders~/1 --at 3"])
 @path_argument
 @click.option("--at", type=int, metavar="N", help="The body at this revision.")
+@fields_option
 @with_log()
-async def get(log: Everlog, settings: CliSettings, /, path: str, at: int | None) -> None:
+async def get(log: Everlog, settings: CliSettings, /, path: str, at: int | None, fields: str) -> None:
     """Print a document or an element: its body, or with --json all about it."""
     from everlog.documents.bodies import encode_body
 
     if at is not None:
+        if fields:
+            raise click.UsageError("--fields and --at do not go together")
         click.echo(encode_body(await log.documents.at(path, at, exact=True)))
         return
-    found = await log.documents.get(path)
+    found = await log.documents.get(path, fields=fields)
     if settings.as_json:
         about = {"path": path, "revision": found.revision, "etag": found.etag, "modified": moment(found.modified_ms)}
         click.echo(encode({**about, "body": msgspec.Raw(found.json.encode())}))
@@ -169,6 +173,7 @@ async def delete(log: Everlog, settings: CliSettings, /, path: str, **options: A
 @click.option("--sort", default="", metavar="FIELDS", help="In which order: '-total,name'.")
 @click.option("--size", type=int, metavar="N", help="How many.  [100]")
 @click.option("--after", metavar="TOKEN", help="The next page, as the last one said.")
+@fields_option
 @click.option("--explain", is_flag=True, help="Say which index was used and how much was read.")
 @with_log()
 async def list_(
@@ -198,16 +203,37 @@ async def count(log: Everlog, settings: CliSettings, /, path: str, condition: st
         click.echo(encode(found.explanation), err=True)
 
 
+@docs.command(cls=CliCommand, examples=["everlog docs collections", "everlog docs collections shop/"])
+@click.argument("prefix", default="")
+@click.option("--after", default="", metavar="PATH", help="Only behind this path.")
+@click.option("--limit", type=int, default=1000, metavar="N", help="At most N.  [1000]")
+@with_log()
+async def collections(log: Everlog, settings: CliSettings, /, prefix: str, after: str, limit: int) -> None:
+    """List the collections whose paths begin with PREFIX, with how many elements and indexes they have."""
+    rows = TableRows("collection", "revision", "elements", "indexes", "")
+    following: str | None = after
+    while following is not None and limit > 0:
+        page = await log.documents.collections(prefix, after=following, size=min(limit, 1000))
+        following, limit = page.next, limit - len(page.collections)
+        for one in page.collections:
+            if settings.as_json:
+                click.echo(encode(one))
+            else:
+                numbers = [str(one.revision), str(one.count), str(one.indexes)]
+                rows.add([[plain(one.path), *numbers, "view" if one.view else ""]])
+
+
 @docs.command(cls=CliCommand)
 @path_argument
 @click.option("--after", type=int, default=0, metavar="N", help="Only above this revision.")
+@click.option("--before", type=int, metavar="N", help="Only below this revision.")
 @click.option("--reverse", is_flag=True, help="The newest first.")
 @click.option("--limit", type=int, default=100, metavar="N", help="At most N.  [100]")
 @with_log()
-async def history(log: Everlog, settings: CliSettings, /, path: str, after: int, reverse: bool, limit: int) -> None:
+async def history(log: Everlog, settings: CliSettings, /, path: str, **options: Any) -> None:
     """List the changes of a document, an element or a collection."""
     rows = TableRows("revision", "time (UTC)", "change", "body")
-    async for event in log.documents.history(path, after=after, reverse=reverse, limit=limit):
+    async for event in log.documents.history(path, **options):
         body = event.json
         if settings.as_json:
             about = {"revision": event.revision, "time": moment(event.time_ms), "method": event.method}

@@ -11,7 +11,8 @@ import msgspec
 
 from everlog.documents.batch import DocumentOperation
 from everlog.documents.bodies import body_of, plain_body, stored_body
-from everlog.documents.history import DocumentEvent
+from everlog.documents.collections import CollectionsPage
+from everlog.documents.history import DocumentEvent, HistoryPage
 from everlog.documents.indexes import Index, IndexNew
 from everlog.documents.live_change import LiveChange
 from everlog.documents.model import DocumentTransaction, Method, WrittenDocument
@@ -26,6 +27,9 @@ from everlog.journal.journal import After
 if TYPE_CHECKING:
     from everlog.documents.documents import OpenDocuments
     from everlog.documents.live_query import LiveQuery
+
+
+MAX_HISTORY_PAGE = 1000
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -134,8 +138,8 @@ class Documents(ABC):
         """
 
     @abstractmethod
-    async def get(self, path: str, *, token: After = None) -> Document:
-        """A document or an element; DocumentNotFound if there is none.
+    async def get(self, path: str, *, fields: str | Sequence[str] = "", token: After = None) -> Document:
+        """A document or an element; DocumentNotFound if there is none. `fields`: only these, as `["a", "b.c"]`.
 
         `token`, here and at all reads: a position in the log that the answer must include.
         """
@@ -144,7 +148,7 @@ class Documents(ABC):
     async def list(
         self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
     ) -> CollectionPage:
-        """A page of a collection: `filter`, `sort`, `size`, `max_skip`, `after`, `explain`."""
+        """A page of a collection: `filter`, `sort`, `size`, `max_skip`, `after`, `explain`, `fields`."""
 
     @abstractmethod
     async def count(
@@ -172,13 +176,47 @@ class Documents(ABC):
     async def settle(self, path: str) -> None:
         """Let the events of all writes before this call get out."""
 
+    @abstractmethod
+    async def collections(self, prefix: str = "", *, after: str = "", size: int = 100) -> CollectionsPage:
+        """The collections whose paths begin like this, in the order of their paths, behind another one."""
+
     # What was
 
-    @abstractmethod
-    def history(
-        self, path: str, *, after: int = 0, limit: int | None = None, reverse: bool = False, token: After = None
+    async def history(
+        self,
+        path: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        token: After = None,
     ) -> AsyncIterator[DocumentEvent]:
-        """The changes of a document, a collection or an element."""
+        """The changes of a document, a collection or an element, as they are asked for: above a revision, below one."""
+        left = limit
+        await self.settle(path)
+        while left != 0:
+            size = MAX_HISTORY_PAGE if left is None else min(left, MAX_HISTORY_PAGE)
+            page = await self.history_page(path, after=after, before=before, size=size, reverse=reverse, token=token)
+            for event in page.events:
+                yield event
+            if page.next is None:
+                return
+            left = None if left is None else left - len(page.events)
+            after, before = (after, page.next) if reverse else (page.next, before)
+
+    @abstractmethod
+    async def history_page(
+        self,
+        path: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        size: int = 100,
+        reverse: bool = False,
+        token: After = None,
+    ) -> HistoryPage:
+        """Some changes: at most `size`, fewer if they are large; `next` is the next page's `after`, or `before`."""
 
     @abstractmethod
     async def revision_at(self, path: str, moment: datetime, *, token: After = None) -> int:
@@ -186,11 +224,17 @@ class Documents(ABC):
 
     @abstractmethod
     async def at(self, path: str, revision: int, *, token: After = None, exact: bool = False) -> Any:
-        """The body at a revision; for a collection, its elements.
+        """The body at a revision; for a collection, all its elements: `elements_at` gives them page by page.
 
         `exact`, here and at `diff`: a Decimal for every number with a fraction, so that it can be written as JSON again
         digit by digit. Otherwise only where no float is exactly that number.
         """
+
+    @abstractmethod
+    async def elements_at(
+        self, path: str, revision: int, *, size: int | None = None, after: str = "", token: After = None
+    ) -> CollectionPage:
+        """Elements of a collection at a revision with ids above `after`, by their ids."""
 
     @abstractmethod
     async def diff(self, path: str, old: int, new: int, *, token: After = None, exact: bool = False) -> Any:
@@ -198,7 +242,10 @@ class Documents(ABC):
 
     @abstractmethod
     def feed(self, path: str, *, after: int | None = None) -> AsyncGenerator[DocumentEvent | int, None]:
-        """Changes as they come, after a revision or from now on; a number is a checkpoint: all up to it was given."""
+        """Changes as they come, after a revision or from now on; a number is a checkpoint: all up to it was given.
+
+        DocumentConflict `feed-beyond-end` if there is no such revision; `facts["newest"]` is the one to go on from.
+        """
 
     @abstractmethod
     def live(

@@ -8,6 +8,7 @@ from everlog.config import DocumentsConfig
 from everlog.documents.api import CollectionCount, CollectionPage
 from everlog.documents.bodies import encode_body
 from everlog.documents.evaluator import Evaluator
+from everlog.documents.field_selection import parse_fields, select_each
 from everlog.documents.indexes import Index
 from everlog.documents.model import DocumentHead
 from everlog.documents.paths import DocumentPlace
@@ -29,12 +30,14 @@ class CollectionReader:
 
     async def page(self, uri: str, wanted: Query) -> CollectionPage:
         """One page. Its revision and count are those of the index that it comes from."""
+        selected = parse_fields(wanted.fields)
         head = await self._head(uri)
         indexes = await self._store.indexes(uri) if wanted.filter or wanted.sort else []
         answer = await (await self._runner(uri, wanted, indexes)).run()
         index = answer.plan.index
+        body = encode_body(answer.page)
         return CollectionPage(
-            json=encode_body(answer.page),
+            json=await select_each(body, selected) if selected else body,
             revision=head.revision if index is None else index.revision,
             count=head.count if index is None else index.count,
             next=answer.next,

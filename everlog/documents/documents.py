@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 from uuid import UUID
@@ -13,13 +13,15 @@ import msgspec
 
 from everlog.config import DocumentsConfig
 from everlog.core.values import Position
-from everlog.documents.api import CollectionCount, CollectionPage, Document, Documents
+from everlog.documents.api import MAX_HISTORY_PAGE, CollectionCount, CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, batch_request, decide_batch, operations_of
-from everlog.documents.bodies import plain_of
+from everlog.documents.bodies import encode_body, plain_of
 from everlog.documents.collection_reader import CollectionReader
+from everlog.documents.collections import MAX_COLLECTIONS, CollectionsPage, prefix_range
 from everlog.documents.completer import Completer
 from everlog.documents.evaluator import Evaluator
-from everlog.documents.history import DocumentEvent, History
+from everlog.documents.field_selection import parse_fields, select_from
+from everlog.documents.history import DocumentEvent, History, HistoryPage, beyond_end
 from everlog.documents.ids import TransactionId, etag_of, next_id
 from everlog.documents.indexes import MAX_INDEXES, Index, IndexNew, IndexStatus, check_index
 from everlog.documents.live_change import LiveChange
@@ -41,7 +43,7 @@ from everlog.documents.model import (
 from everlog.documents.paths import DocumentPlace, parse_collection, parse_path
 from everlog.documents.port import DocumentStore, DocumentView, TemplateIndex
 from everlog.documents.publisher import Publisher
-from everlog.documents.query import Query
+from everlog.documents.query import Query, bounded
 from everlog.documents.recovery import OutboxRecovery
 from everlog.documents.schemas.model import DocumentSchema, SchemaCheck
 from everlog.documents.schemas.registry import SchemaRegistry
@@ -330,15 +332,16 @@ class LocalDocuments(Documents):
         if token is not None:
             await (await self.open()).history.last_revision(uri, token)
 
-    async def get(self, path: str, *, token: After = None) -> Document:
-        place = parse_path(path)
+    async def get(self, path: str, *, fields: str | Sequence[str] = "", token: After = None) -> Document:
+        place, selected = parse_path(path), parse_fields(fields)
         if place.kind == "collection":
             raise InvalidDocument("not-a-document", f"{path!r} is a collection: list it")
         await self._reach(place.uri, token)
         head, row, _ = await (await self.open()).store.load(place)
         if head is None or head.deleted or row is None:
             raise DocumentNotFound("not_found", f"there is no {path}")
-        return Document(path, row.body, head.revision, etag_of(row.revision), row.created_ms, row.modified_ms)
+        body = row.body if not selected else select_from(row.body, selected, place.item)
+        return Document(path, body, head.revision, etag_of(row.revision), row.created_ms, row.modified_ms)
 
     async def list(
         self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
@@ -372,14 +375,23 @@ class LocalDocuments(Documents):
     async def settle(self, path: str) -> None:
         await (await self.open()).completer.complete(parse_path(path).uri)
 
-    async def history(
-        self, path: str, *, after: int = 0, limit: int | None = None, reverse: bool = False, token: After = None
-    ) -> AsyncIterator[DocumentEvent]:
-        await self.settle(path)
-        history = (await self.open()).history
-        found = history.events(parse_path(path), after=after, limit=limit, reverse=reverse, token=token)
-        async for event in found:
-            yield event
+    async def collections(self, prefix: str = "", *, after: str = "", size: int = 100) -> CollectionsPage:
+        bounded("size", size, 1, MAX_COLLECTIONS)
+        return await (await self.open()).store.collections(prefix_range(prefix, after), limit=size)
+
+    async def history_page(
+        self,
+        path: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        size: int = 100,
+        reverse: bool = False,
+        token: After = None,
+    ) -> HistoryPage:
+        place, history = parse_path(path), (await self.open()).history
+        bounded("size", size, 1, MAX_HISTORY_PAGE)
+        return await history.page(place, after=after, before=before, size=size, reverse=reverse, token=token)
 
     async def revision_at(self, path: str, moment: datetime, *, token: After = None) -> int:
         await self.settle(path)
@@ -387,27 +399,48 @@ class LocalDocuments(Documents):
         return await (await self.open()).history.revision_at(uri, round(moment.timestamp() * 1000), token)
 
     async def at(self, path: str, revision: int, *, token: After = None, exact: bool = False) -> Any:
-        found = await self._at(path, revision, token)
+        found = await self._at(parse_path(path), revision, token)
         return found if exact else plain_of(found)
 
-    async def _at(self, path: str, revision: int, token: After) -> Any:
-        await self.settle(path)
-        parts, place = await self.open(), parse_path(path)
-        if revision > await parts.history.last_revision(place.uri, token):
-            raise DocumentNotFound("not_found", f"{place.uri} has no revision {revision}")
-        if place.kind == "collection":
-            return await parts.history.elements_at(place.uri, revision, token)
-        return await parts.history.body_at(place, revision, token)
+    async def _at(self, place: DocumentPlace, revision: int, token: After) -> Any:
+        await self._reach_revision(place, revision, token)
+        history = (await self.open()).history
+        if place.kind != "collection":
+            return await history.body_at(place, revision, token)
+        return await history.all_elements_at(place.uri, revision, size=self._config.max_page_size)
+
+    async def elements_at(
+        self, path: str, revision: int, *, size: int | None = None, after: str = "", token: After = None
+    ) -> CollectionPage:
+        wanted = bounded("size", size, 1, self._config.max_page_size, default=self._config.page_size)
+        place = DocumentPlace(parse_collection(path))
+        await self._reach_revision(place, revision, token)
+        past = (await self.open()).history.elements_at(place.uri, revision, after=after, size=wanted, token=token)
+        found, last = await past
+        return CollectionPage(encode_body(found), revision, None, None if last is None else {"after": last})
+
+    async def _reach_revision(self, place: DocumentPlace, revision: int, token: After) -> None:
+        await self.settle(place.uri)
+        newest = await (await self.open()).history.last_revision(place.uri, token)
+        if not 1 <= revision <= newest:
+            raise DocumentNotFound("not_found", f"{place.uri} has no revision {revision}: its newest is {newest}")
 
     async def diff(self, path: str, old: int, new: int, *, token: After = None, exact: bool = False) -> Any:
-        await self.settle(path)
-        found = await (await self.open()).history.diff(parse_path(path), old, new, token)
+        place = parse_path(path)
+        await self._reach_revision(place, old, token)
+        await self._reach_revision(place, new, token)
+        found = await (await self.open()).history.diff(place, old, new, token)
         return found if exact else plain_of(found)
 
     async def feed(self, path: str, *, after: int | None = None) -> AsyncGenerator[DocumentEvent | int, None]:
         place, parts = parse_path(path), await self.open()
-        start = await parts.history.last_revision(place.uri) if after is None else after
-        async with contextlib.aclosing(parts.history.feed(place, after=start)) as items:
+        start = await parts.history.last_revision(place.uri)
+        if after is not None and after > start:
+            await self.settle(path)  # its event may be on its way
+            start = await parts.history.last_revision(place.uri)
+            if after > start:
+                raise beyond_end(place.uri, after, start)
+        async with contextlib.aclosing(parts.history.feed(place, after=start if after is None else after)) as items:
             async for item in items:
                 yield item
 

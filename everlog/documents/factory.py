@@ -41,7 +41,12 @@ def make_documents(parts: JournalParts, *, trace: Trace | None = None) -> LocalD
         config,
         parts.clock,
         open_store,
-        lambda: History(journal, max_events=config.max_history, poll_interval_s=config.feed_poll_interval_s),
+        lambda: History(
+            journal,
+            max_events=config.max_history,
+            max_bytes=config.max_query_bytes,
+            poll_interval_s=config.feed_poll_interval_s,
+        ),
         publisher,
     )
 

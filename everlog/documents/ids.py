@@ -106,6 +106,10 @@ class TransactionId(NamedTuple):
         return found
 
 
+PACKED = "-gzip"
+"""At the end of the tag of a packed body: the same revision in another representation."""
+
+
 def etag_of(revision: int) -> str:
     """The entity tag of a revision: hexadecimal, in quotes."""
     return f'"{revision:x}"'

@@ -15,7 +15,7 @@ import msgspec
 
 from everlog.core.values import Position
 from everlog.documents.bodies import digest, encode_body, merge, stored_body, without_nulls
-from everlog.documents.ids import TransactionId, etag_of, next_id, time_uuid
+from everlog.documents.ids import PACKED, TransactionId, etag_of, next_id, time_uuid
 from everlog.documents.messages import MessageCounts, MessageResult, StoredMessage, check_count, count_message
 from everlog.documents.paths import DocumentPlace
 from everlog.errors import (
@@ -56,7 +56,7 @@ class EntityTags(msgspec.Struct, frozen=True):
             found = _TAG.match(text, at)
             if found is None:
                 raise InvalidDocument("invalid-header", f'{header} is a list of entity tags such as "1f", or *')
-            (weak if found[1] else strong).add(found[2])
+            (weak if found[1] else strong).add(found[2].replace(f'{PACKED}"', '"'))
             at = found.end()
         if not strong and not weak:
             raise InvalidDocument("invalid-header", f"{header} is empty")
@@ -178,6 +178,11 @@ class WrittenDocument(msgspec.Struct, frozen=True):
     created: bool
     repeated: bool = False
     position: Position | None = None
+
+    @property
+    def etag(self) -> str:
+        """What `if_match` takes as long as nothing else is written there."""
+        return etag_of(self.revision)
 
 
 class DocumentChange(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from everlog.documents.collections import CollectionsPage, PrefixRange
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.messages import StoredMessage
@@ -248,6 +249,10 @@ class DocumentStore(ABC):
     @abstractmethod
     def places(self, prefix: str) -> AsyncIterator[list[DocumentPlace]]:
         """Where something is stored, of all documents and collections whose uris begin like this. In any order."""
+
+    @abstractmethod
+    async def collections(self, where: PrefixRange, *, limit: int) -> CollectionsPage:
+        """Collections that are there, in the order of their paths; at most so many are read."""
 
     @abstractmethod
     async def views(self) -> list[DocumentView]:

@@ -74,6 +74,7 @@ class Query(msgspec.Struct, frozen=True):
     max_skip: int | None = None
     after: str | None = None
     explain: bool = False
+    fields: str | Sequence[str] = ""
 
 
 class QueryRead(msgspec.Struct, frozen=True):
@@ -142,8 +143,8 @@ class QueryRunner:
         self._deadline = clock.monotonic() + limits.timeout_s
         self._budget = evaluator.of_query(lambda: clock.monotonic() > self._deadline)
         self._now_ms = clock.now_ms()
-        self._size = _bounded("size", query.size, limits.page_size, limits.max_page_size)
-        self._skip_max = _bounded("skipMax", query.max_skip, limits.max_skip, limits.max_skip_limit)
+        self._size = bounded("size", query.size, 0, limits.max_page_size, default=limits.page_size)
+        self._skip_max = bounded("skipMax", query.max_skip, 0, limits.max_skip_limit, default=limits.max_skip)
         self._condition: FilterNode | None = parse_filter(query.filter)
         self._sort: Sort = complete(parse_sort(query.sort))
         self._place = None if query.after is None else parse_token(query.after, self._sort)
@@ -317,11 +318,13 @@ def _decoded(element: Any) -> Any:
     return stored_body(bytes(element).decode()) if isinstance(element, msgspec.Raw) else element
 
 
-def _bounded(name: str, value: int | None, default: int, maximum: int) -> int:
+def bounded(name: str, value: int | None, minimum: int, maximum: int, *, default: int = 0) -> int:
+    """A number that a caller gives, or the default; InvalidDocument if it is out of its bounds."""
     if value is None:
         return default
-    if not 0 <= value <= maximum:
-        raise InvalidDocument("invalid-parameter", f"{name} is between 0 and {maximum:,}", parameter=name)
+    if not minimum <= value <= maximum:
+        message = f"{name} is between {minimum} and {maximum:,}"
+        raise InvalidDocument("invalid-parameter", message, parameter=name)
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -14,8 +14,9 @@ from everlog.core.values import Position
 from everlog.documents.api import CollectionCount, CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, operations_of
 from everlog.documents.bodies import body_of, encode_body, plain_body, stored_body
-from everlog.documents.history import DocumentEvent
-from everlog.documents.ids import TransactionId
+from everlog.documents.collections import CollectionsPage, CollectionSummary, prefix_range
+from everlog.documents.history import DocumentEvent, HistoryPage
+from everlog.documents.ids import PACKED, TransactionId
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus
 from everlog.documents.live_change import LiveChange, LiveKind
 from everlog.documents.messages import repeat
@@ -28,7 +29,6 @@ from everlog.documents.unshown import RetriedElements, UnshownElement
 from everlog.errors import (
     EverlogError,
     InvalidDocument,
-    StorageFailed,
     Unreachable,
     WriteUnfinished,
 )
@@ -129,11 +129,12 @@ class RemoteDocuments(Documents):
         found[-1] = msgspec.structs.replace(found[-1], position=_position(answer.headers.get(POSITION)))
         return found
 
-    async def get(self, path: str, *, token: After = None) -> Document:
+    async def get(self, path: str, *, fields: str | Sequence[str] = "", token: After = None) -> Document:
         if parse_path(path).kind == "collection":
             raise InvalidDocument("not-a-document", f"{path!r} is a collection: list it")
-        answer = await self._wire.send("GET", _content(path, token=token))
-        return Document(path, answer.text, _revision(answer), answer.headers["etag"], 0, 0)
+        answer = await self._wire.send("GET", _content(path, fields=_fields(fields), token=token))
+        tag = answer.headers["etag"].replace(f'{PACKED}"', '"')  # packed or not is of no concern here
+        return Document(path, answer.text, _revision(answer), tag, 0, 0)
 
     async def list(
         self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
@@ -146,19 +147,20 @@ class RemoteDocuments(Documents):
             "skipMax": wanted.max_skip,
             "after": wanted.after,
             "explain": "1" if wanted.explain else None,
+            "fields": _fields(wanted.fields),
         }
         if parse_path(path).kind != "collection":
             raise InvalidDocument("not-a-collection", f"{path!r} is no collection: the path of one ends with '~'")
         answer = await self._wire.send("GET", _content(path, token=token, **given))
         found = stored_body(answer.text)
-        link = found.get("_links", {}).get("next", {}).get("href")
+        link = _next_of(found)
         explained = found.get("explain")
         count = answer.headers.get("hyper-storage-count")
         return CollectionPage(
             json=encode_body(found["_embedded"]["els"]),
             revision=_revision(answer),
             count=None if count is None else int(count),
-            next=None if link is None else _next(link),
+            next=None if link is None else _following(link),
             explanation=None if explained is None else msgspec.convert(explained, Explanation),
         )
 
@@ -256,41 +258,63 @@ class RemoteDocuments(Documents):
         return _transaction(answer.json())
 
     async def pending(self, path: str, *, limit: int = 100) -> Sequence[DocumentTransaction]:
+        parse_path(path)
         params = {"path": path, "incomplete": "1"}
         answer = await self._wire.send("GET", "/hyper-storage/transactions", params=params)
         return [_transaction(one) for one in answer.json()["_embedded"]["els"]][:limit]
+
+    async def collections(self, prefix: str = "", *, after: str = "", size: int = 100) -> CollectionsPage:
+        prefix_range(prefix, after)
+        given = {"prefix": prefix or None, "after": after or None, "size": size}
+        found = (await self._wire.send("GET", "/hyper-storage/collections", params=given)).json()
+        link = _next_of(found)
+        collections = msgspec.convert(found["_embedded"]["els"], list[CollectionSummary])
+        return CollectionsPage(collections, None if link is None else link["after"])
 
     async def settle(self, path: str) -> None:
         """Asking for the past makes the server finish what is under way."""
         await self._wire.send("GET", f"{_content(path)}?history&size=1")
 
-    async def history(
-        self, path: str, *, after: int = 0, limit: int | None = None, reverse: bool = False, token: After = None
-    ) -> AsyncIterator[DocumentEvent]:
-        left = limit
-        while True:
-            size = 1000 if left is None or left > 1000 else left
-            kind = "reverse" if reverse else ""
-            url = _content(path, history=kind, size=size, after=after, token=token)
-            answer = await self._wire.send("GET", url)
-            events = [_event(one) for one in stored_body(answer.text)["_embedded"]["els"]]
-            for event in events:
-                yield event
-            if left is not None:
-                left -= len(events)
-            if len(events) < size or left == 0:
-                return
-            if reverse:
-                raise StorageFailed("the newest first, a server shows at most a thousand changes: set a limit")
-            after = events[-1].revision
+    async def history_page(
+        self,
+        path: str,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        size: int = 100,
+        reverse: bool = False,
+        token: After = None,
+    ) -> HistoryPage:
+        kind = "reverse" if reverse else ""
+        url = _content(path, history=kind, size=size, after=after, before=before, token=token)
+        found = stored_body((await self._wire.send("GET", url)).text)
+        events = [_event(one) for one in found["_embedded"]["els"]]
+        link = _next_of(found)
+        return HistoryPage(events, None if link is None else int(link["before" if reverse else "after"]))
 
     async def revision_at(self, path: str, moment: datetime, *, token: After = None) -> int:
         return _revision(await self._wire.send("GET", _content(path, at=moment.isoformat(), token=token)))
 
     async def at(self, path: str, revision: int, *, token: After = None, exact: bool = False) -> Any:
         read = stored_body if exact else plain_body
-        found = read((await self._wire.send("GET", _content(path, at=revision, token=token))).text)
-        return found["_embedded"]["els"] if parse_path(path).kind == "collection" else found
+        if parse_path(path).kind != "collection":
+            return read((await self._wire.send("GET", _content(path, at=revision, token=token))).text)
+        page = await self.elements_at(path, revision, token=token)
+        found = read(page.json)
+        while page.next is not None:
+            page = await self.elements_at(path, revision, after=page.next["after"])
+            found += read(page.json)
+        return found
+
+    async def elements_at(
+        self, path: str, revision: int, *, size: int | None = None, after: str = "", token: After = None
+    ) -> CollectionPage:
+        behind = encode_body(after) if after else None
+        answer = await self._wire.send("GET", _content(path, at=revision, size=size, after=behind, token=token))
+        found = stored_body(answer.text)
+        link = _next_of(found)
+        following = None if link is None else {"after": stored_body(link["after"])}
+        return CollectionPage(encode_body(found["_embedded"]["els"]), _revision(answer), None, following)
 
     async def diff(self, path: str, old: int, new: int, *, token: After = None, exact: bool = False) -> Any:
         read = stored_body if exact else plain_body
@@ -342,8 +366,12 @@ def _live_change(frame: ServerSentEvent) -> LiveChange:
     return LiveChange(kind, found.revision, frame.id or None, found.id, bytes(found.body).decode())
 
 
+def _fields(names: str | Sequence[str]) -> str | None:
+    return (names if isinstance(names, str) else ",".join(names)) or None
+
+
 def _segment(text: str) -> str:
-    return quote(text, safe="~")
+    return quote(text, safe="~", errors="surrogatepass")
 
 
 def _quoted(path: str) -> str:
@@ -351,7 +379,8 @@ def _quoted(path: str) -> str:
 
 
 def _content(path: str, *, token: After = None, **parameters: Any) -> str:
-    """Where a document is; `token` is what the answer must include."""
+    """Where a document is; `token` is what the answer must include. A path with dots would lead elsewhere."""
+    parse_path(path)
     url = f"/hyper-storage/content/{_quoted(path)}"
     given = {**parameters, "position": None if token is None else str(token)}
     query = urlencode({name: value for name, value in given.items() if value is not None})
@@ -366,9 +395,14 @@ def _revision(answer: httpx.Response) -> int:
     return int(answer.headers["revision"])
 
 
-def _next(link: str) -> dict[str, str]:
-    """What leads to the next page: of two, the token is the newer."""
-    given = dict(parse_qsl(urlsplit(link).query, keep_blank_values=True))
+def _next_of(found: dict[str, Any]) -> dict[str, str] | None:
+    """The parameters of the link to the next page; None on the last one."""
+    link = found.get("_links", {}).get("next", {}).get("href")
+    return None if link is None else dict(parse_qsl(urlsplit(link).query, keep_blank_values=True))
+
+
+def _following(given: dict[str, str]) -> dict[str, str]:
+    """What leads to the next page of a query: of two, the token is the newer."""
     return {"after": given["after"]} if "after" in given else {"filter": given["filter"]}
 
 

@@ -11,6 +11,7 @@ from litestar.response import Stream
 
 from everlog.errors import EverlogError
 from everlog.server.errors import JSON, describe
+from everlog.server.negotiation import hal_type
 from everlog.server.requests import AnyRequest
 
 LINES = "application/x-ndjson"
@@ -19,8 +20,18 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
-def json_answer(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
-    return Response(_encode(value), status_code=status, media_type=JSON, headers=headers)
+def json_answer(
+    value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None, media: str = JSON
+) -> Response[bytes]:
+    return Response(_encode(value), status_code=status, media_type=media, headers=headers)
+
+
+def hal_answer(
+    request: AnyRequest, value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response[bytes]:
+    """A body with links, or with others inside it."""
+    known = {**(headers or {}), "Vary": "Accept"}
+    return json_answer(value, status=status, headers=known, media=hal_type(request))
 
 
 def wants_lines(request: AnyRequest) -> bool:

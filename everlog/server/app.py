@@ -32,11 +32,13 @@ from everlog.server.parameter_guard import declared_parameters, parameter_guard
 from everlog.server.request_watch import HttpCounters, RequestWatch
 from everlog.server.requests import in_time
 from everlog.server.routes.batches import BATCH_ROUTES
+from everlog.server.routes.collections import COLLECTION_ROUTES
 from everlog.server.routes.definitions import DEFINITION_ROUTES
 from everlog.server.routes.documents import CONTENT_ROUTES
 from everlog.server.routes.journals import JOURNAL_ROUTES
 from everlog.server.routes.nodes import NODE_ROUTES
 from everlog.server.routes.operations import OPERATION_ROUTES
+from everlog.server.routes.options import option_routes
 from everlog.server.routes.projections import PROJECTION_ROUTES
 from everlog.server.routes.queues import QUEUE_ROUTES
 from everlog.server.routes.schedules import SCHEDULE_ROUTES
@@ -57,6 +59,7 @@ SCHEMAS_INTERVAL_S = 5.0
 ROUTES: list[ControllerRouterHandler] = [
     *CONTENT_ROUTES,
     *BATCH_ROUTES,
+    *COLLECTION_ROUTES,
     *DEFINITION_ROUTES,
     *SCHEMA_ROUTES,
     *NODE_ROUTES,
@@ -92,10 +95,41 @@ class Application(Litestar):
             scope["path"] = raw.partition(b"?")[0].decode("latin-1")
         scope.setdefault("state", {})
         watch = RequestWatch(scope, send, self.state.http_counters, self.state.audit)  # type: ignore[arg-type]
+        asked: Any = scope
+        run = self._without_body if asked["method"] == "HEAD" else super().__call__
         try:
-            await super().__call__(scope, in_time(receive, self.state.body_seconds), watch.send)
+            await run(scope, in_time(receive, self.state.body_seconds), watch.send)
         finally:
             watch.end()
+
+    async def _without_body(self, scope: Any, receive: Any, send: Any) -> None:
+        """HEAD is GET, of every route, up to where the body begins: then what makes it is stopped."""
+        begun = asyncio.Event()
+
+        async def send_head(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+                if not any(name.lower() == b"content-length" for name, _ in message["headers"]):
+                    begun.set()  # of a stream nothing need ever come
+            else:
+                begun.set()
+
+        asked: Any = {
+            **scope,
+            "method": "GET",
+        }  # what it learns about the route and the caller is in the scope's own state
+        answering = asyncio.create_task(super().__call__(asked, receive, send_head))
+        body = asyncio.create_task(begun.wait())
+        try:
+            await asyncio.wait({answering, body}, return_when=asyncio.FIRST_COMPLETED)
+            scope["route_handler"] = asked.get("route_handler")
+            if answering.done():
+                await answering
+        finally:
+            for task in (answering, body):
+                task.cancel()
+            await asyncio.gather(answering, body, return_exceptions=True)
+        await send({"type": "http.response.body", "body": b""})
 
 
 def make_app(
@@ -129,7 +163,7 @@ def make_app(
                 await stack.enter_async_context(part.running(app, log))
             yield
 
-    own = Router("/", route_handlers=ROUTES, guards=[parameter_guard])
+    own = Router("/", route_handlers=[*option_routes(ROUTES), *ROUTES], guards=[parameter_guard])
     app = Application(
         [own, *LOGIN_ROUTES, *(route for part in parts for route in part.routes), *routes],
         guards=[guard],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from string import punctuation
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes, urlencode
@@ -19,10 +19,12 @@ from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import etag_of
 from everlog.documents.live_change import LiveChange
 from everlog.documents.live_query import LiveQuery
-from everlog.documents.model import WrittenDocument
-from everlog.errors import InvalidDocument
-from everlog.server.answers import json_answer
+from everlog.documents.model import Method, Preconditions, WrittenDocument
+from everlog.documents.paths import parse_path
+from everlog.errors import InvalidDocument, PreconditionFailed
+from everlog.server.answers import hal_answer, json_answer
 from everlog.server.errors import JSON
+from everlog.server.negotiation import tag_for
 from everlog.server.request_watch import HttpCounters
 from everlog.server.requests import AnyRequest, decode, raw_rest, read_body
 from everlog.server.sse import Checkpoint, Frame, Items, event_stream
@@ -32,6 +34,7 @@ PREFIX = "/hyper-storage"
 CONTENT = f"{PREFIX}/content/"
 MAX_CHECKPOINT_S = 10.0
 MAX_BYTES_ON_LOOP = 32 * 1024  # of a body that is decoded there: some milliseconds
+_NO_TAG = "W/"  # of what is there and has none: only * matches it
 _SAFE = "/~:@!$&'()*+,;=-._"
 _OF_THIS_PAGE = ("after", "explain", "position")
 _encode = msgspec.json.Encoder(decimal_format="number").encode
@@ -117,15 +120,30 @@ def content_url(path: str) -> str:
     return f"{PREFIX}/content/{quote(path, safe=_SAFE)}"
 
 
+def next_link(path: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The link to a next page: an address that can be asked for as it is."""
+    return link_to(content_url(path), parameters)
+
+
+def link_to(url: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for another address."""
+    query = urlencode({name: value for name, value in parameters.items() if value is not None})
+    return {"next": {"href": f"{url}?{query}"}}
+
+
 def revision_headers(revision: int) -> dict[str, str]:
     return {"Revision": str(revision), "Hyperbus-Revision": str(revision)}
 
 
-def written_answer(written: WrittenDocument, headers: dict[str, str]) -> Response[bytes]:
-    """A write: 201 with links and the place, or 200 with the transaction alone."""
+def written_answer(
+    request: AnyRequest, method: Method, written: WrittenDocument, headers: dict[str, str]
+) -> Response[bytes]:
+    """A write: 201 with links and the place, or 200 with the transaction alone; with the tag of what is stored now."""
     headers |= revision_headers(written.revision)
     if written.position is not None:
         headers[POSITION] = str(written.position)
+    if method != "delete" and parse_path(written.path).kind != "collection":
+        headers["ETag"] = written.etag
     if not written.created:
         return json_answer({"transactionId": written.transaction_id}, headers=headers)
     body = {
@@ -136,12 +154,29 @@ def written_answer(written: WrittenDocument, headers: dict[str, str]) -> Respons
             "location": {"href": f"{PREFIX}/content/{{path}}", "templated": True},
         },
     }
-    return json_answer(body, status=201, headers=headers | {"Location": content_url(written.path)})
+    return hal_answer(request, body, status=201, headers=headers | {"Location": content_url(written.path)})
 
 
-def document_answer(found: Document, headers: dict[str, str]) -> Response[bytes]:
-    headers |= revision_headers(found.revision) | {"ETag": found.etag}
-    return Response(found.json.encode(), media_type=JSON, headers=headers)
+def document_answer(request: AnyRequest, found: Document, headers: dict[str, str]) -> Response[Any]:
+    """A body, or that it is the one that the client has."""
+    data = found.json.encode()
+    headers |= revision_headers(found.revision) | {"ETag": tag_for(request, found.etag, len(data))}
+    if _unchanged(request, found.etag):
+        return Response(None, status_code=304, headers=headers)
+    return Response(data, status_code=200, media_type=JSON, headers=headers)
+
+
+def _unchanged(request: AnyRequest, etag: str | None) -> bool:
+    """Whether the client has this; PreconditionFailed if it wants another one (RFC 9110, section 13.2.2)."""
+    conditions = Preconditions.of(request.headers.get("if-match"), request.headers.get("if-none-match"))
+    if conditions.if_match is not None and not conditions.if_match.match(etag or _NO_TAG, weakly=False):
+        raise PreconditionFailed("not_matched", "If-Match does not hold: this is not what is there")
+    return etag is not None and conditions.unchanged(etag)
+
+
+def check_conditions(request: AnyRequest) -> None:
+    """Of an answer without a tag: only `If-Match: *` holds."""
+    _unchanged(request, None)
 
 
 def page_etag(page: CollectionPage) -> str:
@@ -149,18 +184,21 @@ def page_etag(page: CollectionPage) -> str:
     return "W/" + etag_of(page.revision)
 
 
-def page_answer(path: str, page: CollectionPage, sent: bytes, headers: dict[str, str]) -> Response[bytes]:
-    """A page of a collection, with the link to the next one if there may be one; `sent` is the query of this one."""
+def page_answer(request: AnyRequest, path: str, page: CollectionPage, headers: dict[str, str]) -> Response[Any]:
+    """A page of a collection, with the link to the next one if there may be one; or that the client has it."""
     headers |= revision_headers(page.revision)
     headers["ETag"] = page_etag(page)
+    if _unchanged(request, page_etag(page)):
+        return Response(None, status_code=304, headers=headers | {"Vary": "Accept"})
     if page.count is not None:
         headers["Hyper-Storage-Count"] = str(page.count)
     body: dict[str, Any] = {"_embedded": {"els": msgspec.Raw(page.json.encode())}}
     if page.next is not None:
+        sent = request.scope["query_string"]
         body["_links"] = {"next": {"href": f"{content_url(path)}?{_next_query(sent, page.next)}"}}
     if page.explanation is not None:
         body["explain"] = page.explanation
-    return json_answer(body, headers=headers)
+    return hal_answer(request, body, headers=headers)
 
 
 def _next_query(sent: bytes, new: dict[str, str]) -> str:
@@ -191,15 +229,16 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
 
 
 def server_sent(
+    first: DocumentEvent | int,
     items: AsyncGenerator[DocumentEvent | int, None],
     *,
     interval_s: float,
     stopping: asyncio.Event,
     counters: HttpCounters,
 ) -> AsyncIterator[bytes]:
-    """A feed on the wire. The id of an event is its revision."""
+    """A feed on the wire, its first item in hand. The id of an event is its revision."""
     return event_stream(
-        _frames(items),
+        _frames(first, items),
         checkpoint=lambda revision: f'{{"revision":{revision}}}',
         interval_s=min(interval_s, MAX_CHECKPOINT_S),
         stopping=stopping,
@@ -240,10 +279,11 @@ def _live_frame(change: LiveChange) -> Frame:
     return Frame(change.position or "", change.kind, f'{{"revision":{change.revision}{element}{body}}}')
 
 
-async def _frames(items: AsyncGenerator[DocumentEvent | int, None]) -> Items:
+async def _frames(first: DocumentEvent | int, items: AsyncGenerator[DocumentEvent | int, None]) -> Items:
     reached: int | None = None
     async with contextlib.aclosing(items):
-        async for item in items:
+        item: DocumentEvent | int | None = first
+        while item is not None:
             if isinstance(item, DocumentEvent):
                 reached = item.revision
                 yield [Frame(str(reached), item.method, _encode(event_body(item)).decode())]
@@ -251,3 +291,4 @@ async def _frames(items: AsyncGenerator[DocumentEvent | int, None]) -> Items:
                 skipped = 0 if reached is None else item - reached  # of other elements of the collection
                 reached = item
                 yield Checkpoint(str(item), skipped)
+            item = await anext(items, None)

@@ -14,6 +14,7 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from everlog.errors import DocumentRefused, EverlogError, InvalidDocument, QueryLimited
 from everlog.queues.wire import pack_error
+from everlog.server.methods import allow
 from everlog.wire.errors import code_of, facts_of, status_of
 
 log = logging.getLogger("everlog.http")
@@ -62,7 +63,7 @@ def handle_refusal(request: Request[Any, Any, Any], error: EverlogError) -> Resp
     if status in (408, 413):
         headers["Connection"] = "close"  # the rest of the body is not read
     if status == 405:
-        headers["Allow"] = "GET, HEAD, PUT, PATCH, DELETE"
+        headers["Allow"] = allow(("GET", "PUT", "PATCH", "POST", "DELETE"), request)
     correlation = request.headers.get("hyperbus-correlation-id")
     if correlation is not None and correlation.isprintable():
         headers["Hyperbus-Correlation-Id"] = correlation
@@ -80,7 +81,10 @@ def handle_http(request: Request[Any, Any, Any], error: HTTPException) -> Respon
     codes = {401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method-not-allowed", 413: "body-too-large"}
     code = codes.get(error.status_code, "invalid-request" if error.status_code < 500 else "failed")
     body = ErrorBody(code, error.detail or "", request.app.state.new_error_id())
-    return answer(error.status_code, body, {str(k): str(v) for k, v in (error.headers or {}).items()})
+    headers = {str(k): str(v) for k, v in (error.headers or {}).items()}
+    if error.status_code == 405:
+        headers = {"Allow": allow([one.strip() for one in headers.get("allow", "").split(",")], request)}
+    return answer(error.status_code, body, headers)
 
 
 def handle_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

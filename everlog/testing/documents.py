@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from everlog.documents.bodies import decode_body, encode_body
+from everlog.documents.collections import prefix_range
 from everlog.documents.filters.evaluation import make_matcher
 from everlog.documents.ids import TransactionId, time_uuid
 from everlog.documents.indexes import Index, IndexSortItem, IndexStatus
@@ -476,6 +477,45 @@ class DocumentStoreConformance:
         assert not await table.put(newer, newer)
         await table.clear(view)
         assert await table.page(view, after="", limit=10) == []
+
+    async def test_a_list_of_collections(self, store: DocumentStore) -> None:
+        """Those that are there, in the order of their paths, whatever else is stored between them."""
+        prefix = name("käse ") + "/"
+        for path in ("b~/1", "b~/2", "a~/x", "a~b", "ä~/1", "gone~/1", "z", "view~/1", "z~/y/z", "again~/1"):
+            await write(store, "put", prefix + path, {"n": 1})
+        await write(store, "put", prefix + "empty~")
+        for path in ("gone~", "again~"):
+            await write(store, "delete", prefix + path)
+        await write(store, "put", prefix + "again~/2", {"n": 2})
+        await store.create_index(f"{prefix}b~", make_index("i", "n"))
+        await store.create_index(f"{prefix}b~", make_index("gone", "n"))
+        await store.mark_index(f"{prefix}b~", (await store.indexes(f"{prefix}b~"))[0], IndexStatus.DELETING)
+        whole = await store.collections(prefix_range(prefix, ""), limit=100)
+        wanted = [
+            ("again~", 3, 1, 0),
+            ("a~", 1, 1, 0),
+            ("b~", 2, 2, 1),
+            ("empty~", 1, 0, 0),
+            ("view~", 1, 1, 0),
+            ("ä~", 1, 1, 0),
+        ]
+        assert [
+            (one.path.removeprefix(prefix), one.revision, one.count, one.indexes) for one in whole.collections
+        ] == wanted
+        assert whole.next is None
+        assert not any(one.view for one in whole.collections)
+        for limit in (1, 2, 4, 7):
+            found, after = [], ""
+            for _ in range(20):
+                page = await store.collections(prefix_range(prefix, after), limit=limit)
+                assert len(page.collections) <= limit
+                found += page.collections
+                if page.next is None:
+                    break
+                after = page.next
+            assert found == whole.collections
+        assert (await store.collections(prefix_range(prefix + "b", ""), limit=9)).collections == whole.collections[2:3]
+        assert (await store.collections(prefix_range(prefix + "none", ""), limit=9)).collections == []
 
     async def test_large_bodies(self, store: DocumentStore) -> None:
         path = name("d")

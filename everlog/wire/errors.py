@@ -122,6 +122,7 @@ ERRORS: tuple[ErrorRow, ...] = (
     ErrorRow(InvalidDocument, 422, "schema-too-costly"),
     ErrorRow(InvalidDocument, 400, OWN_CODE),
     ErrorRow(DocumentNotFound, 404, OWN_CODE),
+    ErrorRow(DocumentConflict, 409, "feed-beyond-end"),
     ErrorRow(DocumentConflict, 409, OWN_CODE),
     ErrorRow(PreconditionFailed, 412, OWN_CODE),
     ErrorRow(SchemaViolated, 422, "schema-violated"),
@@ -194,7 +195,7 @@ def error_of(status: int, code: str, text: str, extra: Any) -> EverlogError | No
     if row is None:
         row = _BY_STATUS.get(status)
         return None if row is None else _with_code(row.kind, code, text, facts)
-    if row.kind in (InvalidDocument, SchemaViolated):
+    if row.kind in (InvalidDocument, DocumentConflict, SchemaViolated):
         return _with_code(row.kind, code, text, facts)
     make: Callable[..., EverlogError] = row.kind
     if not row.facts:

@@ -48,6 +48,16 @@ def test_following_a_filter(cli):
     assert cli.error("docs", "follow", "c~", "--once", *after, code=2)["code"] == "position-of-another-query"
 
 
+def test_a_list_of_collections_and_parts_of_bodies(cli):
+    for path in ("shop/tea & co~/1", "shop/a~/1", "other~/1"):
+        cli.run("docs", "put", path, '{"n": 1, "b": {"c": 2, "d": 3}}')
+    assert [one["path"] for one in cli.lines("docs", "collections")] == ["other~", "shop/a~", "shop/tea & co~"]
+    assert [one["path"] for one in cli.lines("docs", "collections", "shop/", "--limit", "1")] == ["shop/a~"]
+    assert [one["path"] for one in cli.lines("docs", "collections", "--after", "shop/a~")] == ["shop/tea & co~"]
+    assert cli.out("docs", "get", "shop/a~/1", "--fields", "b.c") == '{"b":{"c":2},"id":"1"}\n'
+    assert cli.out("docs", "list", "shop/a~", "--fields", "n") == '{"n":1,"id":"1"}\n'
+
+
 def test_collections(cli):
     for number in (3, 1, 2):
         cli.run("docs", "put", f"c~/{number}", json.dumps({"n": -number}))

@@ -335,6 +335,29 @@ async def test_what_a_view_cannot_show(docs: Documents) -> None:
         await docs.unshown("v~", limit=0)
 
 
+async def test_a_list_of_collections(docs: Documents) -> None:
+    for path in ("shop/käse & brot~/1", "shop/käse & brot~/2", "shop/a~/1", "tea~/1", "shop/settings"):
+        await docs.put(path, {"n": 1})
+    await docs.put_view("views~", "tea~/{*}")
+    await docs.create_index("tea~", IndexNew("i"))
+    page = await docs.collections()
+    assert [(one.path, one.revision, one.count) for one in page.collections][:3] == [
+        ("shop/a~", 1, 1), ("shop/käse & brot~", 2, 2), ("tea~", 1, 1)
+    ]  # fmt: skip
+    assert [(one.view, one.indexes) for one in page.collections[2:]] == [(False, 1), (True, 0)]
+    found, after = [], ""
+    while True:
+        part = await docs.collections("shop/", after=after, size=1)
+        found += [one.path for one in part.collections]
+        if part.next is None:
+            break
+        after = part.next
+    assert found == ["shop/a~", "shop/käse & brot~"]
+    for wrong in ({"size": 0}, {"size": 1001}, {"prefix": "a\n"}, {"prefix": "\ud800"}, {"after": "x" * 1025}):
+        with pytest.raises(InvalidDocument):
+            await docs.collections(**wrong)
+
+
 async def test_a_server_that_is_not_there() -> None:
     async with connect("http://127.0.0.1:9") as log:
         with pytest.raises(Unreachable):

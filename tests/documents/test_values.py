@@ -51,7 +51,39 @@ def test_what_a_path_names(path, uri, item, kind):
 
 
 @pytest.mark.parametrize(
-    "path", ["", "/a", "a/", "a//b", "a b", "a\tb", "a?b", "a#b", "a%b", "ä", "x" * 1025, "c~/" + "x" * 256, "\ud800"]
+    "path",
+    [
+        "",
+        "/a",
+        "a/",
+        "a//b",
+        "a\tb",
+        "a\nb",
+        "a\x7f",
+        "a\x85b",
+        "x" * 1025,
+        "c~/" + "x" * 256,
+        "\ud800",
+        ".",
+        "..",
+        "a/./b",
+        "../a",
+        "a/..",
+        "c~/.",
+        "c~/..",
+        "a\u2028b",
+        "a\u202eb",
+        "a\u2066b",
+        "\ufeffa",
+        "a\ufffe",
+        "a\U0010ffff",
+        "ä" * 513,
+        "c~/" + "ä" * 128,
+        "\0",
+        5,
+        None,
+        b"a",
+    ],
 )
 @pytest.mark.case("hyperstorage", 11)
 def test_what_is_no_path(path):

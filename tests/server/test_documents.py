@@ -135,7 +135,8 @@ async def test_what_is_not_there(http):
 
 @pytest.mark.case("hyperstorage", 11)
 @pytest.mark.parametrize(
-    "path", ["/a", "a/", "a//b", "a%20b", "a%09b", "a%3Fb", "a%23b", "%E4", "a%2", "a%zz", "%C3%A4"]
+    "path",
+    ["/a", "a/", "a//b", "a%09b", "%E4", "a%2", "a%zz", "%ED%A0%80", "a%2F", "a%2F%2Fb", "%2e%2e", "a/%2E/b", "%7F"],
 )
 async def test_bad_paths(http, path):
     for method in ("GET", "PUT", "PATCH", "DELETE"):
@@ -469,7 +470,7 @@ async def test_the_past(http):
     await send(http, "DELETE", C + "collection-1~/item1")
     assert ids(await send(http, "GET", C + "collection-1~?at=2")) == ["item1", "item2"]
     page = await send(http, "GET", C + "d?history&size=1")
-    assert page.json()["_links"]["next"]["href"] == "?history&size=1&after=1"
+    assert page.json()["_links"]["next"]["href"] == C + "d?history=&size=1&after=1"
 
 
 async def read_feed(http: httpx.AsyncClient, path: str, count: int, **options: Any) -> list[dict[str, str]]:

@@ -26,10 +26,11 @@ HISTORY = 30
 
 async def build_documents(context: Context) -> Model:
     path = context.text("path").strip("/")
-    model: Model = {"path": path, "paths": [], "more": False, "kind": None}
+    model: Model = {"path": path, "paths": [], "more": False, "kind": None, "collections": []}
     if not path:
         model["paths"], model["more"] = await _paths(context.log, context.text("text"))
         model["schemas"] = await _schemas(context.log, None)
+        model["collections"] = (await context.log.documents.collections(context.text("text"), size=SIZE)).collections
         return model
     docs = context.log.documents
     kind = parse_path(path).kind

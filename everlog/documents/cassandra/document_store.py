@@ -17,12 +17,13 @@ from everlog.documents.cassandra.nodes import CassandraNodes
 from everlog.documents.cassandra.outbox import Outbox, open_transactions
 from everlog.documents.cassandra.tables import DOCUMENT_TABLES
 from everlog.documents.cassandra.unshown import CassandraUnshown
+from everlog.documents.collections import CollectionsPage, CollectionSummary, PrefixRange
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.messages import KEPT_S, MessageCounts, StoredMessage
 from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction
 from everlog.documents.nodes import NodeTable
-from everlog.documents.paths import DocumentPlace
+from everlog.documents.paths import DocumentPlace, partition_of_uri
 from everlog.documents.port import (
     Batch,
     BatchState,
@@ -45,6 +46,8 @@ from everlog.runtime.trace import Trace
 
 PAGE = 500
 IDS_PAGE = 5000
+COLLECTION_BUCKETS = 16
+COLLECTIONS_AT_ONCE = 32
 MAX_SETTLE_ATTEMPTS = 3
 START, BODY, MESSAGE = range(3)  # the kinds of rows, as tables.cql has them
 
@@ -117,6 +120,8 @@ class CassandraDocuments(DocumentStore):
         """A clearing change is the last one, as rows of the same write time would not survive it."""
         assert not any(change.clears for change in changes[:-1])
         found = await self._statics(changes[0].place.uri)
+        if not changes[0].expected and changes[0].place.in_collection:
+            await self._session.write(self._cql["put_collection"], *_listed(changes[0].place.uri))
         events = [change.transaction for change in changes]
         await asyncio.gather(*[self._outbox.add(one) for one in events])
         failpoint("documents.outboxed")
@@ -288,6 +293,27 @@ class CassandraDocuments(DocumentStore):
         async for rows in self._session.pages(self._cql["all_places"], page=IDS_PAGE):
             yield [DocumentPlace(uri, item) for uri, kind, item in rows if kind == BODY and uri.startswith(prefix)]
 
+    async def collections(self, where: PrefixRange, *, limit: int) -> CollectionsPage:
+        """Of every bucket the first ones, merged; a row says that a collection was there, its own partition whether it
+        still is.
+        """
+        rows = await asyncio.gather(
+            *(self._fetch("collections", bucket, *where, limit) for bucket in range(COLLECTION_BUCKETS))
+        )
+        uris = sorted(uri for bucket in rows for (uri,) in bucket)[:limit]
+        found: list[CollectionSummary] = []
+        for start in range(0, len(uris), COLLECTIONS_AT_ONCE):
+            several = await asyncio.gather(*map(self._summary, uris[start : start + COLLECTIONS_AT_ONCE]))
+            found += [one for one in several if one is not None]
+        return CollectionsPage(found, uris[-1] if len(uris) == limit else None)
+
+    async def _summary(self, uri: str) -> CollectionSummary | None:
+        head = (await self._statics(uri)).head
+        if head is None or head.deleted:
+            return None
+        indexes = [one for one in await self.indexes(uri) if one.status is not IndexStatus.DELETING]
+        return CollectionSummary(uri, head.revision, head.count, head.view, len(indexes))
+
     async def views(self) -> list[DocumentView]:
         return [DocumentView(row[0], row[1], row[2], bool(row[3]), row[4]) for row in await self._fetch("views")]
 
@@ -381,3 +407,8 @@ def _statics(row: Sequence[Any]) -> _Statics:
     waiting = open_transactions(pending, completed_to)
     head = DocumentHead(revision, deleted, count, last_id, _counts(messages), len(waiting), view)
     return _Statics(head, waiting, completed_to or 0, pending)
+
+
+def _listed(uri: str) -> tuple[int, str]:
+    """Where a collection stands in the list."""
+    return partition_of_uri(uri, COLLECTION_BUCKETS), uri

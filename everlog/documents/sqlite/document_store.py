@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from everlog.documents.collections import CollectionsPage, CollectionSummary, PrefixRange
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexSortItem, IndexStatus
 from everlog.documents.messages import MessageCounts, StoredMessage
@@ -306,6 +307,13 @@ class SqliteDocuments(DocumentStore):
         while rows := self._read("places", uri, item, prefix + "\U0010ffff", PAGE):
             yield [DocumentPlace(*row) for row in rows]
             uri, item = rows[-1][0], rows[-1][1] + "\0"
+
+    async def collections(self, where: PrefixRange, *, limit: int) -> CollectionsPage:
+        rows = self._read("collections", int(IndexStatus.DELETING), *where, limit)
+        found = [
+            CollectionSummary(uri, revision, count, bool(view), indexes) for uri, revision, count, view, indexes in rows
+        ]
+        return CollectionsPage(found, found[-1].path if len(found) == limit else None)
 
     async def views(self) -> list[DocumentView]:
         return [DocumentView(row[0], row[1], row[2], bool(row[3]), row[4]) for row in self._read("views")]

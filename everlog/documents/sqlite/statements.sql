@@ -232,3 +232,10 @@ INSERT INTO schema_check (schema_id, beat, body) VALUES (?, ?, ?) ON CONFLICT DO
 
 -- name: save_schema_check
 UPDATE schema_check SET beat = ?, body = ? WHERE schema_id = ? AND beat = ?
+
+-- name: collections
+SELECT document_uri, revision, count, is_view,
+    (SELECT count(*) FROM index_def WHERE index_def.document_uri = head.document_uri AND status <> ?)
+FROM head INDEXED BY head_collections
+WHERE substr(document_uri, -1) = '~' AND NOT is_deleted AND document_uri >= ? AND document_uri < ?
+ORDER BY document_uri LIMIT ?

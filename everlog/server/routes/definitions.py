@@ -15,7 +15,7 @@ from everlog.documents.paths import parse_collection
 from everlog.documents.port import DocumentView
 from everlog.documents.unshown import UnshownElement
 from everlog.errors import InvalidDocument
-from everlog.server.answers import json_answer
+from everlog.server.answers import hal_answer, json_answer
 from everlog.server.documents import PREFIX, body_bytes, correlation, documents_of, segments, typed_body
 from everlog.server.requests import AnyRequest, decode, flag, parameters, raw_rest, whole_number
 from everlog.server.routes.nodes import routed
@@ -101,7 +101,7 @@ async def post_index(request: AnyRequest) -> Response[Any]:
 async def _create_index(request: AnyRequest, name: str, new: IndexNew) -> Response[bytes]:
     index = await documents_of(request).create_index(name, new)
     body = {"indexId": index.index_id, "path": name, "_links": {"self": {"href": request.url.path}}}
-    return json_answer(body, status=201, headers=correlation(request))
+    return hal_answer(request, body, status=201, headers=correlation(request))
 
 
 @get(
@@ -119,7 +119,7 @@ async def get_index(request: AnyRequest) -> Response[bytes]:
     if index_id:
         return json_answer(_index_body(await docs.index(name, index_id[0])), headers=correlation(request))
     found = [_index_body(index) for index in await docs.indexes(name)]
-    return json_answer({"_embedded": {"els": found}}, headers=correlation(request))
+    return hal_answer(request, {"_embedded": {"els": found}}, headers=correlation(request))
 
 
 @delete(
@@ -164,7 +164,7 @@ async def list_transactions(request: AnyRequest) -> Response[bytes]:
     if not given.get("path") or not flag(given, "incomplete"):
         raise InvalidDocument("invalid-parameter", "ask for ?path=…&incomplete=1")
     found = await documents_of(request).pending(given["path"])
-    return json_answer({"_embedded": {"els": [_transaction_body(one) for one in found]}})
+    return hal_answer(request, {"_embedded": {"els": [_transaction_body(one) for one in found]}})
 
 
 @get(
@@ -232,9 +232,13 @@ async def list_views(request: AnyRequest) -> Response[bytes]:
 async def get_view(request: AnyRequest) -> Response[bytes]:
     """One view; with `/unshown` behind it, what matches it and is set aside, with the reasons."""
     name, *rest = _view_segments(request)
-    if not rest:
-        return json_answer(_view_body(await documents_of(request).view(name)))
     given = parameters(request)
+    if not rest:
+        if given:
+            raise InvalidDocument(
+                "unfit-parameter", f"{next(iter(given))} goes with /unshown behind a view", allowed=[]
+            )
+        return json_answer(_view_body(await documents_of(request).view(name)))
     limit = _limit(given)
     found = await documents_of(request).unshown(name, after=given.get("after", ""), limit=limit)
     body: dict[str, Any] = {"_embedded": {"els": [_unshown_body(one) for one in found]}}

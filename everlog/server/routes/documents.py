@@ -5,18 +5,22 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from litestar import Response, delete, patch, post, put, route
 from litestar.response import Stream
 
-from everlog.documents.api import Documents
-from everlog.documents.model import Method, Preconditions
+from everlog.core.values import MAX_SEQ_NR
+from everlog.documents.api import MAX_HISTORY_PAGE, Documents
+from everlog.documents.bodies import decode_body, encode_body
+from everlog.documents.model import Method
 from everlog.documents.paths import parse_path
-from everlog.documents.query import Query
+from everlog.documents.query import Query, bounded
 from everlog.errors import InvalidDocument
-from everlog.server.answers import json_answer
+from everlog.server.answers import hal_answer, json_answer, lines_answer, wants_lines
 from everlog.server.documents import (
     WriteHeaders,
     body_bytes,
+    check_conditions,
     config_of,
     content_path,
     correlation,
@@ -25,12 +29,13 @@ from everlog.server.documents import (
     event_body,
     json_body,
     live_sent,
+    next_link,
     page_answer,
-    page_etag,
     revision_headers,
     server_sent,
     written_answer,
 )
+from everlog.server.negotiation import packed
 from everlog.server.requests import AnyRequest, flag, parameters, whole_number
 from everlog.server.routes.nodes import routed
 from everlog.server.schemas import document_examples as examples
@@ -74,7 +79,7 @@ async def _write_here(request: AnyRequest, method: Method, body: Any) -> Respons
         if_none_match=request.headers.get("if-none-match"),
         **given._asdict(),
     )
-    return written_answer(written, given.back(request))
+    return written_answer(request, method, written, given.back(request))
 
 
 @route(
@@ -95,40 +100,41 @@ async def _write_here(request: AnyRequest, method: Method, body: Any) -> Respons
             ),
             304: answer("What the client has is current", headers=REVISION | {"ETag": "The same"}),
         },
-        refusals=(504,),
+        refusals=(409, 504),
     ),
 )
 async def get_content(request: AnyRequest) -> Response[Any]:
     """A document, an element, or a page of a collection; with `feed`, `history`, `at`, `diff` its changes."""
-    docs, given, headers = documents_of(request), parameters(request), correlation(request)
-    name = content_path(request)
+    given, name = parameters(request), content_path(request)
     kind = parse_path(name).kind
     reading = reading_of(kind, given).asked_by
+    if reading:
+        check_conditions(request)
     if reading == "feed":
         return await _feed(request, name, given)
     if reading == "live":
         return await _live(request, name, given)
     token = _token(given)
-    if reading == "history":
-        return await _history(docs, name, given, token, headers)
-    if "after" in given and kind != "collection":
+    if "after" in given and kind != "collection" and reading != "history":
         raise InvalidDocument("invalid-parameter", "after is a Journal-Position here, such as documents:3:42")
+    return await packed(request, await _read(request, name, reading, given, token))
+
+
+async def _read(
+    request: AnyRequest, name: str, reading: str, given: dict[str, str], token: str | None
+) -> Response[Any]:
+    docs, headers = documents_of(request), correlation(request)
+    if reading == "history":
+        return await _history(request, name, given, token, headers)
     if reading == "count":
         return await _count(docs, name, given, token, headers)
     if reading == "at":
-        return await _at(docs, name, given["at"], token, headers)
+        return await _at(request, name, given, token, headers)
     if reading == "diff":
         return await _diff(docs, name, given["diff"], token, headers)
-    conditions = Preconditions.of(request.headers.get("if-match"), request.headers.get("if-none-match"))
-    if kind == "collection":
-        page = await docs.list(name, _query(given), token=token)
-        if conditions.unchanged(page_etag(page)):
-            return _unchanged(page_etag(page), page.revision, headers)
-        return page_answer(name, page, request.scope["query_string"], headers)
-    found = await docs.get(name, token=token)
-    if conditions.unchanged(found.etag):
-        return _unchanged(found.etag, found.revision, headers)
-    return document_answer(found, headers)
+    if parse_path(name).kind == "collection":
+        return page_answer(request, name, await docs.list(name, _query(given), token=token), headers)
+    return document_answer(request, await docs.get(name, fields=given.get("fields", ""), token=token), headers)
 
 
 async def _count(
@@ -141,13 +147,10 @@ async def _count(
     return json_answer(body, headers=headers | revision_headers(found.revision))
 
 
-def _unchanged(etag: str, revision: int, headers: dict[str, str]) -> Response[None]:
-    return Response(None, status_code=304, headers=headers | revision_headers(revision) | {"ETag": etag})
-
-
 def _token(given: dict[str, str]) -> str | None:
     """The position that an answer must include. It may stand as `after`, where a page or a revision has no colon."""
-    if ":" in given.get("after", ""):
+    after = given.get("after", "")
+    if ":" in after and not after.startswith('"'):
         return given.pop("after")
     return given.get("position")
 
@@ -160,10 +163,11 @@ def _query(given: dict[str, str]) -> Query:
         max_skip=whole_number(given, "skipMax"),
         after=given.get("after"),
         explain=flag(given, "explain"),
+        fields=given.get("fields", ""),
     )
 
 
-async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Response[None] | Stream:
+async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream:
     """`Last-Event-ID`, or `after` for those who cannot set headers: go on behind that revision."""
     last = request.headers.get("last-event-id", given.get("after"))
     after = whole_number({"Last-Event-ID": last}, "Last-Event-ID") if last is not None else None
@@ -171,68 +175,90 @@ async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Respon
         raise InvalidDocument("invalid-parameter", "Last-Event-ID is a revision, 0 for the beginning")
     if given["feed"] not in YES:
         raise InvalidDocument("invalid-parameter", "feed takes no value", parameter="feed")
-    if request.method == "HEAD":
-        return Response(None, media_type=examples.EVENTS)
-    docs, config, stopping = documents_of(request), config_of(request), request.app.state.stopping
-    counters = request.app.state.http_counters
+    items = documents_of(request).feed(path, after=after)
+    first = await anext(items)  # what is wrong with the start is an answer of its own
     return stream_answer(
         lambda: server_sent(
-            docs.feed(path, after=after),
-            interval_s=config.feed_checkpoint_interval_s,
-            stopping=stopping,
-            counters=counters,
+            first,
+            items,
+            interval_s=config_of(request).feed_checkpoint_interval_s,
+            stopping=request.app.state.stopping,
+            counters=request.app.state.http_counters,
         )
     )
 
 
-async def _live(request: AnyRequest, path: str, given: dict[str, str]) -> Response[None] | Stream:
+async def _live(request: AnyRequest, path: str, given: dict[str, str]) -> Stream:
     """What is refused is refused before the stream begins."""
     if given["live"] not in YES:
         raise InvalidDocument("invalid-parameter", "live takes no value", parameter="live")
     after = request.headers.get("last-event-id", given.get("after"))
     query = await documents_of(request).open_live(path, filter=given.get("filter", ""), after=after)
-    if request.method == "HEAD":
-        return Response(None, media_type=examples.EVENTS)
     config, state = config_of(request), request.app.state
     interval_s, counters = config.feed_checkpoint_interval_s, state.http_counters
     return stream_answer(lambda: live_sent(query, interval_s=interval_s, stopping=state.stopping, counters=counters))
 
 
 async def _history(
-    docs: Documents, path: str, given: dict[str, str], token: str | None, headers: dict[str, str]
-) -> Response[bytes]:
-    """Changes, oldest first, or newest first with `history=reverse`; `after` is a revision."""
-    size = whole_number(given, "size")
-    limit = HISTORY_PAGE if size is None else size
-    after = whole_number(given, "after") or 0
-    if not 1 <= limit <= 1000 or after < 0:
-        raise InvalidDocument("invalid-parameter", "size is between 1 and 1,000, after is a revision")
+    request: AnyRequest, path: str, given: dict[str, str], token: str | None, headers: dict[str, str]
+) -> Response[Any]:
+    """Changes, oldest first, or newest first with `history=reverse`, above `after` and below `before`."""
     if given["history"] not in (*YES, "reverse"):
         raise InvalidDocument("invalid-parameter", "history takes no value, or 'reverse'", parameter="history")
-    reverse = given["history"] == "reverse"
-    events = docs.history(path, after=after, limit=limit, reverse=reverse, token=token)
-    found = [event async for event in events]
-    body: dict[str, Any] = {"_embedded": {"els": [event_body(event) for event in found]}}
-    if len(found) == limit and not reverse:
-        body["_links"] = {"next": {"href": f"?history&size={limit}&after={found[-1].revision}"}}
-    return json_answer(body, headers=headers)
+    docs, reverse, lines = documents_of(request), given["history"] == "reverse", wants_lines(request)
+    size = bounded("size", whole_number(given, "size"), 1, MAX_HISTORY_PAGE, default=HISTORY_PAGE)
+    after = bounded("after", whole_number(given, "after"), 0, MAX_SEQ_NR)
+    before = None if "before" not in given else bounded("before", whole_number(given, "before"), 0, MAX_SEQ_NR)
+    if lines:
+        limit = size if "size" in given else None
+        changes = docs.history(path, after=after, before=before, limit=limit, reverse=reverse, token=token)
+        return await lines_answer(request, ([one] async for one in changes), event_body, headers)
+    await docs.settle(path)
+    page = await docs.history_page(path, after=after, before=before, size=size, reverse=reverse, token=token)
+    body: dict[str, Any] = {"_embedded": {"els": [event_body(event) for event in page.events]}}
+    if page.next is not None:
+        link = {"history": given["history"], "size": size, "after": after or None, "before": before}
+        link |= {"before" if reverse else "after": page.next}
+        body["_links"] = next_link(path, link)
+    return hal_answer(request, body, headers=headers)
 
 
-async def _at(docs: Documents, path: str, text: str, token: str | None, headers: dict[str, str]) -> Response[bytes]:
-    """A revision, or a time such as 2026-01-31T12:00:00Z."""
+async def _at(
+    request: AnyRequest, path: str, given: dict[str, str], token: str | None, headers: dict[str, str]
+) -> Response[bytes]:
+    """A revision, or a time such as 2026-01-31T12:00:00Z; of a collection a page of its elements."""
+    docs = documents_of(request)
+    revision = await _revision_of(docs, path, given["at"], token)
+    headers |= revision_headers(revision)
+    if parse_path(path).kind != "collection":
+        return json_answer(await docs.at(path, revision, token=token, exact=True), headers=headers)
+    size, after = whole_number(given, "size"), _id_of(given.get("after"))
+    page = await docs.elements_at(path, revision, size=size, after=after, token=token)
+    body: dict[str, Any] = {"_embedded": {"els": msgspec.Raw(page.json.encode())}}
+    if page.next is not None:
+        after = encode_body(page.next["after"])
+        body["_links"] = next_link(path, {"at": revision, "size": size, "after": after})
+    return hal_answer(request, body, headers=headers)
+
+
+async def _revision_of(docs: Documents, path: str, text: str, token: str | None) -> int:
     if text.isdecimal() and len(text) <= 18:
-        revision = int(text)
-    else:
-        try:
-            moment = datetime.fromisoformat(text.replace(" ", "+"))
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
-            raise InvalidDocument("invalid-parameter", "at is a revision, or a time such as 2026-01-31T12:00:00Z")
-        revision = await docs.revision_at(path, moment, token=token)
-    body = await docs.at(path, revision, token=token, exact=True)
-    wrapped = {"_embedded": {"els": body}} if parse_path(path).kind == "collection" else body
-    return json_answer(wrapped, headers=headers | revision_headers(revision))
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.replace(" ", "+"))
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise InvalidDocument("invalid-parameter", "at is a revision, or a time such as 2026-01-31T12:00:00Z")
+    return await docs.revision_at(path, moment, token=token)
+
+
+def _id_of(text: str | None) -> str:
+    """An element's id, in quotes: so it is never taken for a position."""
+    found = "" if text is None else decode_body(text)
+    if not isinstance(found, str):
+        raise InvalidDocument("invalid-parameter", 'after is an id in quotes here, such as "o-1"', parameter="after")
+    return found
 
 
 async def _diff(docs: Documents, path: str, text: str, token: str | None, headers: dict[str, str]) -> Response[bytes]:

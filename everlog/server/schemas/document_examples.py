@@ -8,6 +8,14 @@ from everlog.server.errors import JSON
 
 MERGE_PATCH = "application/merge-patch+json"
 EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
+HAL = "application/hal+json"
+
+
+def hal(body: Any) -> dict[str, Any]:
+    """A body with links, under both types that it may come with."""
+    return {HAL: body, JSON: body}
+
 
 TRANSACTION_ID = "orders~:6f2d5c40-fe9c-11f0-8080-808080808080:7"
 _POSITION = "documents:3:42"
@@ -21,10 +29,17 @@ _SORT = [{"fieldName": "total", "fieldType": "decimal", "order": "desc"}]
 ORDER = {"total": 12, "customer": "ann"}
 STORED = {**ORDER, "id": "o-1"}
 CHANGE = {"total": 13, "note": None}
-CONTENT = {JSON: STORED, MERGE_PATCH: CHANGE, EVENTS: _EVENT}
+_NEXT = {"next": {"href": "/hyper-storage/content/orders~?size=1&filter=id+%3E+%22o-1%22"}}
+CONTENT = {
+    JSON: STORED,
+    HAL: {"_embedded": {"els": [STORED]}, "_links": _NEXT},
+    MERGE_PATCH: CHANGE,
+    LINES: '{"method":"feed:delete","path":"orders~/o-1","headers":{"revision":8},"time":1769860800000,"body":null}\n',
+    EVENTS: _EVENT,
+}
 WRITTEN = {JSON: {"transactionId": TRANSACTION_ID}}
-CREATED = {
-    JSON: {
+CREATED = hal(
+    {
         "transactionId": TRANSACTION_ID,
         "path": "orders~/o-1",
         "_links": {
@@ -32,7 +47,7 @@ CREATED = {
             "location": {"href": "/hyper-storage/content/{path}", "templated": True},
         },
     }
-}
+)
 _DONE: dict[str, Any] = {"transactionId": TRANSACTION_ID, "revision": 7}
 BATCH = [
     {"method": "put", "id": "o-1", "body": ORDER, "ifNoneMatch": "*"},
@@ -47,16 +62,22 @@ BATCH_RESULTS = {
     }
 }
 TRANSACTION = {JSON: {**_DONE, "completedAt": 1769860800012, "position": _POSITION}}
-TRANSACTIONS = {JSON: {"_embedded": {"els": [{**_DONE, "completedAt": None, "position": None}]}}}
+TRANSACTIONS = hal({"_embedded": {"els": [{**_DONE, "completedAt": None, "position": None}]}})
+COLLECTIONS = hal(
+    {
+        "_embedded": {"els": [{"path": "orders~", "revision": 7, "count": 2, "view": False, "indexes": 1}]},
+        "_links": {"next": {"href": "/hyper-storage/collections?size=1&after=orders~"}},
+    }
+)
 INDEX_NEW = {"indexId": "by-total", "sortBy": _SORT, "filterBy": "total > 5"}
-INDEX_CREATED = {
-    JSON: {
+INDEX_CREATED = hal(
+    {
         "indexId": "by-total",
         "path": "orders~",
         "_links": {"self": {"href": "/hyper-storage/indexes/orders~"}},
     }
-}
-INDEX = {JSON: {**INDEX_NEW, "status": "ready", "revision": 7, "count": 2}}
+)
+INDEX = {**hal({"_embedded": {"els": []}}), JSON: {**INDEX_NEW, "status": "ready", "revision": 7, "count": 2}}
 VIEW_NEW = {"template_uri": "people/{*}", "filter": "money > 1000"}
 VIEW = {JSON: {"path": "rich~", **VIEW_NEW, "status": "ready"}}
 VIEWS = {JSON: {"_embedded": {"els": [VIEW[JSON]]}}}

@@ -76,6 +76,14 @@ TRANSACTION = _object(
     completedAt=_optional(OpenAPIType.INTEGER),
     position=_optional(OpenAPIType.STRING),
 )
+COLLECTION = _object(
+    ["path", "revision", "count", "view", "indexes"],
+    path=TEXT,
+    revision=NUMBER,
+    count=NUMBER,
+    view=Schema(type=OpenAPIType.BOOLEAN),
+    indexes=NUMBER,
+)
 SORT_ITEM = _object(
     ["fieldName"],
     closed=True,
@@ -210,7 +218,13 @@ COLLECTION_PATH = path_parameter(
     "The collection's path, one segment: a slash is %2F. An index of it: `…/{indexId}`", "orders~"
 )
 CORRELATION = header("Hyperbus-Correlation-Id", "Comes back with the answer, and is in the event")
-READ_HEADERS = (CORRELATION, header("If-Match", "RFC 9110"), header("If-None-Match", "RFC 9110: 304 if it matches"))
+READ_HEADERS = (
+    CORRELATION,
+    header("Accept", "`application/json`: that type instead of `application/hal+json`; `application/x-ndjson`: lines"),
+    header("Accept-Encoding", "gzip: large bodies are packed"),
+    header("If-Match", "RFC 9110: 412 if it does not match"),
+    header("If-None-Match", "RFC 9110: 304 if it matches"),
+)
 WRITE_HEADERS = (
     CORRELATION,
     header("If-Match", "RFC 9110: 412 if it does not match"),
@@ -228,6 +242,7 @@ BATCH_WRITE_HEADERS = tuple(one for one in WRITE_HEADERS if not one.name.startsw
 READ_PARAMETERS = read_parameters()
 REVISION = {"Revision": "The revision", "Hyperbus-Revision": "The same"}
 WRITING = REVISION | {
+    "ETag": "Of what is stored now, for If-Match",
     "Everlog-Node": "Which of several nodes did it",
     "Journal-Position": "Where the event is in the log, with Hyper-Storage-Wait: full; otherwise it is not there yet",
 }

@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     def text(self) -> str:
         """What it reads, for a message or a description."""
         if self.asked_by:
-            return f"`{self.asked_by}` of a {'collection' if self.kinds == _COLLECTION else 'path'}"
+            return f"`{self.asked_by}`" + (" of a collection" if self.kinds == _COLLECTION else "")
         return "a page of a collection" if self.kinds == _COLLECTION else "a document or an element"
 
 
@@ -43,11 +43,12 @@ READINGS = (
     Reading("feed", _SINGLE + _COLLECTION, ("after",)),
     Reading("live", _COLLECTION, ("filter", "after")),
     Reading("count", _COLLECTION, ("filter", "after", "position", "explain")),
-    Reading("history", _SINGLE + _COLLECTION, ("size", "after", "position")),
-    Reading("at", _SINGLE + _COLLECTION, ("after", "position")),
+    Reading("history", _SINGLE + _COLLECTION, ("size", "after", "before", "position")),
+    Reading("at", _SINGLE, ("after", "position")),
+    Reading("at", _COLLECTION, ("size", "after", "position")),
     Reading("diff", _SINGLE, ("after", "position")),
-    Reading("", _COLLECTION, ("filter", "sort", "size", "skipMax", "after", "position", "explain")),
-    Reading("", _SINGLE, ("after", "position")),
+    Reading("", _COLLECTION, ("filter", "sort", "size", "skipMax", "after", "position", "explain", "fields")),
+    Reading("", _SINGLE, ("after", "position", "fields")),
 )
 _MEANINGS: dict[str, tuple[str, Schema]] = {
     "filter": ('Which elements: `total > 10 and customer = "ann"`', _TEXT),
@@ -56,10 +57,13 @@ _MEANINGS: dict[str, tuple[str, Schema]] = {
     "skipMax": ("How many rows may be read and rejected", _NUMBER),
     "after": (
         "Where the page begins, as `_links.next` has it; for history and feed, a revision; for live, a position; "
+        "for `at`, an id in quotes; "
         "or a Journal-Position that the answer must include",
         _TEXT,
     ),
+    "before": ("Only changes below this revision", _NUMBER),
     "position": ("A Journal-Position that the answer must include, besides an `after`", _TEXT),
+    "fields": ("Only these fields of a body, `a,b.c`; an element keeps its id", _TEXT),
     "explain": ("1: how the query was answered", _TEXT),
     "history": ("The changes, oldest first; `reverse`: newest first", _TEXT),
     "at": ("The body at a revision or a time", _TEXT),
