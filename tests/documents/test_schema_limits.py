@@ -15,6 +15,7 @@ import pytest
 
 from everlog.api import Everlog
 from everlog.client import connect
+from everlog.documents.schemas import checks
 from everlog.documents.schemas import examiner as examiners
 from everlog.documents.schemas.checks import SchemaChecks
 from everlog.documents.schemas.definition import checked_text
@@ -174,8 +175,9 @@ async def test_nothing_is_fetched(examiner):
 # Checks and servers that die
 
 
-async def test_a_check_goes_on_after_a_stop(tmp_path):
+async def test_a_check_goes_on_after_a_stop(tmp_path, monkeypatch):
     """What was looked at is not looked at again; the row says how many servers worked on it."""
+    monkeypatch.setattr(checks, "PAGE", 4)
     config = small_config(tmp_path / "data")
     async with connect(config) as log:
         for number in range(30):
@@ -194,8 +196,7 @@ async def test_a_check_goes_on_after_a_stop(tmp_path):
             msgspec.structs.replace(stored.check, **halfway), stored.beat + 1, stored.beat
         )
     async with connect(config) as log:
-        checks = (await log.documents.open()).schemas.checks
-        await checks.resume()
+        await (await log.documents.open()).schemas.checks.resume()
         await until(lambda: ended(log), seconds=30)
         found = await log.documents.schema_check("n")
         assert (found.state, found.checked, found.violations) == ("done", 30, 3)
@@ -253,11 +254,15 @@ async def test_of_two_that_work_on_a_check_one_goes_on(log):
 
 async def test_a_check_of_a_schema_that_changes_says_so(log):
     await log.documents.put("c~/1", {})
-    await log.documents.put_schema("n", "c~", {"required": ["n"]}, check=True)
+    old = await log.documents.put_schema("n", "c~", {"required": ["n"]})
     await log.documents.put_schema("n", "c~", {"required": ["m"]})
+    parts = await log.documents.open()
+    left = SchemaCheck("c-1", "n", old.version, started_ms=old.modified_ms, released=True)
+    assert await parts.store.save_schema_check(left, 1, None)
+    await parts.schemas.checks.resume()
     await until(lambda: ended(log), seconds=30)
     found = await log.documents.schema_check("n")
-    assert found.state == "done" or "changed" in (found.reason or "")
+    assert (found.state, found.reason) == ("failed", "the schema was changed meanwhile: check it again")
     again = await log.documents.check_schema("n")
     assert again.check_id != found.check_id
     await until(lambda: ended(log), seconds=30)

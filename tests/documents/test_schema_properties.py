@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import everlog.sync
@@ -66,6 +66,7 @@ def taken(write: Any) -> bool:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schema=SCHEMAS, first=BODIES, second=BODIES, patch=PATCHES)
+@example(schema={"properties": {"a": {"format": "date"}}}, first={}, second={"a": "x"}, patch={"a": "2026-01-31"})
 def test_a_write_is_taken_exactly_if_the_validator_takes_it(docs, schema, first, second, patch):
     fits = jsonschema_rs.validator_for(body_of(schema), validate_formats=True).is_valid
     docs.put("c~/1", first)
