@@ -72,10 +72,12 @@ class Operations:
             said = record.payload
             if not isinstance(said, dict) or "id" not in said:
                 continue
-            if "outcome" in said:
+            if "outcome" in said and "action" not in said:
                 outcomes[said["id"]] = (said["outcome"], str(said.get("detail", "")))
             elif before is None or record.seq_nr < before:
-                outcome, detail = outcomes.get(said["id"], ("unknown", ""))
+                # What was refused is one event alone, with its outcome.
+                own = (said.get("outcome", "unknown"), str(said.get("detail", "")))
+                outcome, detail = outcomes.get(said["id"], own)
                 found.append(_operation(record.seq_nr, record.timestamp, said, outcome, detail))
                 if len(found) == limit:
                     break

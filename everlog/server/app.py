@@ -29,6 +29,7 @@ from everlog.server.audit import Audit
 from everlog.server.errors import handle_http, handle_refusal, handle_unexpected
 from everlog.server.fanout import Fanout
 from everlog.server.parameter_guard import declared_parameters, parameter_guard
+from everlog.server.refusals import Refusals
 from everlog.server.request_watch import HttpCounters, RequestWatch
 from everlog.server.requests import in_time
 from everlog.server.routes.batches import BATCH_ROUTES
@@ -50,6 +51,7 @@ from everlog.server.security.guard import Security, guard
 from everlog.server.security.login import LOGIN_ROUTES
 
 logger = logging.getLogger("everlog.queues")
+http_logger = logging.getLogger("everlog.http")
 
 # How often a server looks for new schemas, and for checks that another one has left.
 SCHEMAS_INTERVAL_S = 5.0
@@ -94,7 +96,7 @@ class Application(Litestar):
         if raw is not None:
             scope["path"] = raw.partition(b"?")[0].decode("latin-1")
         scope.setdefault("state", {})
-        watch = RequestWatch(scope, send, self.state.http_counters, self.state.audit)  # type: ignore[arg-type]
+        watch = RequestWatch(scope, send, *self.state.watching)  # type: ignore[arg-type]
         asked: Any = scope
         run = self._without_body if asked["method"] == "HEAD" else super().__call__
         try:
@@ -151,6 +153,9 @@ def make_app(
     def new_error_id() -> str:
         return next_id(clock.now_ms(), UUID(clock.new_id()).int)
 
+    audit, counters = Audit(log), HttpCounters()
+    refusals = Refusals(audit, clock)
+
     @asynccontextmanager
     async def running(app: Litestar) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
@@ -159,6 +164,7 @@ def make_app(
                 service.start()
                 stack.push_async_callback(service.stop)
             await stack.enter_async_context(firing_schedules(log))
+            await stack.enter_async_context(noting_refusals(log, refusals))
             for part in parts:
                 await stack.enter_async_context(part.running(app, log))
             yield
@@ -182,8 +188,9 @@ def make_app(
                 "documents": log.documents,
                 "config": log.config,
                 "security": security or Security.of(log.config, clock),
-                "audit": Audit(log),
-                "http_counters": HttpCounters(),
+                "audit": audit,
+                "http_counters": counters,
+                "watching": (counters, audit, refusals),
                 "metrics": tuple(metrics),
                 "new_error_id": new_error_id,
                 "stopping": asyncio.Event(),
@@ -212,6 +219,19 @@ async def firing_schedules(log: Everlog) -> AsyncIterator[None]:
         yield
     finally:
         await loops.stop()
+
+
+@asynccontextmanager
+async def noting_refusals(log: Everlog, refusals: Refusals) -> AsyncIterator[None]:
+    """Write what was refused into the operations log; at the end also what waits for its time."""
+    loops = LoopSupervisor(clock=log.parts.clock, logger=http_logger)
+    log.show_loops(loops)
+    loops.start("refusals", refusals.run)
+    try:
+        yield
+    finally:
+        await loops.stop()
+        await refusals.write(everything=True)
 
 
 async def document_services(log: Everlog) -> list[Service]:

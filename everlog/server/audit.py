@@ -2,6 +2,7 @@
 
 The first event says who is about to do what, and is stored before it is done; the second what became of it. So
 nothing is done that the journal does not know of, and the outcome of an operation without a second event is unknown.
+What was refused is one event alone (refusals.py): nothing was done.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ TOPIC = "everlog.operations"
 JOURNAL = "console"
 TAG = "operation"
 
-AuditOutcome = Literal["done", "failed", "unknown"]
+AuditOutcome = Literal["done", "failed", "unknown", "refused"]
 
 
 class NotedOperation(NamedTuple):
@@ -63,6 +64,16 @@ class Audit:
             await self._journal.append(JOURNAL, Event({"id": begun.id, "outcome": outcome, "detail": detail}))
         except EverlogError as error:
             log.error("the end of the operation %s is missing in the operations log: %s", begun.id, error)
+
+    async def refused(self, action: str, target: Mapping[str, str], *, by: str, count: int, since_ms: int) -> None:
+        """Note requests that were refused: one entry, which says how many there were, and what the last one was."""
+        times = "once" if count == 1 else f"{count} times"
+        audit_log.warning("%s: %s %s, %s", by or "unknown caller", action, dict(target), times)
+        if self._journal is None:
+            return
+        entry = {"id": self._clock.new_id(), "action": action, "target": dict(target), "by": by, "reason": ""}
+        said = {"outcome": "refused", "detail": times, "count": count, "since_ms": since_ms}
+        await self._journal.append(JOURNAL, Event(entry | said, tags={TAG}))
 
     async def answered(self, begun: NotedOperation, status: int, facts: Mapping[str, Any]) -> None:
         """Note how a request ended, and what its handler said. After a server's error the outcome is unknown."""

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from litestar.types import HTTPScope, Message, Send
 
 from everlog.server.audit import Audit
+from everlog.server.refusals import Refusals, refusal_of
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _PAGE_POLICY = (
@@ -34,11 +35,12 @@ class HttpCounters:
 class RequestWatch:
     """One request from its beginning to its end."""
 
-    def __init__(self, scope: HTTPScope, send: Send, counters: HttpCounters, audit: Audit) -> None:
+    def __init__(self, scope: HTTPScope, send: Send, counters: HttpCounters, audit: Audit, refusals: Refusals) -> None:
         self._scope = scope
         self._send = send
         self._counters = counters
         self._audit = audit
+        self._refusals = refusals
         self._began = time.perf_counter()
         self._status = 500
         counters.open += 1
@@ -52,6 +54,9 @@ class RequestWatch:
             operation = self._scope["state"].pop("operation", None)
             if operation is not None:
                 await self._audit.answered(operation, self._status, self._scope["state"].get("facts", {}))
+            refusal = refusal_of(self._scope, self._status)
+            if refusal is not None:
+                self._refusals.note(*refusal)
         await self._send(message)
 
     def end(self) -> None:

@@ -419,7 +419,7 @@ async def get_recovery(request: AnyRequest, topic: TopicPart, journal_id: IdPart
     status_code=200,
     tags=["journals"],
     responses=also(409, 504),
-    opt=shown(answers={200: _POSITION}),
+    opt=shown(answers={200: _POSITION}, audit=True),
 )
 async def purge_journal(request: AnyRequest, topic: TopicPart, journal_id: IdPart) -> Response[bytes]:
     """Remove the journal and its snapshots; a later append begins at seqNr 1."""

@@ -2,9 +2,9 @@
 
 A route says what it needs by `opt={"scope": "read" | "write" | "admin" | "public"}`; without that, GET and HEAD need
 `read`, all else `write`. What needs `admin`, and what a session changes, goes into the operations log; a route that
-notes its own operations there says `opt={"audit": False}`. One that takes the forms of pages says `opt={"csrf": True}`:
-then the page's secret is asked for even without a log-in. Handlers ask `principal_of(request)`; they never look at
-tokens or cookies themselves.
+notes its own operations there says `opt={"audit": False}`, one that is noted whoever asks `opt={"audit": True}`. One
+that takes the forms of pages says `opt={"csrf": True}`: then the page's secret is asked for even without a log-in.
+Handlers ask `principal_of(request)`; they never look at tokens or cookies themselves.
 """
 
 from __future__ import annotations
@@ -189,9 +189,9 @@ async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
 
 
 def _is_operation(handler: BaseRouteHandler, method: str, wanted: str, principal: Principal | None) -> bool:
-    if method in SAFE or principal is None or wanted == "public" or not handler.opt.get("audit", True):
+    if method in SAFE or principal is None or wanted == "public" or handler.opt.get("audit") is False:
         return False
-    return wanted == "admin" or principal.session
+    return wanted == "admin" or principal.session or bool(handler.opt.get("audit"))
 
 
 async def begin_operation(request: AnyRequest, action: str | None = None) -> None:
