@@ -22,6 +22,8 @@ from everlog.cli.views import view
 if TYPE_CHECKING:
     from everlog.documents.live_change import LiveChange
 
+# Who writes: as on a server without tokens, a user of this machine.
+LOCAL = "local"
 path_argument = click.argument("path")
 body_argument = click.argument("body", metavar="[BODY]", required=False)
 fields_option = click.option("--fields", default="", metavar="FIELDS", help="Only these fields: 'total,customer.name'.")
@@ -107,7 +109,7 @@ async def get(log: Everlog, settings: CliSettings, /, path: str, at: int | None,
 @with_log(create=True)
 async def put(log: Everlog, settings: CliSettings, /, path: str, body: str | None, **options: Any) -> None:
     """Store a document or an element. Without a body, or with '-', it comes from standard input."""
-    _show_written(settings, await log.documents.write("put", path, _parse(body), **options))
+    _show_written(settings, await log.documents.write("put", path, _parse(body), by=LOCAL, **options))
 
 
 @docs.command(cls=CliCommand, examples=["everlog docs post shop/orders~ '{\"total\": 12}'"])
@@ -117,7 +119,7 @@ async def put(log: Everlog, settings: CliSettings, /, path: str, body: str | Non
 @with_log(create=True)
 async def post(log: Everlog, settings: CliSettings, /, path: str, body: str | None, **options: Any) -> None:
     """Add an element to a collection under a new id."""
-    _show_written(settings, await log.documents.write("post", path, _parse(body), **options))
+    _show_written(settings, await log.documents.write("post", path, _parse(body), by=LOCAL, **options))
 
 
 @docs.command(cls=CliCommand, examples=["everlog docs patch shop/settings '{\"currency\": null}'"])
@@ -127,7 +129,7 @@ async def post(log: Everlog, settings: CliSettings, /, path: str, body: str | No
 @with_log()
 async def patch(log: Everlog, settings: CliSettings, /, path: str, body: str | None, **options: Any) -> None:
     """Merge into a document or an element; null removes a field."""
-    _show_written(settings, await log.documents.write("patch", path, _parse(body), **options))
+    _show_written(settings, await log.documents.write("patch", path, _parse(body), by=LOCAL, **options))
 
 
 @docs.command(
@@ -160,7 +162,7 @@ async def batch(
 @with_log()
 async def delete(log: Everlog, settings: CliSettings, /, path: str, **options: Any) -> None:
     """Delete a document, an element, or a collection with all its elements and indexes."""
-    _show_written(settings, await log.documents.delete(path, **options))
+    _show_written(settings, await log.documents.delete(path, by=LOCAL, **options))
 
 
 @docs.command(
@@ -232,14 +234,20 @@ async def collections(log: Everlog, settings: CliSettings, /, prefix: str, after
 @with_log()
 async def history(log: Everlog, settings: CliSettings, /, path: str, **options: Any) -> None:
     """List the changes of a document, an element or a collection."""
-    rows = TableRows("revision", "time (UTC)", "change", "body")
+    rows = TableRows("revision", "time (UTC)", "by", "change", "body")
     async for event in log.documents.history(path, **options):
         body = event.json
         if settings.as_json:
-            about = {"revision": event.revision, "time": moment(event.time_ms), "method": event.method}
+            about: dict[str, Any] = {
+                "revision": event.revision,
+                "time": moment(event.time_ms),
+                "method": event.method,
+                "by": event.by,
+            }
             click.echo(encode({**about, "path": event.path, "body": msgspec.Raw(body.encode())}))
         else:
-            rows.add([[str(event.revision), moment(event.time_ms), f"{event.method} {event.path}", plain(body)]])
+            change = f"{event.method} {plain(event.path)}"
+            rows.add([[str(event.revision), moment(event.time_ms), plain(event.by) or "-", change, plain(body)]])
 
 
 @docs.command(cls=CliCommand, examples=["everlog docs feed shop/orders~ --after 0 --json"])
@@ -278,7 +286,7 @@ async def _print_feed(log: Everlog, path: str, after: int | None, *, once: bool,
                 continue
             body = item.json
             if as_json:
-                about = {"revision": item.revision, "method": item.method, "path": item.path}
+                about = {"revision": item.revision, "method": item.method, "path": item.path, "by": item.by}
                 click.echo(encode({**about, "body": msgspec.Raw(body.encode())}))
             else:
                 click.echo(f"{item.revision}  {item.method}  {plain(item.path)}  {plain(body)}")

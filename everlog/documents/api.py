@@ -88,7 +88,8 @@ class Documents(ABC):
         """Store a document or an element, or begin an empty collection.
 
         Options of all writes: `if_match`, `if_none_match` (entity tags), `message_id` (a repeat is answered, not
-        repeated), `correlation_id`, `wait=True` (return when the event is out, with its `position` in the log).
+        repeated), `correlation_id`, `wait=True` (return when the event is out, with its `position` in the log), and
+        `by`: who makes the change, as its event says. Over HTTP that is the name of the token.
         """
         return await self.write("put", path, body_of(body), **options)
 
@@ -116,6 +117,7 @@ class Documents(ABC):
         message_id: str | None = None,
         correlation_id: str | None = None,
         wait: bool = False,
+        by: str = "",
     ) -> WrittenDocument:
         """Any of the four; the body is exact JSON."""
 
@@ -128,6 +130,7 @@ class Documents(ABC):
         message_id: str | None = None,
         correlation_id: str | None = None,
         wait: bool = False,
+        by: str = "",
     ) -> Sequence[WrittenDocument]:
         """Several writes of one document or collection, all or none; each sees those before it.
 
@@ -279,7 +282,7 @@ class Documents(ABC):
         """Queries stop using it at once; its entries go in the background."""
 
     @abstractmethod
-    async def put_view(self, path: str, template: str, condition: str | None = None) -> DocumentView:
+    async def put_view(self, path: str, template: str, condition: str | None = None, *, by: str = "") -> DocumentView:
         """Make a read-only collection of everything that matches a template; what is there already follows soon."""
 
     @abstractmethod
@@ -301,7 +304,7 @@ class Documents(ABC):
         """Try again what a view has set aside: one source, or the next ones after a path."""
 
     @abstractmethod
-    async def delete_view(self, path: str) -> None:
+    async def delete_view(self, path: str, *, by: str = "") -> None:
         """Remove a view and what it shows."""
 
     @abstractmethod

@@ -91,6 +91,7 @@ def batch_request(
     made_id: str,
     correlation_id: str,
     max_operations: int,
+    by: str = "",
 ) -> BatchRequest:
     """The commands that operations stand for; InvalidDocument names the operation that is wrong."""
     base = parse_path(path)
@@ -109,6 +110,7 @@ def batch_request(
                 message_id=message_id or f"{made_id}-{number}",
                 correlation_id=correlation_id,
                 preconditions=Preconditions.of(one.if_match, one.if_none_match),
+                by=by,
             )
         except InvalidDocument as error:
             raise _of_operation(error, number) from error

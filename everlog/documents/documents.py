@@ -38,6 +38,7 @@ from everlog.documents.model import (
     WriteSettings,
     WrittenDocument,
     decide,
+    with_author,
     written_by,
 )
 from everlog.documents.paths import DocumentPlace, parse_collection, parse_path
@@ -174,7 +175,9 @@ class LocalDocuments(Documents):
         message_id: str | None = None,
         correlation_id: str | None = None,
         wait: bool = False,
+        by: str = "",
     ) -> WrittenDocument:
+        _check_author(by)
         made = self._request_id(message_id, correlation_id)
         command = DocumentCommand(
             method,
@@ -184,6 +187,7 @@ class LocalDocuments(Documents):
             correlation_id=correlation_id or made,
             remembered=message_id is not None,
             preconditions=Preconditions.of(if_match, if_none_match),
+            by=by,
         )
         written = await self._apply(command)
         return await self._placed(written, message_id) if wait else written
@@ -196,7 +200,9 @@ class LocalDocuments(Documents):
         message_id: str | None = None,
         correlation_id: str | None = None,
         wait: bool = False,
+        by: str = "",
     ) -> Sequence[WrittenDocument]:
+        _check_author(by)
         made = self._request_id(message_id, correlation_id)
         request = batch_request(
             path,
@@ -205,6 +211,7 @@ class LocalDocuments(Documents):
             made_id=made,
             correlation_id=correlation_id or made,
             max_operations=min(self._settings.max_operations, self._settings.max_pending),
+            by=by,
         )
 
         async def decision(store: DocumentStore) -> Decision:
@@ -365,12 +372,14 @@ class LocalDocuments(Documents):
         found = await parts.store.transaction(TransactionId.parse(transaction_id))
         if found is None or found.id != transaction_id:
             raise DocumentNotFound("not_found", f"there is no transaction {transaction_id}")
+        found = with_author(found)
         if found.completed_ms is None:
             return found
         return msgspec.structs.replace(found, position=await parts.history.position(transaction_id))
 
     async def pending(self, path: str, *, limit: int = 100) -> Sequence[DocumentTransaction]:
-        return await (await self.open()).store.pending(parse_path(path).uri, limit=limit)
+        found = await (await self.open()).store.pending(parse_path(path).uri, limit=limit)
+        return [with_author(one) for one in found]
 
     async def settle(self, path: str) -> None:
         await (await self.open()).completer.complete(parse_path(path).uri)
@@ -494,7 +503,8 @@ class LocalDocuments(Documents):
             raise DocumentNotFound("index-not-found", f"{path} has no index {index_id!r}")
         (await self.open()).completer.kick_indexes(self._config.index_step)
 
-    async def put_view(self, path: str, template: str, condition: str | None = None) -> DocumentView:
+    async def put_view(self, path: str, template: str, condition: str | None = None, *, by: str = "") -> DocumentView:
+        _check_author(by)
         uri = parse_collection(path)
         compile_template(template)
         view = DocumentView(uri, template, None if await self.evaluator.parse(condition or "") is None else condition)
@@ -513,7 +523,7 @@ class LocalDocuments(Documents):
                 raise DocumentConflict("already-exists", f"{uri} is another view already: delete it first")
             return known
         with contextlib.suppress(DocumentConflict):  # it is there since an earlier, unfinished call
-            await self._apply(DocumentCommand("put", DocumentPlace(uri), internal=True, makes_view=True))
+            await self._apply(DocumentCommand("put", DocumentPlace(uri), internal=True, makes_view=True, by=by))
         parts.followers.forget()
         parts.completer.kick_indexes(self._config.index_step)
         return view
@@ -549,7 +559,8 @@ class LocalDocuments(Documents):
         shown = await copies.retry_one(view, found)
         return RetriedElements(int(shown), int(not shown))
 
-    async def delete_view(self, path: str) -> None:
+    async def delete_view(self, path: str, *, by: str = "") -> None:
+        _check_author(by)
         uri = parse_collection(path)
         parts = await self.open()
         known = await parts.store.delete_view(uri)
@@ -557,7 +568,7 @@ class LocalDocuments(Documents):
         await parts.followers.copies.unshown.clear(uri)
         head, _, _ = await parts.store.load(DocumentPlace(uri))
         if head is not None and head.view and not head.deleted:
-            await self._apply(DocumentCommand("delete", DocumentPlace(uri), internal=True))
+            await self._apply(DocumentCommand("delete", DocumentPlace(uri), internal=True, by=by))
         elif not known:
             raise DocumentNotFound("not_found", f"there is no view {uri}")
 
@@ -622,3 +633,8 @@ def _checked_limit(limit: int) -> int:
     if not 1 <= limit <= MAX_LISTED:
         raise InvalidDocument("invalid-parameter", f"size is between 1 and {MAX_LISTED:,}", parameter="size")
     return limit
+
+
+def _check_author(by: str) -> None:
+    if not isinstance(by, str) or len(by) > MAX_HEADER or not by.isprintable():
+        raise InvalidDocument("invalid-parameter", f"by is a name of at most {MAX_HEADER} printable characters")

@@ -26,7 +26,10 @@ from everlog.journal.journal import After, Journal
 
 
 class DocumentEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """One change, as the feed carries it. `json` is the body as JSON; `position` is its place in the log."""
+    """One change, as the feed carries it. `json` is the body as JSON; `position` is its place in the log.
+
+    `by` is who made it: the name of a token, `local` on a server without tokens, `everlog.…` for a part of Everlog.
+    """
 
     revision: int
     method: str
@@ -37,6 +40,7 @@ class DocumentEvent(msgspec.Struct, frozen=True, rename="camel"):
     transaction_id: str
     json: str
     position: Position
+    by: str = ""
 
     @property
     def body(self) -> Any:
@@ -60,6 +64,7 @@ class _Headers(msgspec.Struct, rename="camel"):
     message_id: str = ""
     correlation_id: str = ""
     transaction_id: str = ""
+    by: str = ""
 
 
 class _Wire(msgspec.Struct):
@@ -88,6 +93,7 @@ def event_of(record: EventRecord, topic: str) -> DocumentEvent:
         transaction_id=written,
         json=bytes(found.body).decode(),
         position=_position(record, topic),
+        by=found.headers.by,
     )
 
 

@@ -26,6 +26,9 @@ from everlog.errors import (
     TooManyPending,
 )
 
+# What the events of a view's own elements carry as `by`: the view made them of other documents.
+VIEWS = "everlog.views"
+
 Method = Literal["put", "patch", "delete", "post"]
 BodyCheck = Callable[[DocumentPlace, str], None]
 """Raises if this body must not be stored there."""
@@ -123,6 +126,7 @@ class DocumentTransaction(msgspec.Struct, frozen=True):
     """A row of the outbox: the event of one write. `old_body` is what indexes may still hold.
 
     `position`: where the event is in the log, if one transaction was asked for; the outbox itself does not know it.
+    `by`: who wrote, as the event says; see `with_author`.
     """
 
     uri: str
@@ -134,6 +138,7 @@ class DocumentTransaction(msgspec.Struct, frozen=True):
     completed_ms: int | None = None
     accepted: bool = True
     position: Position | None = None
+    by: str = ""
 
     @property
     def id(self) -> str:
@@ -145,8 +150,22 @@ class DocumentTransaction(msgspec.Struct, frozen=True):
         return not self.item and self.uri.endswith("~") and self.event.startswith('{"method":"feed:delete"')
 
 
+class _Author(msgspec.Struct, frozen=True):
+    by: str = ""
+
+
+class _Signed(msgspec.Struct, frozen=True):
+    headers: _Author = _Author()
+
+
+def with_author(transaction: DocumentTransaction) -> DocumentTransaction:
+    """The same row, with the name that its event carries."""
+    found = msgspec.json.decode(transaction.event, type=_Signed)
+    return msgspec.structs.replace(transaction, by=found.headers.by)
+
+
 class DocumentCommand(msgspec.Struct, frozen=True):
-    """A write as it was asked for; the body is exact JSON."""
+    """A write as it was asked for; the body is exact JSON. `by` is who asked, and goes into the event."""
 
     method: Method
     place: DocumentPlace
@@ -157,6 +176,7 @@ class DocumentCommand(msgspec.Struct, frozen=True):
     preconditions: Preconditions = Preconditions()
     internal: bool = False
     makes_view: bool = False
+    by: str = ""
 
 
 class WriteSettings(msgspec.Struct, frozen=True):
@@ -392,6 +412,7 @@ def event_text(command: DocumentCommand, revision: int, body: str, transaction_i
         "correlationId": command.correlation_id,
         "revision": revision,
         "transactionId": transaction_id,
+        "by": command.by,
     }
     event = {
         "method": f"feed:{method}",

@@ -17,7 +17,7 @@ from typing import Any
 
 from everlog.documents.bodies import same, stored_body
 from everlog.documents.evaluator import Evaluator
-from everlog.documents.model import DocumentCommand
+from everlog.documents.model import VIEWS, DocumentCommand
 from everlog.documents.paths import DocumentPlace, parse_path
 from everlog.documents.port import DocumentState, DocumentStore, DocumentView
 from everlog.documents.query_plan import IndexRange
@@ -102,7 +102,7 @@ class ViewCopies:
         """
         if makes_view and not await self._is_defined(view):
             return False
-        command = DocumentCommand("put", target, body, internal=True, makes_view=makes_view)
+        command = DocumentCommand("put", target, body, internal=True, makes_view=makes_view, by=VIEWS)
         try:
             await self._apply(command)
         except DocumentNotFound:
@@ -117,7 +117,7 @@ class ViewCopies:
 
     async def _remove(self, target: DocumentPlace) -> None:
         with contextlib.suppress(DocumentNotFound):  # another node may have been quicker
-            await self._apply(DocumentCommand("delete", target, internal=True))
+            await self._apply(DocumentCommand("delete", target, internal=True, by=VIEWS))
 
     async def _set_aside(self, view: DocumentView, source: DocumentPlace, revision: int, error: Exception) -> bool:
         """Note what cannot be shown; True if the source must be looked at again."""

@@ -76,7 +76,9 @@ class RemoteDocuments(Documents):
         message_id: str | None = None,
         correlation_id: str | None = None,
         wait: bool = False,
+        by: str = "",
     ) -> WrittenDocument:
+        _refuse_author(by)
         given = {
             "If-Match": if_match,
             "If-None-Match": if_none_match,
@@ -110,7 +112,9 @@ class RemoteDocuments(Documents):
         message_id: str | None = None,
         correlation_id: str | None = None,
         wait: bool = False,
+        by: str = "",
     ) -> Sequence[WrittenDocument]:
+        _refuse_author(by)
         given = {
             "Hyperbus-Message-Id": message_id,
             "Hyperbus-Correlation-Id": correlation_id,
@@ -192,7 +196,8 @@ class RemoteDocuments(Documents):
     async def delete_index(self, path: str, index_id: str) -> None:
         await self._wire.send("DELETE", f"/hyper-storage/indexes/{_segment(path)}/{_segment(index_id)}")
 
-    async def put_view(self, path: str, template: str, condition: str | None = None) -> DocumentView:
+    async def put_view(self, path: str, template: str, condition: str | None = None, *, by: str = "") -> DocumentView:
+        _refuse_author(by)
         body = {"template_uri": template, "filter": condition}
         return _view((await self._wire.send("PUT", f"/hyper-storage/views/{_segment(path)}", body=body)).json())
 
@@ -213,7 +218,8 @@ class RemoteDocuments(Documents):
         given = {"after": after, "size": limit} if source is None else {"source": source}
         return msgspec.convert((await self._wire.send("POST", _unshown(path, **given))).json(), RetriedElements)
 
-    async def delete_view(self, path: str) -> None:
+    async def delete_view(self, path: str, *, by: str = "") -> None:
+        _refuse_author(by)
         await self._wire.send("DELETE", f"/hyper-storage/views/{_segment(path)}")
 
     async def put_template_index(self, index_id: str, template: str, new: IndexNew) -> TemplateIndex:
@@ -459,7 +465,14 @@ def _transaction(found: dict[str, Any]) -> DocumentTransaction:
         "",
         completed_ms=found["completedAt"],
         position=_position(found["position"]),
+        by=found["by"],
     )
+
+
+def _refuse_author(by: str) -> None:
+    """Who writes is not the client's to say."""
+    if by:
+        raise InvalidDocument("invalid-parameter", "over HTTP the token says who makes a change: leave out by=")
 
 
 def _event(found: dict[str, Any]) -> DocumentEvent:
@@ -474,4 +487,5 @@ def _event(found: dict[str, Any]) -> DocumentEvent:
         transaction_id=headers["transactionId"],
         json=encode_body(found["body"]),
         position=Position.parse(found["position"]),
+        by=headers["by"],
     )

@@ -27,6 +27,7 @@ from everlog.server.errors import JSON
 from everlog.server.negotiation import tag_for
 from everlog.server.request_watch import HttpCounters
 from everlog.server.requests import AnyRequest, decode, raw_rest, read_body
+from everlog.server.security.guard import principal_of
 from everlog.server.sse import Checkpoint, Frame, Items, event_stream
 from everlog.wire.http import POSITION
 
@@ -71,11 +72,12 @@ async def body_bytes(request: AnyRequest, setting: str = "max_body_bytes") -> by
 
 
 class WriteHeaders(NamedTuple):
-    """What the headers of a write say about how it is done."""
+    """What a request says about how a write is done, and by whom."""
 
     message_id: str | None
     correlation_id: str | None
     wait: bool
+    by: str
 
     @classmethod
     def of(cls, request: AnyRequest) -> WriteHeaders:
@@ -84,7 +86,8 @@ class WriteHeaders(NamedTuple):
         if wait not in (None, "full", "none"):
             raise InvalidDocument("invalid-header", "Hyper-Storage-Wait is 'full' or 'none'")
         message_id = headers.get("hyperbus-message-id", headers.get("idempotency-key"))
-        return cls(message_id, headers.get("hyperbus-correlation-id"), wait == "full")
+        by = principal_of(request).name
+        return cls(message_id, headers.get("hyperbus-correlation-id"), wait == "full", by)
 
     def back(self, request: AnyRequest) -> dict[str, str]:
         """The ids that come back with the answer."""
@@ -221,6 +224,7 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
             "correlationId": event.correlation_id,
             "revision": event.revision,
             "transactionId": event.transaction_id,
+            "by": event.by,
         },
         "time": event.time_ms,
         "position": str(event.position),

@@ -645,6 +645,8 @@ async def test_servers_know_each_other(config, tmp_path):
             first, second = [Position.parse(answer.headers["journal-position"]) for answer in answers]
             assert first[:2] == second[:2]
             assert first.offset < second.offset
+            # Which of the two took it makes no difference to who wrote it.
+            assert [event.by async for event in log.documents.history(name)] == ["write", "write"]
 
 
 async def test_tls(config, tmp_path):

@@ -162,6 +162,7 @@ def _event(one: DocumentEvent) -> dict[str, Any]:
         "path": one.path,
         "time_ms": one.time_ms,
         "message_id": one.message_id,
+        "by": one.by,
         "body": one.exact,
     }
 

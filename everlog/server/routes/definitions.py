@@ -41,6 +41,7 @@ from everlog.server.schemas.documents import (
     path_parameter,
     query,
 )
+from everlog.server.security.guard import principal_of
 
 GONE = answer("Gone")
 VIEW_PATH = path_parameter("The view's path, one segment: a slash is %2F. What it cannot show: `…/unshown`", "rich~")
@@ -147,6 +148,7 @@ def _transaction_body(found: DocumentTransaction) -> dict[str, Any]:
         "revision": found.revision,
         "completedAt": found.completed_ms,
         "position": None if found.position is None else str(found.position),
+        "by": found.by,
     }
 
 
@@ -206,7 +208,7 @@ async def put_view(request: AnyRequest) -> Response[Any]:
 
 
 async def _put_view(request: AnyRequest, name: str, body: ViewBody) -> Response[bytes]:
-    view = await documents_of(request).put_view(name, body.template_uri, body.filter)
+    view = await documents_of(request).put_view(name, body.template_uri, body.filter, by=principal_of(request).name)
     return json_answer(_view_body(view), status=201)
 
 
@@ -303,7 +305,7 @@ def _unshown_body(one: UnshownElement) -> dict[str, Any]:
 async def delete_view(request: AnyRequest) -> Response[None]:
     """Remove a view and what it shows."""
     (name,) = segments(request, "views", 1)
-    await documents_of(request).delete_view(name)
+    await documents_of(request).delete_view(name, by=principal_of(request).name)
     return Response(None, status_code=204)
 
 

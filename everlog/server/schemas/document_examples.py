@@ -21,7 +21,7 @@ TRANSACTION_ID = "orders~:6f2d5c40-fe9c-11f0-8080-808080808080:7"
 _POSITION = "documents:3:42"
 _EVENT = (
     'id: 7\nevent: feed:put\ndata: {"method":"feed:put","path":"orders~/o-1","headers":{"messageId":"m-1",'
-    f'"correlationId":"m-1","revision":7,"transactionId":"{TRANSACTION_ID}"}},"time":1769860800000,'
+    f'"correlationId":"m-1","revision":7,"transactionId":"{TRANSACTION_ID}","by":"ann"}},"time":1769860800000,'
     f'"position":"{_POSITION}","body":{{"total":12,"id":"o-1"}}}}\n\n'
 )
 _SORT = [{"fieldName": "total", "fieldType": "decimal", "order": "desc"}]
@@ -48,7 +48,7 @@ CREATED = hal(
         },
     }
 )
-_DONE: dict[str, Any] = {"transactionId": TRANSACTION_ID, "revision": 7}
+_DONE: dict[str, Any] = {"transactionId": TRANSACTION_ID, "revision": 7, "by": "ann"}
 BATCH = [
     {"method": "put", "id": "o-1", "body": ORDER, "ifNoneMatch": "*"},
     {"method": "patch", "id": "o-2", "body": {"total": 8}, "ifMatch": '"6"'},

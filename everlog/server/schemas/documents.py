@@ -70,11 +70,12 @@ EVENT = _object(
     body=ANY,
 )
 TRANSACTION = _object(
-    ["transactionId", "revision", "completedAt", "position"],
+    ["transactionId", "revision", "completedAt", "position", "by"],
     transactionId=TEXT,
     revision=NUMBER,
     completedAt=_optional(OpenAPIType.INTEGER),
     position=_optional(OpenAPIType.STRING),
+    by=TEXT,
 )
 COLLECTION = _object(
     ["path", "revision", "count", "view", "indexes"],
