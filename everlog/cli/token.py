@@ -7,10 +7,7 @@ import click
 from everlog.cli.commands import CliCommand, Group
 from everlog.cli.output import TableRows, encode, moment, plain, show
 from everlog.cli.settings import CliSettings
-from everlog.config import Scope
 from everlog.runtime.clock import SystemClock
-
-SCOPES = ("read", "write", "admin")
 
 
 @click.group(cls=Group)
@@ -26,17 +23,28 @@ def _settings() -> CliSettings:
 
 
 @token.command(
-    cls=CliCommand, examples=["everlog token new ci --scope read", "everlog token new app --scope read --scope write"]
+    cls=CliCommand,
+    examples=[
+        "everlog token new ci --scope read",
+        "everlog token new app --scope read --scope write",
+        "everlog token new shop --scope 'read:/shop/**' --scope 'write:/shop/orders~'",
+    ],
 )
 @click.argument("name")
 @click.option(
-    "--scope", "scopes", multiple=True, type=click.Choice(SCOPES), help="What it allows; may be repeated.  [read]"
+    "--scope",
+    "scopes",
+    multiple=True,
+    metavar="SCOPE",
+    help="read, write, admin, or for documents read:/path, write:/path; may be repeated.  [read]",
 )
 @click.option("--toml", is_flag=True, help="Print an entry for the configuration instead of storing one.")
-def new(name: str, scopes: tuple[Scope, ...], toml: bool) -> None:
+def new(name: str, scopes: tuple[str, ...], toml: bool) -> None:
     """Make a token and print it: this is the only time that it can be seen.
 
     read: all that can be looked at. write: append, put, change. admin: all of it, and the actions of operators.
+    read:/shop/** and write:/shop/**: documents at these paths and nothing else; '*' is one segment, '**' at the end
+    all that is below, and a collection comes with its elements.
     """
     from everlog.server.security.tokens import TokenFile, make_token, tokens_path
 

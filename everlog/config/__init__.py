@@ -15,6 +15,7 @@ import msgspec
 from everlog.config.numbers import Positive, Seconds
 from everlog.config.pekko import PekkoConfig as PekkoConfig
 from everlog.config.queue_options import QueueOptions
+from everlog.config.scopes import scopes_of
 from everlog.core.buckets import bucket_size
 from everlog.core.values import DEFAULT_SEGMENT_SIZE, MAX_VALUE_BYTES, MIN_SEGMENT_SIZE
 from everlog.errors import InvalidConfig, NotWritable
@@ -247,17 +248,17 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("[documents] node_lease_s must be at least three times node_sync_interval_s")
 
 
-Scope = Literal["read", "write", "admin"]
-
-
 class TokenConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[[server.tokens]]`: who may do what. `everlog token new --toml` prints such an entry; the token is not in it."""
 
     id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{12}$")]
     hash: Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
     name: Annotated[str, msgspec.Meta(max_length=200)] = ""
-    scopes: tuple[Scope, ...] = ("read",)
+    scopes: tuple[str, ...] = ("read",)
     created_ms: int = 0
+
+    def __post_init__(self) -> None:
+        scopes_of(self.scopes)
 
 
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

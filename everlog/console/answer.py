@@ -20,7 +20,7 @@ from everlog.errors import (
     StorageFailed,
 )
 from everlog.server.requests import AnyRequest, parameters
-from everlog.server.security.guard import principal_of
+from everlog.server.security.principal import Principal, principal_of
 from everlog.wire.errors import status_of
 
 PATIENCE_S = 15.0
@@ -71,19 +71,20 @@ async def answer_page(page: ConsolePage, request: AnyRequest) -> Response[Any]:
     given = parameters(request)
     if form == "live":
         return _live(page, request, console, given)
-    status, model = await build(page, console, given)
+    principal = principal_of(request)
+    status, model = await build(page, console, given, principal)
     if form == "json":
         return Response(encode(model), status_code=status, media_type="application/json", headers=HEADERS)
     values = await view(page, request, console, given, model)
-    if "error" not in model and given.get("done", "").isdecimal():
+    if "error" not in model and given.get("done", "").isdecimal() and not principal.limited:
         values["done"] = await _operation(console, int(given["done"][:18]))
     return Response(render(values["template"], **values), status_code=status, media_type="text/html", headers=HEADERS)
 
 
-async def build(page: ConsolePage, console: Console, given: dict[str, str]) -> tuple[int, Model]:
+async def build(page: ConsolePage, console: Console, given: dict[str, str], visitor: Principal) -> tuple[int, Model]:
     """The model, or what went wrong as one."""
     log = console.log
-    context = Context(log, console.sampler, console.operations, given, log.parts.clock.now_ms())
+    context = Context(log, console.sampler, console.operations, given, log.parts.clock.now_ms(), visitor)
     last = console.sampler.last
     patience = OUTAGE_PATIENCE_S if last is not None and last.errors else PATIENCE_S
     try:
@@ -120,7 +121,9 @@ async def view(
     fragment: bool = False,
 ) -> dict[str, Any]:
     """All that a template knows."""
-    problems = await current_problems(console)
+    limited = principal_of(request).limited
+    # A visitor of some documents sees nothing of the rest, not even how it is.
+    problems = [] if limited else await current_problems(console)
     theme = request.cookies.get(THEME_COOKIE, "auto")
     visitor: Visitor = visitor_of(request)
     state = {name: value for name, value in given.items() if name not in ("done", "paused")}
@@ -138,7 +141,8 @@ async def view(
         "level": "bad" if any(one.level == "bad" for one in problems) else "warn" if problems else "",
         "theme": theme if theme in THEMES else "auto",
         "now_ms": console.log.parts.clock.now_ms(),
-        "where": console.log.config.where,
+        "where": "" if limited else console.log.config.where,
+        "limited": limited,
         "documents_topic": console.log.config.documents.topic,
         "base": str(request.base_url).rstrip("/"),
         "fragment": fragment,
@@ -181,7 +185,7 @@ async def frames(
     console.streams += 1
     try:
         while not stopping.is_set():
-            _, model = await build(page, console, given)
+            _, model = await build(page, console, given, principal_of(request))
             values = await view(page, request, console, given, model, fragment=True)
             html = render(values["template"], **values)
             if html != last:

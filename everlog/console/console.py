@@ -10,9 +10,11 @@ from litestar import Litestar
 
 from everlog.api import Everlog
 from everlog.console.operations import Operations
+from everlog.console.renderer import url
 from everlog.console.sampler import Sampler
 from everlog.errors import EverlogError, InvalidInput
 from everlog.server.audit import Audit
+from everlog.server.security.principal import PathFinder, Principal
 
 MAX_STREAMS = 100
 MAX_STATE_CHARS = 8192
@@ -40,6 +42,7 @@ class Context(NamedTuple):
     operations: Operations
     given: Mapping[str, str]
     now_ms: int
+    visitor: Principal
 
     def text(self, name: str) -> str:
         """A parameter, "" if it is absent."""
@@ -70,6 +73,8 @@ class ConsolePage(NamedTuple):
     build: Callable[[Context], Awaitable[Model]]
     live: bool = True
     section: str = ""
+    paths: PathFinder | None = None
+    """Which documents a request for this page is about; a page that does not say is closed to tokens with paths."""
 
     @property
     def place(self) -> str:
@@ -81,6 +86,7 @@ class ConsolePage(NamedTuple):
 async def console_running(app: Litestar, log: Everlog) -> AsyncIterator[Console]:
     """The console at work: its sampler looks at everything now and then."""
     console = app.state.console = Console(log, app.state.audit)
+    app.state.documents_home = url("documents")
     console.sampler.start()
     try:
         yield console

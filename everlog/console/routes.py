@@ -48,7 +48,13 @@ def _page_route(page: ConsolePage) -> HTTPRouteHandler:
     paths = [url(page.name), url(page.name, ".json")]
     paths += [url(page.name, ".live")] if page.live else []
     paths += ["/console"] if page is FLOW else []
-    made = route(paths, http_method=["GET", "HEAD"], name=f"console.{page.name}", include_in_schema=False)
+    made = route(
+        paths,
+        http_method=["GET", "HEAD"],
+        name=f"console.{page.name}",
+        include_in_schema=False,
+        opt={} if page.paths is None else {"paths": page.paths},
+    )
     return made(show)
 
 

@@ -16,23 +16,24 @@ from everlog.config import DocumentsConfig
 from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.bodies import decode_body, encode_body
 from everlog.documents.history import DocumentEvent
-from everlog.documents.ids import etag_of
+from everlog.documents.ids import TransactionId, etag_of
 from everlog.documents.live_change import LiveChange
 from everlog.documents.live_query import LiveQuery
 from everlog.documents.model import Method, Preconditions, WrittenDocument
-from everlog.documents.paths import parse_path
+from everlog.documents.paths import parse_collection, parse_path
 from everlog.errors import InvalidDocument, PreconditionFailed
 from everlog.server.answers import hal_answer, json_answer
 from everlog.server.errors import JSON
 from everlog.server.negotiation import tag_for
 from everlog.server.request_watch import HttpCounters
-from everlog.server.requests import AnyRequest, decode, raw_rest, read_body
-from everlog.server.security.guard import principal_of
+from everlog.server.requests import AnyRequest, decode, parameters, raw_rest, read_body
+from everlog.server.security.principal import PathFinder, principal_of
 from everlog.server.sse import Checkpoint, Frame, Items, event_stream
 from everlog.wire.http import POSITION
 
 PREFIX = "/hyper-storage"
 CONTENT = f"{PREFIX}/content/"
+BATCHES = f"{PREFIX}/batches/"
 MAX_CHECKPOINT_S = 10.0
 MAX_BYTES_ON_LOOP = 32 * 1024  # of a body that is decoded there: some milliseconds
 _NO_TAG = "W/"  # of what is there and has none: only * matches it
@@ -62,6 +63,38 @@ def correlation(request: AnyRequest) -> dict[str, str]:
 
 def content_path(request: AnyRequest, prefix: str = CONTENT) -> str:
     return decode(raw_rest(request, prefix))
+
+
+# Which documents a request is about, for the guard: `opt={"paths": …}`. The same code as the handlers'.
+
+
+def content_paths(request: AnyRequest) -> list[str]:
+    """The document, element or collection of a request for content."""
+    return [parse_path(content_path(request)).path]
+
+
+def batch_paths(request: AnyRequest) -> list[str]:
+    """The document or the collection of a batch: who may not write all of it sends single writes."""
+    return [parse_path(content_path(request, BATCHES)).path]
+
+
+def collection_paths(prefix: str) -> PathFinder:
+    """The collection whose index or view a request is about."""
+
+    def find(request: AnyRequest) -> list[str]:
+        return [parse_collection(segments(request, prefix, 2)[0])]
+
+    return find
+
+
+def transaction_paths(request: AnyRequest) -> list[str]:
+    """The document that a transaction belongs to; of an element that is its collection."""
+    return [TransactionId.parse(decode(raw_rest(request, f"{PREFIX}/transactions/"))).uri]
+
+
+def pending_paths(request: AnyRequest) -> list[str]:
+    """The document whose transactions are asked for; of an element that is its collection."""
+    return [parse_path(parameters(request).get("path", "")).uri]
 
 
 async def body_bytes(request: AnyRequest, setting: str = "max_body_bytes") -> bytes:

@@ -15,6 +15,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from everlog.errors import DocumentRefused, EverlogError, InvalidDocument, QueryLimited
 from everlog.queues.wire import pack_error
 from everlog.server.methods import allow
+from everlog.server.security.principal import principal_of
 from everlog.wire.errors import code_of, facts_of, status_of
 
 log = logging.getLogger("everlog.http")
@@ -78,6 +79,10 @@ def handle_http(request: Request[Any, Any, Any], error: HTTPException) -> Respon
         query = request.scope["query_string"].decode("latin-1")
         here = request.scope["path"] + (f"?{query}" if query else "")
         return Response(b"", status_code=303, headers={"Location": f"/login?next={quote(here)}"}, media_type=JSON)
+    home = getattr(request.app.state, "documents_home", None)
+    at_home = request.method == "GET" and request.scope["path"] in ("/", "/console")
+    if error.status_code == 403 and home is not None and at_home and principal_of(request).limited:
+        return Response(b"", status_code=303, headers={"Location": home}, media_type=JSON)
     codes = {401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method-not-allowed", 413: "body-too-large"}
     code = codes.get(error.status_code, "invalid-request" if error.status_code < 500 else "failed")
     body = ErrorBody(code, error.detail or "", request.app.state.new_error_id())

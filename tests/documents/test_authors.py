@@ -39,7 +39,9 @@ async def test_in_python_the_caller_says_who_it_is(config):
         await docs.post("orders~", {"n": 3}, by="eve")
         await docs.delete("orders~/1", by="ann")
         await docs.delete("orders~")
-        await docs.batch("orders~", [{"method": "put", "id": "1", "body": {}}, {"method": "delete", "id": "1"}], by="ben")
+        await docs.batch(
+            "orders~", [{"method": "put", "id": "1", "body": {}}, {"method": "delete", "id": "1"}], by="ben"
+        )
         assert await authors(docs, "orders~") == ["ann", "bob", "eve", "ann", "", "ben", "ben"]
         for wrong in ("x" * 201, "a\nb", 7):
             with pytest.raises(InvalidDocument, match="by is a name"):
@@ -79,7 +81,11 @@ async def test_over_http_it_is_the_token_and_never_the_client(config):
                 event = await anext(items)
                 assert isinstance(event, DocumentEvent)
                 assert event.by == "ann"
-            for call in (remote.documents.batch("a~", batch, by="eve"), remote.documents.put("a", 1, by="eve"), remote.documents.delete_view("a~", by="eve")):
+            for call in (
+                remote.documents.batch("a~", batch, by="eve"),
+                remote.documents.put("a", 1, by="eve"),
+                remote.documents.delete_view("a~", by="eve"),
+            ):
                 with pytest.raises(InvalidDocument, match="the token says who"):
                     await call
 

@@ -16,6 +16,7 @@ from litestar import Litestar
 from litestar.datastructures import State
 
 import everlog
+from everlog.config.scopes import ALL
 from everlog.console.server import serving
 from everlog.errors import (
     AnswerLost,
@@ -55,7 +56,7 @@ from everlog.remote import queues as remote_queues
 from everlog.remote.queues import RemoteQueueStore
 from everlog.runtime.clock import SystemClock
 from everlog.server.routes.queues import QUEUE_ROUTES
-from everlog.server.security.guard import ALL, Principal
+from everlog.server.security.principal import Principal
 from everlog.testing.queue_desk import HOUR, VirtualClock, VirtualQueue
 from tests.models.queue_cases import QueueCases
 from tests.support import small_config

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from everlog.api import Everlog
 from everlog.console.console import ConsolePage, Context, Model
 from everlog.console.pages.journal import first_keys
 from everlog.documents.api import Documents
+from everlog.documents.collections import CollectionSummary
 from everlog.documents.history import DocumentEvent
 from everlog.documents.indexes import Index, IndexStatus
 from everlog.documents.paths import DocumentPlace, parse_path
@@ -18,6 +18,7 @@ from everlog.documents.schemas.model import DocumentSchema, SchemaCheck
 from everlog.documents.schemas.targets import applies
 from everlog.errors import DocumentNotFound, QueryLimited
 from everlog.server.documents import content_url
+from everlog.server.requests import AnyRequest, parameters
 from everlog.wire.documents import check_body
 
 SIZE = 50
@@ -28,13 +29,13 @@ async def build_documents(context: Context) -> Model:
     path = context.text("path").strip("/")
     model: Model = {"path": path, "paths": [], "more": False, "kind": None, "collections": []}
     if not path:
-        model["paths"], model["more"] = await _paths(context.log, context.text("text"))
-        model["schemas"] = await _schemas(context.log, None)
-        model["collections"] = (await context.log.documents.collections(context.text("text"), size=SIZE)).collections
+        model["paths"], model["more"] = await _paths(context, context.text("text"))
+        model["schemas"] = await _schemas(context, None)
+        model["collections"] = await _collections(context)
         return model
     docs = context.log.documents
     kind = parse_path(path).kind
-    model["schemas"] = await _schemas(context.log, path)
+    model["schemas"] = await _schemas(context, path)
     model |= {"kind": kind, "url": content_url(path), "parent": parse_path(path).uri if kind == "element" else None}
     if kind == "collection":
         model |= await _collection(context, docs, path)
@@ -45,15 +46,23 @@ async def build_documents(context: Context) -> Model:
     return model
 
 
-async def _schemas(log: Everlog, path: str | None) -> list[dict[str, Any]]:
-    """The schemas that hold for a path, or all, with what their last checks have found."""
-    found = await (await log.documents.open()).schemas.overview()
+async def _schemas(context: Context, path: str | None) -> list[dict[str, Any]]:
+    """The schemas that hold for a path, or all, with what their last checks have found.
+
+    A check counts and names all documents of its template: it is for visitors who may read all of these.
+    """
+    visitor = context.visitor
+    found = await (await context.log.documents.open()).schemas.overview()
+    if path is None:
+        found = [(schema, check) for schema, check in found if visitor.may_cover("read", schema.template)]
     if path is not None:
         place = parse_path(path)
         # Of a collection, those that are for its elements.
         place = DocumentPlace(place.uri, "-") if place.kind == "collection" else place
         found = [(schema, check) for schema, check in found if applies(schema.template, place)]
-    return [_schema(schema, check) for schema, check in found]
+    return [
+        _schema(schema, check if visitor.may_cover("read", schema.template) else None) for schema, check in found
+    ]
 
 
 def _schema(schema: DocumentSchema, check: SchemaCheck | None) -> dict[str, Any]:
@@ -68,12 +77,29 @@ def _schema(schema: DocumentSchema, check: SchemaCheck | None) -> dict[str, Any]
     }
 
 
-async def _paths(log: Everlog, text: str) -> tuple[list[dict[str, Any]], bool]:
-    """Every document that ever had a change: each is a journal of the topic of documents."""
+async def _collections(context: Context) -> list[CollectionSummary]:
+    """The first collections, those among them that the visitor may read."""
+    found = await context.log.documents.collections(context.text("text"), size=SIZE)
+    return [one for one in found.collections if context.visitor.may_reach("read", one.path)]
+
+
+def _asked_for(request: AnyRequest) -> list[str]:
+    """The path that the page is about; without one it lists those that its visitor may read."""
+    path = parameters(request).get("path", "").strip("/")
+    return [path] if path else []
+
+
+async def _paths(context: Context, text: str) -> tuple[list[dict[str, Any]], bool]:
+    """Every document that ever had a change: each is a journal of the topic of documents.
+
+    To a visitor who may read only some of them it is not said whether there are more: that would be about the others.
+    """
+    log, visitor = context.log, context.visitor
     topic = log.config.documents.topic
     if topic not in await log.topics():
-        return [], False
-    uris, more = await first_keys(log, topic, text)
+        return [], visitor.limited
+    uris, more = await first_keys(log, topic, lambda uri: text in uri and visitor.may_reach("read", uri))
+    more = more or visitor.limited
     return [{"path": uri, "kind": "collection" if uri.endswith("~") else "document"} for uri in sorted(uris)], more
 
 
@@ -167,4 +193,4 @@ def _event(one: DocumentEvent) -> dict[str, Any]:
     }
 
 
-DOCUMENTS = ConsolePage("documents", "Documents", "documents.html", build_documents)
+DOCUMENTS = ConsolePage("documents", "Documents", "documents.html", build_documents, paths=_asked_for)

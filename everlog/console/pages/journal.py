@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from everlog.api import Everlog
@@ -31,19 +32,20 @@ async def build_journal(context: Context) -> Model:
     if journal_id:
         model["journal"] = await _journal(context, topic, journal_id)
     elif topic:
-        model["keys"], model["more_keys"] = await first_keys(context.log, topic, context.text("text"))
+        text = context.text("text")
+        model["keys"], model["more_keys"] = await first_keys(context.log, topic, lambda key: text in key)
     return model
 
 
-async def first_keys(log: Everlog, topic: str, text: str) -> tuple[list[str], bool]:
-    """The first keys of a topic that contain a text, and whether there may be more: no topic is read to its end."""
+async def first_keys(log: Everlog, topic: str, wanted: Callable[[str], bool]) -> tuple[list[str], bool]:
+    """The first keys of a topic that are wanted, and whether there may be more: no topic is read to its end."""
     found: list[str] = []
     looked = 0
     async for key in log.journal(topic).keys():
         if len(found) == MAX_KEYS or looked == MAX_LOOKED:
             return found, True
         looked += 1
-        if text in key:
+        if wanted(key):
             found.append(key)
     return found, False
 

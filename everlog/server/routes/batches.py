@@ -15,8 +15,9 @@ from everlog.documents.model import WrittenDocument
 from everlog.documents.paths import parse_path
 from everlog.server.answers import json_answer
 from everlog.server.documents import (
-    PREFIX,
+    BATCHES,
     WriteHeaders,
+    batch_paths,
     body_bytes,
     content_path,
     documents_of,
@@ -37,12 +38,11 @@ from everlog.server.schemas.documents import (
 )
 from everlog.wire.http import POSITION
 
-BATCHES = f"{PREFIX}/batches/"
-
 
 @post(
     "/hyper-storage/batches/{path:path}",
     status_code=200,
+    opt={"paths": batch_paths},
     operation_class=operation(
         CONTENT_PATH,
         *BATCH_WRITE_HEADERS,

@@ -12,11 +12,21 @@ from litestar.openapi.spec import Schema
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem
 from everlog.documents.model import DocumentTransaction
 from everlog.documents.paths import parse_collection
-from everlog.documents.port import DocumentView
+from everlog.documents.port import DocumentView, TemplateIndex
 from everlog.documents.unshown import UnshownElement
-from everlog.errors import InvalidDocument
+from everlog.errors import DocumentNotFound, InvalidDocument
 from everlog.server.answers import hal_answer, json_answer
-from everlog.server.documents import PREFIX, body_bytes, correlation, documents_of, segments, typed_body
+from everlog.server.documents import (
+    PREFIX,
+    body_bytes,
+    collection_paths,
+    correlation,
+    documents_of,
+    pending_paths,
+    segments,
+    transaction_paths,
+    typed_body,
+)
 from everlog.server.requests import AnyRequest, decode, flag, parameters, raw_rest, whole_number
 from everlog.server.routes.nodes import routed
 from everlog.server.schemas import document_examples as examples
@@ -41,7 +51,8 @@ from everlog.server.schemas.documents import (
     path_parameter,
     query,
 )
-from everlog.server.security.guard import principal_of
+from everlog.server.security.guard import check_template, in_body
+from everlog.server.security.principal import Verb, principal_of
 
 GONE = answer("Gone")
 VIEW_PATH = path_parameter("The view's path, one segment: a slash is %2F. What it cannot show: `…/unshown`", "rich~")
@@ -80,6 +91,7 @@ def _index_body(index: Index) -> dict[str, Any]:
 
 @post(
     "/hyper-storage/indexes/{path:path}",
+    opt={"paths": collection_paths("indexes")},
     status_code=201,
     operation_class=operation(
         COLLECTION_PATH,
@@ -107,6 +119,7 @@ async def _create_index(request: AnyRequest, name: str, new: IndexNew) -> Respon
 
 @get(
     "/hyper-storage/indexes/{path:path}",
+    opt={"paths": collection_paths("indexes")},
     operation_class=operation(
         COLLECTION_PATH,
         CORRELATION,
@@ -125,6 +138,7 @@ async def get_index(request: AnyRequest) -> Response[bytes]:
 
 @delete(
     "/hyper-storage/indexes/{path:path}",
+    opt={"paths": collection_paths("indexes")},
     status_code=200,  # what another node answers has a body when it is an error; so this route may have one
     operation_class=operation(COLLECTION_PATH, CORRELATION, answers={204: GONE}, refusals=(421, 504)),
 )
@@ -154,6 +168,7 @@ def _transaction_body(found: DocumentTransaction) -> dict[str, Any]:
 
 @get(
     "/hyper-storage/transactions",
+    opt={"paths": pending_paths},
     operation_class=operation(
         query("path", "The document's path"),
         query("incomplete", "1: those whose events are not out yet"),
@@ -171,6 +186,7 @@ async def list_transactions(request: AnyRequest) -> Response[bytes]:
 
 @get(
     "/hyper-storage/transactions/{path:path}",
+    opt={"paths": transaction_paths},
     operation_class=operation(
         path_parameter("`path:uuid:revision`, as a write answers", examples.TRANSACTION_ID),
         answers={200: answer("The write", TRANSACTION, examples=examples.TRANSACTION)},
@@ -189,6 +205,7 @@ def _view_body(view: DocumentView) -> dict[str, Any]:
 
 @put(
     "/hyper-storage/views/{path:path}",
+    opt={"paths": collection_paths("views")},
     status_code=201,
     operation_class=operation(
         COLLECTION_PATH,
@@ -203,6 +220,8 @@ async def put_view(request: AnyRequest) -> Response[Any]:
     (name,) = segments(request, "views", 1)
     data = await body_bytes(request)
     body: ViewBody = await typed_body(data, ViewBody)
+    # Else a view would show what its maker, or its readers, may not see.
+    check_template(request, "read", body.template_uri)
     docs, uri = documents_of(request), parse_collection(name)
     return await routed(request, docs.completers, uri, data, lambda: _put_view(request, name, body))
 
@@ -224,6 +243,7 @@ async def list_views(request: AnyRequest) -> Response[bytes]:
 
 @get(
     "/hyper-storage/views/{path:path}",
+    opt={"paths": collection_paths("views")},
     operation_class=operation(
         VIEW_PATH,
         query("after", "With `/unshown`: the path behind which the page begins"),
@@ -241,6 +261,7 @@ async def get_view(request: AnyRequest) -> Response[bytes]:
                 "unfit-parameter", f"{next(iter(given))} goes with /unshown behind a view", allowed=[]
             )
         return json_answer(_view_body(await documents_of(request).view(name)))
+    await _check_shown(request, name)
     limit = _limit(given)
     found = await documents_of(request).unshown(name, after=given.get("after", ""), limit=limit)
     body: dict[str, Any] = {"_embedded": {"els": [_unshown_body(one) for one in found]}}
@@ -252,6 +273,7 @@ async def get_view(request: AnyRequest) -> Response[bytes]:
 
 @post(
     "/hyper-storage/views/{path:path}",
+    opt={"paths": collection_paths("views")},
     status_code=200,
     operation_class=operation(
         VIEW_PATH,
@@ -267,11 +289,17 @@ async def retry_view(request: AnyRequest) -> Response[bytes]:
     name, *rest = _view_segments(request)
     if not rest:
         raise InvalidDocument("invalid-path", "try again what is set aside: POST /views/{path}/unshown")
+    await _check_shown(request, name)
     given = parameters(request)
     retried = await documents_of(request).retry_unshown(
         name, source=given.get("source"), after=given.get("after", ""), limit=_limit(given)
     )
     return json_answer(retried)
+
+
+async def _check_shown(request: AnyRequest, name: str) -> None:
+    """What a view cannot show is not in it: to see its paths takes the right to read what the view may show."""
+    check_template(request, "read", (await documents_of(request).view(name)).template)
 
 
 def _view_segments(request: AnyRequest) -> list[str]:
@@ -299,6 +327,7 @@ def _unshown_body(one: UnshownElement) -> dict[str, Any]:
 
 @delete(
     "/hyper-storage/views/{path:path}",
+    opt={"paths": collection_paths("views")},
     status_code=204,
     operation_class=operation(COLLECTION_PATH, answers={204: GONE}, refusals=(429, 504)),
 )
@@ -311,6 +340,7 @@ async def delete_view(request: AnyRequest) -> Response[None]:
 
 @put(
     "/hyper-storage/template-indexes/{path:path}",
+    opt={"paths": in_body},
     status_code=201,
     operation_class=operation(
         TEMPLATE_PATH,
@@ -324,6 +354,7 @@ async def put_template_index(request: AnyRequest) -> Response[bytes]:
     """Give every matching collection an index."""
     (index_id,) = segments(request, "template-indexes", 1)
     body: TemplateIndexBody = await typed_body(await body_bytes(request), TemplateIndexBody)
+    check_template(request, "write", body.template_uri)
     new = IndexNew(index_id, body.sort_by, body.filter)
     made = await documents_of(request).put_template_index(index_id, body.template_uri, new)
     return json_answer({"indexId": made.index_id, "template_uri": made.template}, status=201)
@@ -331,6 +362,7 @@ async def put_template_index(request: AnyRequest) -> Response[bytes]:
 
 @get(
     "/hyper-storage/template-indexes/{path:path}",
+    opt={"paths": in_body},
     operation_class=operation(
         TEMPLATE_PATH, answers={200: answer("The template", TEMPLATE, examples=examples.TEMPLATE)}
     ),
@@ -338,21 +370,33 @@ async def put_template_index(request: AnyRequest) -> Response[bytes]:
 async def get_template_index(request: AnyRequest) -> Response[bytes]:
     """One template index."""
     (index_id,) = segments(request, "template-indexes", 1)
-    found = await documents_of(request).template_index(index_id)
+    found = await _template_index(request, "read", index_id)
     definition = msgspec.json.decode(found.definition)
     return json_answer({**definition, "indexId": found.index_id, "template_uri": found.template})
 
 
 @delete(
     "/hyper-storage/template-indexes/{path:path}",
+    opt={"paths": in_body},
     status_code=204,
     operation_class=operation(TEMPLATE_PATH, answers={204: GONE}),
 )
 async def delete_template_index(request: AnyRequest) -> Response[None]:
     """Remove a template index; indexes that it made stay."""
     (index_id,) = segments(request, "template-indexes", 1)
+    await _template_index(request, "write", index_id)
     await documents_of(request).delete_template_index(index_id)
     return Response(None, status_code=204)
+
+
+async def _template_index(request: AnyRequest, verb: Verb, index_id: str) -> TemplateIndex:
+    """A template index. One for documents that the sender may not reach is as if it were not there: its id says
+    nothing about them, so a refusal would.
+    """
+    found = await documents_of(request).template_index(index_id)
+    if not principal_of(request).may_cover(verb, found.template):
+        raise DocumentNotFound("index-not-found", f"there is no template index {index_id!r}")
+    return found
 
 
 DEFINITION_ROUTES = [

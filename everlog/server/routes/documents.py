@@ -23,6 +23,7 @@ from everlog.server.documents import (
     check_conditions,
     config_of,
     content_path,
+    content_paths,
     correlation,
     document_answer,
     documents_of,
@@ -84,6 +85,7 @@ async def _write_here(request: AnyRequest, method: Method, body: Any) -> Respons
 
 @route(
     "/hyper-storage/content/{path:path}",
+    opt={"paths": content_paths},
     http_method=["GET", "HEAD"],
     name="content.get",
     operation_class=operation(
@@ -271,6 +273,7 @@ async def _diff(docs: Documents, path: str, text: str, token: str | None, header
 
 @put(
     "/hyper-storage/content/{path:path}",
+    opt={"paths": content_paths},
     status_code=200,
     operation_class=operation(
         CONTENT_PATH,
@@ -292,6 +295,7 @@ async def put_content(request: AnyRequest) -> Response[Any]:
 
 @patch(
     "/hyper-storage/content/{path:path}",
+    opt={"paths": content_paths},
     status_code=200,
     operation_class=operation(
         CONTENT_PATH,
@@ -310,6 +314,7 @@ async def patch_content(request: AnyRequest) -> Response[Any]:
 
 @delete(
     "/hyper-storage/content/{path:path}",
+    opt={"paths": content_paths},
     status_code=200,
     operation_class=operation(
         CONTENT_PATH,
@@ -325,6 +330,7 @@ async def delete_content(request: AnyRequest) -> Response[Any]:
 
 @post(
     "/hyper-storage/content/{path:path}",
+    opt={"paths": content_paths},
     status_code=201,
     operation_class=operation(
         CONTENT_PATH,

@@ -68,7 +68,8 @@ from everlog.server.schemas.queues import (
     write_letter_place,
     write_place,
 )
-from everlog.server.security.guard import begin_operation, principal_of
+from everlog.server.security.guard import begin_operation
+from everlog.server.security.principal import principal_of
 
 MAX_BODY_BYTES = 2 * MAX_PAYLOAD_BYTES
 OPERATORS = (

@@ -5,6 +5,9 @@ A route says what it needs by `opt={"scope": "read" | "write" | "admin" | "publi
 notes its own operations there says `opt={"audit": False}`, one that is noted whoever asks `opt={"audit": True}`. One
 that takes the forms of pages says `opt={"csrf": True}`: then the page's secret is asked for even without a log-in.
 Handlers ask `principal_of(request)`; they never look at tokens or cookies themselves.
+
+A token whose scopes name document paths (`write:/shop/**`) reaches only routes that say in `opt={"paths": …}` how the
+paths of a request are found: a function of the request, called here, before the handler. All others are closed to it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import hmac
 import ipaddress
 import secrets
 from http.cookies import CookieError, SimpleCookie
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from litestar.connection import ASGIConnection
@@ -21,15 +24,23 @@ from litestar.exceptions import ClientException, HTTPException, NotAuthorizedExc
 from litestar.handlers import BaseRouteHandler
 from litestar.types import HTTPScope
 
-from everlog.config import Config, TokenConfig
+from everlog.config import Config
+from everlog.config.scopes import ALL
 from everlog.runtime.clock import Clock
 from everlog.server.audit import Audit
 from everlog.server.requests import AnyRequest, read_body
+from everlog.server.security.principal import (
+    ANONYMOUS,
+    CLUSTER,
+    PathFinder,
+    Principal,
+    Verb,
+    principal_of,
+)
 from everlog.server.security.sessions import Sessions
 from everlog.server.security.tokens import MARK, Tokens, tokens_path
 
 SAFE = ("GET", "HEAD", "OPTIONS")
-ALL = frozenset({"read", "write", "admin"})
 CSRF_HEADER = "x-csrf-token"
 CSRF_FIELD = "csrf_token"
 FORM = "application/x-www-form-urlencoded"
@@ -51,39 +62,6 @@ def is_loopback(host: str | None) -> bool:
         return ipaddress.ip_address(host or "").is_loopback
     except ValueError:
         return False
-
-
-class Principal(NamedTuple):
-    """Who asks. `csrf` is what the forms and scripts of a page must send back; None where nothing must be.
-
-    >>> Principal("ann", frozenset({"read"})).may("write")
-    False
-    """
-
-    name: str
-    scopes: frozenset[str]
-    token_id: str | None = None
-    csrf: str | None = None
-    session: bool = False
-
-    def may(self, scope: str) -> bool:
-        return scope == "public" or scope in self.scopes
-
-
-ANONYMOUS = Principal("", frozenset())
-# Servers and workers that call each other: `[server] cluster_token`.
-CLUSTER = Principal("cluster", ALL - {"admin"})
-
-
-def scopes_of(token: TokenConfig) -> frozenset[str]:
-    """What a token allows: admin is all of it, read and write are apart."""
-    return ALL if "admin" in token.scopes else frozenset(token.scopes)
-
-
-def principal_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Principal:
-    """Who sent this request; ANONYMOUS on a public route without a token. Set by the guard before any handler runs."""
-    found: Principal = connection.scope["state"].get("principal", ANONYMOUS)
-    return found
 
 
 def needed_scope(handler: BaseRouteHandler, method: str) -> str:
@@ -143,7 +121,7 @@ class Security:
         token = None if session is None else self.tokens.get(session.token_id)
         if session is None or token is None:
             return None
-        return Principal(token.name or token.id, scopes_of(token), token.id, session.csrf, True)
+        return Principal.of(token.name or token.id, token.scopes, token.id, session.csrf)
 
     def cookie_of(self, connection: ASGIConnection[Any, Any, Any, Any]) -> str | None:
         try:
@@ -161,7 +139,7 @@ class Security:
             raise NotAuthorizedException(
                 "this token is not known here: 'everlog token list' shows those that are", headers=CHALLENGE
             )
-        return Principal(token.name or token.id, scopes_of(token), token.id)
+        return Principal.of(token.name or token.id, token.scopes, token.id)
 
 
 async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -178,7 +156,7 @@ async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     if principal is None and wanted != "public":
         raise NotAuthorizedException("this needs a token: Authorization: Bearer evl_…", headers=CHALLENGE)
     if principal is not None and not principal.may(wanted):
-        raise _denied(wanted, principal, connection)
+        _check_paths(connection, handler, principal, wanted)
     if scope["method"] not in SAFE and connection.headers.get("authorization") is None:
         _refuse_other_sites(connection)
         if principal is not None and wanted != "public" and (principal.session or handler.opt.get("csrf")):
@@ -186,6 +164,54 @@ async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     if _is_operation(handler, scope["method"], wanted, principal):
         assert principal is not None
         await _note_operation(connection, handler, principal)
+
+
+def _check_paths(
+    connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler, principal: Principal, wanted: str
+) -> None:
+    """Let a token through whose scopes name documents, if the route says which ones a request is about: these all.
+
+    Nothing is looked up for it, so an answer is the same whether there is a document or not.
+    """
+    find: PathFinder | None = handler.opt.get("paths")
+    if find is None or not principal.patterns(wanted):
+        raise _denied(wanted, principal, connection)
+    for path in find(connection):  # type: ignore[arg-type]
+        check_path(connection, wanted, path)  # type: ignore[arg-type]
+
+
+def check_path(connection: ASGIConnection[Any, Any, Any, Any], verb: Verb, path: str) -> None:
+    """Refuse a request that is about a document which its sender may not read, or write.
+
+    For handlers of which only the body says what they are about; the guard does it for all others.
+    """
+    principal = principal_of(connection)
+    if not principal.may_reach(verb, path):
+        raise PermissionDeniedException(f"{principal.name} may not {verb} {path}: {_known(principal, verb)}")
+
+
+def check_template(connection: ASGIConnection[Any, Any, Any, Any], verb: Verb, template: str) -> None:
+    """Refuse a request that is about all that matches a template, unless its sender may read, or write, all of it."""
+    principal = principal_of(connection)
+    if not principal.may_cover(verb, template):
+        raise PermissionDeniedException(
+            f"{principal.name} may not {verb} all that matches {template}: {_known(principal, verb)}"
+        )
+
+
+def _known(principal: Principal, verb: str) -> str:
+    found = [one for one in principal.shown_scopes() if one.startswith(verb)]
+    return f"its scopes are {', '.join(found)}" if found else f"this needs the scope {verb!r}"
+
+
+def caller(_: AnyRequest) -> list[str]:
+    """For a route about the caller alone: `opt={"paths": caller}`."""
+    return []
+
+
+def in_body(_: AnyRequest) -> list[str]:
+    """For a route of which only the body says what it is about: its handler calls `check_path` or `check_template`."""
+    return []
 
 
 def _is_operation(handler: BaseRouteHandler, method: str, wanted: str, principal: Principal | None) -> bool:

@@ -15,7 +15,8 @@ from everlog.server.answers import json_answer
 from everlog.server.errors import also
 from everlog.server.requests import AnyRequest, local_path, parameters, read_body
 from everlog.server.schemas.openapi import SchemaShape, shown
-from everlog.server.security.guard import CHALLENGE, FORM, MAX_FORM_BYTES, Security, form_of, principal_of, scopes_of
+from everlog.server.security.guard import CHALLENGE, FORM, MAX_FORM_BYTES, Security, caller, form_of
+from everlog.server.security.principal import Principal, principal_of
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -95,7 +96,7 @@ async def post_login(request: AnyRequest) -> Response[Any]:
     if form:
         place = {"Location": local_path(fields.get("next", "/"))}
         return Response(b"", status_code=303, headers=place, cookies=[cookie], media_type="text/plain")
-    body = SessionBody(token.name or token.id, sorted(scopes_of(token)), session.csrf)
+    body = SessionBody(token.name or token.id, Principal.of("", token.scopes, token.id).shown_scopes(), session.csrf)
     answer = json_answer(body)
     answer.set_cookie(cookie)
     return answer
@@ -139,11 +140,11 @@ async def post_logout(request: AnyRequest) -> Response[bytes]:
     return Response(b"", status_code=303, headers={"Location": "/login"}, cookies=[gone], media_type="text/plain")
 
 
-@get("/session", tags=["operations"], responses=also(), opt=shown(answers={200: _SESSION}))
+@get("/session", tags=["operations"], responses=also(), opt=shown(answers={200: _SESSION}, paths=caller))
 async def get_session(request: AnyRequest) -> Response[bytes]:
     """Who asks, what they may do, and the token that their changes must carry."""
     principal = principal_of(request)
-    return json_answer(SessionBody(principal.name, sorted(principal.scopes), principal.csrf))
+    return json_answer(SessionBody(principal.name, principal.shown_scopes(), principal.csrf))
 
 
 LOGIN_ROUTES = [get_login, post_login, post_logout, get_session]

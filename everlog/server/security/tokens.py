@@ -19,7 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from everlog.config import Config, Scope, TokenConfig, prepare_folder
+from everlog.config import Config, TokenConfig, prepare_folder
+from everlog.config.scopes import checked_scopes
 from everlog.errors import InvalidConfig, InvalidInput, StorageFailed
 
 log = logging.getLogger("everlog.http")
@@ -37,7 +38,7 @@ def hash_of(token: str) -> str:
     return "sha256:" + hashlib.sha256(token.encode()).hexdigest()
 
 
-def make_token(name: str, scopes: Sequence[Scope], now_ms: int) -> tuple[str, TokenConfig]:
+def make_token(name: str, scopes: Sequence[str], now_ms: int) -> tuple[str, TokenConfig]:
     """A new token, and what is kept of it.
 
     >>> token, kept = make_token("ci", ["read"], 0)
@@ -48,9 +49,13 @@ def make_token(name: str, scopes: Sequence[Scope], now_ms: int) -> tuple[str, To
         raise InvalidInput("a token needs at least one scope: read, write or admin")
     if len(name) > 200 or not name.isprintable():
         raise InvalidInput("the name of a token is at most 200 printable characters")
+    try:
+        granted = checked_scopes(scopes)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from error
     token_id = secrets.token_hex(6)
     token = f"{MARK}_{token_id}_{secrets.token_urlsafe(32)}"
-    return token, TokenConfig(token_id, hash_of(token), name, tuple(dict.fromkeys(scopes)), now_ms)
+    return token, TokenConfig(token_id, hash_of(token), name, granted, now_ms)
 
 
 def tokens_path(config: Config) -> Path:
