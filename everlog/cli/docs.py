@@ -152,7 +152,7 @@ async def batch(
     OPERATIONS is a JSON list of {"method", "id", "body", "ifMatch", "ifNoneMatch"}. Without it, or with '-', it comes
     from standard input.
     """
-    for written in await log.documents.batch(path, _parse(operations), message_id=message_id, wait=wait):
+    for written in await log.documents.batch(path, _parse(operations), message_id=message_id, wait=wait, by=LOCAL):
         _show_written(settings, written)
 
 

@@ -16,6 +16,7 @@ from typing import IO
 
 from everlog.cluster.processes import java_environment
 from everlog.config import prepare_folder
+from everlog.config.private import make_folder, private
 from everlog.errors import DownloadFailed, InvalidConfig, MissingProgram
 
 DownloadProgress = Callable[[str, int, int], None]
@@ -74,8 +75,8 @@ def cache_folder() -> Path:
 def exclusively(path: Path) -> Iterator[None]:
     """One process at a time. Its holder may remove the file: a process that waited for that one waits for the next."""
     while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as lock:
+        make_folder(path.parent)
+        with open(path, "a", opener=private) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if _is_there(lock, path):
                 yield

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from everlog.config.private import private
 from everlog.errors import ClusterFailed
 
 POLL_S = 0.05
@@ -46,7 +47,8 @@ class DetachedProcess:
             setsid=True,
         )
         scratch = self._pid_file.with_suffix(".new")
-        scratch.write_bytes(msgspec.json.encode(_Birth(pid, _born(pid) or "")))
+        with open(scratch, "wb", opener=private) as file:
+            file.write(msgspec.json.encode(_Birth(pid, _born(pid) or "")))
         scratch.replace(self._pid_file)
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from everlog.cluster.logs import GrowingFile
 from everlog.cluster.processes import POLL_S, DetachedProcess, telling
+from everlog.config.private import make_folder
 from everlog.errors import PortTaken, ServerFailed
 
 LAST_LINES = 3
@@ -47,8 +48,7 @@ class Server(ABC):
         """Start it; `wait` says when it serves."""
         for port in self.ports:
             self._check_free(port)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "tmp").mkdir(exist_ok=True)
+        make_folder(self.folder / "tmp")
         self._written.skip()
         self.process.start(self.prepare(), self.console)
 

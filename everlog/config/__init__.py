@@ -14,6 +14,7 @@ import msgspec
 
 from everlog.config.numbers import Positive, Seconds
 from everlog.config.pekko import PekkoConfig as PekkoConfig
+from everlog.config.private import make_folder
 from everlog.config.queue_options import QueueOptions
 from everlog.config.scopes import scopes_of
 from everlog.core.buckets import bucket_size
@@ -398,7 +399,7 @@ def _read(path: Path, base: Path) -> Config:
 def prepare_folder(folder: Path, *, read: bool = False) -> None:
     """Make the data folder, or say why that is not possible; to `read` the files in it, it need not be writable."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except (PermissionError, FileExistsError, NotADirectoryError, OSError) as error:
         raise NotWritable(f"the folder {folder} cannot be made: {error.strerror}: choose another one") from error
     if not os.access(folder, os.W_OK | os.X_OK) and not (read and any(folder.glob("*.db"))):

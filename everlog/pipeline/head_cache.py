@@ -18,6 +18,7 @@ from typing import Protocol
 
 import msgspec
 
+from everlog.config.private import private
 from everlog.core.head import Head
 from everlog.store.port import KeyChange
 
@@ -52,7 +53,7 @@ class HeadsFile:
 
     def leave(self, end: int, heads: Mapping[str, Head]) -> None:
         try:
-            with open(self._own, "wb", opener=_private) as file:
+            with open(self._own, "wb", opener=private) as file:
                 file.write(end.to_bytes(_OFFSET, "big") + _encode(heads))
             self._own.replace(self._file)
         except OSError as error:
@@ -68,10 +69,6 @@ class HeadsFile:
         except (OSError, msgspec.MsgspecError):
             return {}
         return heads
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 class KnownHeads:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from everlog.config import Config
+from everlog.config.private import FILE_MODE
 from everlog.errors import InvalidConfig, MissingExtra, ReplicationFailed
 
 try:
@@ -137,7 +138,7 @@ def _stderr_in(path: Path | None) -> Iterator[None]:
         return
     sys.stderr.flush()
     kept = os.dup(2)
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     os.dup2(target, 2)
     os.close(target)
     try:

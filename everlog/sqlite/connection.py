@@ -7,12 +7,13 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
+from everlog.config.private import make_file
 from everlog.errors import Busy, DiskFull, EverlogError, ForkedProcess, NotWritable, StorageFailed
 from everlog.runtime.process import PROCESS
 from everlog.runtime.trace import Trace
@@ -98,7 +99,7 @@ def connect(
     """
     with translated(path):
         target = str(path) if create else f"file:{quote(str(path.absolute()))}?mode=rw"
-        connection = _open(path, target, Connection)
+        connection = _open(path, target, Connection, create=create)
         try:
             connection.execute(f"PRAGMA page_size = {page_size}")  # counts for a new file only
             _use_wal(connection)
@@ -119,7 +120,7 @@ def connect(
         return connection
 
 
-def _open(path: Path, target: str, kind: type[C]) -> C:
+def _open(path: Path, target: str, kind: type[C], *, create: bool = False) -> C:
     """Open a file, unless a process had it open when this one was forked from it.
 
     SQLite keeps one note per file of the locks that its process holds. A fork inherits the note without the locks: it
@@ -130,6 +131,10 @@ def _open(path: Path, target: str, kind: type[C]) -> C:
         other = reference()
         if other is not None and other.pid != PROCESS.pid and other.path == place:
             raise ForkedProcess(str(path), other.pid)
+    if create:
+        # The files beside it, -wal and -shm, get the mode that it has.
+        with suppress(OSError):  # SQLite says better what is wrong with the place
+            make_file(path)
     connection = sqlite3.connect(
         target,
         timeout=BUSY_S,

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from everlog.config import Config, TokenConfig, prepare_folder
+from everlog.config.private import private
 from everlog.config.scopes import checked_scopes
 from everlog.errors import InvalidConfig, InvalidInput, StorageFailed
 
@@ -115,7 +116,7 @@ class TokenFile:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
+    with open(path, "w", opener=private) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
