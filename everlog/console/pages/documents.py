@@ -60,9 +60,7 @@ async def _schemas(context: Context, path: str | None) -> list[dict[str, Any]]:
         # Of a collection, those that are for its elements.
         place = DocumentPlace(place.uri, "-") if place.kind == "collection" else place
         found = [(schema, check) for schema, check in found if applies(schema.template, place)]
-    return [
-        _schema(schema, check if visitor.may_cover("read", schema.template) else None) for schema, check in found
-    ]
+    return [_schema(schema, check if visitor.may_cover("read", schema.template) else None) for schema, check in found]
 
 
 def _schema(schema: DocumentSchema, check: SchemaCheck | None) -> dict[str, Any]:
