@@ -96,6 +96,11 @@ async def indexed(store: DocumentStore, uri: str, index: Index, **options: Any) 
 async def build(store: DocumentStore, uri: str, index: Index, *, limit: int = 2) -> Index:
     """Build an index to its end, and return it as it is stored."""
     assert await store.create_index(uri, index)
+    return await finish(store, uri, index, limit=limit)
+
+
+async def finish(store: DocumentStore, uri: str, index: Index, *, limit: int = 2) -> Index:
+    """The same for one that is defined."""
     while not await store.build(uri, index, locate, limit=limit):
         pass
     return next(one for one in await store.indexes(uri) if one.index_id == index.index_id)
@@ -419,6 +424,34 @@ class DocumentStoreConformance:
             await store.update_index(uri, index, await store.pending(uri, limit=10), refuse, 1)
         assert await indexed(store, uri, index) == []
         assert (await store.indexes(uri))[0].revision == 0
+
+    async def test_an_element_is_written_while_its_place_in_an_index_is_found_out(self, store: DocumentStore) -> None:
+        """That takes its time, and nothing is locked meanwhile: the newer content stays, whichever comes last."""
+        for built in (True, False):
+            uri, index = name() + "~", make_index("i", "a")
+            assert await store.create_index(uri, index)
+            if built:
+                index = await finish(store, uri, index)
+            await write(store, "put", f"{uri}/x", {"a": 1})
+            overtaken = False
+
+            async def late(index: Index, bodies: Sequence[str], uri: str = uri) -> list[bytes | None]:
+                nonlocal overtaken
+                keys = await locate(index, bodies)
+                if not overtaken:
+                    overtaken = True
+                    await write(store, "put", f"{uri}/x", {"a": 2})
+                    await store.update_index(uri, index, await store.pending(uri, limit=10), locate, 2)
+                return keys
+
+            if built:
+                await store.update_index(uri, index, (await store.pending(uri, limit=10))[:1], late, 1)
+            else:
+                while not await store.build(uri, index, late, limit=2):
+                    pass
+            found = await store.entries(uri, index, IndexRange(b"", b"\xff"), reverse=False, limit=10, max_bytes=MANY)
+            assert overtaken
+            assert [decode_body(entry.body) for entry in found.entries] == [{"a": 2, "id": "x"}], built
 
     async def test_a_checkpoint_never_moves_back(self, store: DocumentStore) -> None:
         before = (await store.checkpoints()).get(7, 0)
