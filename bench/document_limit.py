@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.document_requests import COLLECTION, PAGE, Changes, Kind, document
+from bench.document_requests import COLLECTION, INDEXED, PAGE, Changes, Kind, StoreQueries, document
 from bench.payloads import Payload
 from bench.peer import timed
 from bench.rounds import Round
@@ -30,18 +31,31 @@ class SqliteDocumentRows:
 
     async def open(self) -> None:
         """Make the tables, and fill them."""
-        await SqliteDocuments(self._folder).close()
+        self._store = SqliteDocuments(self._folder)
         self._connection = connect(self._folder / FILE)
         self.run("PUT", self._documents, 100)
         with transaction(self._connection):
-            self._connection.execute(SQL["put_head"], (COLLECTION, 1, False, 2 * PAGE, None, "[]", False))
-            for number in range(2 * PAGE):
-                body = next(iter(Changes(1, [self._payloads[number % len(self._payloads)]]).make(1))).row
-                assert body is not None
-                self._connection.execute(SQL["put_row"], (COLLECTION, f"e-{number}", body.body, 1, 0, 0))
+            for uri in (COLLECTION, INDEXED):
+                self._connection.execute(SQL["put_head"], (uri, 1, False, 2 * PAGE, None, "[]", False))
+                for number in range(2 * PAGE):
+                    payload, item = self._payloads[number % len(self._payloads)], f"e-{number}"
+                    body = json.dumps({**payload, "id": item}, separators=(",", ":"))
+                    self._connection.execute(SQL["put_row"], (uri, item, body, 1, 0, 0))
+        self._queries = StoreQueries(self._store)
+        await self._queries.open()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._connection.close()
+        await self._store.close()
+
+    async def query(self, kind: Kind, requests: int) -> Round:
+        """Queries, one after another."""
+        clock, latencies = time.perf_counter, list[float]()
+        for _ in range(requests):
+            before = clock()
+            await self._queries.read(kind)
+            latencies.append(clock() - before)
+        return Round(requests, sum(latencies), latencies)
 
     def run(self, kind: Kind, requests: int, together: int) -> Round:
         """Requests, `together` of them to a transaction if they write."""

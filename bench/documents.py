@@ -6,14 +6,15 @@ import asyncio
 import sqlite3
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench.document_limit import SqliteDocumentRows
 from bench.document_pages import sorted_pages
-from bench.document_requests import KINDS, InPython, Kind, OverHttp, Requester
+from bench.document_requests import KINDS, QUERIES, InPython, Kind, OverHttp, Requester
 from bench.embedded import Embedded
 from bench.payloads import make_payloads
 from bench.report import Line, line_of, relate
@@ -56,8 +57,10 @@ def documents(settings: Settings) -> list[Line]:
 @contextmanager
 def _straight(straight: SqliteDocumentRows, side: Embedded) -> Iterator[SqliteDocumentRows]:
     side.run(straight.open())
-    with closing(straight):
+    try:
         yield straight
+    finally:
+        side.run(straight.close())
 
 
 class DocumentAccess:
@@ -77,6 +80,10 @@ class DocumentAccess:
 
     def run(self, kind: Kind, requests: int, clients: int) -> Round:
         return self._side.run(self._run(kind, requests, clients))
+
+    def wait(self, reading: Coroutine[Any, Any, Round]) -> Round:
+        """The same loop for another one's reads."""
+        return self._side.run(reading)
 
     async def _run(self, kind: Kind, requests: int, clients: int) -> Round:
         started = time.perf_counter()
@@ -105,8 +112,12 @@ def _measure(settings: Settings, kind: Kind, own: list[DocumentAccess], straight
             Contender(f"{side.name}, one client", partial(side.run, kind, few, 1)),
             Contender(f"{side.name}, {clients} at once", partial(side.run, kind, many, clients)),
         ]
-    single = "one per transaction" if kind in WRITES else "one after another"
-    limits = [Contender(f"SQLite straight, {single}", partial(straight.run, kind, few, 1))]
+    if kind in QUERIES:
+        side = own[0]
+        limits = [Contender("the store alone, one after another", lambda: side.wait(straight.query(kind, few)))]
+    else:
+        single = "one per transaction" if kind in WRITES else "one after another"
+        limits = [Contender(f"SQLite straight, {single}", partial(straight.run, kind, few, 1))]
     if kind in WRITES:
         name = f"SQLite straight, {clients} per transaction"
         limits.append(Contender(name, partial(straight.run, kind, many, clients)))

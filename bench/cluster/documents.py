@@ -14,7 +14,20 @@ import msgspec
 from bench.cluster.connected import Connected
 from bench.cluster.servers import Servers
 from bench.cluster.settings import Settings
-from bench.document_requests import COLLECTION, KINDS, PAGE, Changes, InPython, Kind, OverHttp, Requester, document
+from bench.document_requests import (
+    COLLECTION,
+    INDEXED,
+    KINDS,
+    PAGE,
+    QUERIES,
+    Changes,
+    InPython,
+    Kind,
+    OverHttp,
+    Requester,
+    StoreQueries,
+    document,
+)
 from bench.payloads import Payload, make_payloads
 from bench.report import Line, line_of
 from bench.rounds import Contender, Round, alternate
@@ -32,7 +45,7 @@ LOOK_S = 0.02
 
 
 def documents(settings: Settings, servers: Servers) -> tuple[list[Line], list[str]]:
-    """One client and several, for each of the four requests."""
+    """One client and several, for each kind of request."""
     payloads = make_payloads(1_000, settings.payload_bytes, settings.seed)
     count, clients = settings.documents, settings.document_clients
     with (
@@ -107,7 +120,7 @@ class DocumentContender:
         if isinstance(self._requester, DriverRequester):
             return
         own, deadline = self._watched.log.documents, time.monotonic() + OUT_S
-        for path in [*(document(number) for number in range(self._requester.documents)), COLLECTION]:
+        for path in [*(document(number) for number in range(self._requester.documents)), COLLECTION, INDEXED]:
             while await own.pending(path, limit=1):
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"{self.name}: events are not out after {OUT_S:.0f} s")
@@ -128,7 +141,8 @@ class DriverRequester(Requester):
         self._session: Session | None = None
 
     async def open(self, clients: int) -> None:
-        await (await CassandraDocuments.open(self._cassandra)).close()
+        self._store = await CassandraDocuments.open(self._cassandra)
+        self._queries = StoreQueries(self._store)
         self._session = await connect(self._cassandra)
 
     @property
@@ -145,6 +159,9 @@ class DriverRequester(Requester):
 
     async def request(self, client: int, kind: Kind, number: int) -> None:
         uri = document(number)
+        if kind in QUERIES:
+            await self._queries.read(kind)
+            return
         if kind == "list":
             await self._fetch("head", COLLECTION)
             if len(await self._fetch("elements", COLLECTION, "", PAGE)) != PAGE:
@@ -158,9 +175,12 @@ class DriverRequester(Requester):
             async with self._turns[uri]:  # a slow client may meet the next one at the same document
                 await self._write(self._ready[uri].popleft())
 
-    async def add(self, client: int, number: int) -> None:
-        body = msgspec.json.encode(self.payload(number)).decode()
-        await self.session.write(self._cql["put_row"], COLLECTION, f"e-{number}", body, 1, 0, 0)
+    async def add(self, client: int, uri: str, number: int) -> None:
+        body = msgspec.json.encode({**self.payload(number), "id": f"e-{number}"}).decode()
+        await self.session.write(self._cql["put_row"], uri, f"e-{number}", body, 1, 0, 0)
+
+    async def index(self) -> None:
+        await self._queries.open()
 
     async def _fetch(self, name: str, *values: Any) -> list[tuple[Any, ...]]:
         return await self.session.fetch(self._cql[name], *values)
@@ -180,3 +200,4 @@ class DriverRequester(Requester):
 
     async def close(self) -> None:
         await self.session.close()
+        await self._store.close()
