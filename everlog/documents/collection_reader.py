@@ -13,7 +13,7 @@ from everlog.documents.indexes import Index
 from everlog.documents.model import DocumentHead
 from everlog.documents.paths import DocumentPlace
 from everlog.documents.port import Batch, DocumentStore
-from everlog.documents.query import Query, QueryLimits, QueryRunner
+from everlog.documents.query import PendingElements, Query, QueryLimits, QueryRunner
 from everlog.documents.query_plan import IndexRange
 from everlog.errors import DocumentNotFound
 from everlog.runtime.clock import Clock
@@ -29,26 +29,23 @@ class CollectionReader:
         self._limits = QueryLimits.of(config)
 
     async def page(self, uri: str, wanted: Query) -> CollectionPage:
-        """One page. Its revision and count are those of the index that it comes from."""
+        """One page. Its revision is the collection's, its count that of the index that it comes from."""
         selected = parse_fields(wanted.fields)
         head = await self._head(uri)
-        indexes = await self._store.indexes(uri) if wanted.filter or wanted.sort else []
-        answer = await (await self._runner(uri, wanted, indexes)).run()
-        index = answer.plan.index
+        answer = await (await self._runner(uri, wanted, head)).run()
         body = encode_body(answer.page)
         return CollectionPage(
             json=await select_each(body, selected) if selected else body,
-            revision=head.revision if index is None else index.revision,
-            count=head.count if index is None else index.count,
+            revision=head.revision,
+            count=head.count if answer.plan.index is None else answer.held,
             next=answer.next,
             explanation=answer.explanation if wanted.explain else None,
         )
 
     async def count(self, uri: str, condition: str, *, explain: bool) -> CollectionCount:
-        """How many elements match. An index lacks what is pending: then the elements themselves are read."""
+        """How many elements match; without a condition, the head counts them."""
         head = await self._head(uri)
-        indexes = [] if head.pending else await self._store.indexes(uri)
-        counting = await self._runner(uri, Query(condition), indexes)
+        counting = await self._runner(uri, Query(condition), head)
         matching, explanation = await counting.count(known=head.count)
         return CollectionCount(matching, head.revision, explanation if explain else None)
 
@@ -59,8 +56,28 @@ class CollectionReader:
             raise DocumentNotFound("not_found", f"there is no {uri}")
         return head
 
-    async def _runner(self, uri: str, wanted: Query, indexes: Sequence[Index]) -> QueryRunner:
+    async def _indexes(self, uri: str, head: DocumentHead) -> tuple[Sequence[Index], PendingElements | None]:
+        """The indexes of a collection that a query may use, and what they may not know yet.
+
+        The pending writes are read first: what is no longer among them is in the indexes that are read then. A deletion
+        of the collection among them ends all indexes that are older.
+        """
         store = self._store
+        writes = await store.pending_writes(uri) if head.pending else []
+        ended = max((one.revision for one in writes if one.ends_collection), default=0)
+        indexes = [index for index in await store.indexes(uri) if index.since >= ended]
+        items = sorted({one.item for one in writes if one.item})
+        if not items:
+            return indexes, None
+        return indexes, PendingElements(
+            items,
+            lambda some: store.rows(uri, some),
+            lambda index: store.count_others(uri, index, items),
+        )
+
+    async def _runner(self, uri: str, wanted: Query, head: DocumentHead) -> QueryRunner:
+        store = self._store
+        indexes, pending = await self._indexes(uri, head) if wanted.filter or wanted.sort else ([], None)
 
         async def fetch(index: Index | None, where: IndexRange, reverse: bool, limit: int, max_bytes: int) -> Batch:
             if index is None:
@@ -69,4 +86,6 @@ class CollectionReader:
 
         for text in {wanted.filter, *[one.filter_by or "" for one in indexes]}:
             await self._evaluator.parse(text)
-        return QueryRunner(wanted, indexes, fetch, clock=self._clock, limits=self._limits, evaluator=self._evaluator)
+        return QueryRunner(
+            wanted, indexes, fetch, clock=self._clock, limits=self._limits, evaluator=self._evaluator, pending=pending
+        )

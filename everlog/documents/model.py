@@ -122,6 +122,10 @@ class DocumentRow(msgspec.Struct, frozen=True):
     modified_ms: int
 
 
+DELETION = '{"method":"feed:delete"'
+"""How the event of a deletion begins."""
+
+
 class DocumentTransaction(msgspec.Struct, frozen=True):
     """A row of the outbox: the event of one write. `old_body` is what indexes may still hold.
 
@@ -147,7 +151,7 @@ class DocumentTransaction(msgspec.Struct, frozen=True):
     @property
     def ends_collection(self) -> bool:
         """Whether this write deleted a collection; the event says it, the body need not be read."""
-        return not self.item and self.uri.endswith("~") and self.event.startswith('{"method":"feed:delete"')
+        return not self.item and self.uri.endswith("~") and self.event.startswith(DELETION)
 
 
 class _Author(msgspec.Struct, frozen=True):

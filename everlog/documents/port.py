@@ -93,6 +93,14 @@ class TemplateIndex(NamedTuple):
     definition: str
 
 
+class PendingWrite(NamedTuple):
+    """A write that indexes may not know yet: of an element, or of the whole collection, which it may have deleted."""
+
+    revision: int
+    item: str
+    ends_collection: bool
+
+
 class FoundElement(NamedTuple):
     """A row of a source: its key there, and the body."""
 
@@ -156,6 +164,10 @@ class DocumentStore(ABC):
         """Accepted and not completed, by revision, the lowest first."""
 
     @abstractmethod
+    async def pending_writes(self, uri: str) -> list[PendingWrite]:
+        """All of them, without events. What is accepted and not among them is in all indexes that are ready."""
+
+    @abstractmethod
     async def complete(self, uri: str, transactions: Sequence[DocumentTransaction], now_ms: int) -> None:
         """Note that the events are out."""
 
@@ -184,6 +196,14 @@ class DocumentStore(ABC):
     @abstractmethod
     async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
         """The next elements of a collection above an id, with their revisions; less than `limit` at its end."""
+
+    @abstractmethod
+    async def rows(self, uri: str, items: Sequence[str]) -> list[FoundElement]:
+        """Some elements as they are now; those that are there."""
+
+    @abstractmethod
+    async def count_others(self, uri: str, index: Index, items: Sequence[str]) -> int | None:
+        """How many elements an index holds besides these; None if the store does not count."""
 
     @abstractmethod
     async def entries(

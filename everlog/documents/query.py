@@ -2,6 +2,9 @@
 
 The first read asks for a page; if the filter rejects much, the next ones ask for more. Rows read and rejected,
 requests, bytes and time are limited: a query that needs more ends with QueryLimited.
+
+An index may not know the newest writes. The elements that these are about are taken out of what it gives, and looked
+at as they are now: so a page shows every write that was acknowledged before the query began, from whichever index.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from everlog.documents.order import (
     parse_sort,
 )
 from everlog.documents.page_place import PagePlace, page_token, parse_token
-from everlog.documents.port import Batch
+from everlog.documents.port import Batch, FoundElement
 from everlog.documents.query_plan import IndexRange, QueryPlan, helpful_index, make_plan, source_key
 from everlog.errors import InvalidDocument, QueryLimited
 from everlog.runtime.clock import Clock
@@ -39,6 +42,7 @@ COUNT_ROWS = 1000  # that are read at once
 COUNT_BYTES = 4 * 1024 * 1024
 MAX_LINKED_CHARS = 500  # of a filter in a link to a next page
 MAX_LINKED_DEPTH = 20
+ROWS_AT_ONCE = 50  # of pending elements
 
 
 class QueryLimits(msgspec.Struct, frozen=True):
@@ -96,6 +100,8 @@ class Explanation(msgspec.Struct, frozen=True):
     rows_read: int
     rows_rejected: int
     helpful_index: str | None
+    rows_pending: int = 0
+    """Elements of writes that the index may not know, looked at beside it."""
 
 
 class QueryAnswer(NamedTuple):
@@ -105,6 +111,8 @@ class QueryAnswer(NamedTuple):
     plan: QueryPlan
     next: dict[str, str] | None
     explanation: Explanation
+    held: int | None = None
+    """How many elements the index holds, if there is one and the store counts."""
 
     @property
     def elements(self) -> list[Any]:
@@ -122,6 +130,18 @@ class CountAnswer(NamedTuple):
 Fetch = Callable[[Index | None, IndexRange, bool, int, int], Awaitable[Batch]]
 """fetch(index, range, reverse, limit, max_bytes)"""
 
+FetchRows = Callable[[Sequence[str]], Awaitable[list[FoundElement]]]
+
+
+class PendingElements(NamedTuple):
+    """The ids of elements that indexes may hold as they were, how they are read as they are now, and how many others
+    an index holds (None: the store does not count).
+    """
+
+    items: Sequence[str]
+    fetch: FetchRows
+    count_others: Callable[[Index], Awaitable[int | None]]
+
 
 class QueryRunner:
     """Answers one query."""
@@ -135,6 +155,7 @@ class QueryRunner:
         clock: Clock,
         limits: QueryLimits,
         evaluator: Evaluator,
+        pending: PendingElements | None = None,
     ) -> None:
         self._fetch = fetch
         self._evaluator = evaluator
@@ -152,21 +173,50 @@ class QueryRunner:
         self._indexes = indexes
         self._plan = make_plan(self._condition, self._sort, indexes, self._after)
         self._matches = make_matcher(self._condition)
+        self._pending = pending
+        self._left_out: frozenset[str] = frozenset()
+        self._count: int | None = None
         # Then rows are the page as they come: decoding them only to encode them again costs as much as reading them.
-        self._as_they_are = self._condition is None and self._after is None and self._plan.exact
+        self._as_they_are = self._condition is None and self._after is None and self._plan.exact and pending is None
         self._reads: list[QueryRead] = []
-        self._rows = self._rejected = self._bytes = 0
+        self._rows = self._rejected = self._bytes = self._looked_at = 0
 
     async def run(self) -> QueryAnswer:
         if self._place is not None and self._place.digest is not None:
             await self._find_place(self._place)
-        page: list[Any] = [] if self._size == 0 else await self._collect()
         plan, budget = self._plan, self._budget
-        if not plan.exact:
+        self._count = None if plan.index is None else plan.index.count
+        changed = await self._look_at(plan.index, self._pending) if plan.index and self._pending else []
+        page: list[Any] = [] if self._size == 0 else changed + await self._collect()
+        if page and (changed or not plan.exact):
             first = FirstElements(page, self._sort, self._size)
             page = await self._evaluator.run(budget, lambda: first.take(budget))
         page = page[: self._size]
-        return QueryAnswer(page, plan, self._next(page), self._explain())
+        return QueryAnswer(page, plan, self._next(page), self._explain(), self._count)
+
+    async def _look_at(self, index: Index, pending: PendingElements) -> list[Any]:
+        """The pending elements that belong to the answer, as they are now. Before the index is read: what is written in
+        between, it may know or not.
+        """
+        found: list[Any] = []
+        count = await pending.count_others(index)
+        for at in range(0, len(pending.items), ROWS_AT_ONCE):
+            rows = await pending.fetch(pending.items[at : at + ROWS_AT_ONCE])
+            if count is not None:
+                count += await self._count_held(index, rows)
+            await self._take(Batch(rows, more=False), found)
+            if self._bytes >= self._limits.max_bytes:
+                raise self._limited("query-bytes-limited", f"{self._bytes:,} bytes were read")
+        self._looked_at, self._rows, self._rejected, self._count = self._rows, 0, 0, count
+        self._left_out = frozenset(pending.items)
+        return found
+
+    async def _count_held(self, index: Index, rows: Sequence[FoundElement]) -> int:
+        """How many elements are the index's."""
+        if not index.filter_by:
+            return len(rows)
+        matches = self._evaluator.matches
+        return sum([await matches(index.filter_by, stored_body(row.body), self._now_ms) for row in rows])
 
     async def count(self, *, known: int) -> CountAnswer:
         """How many elements match. All that the plan names is read, in whichever order that is the least.
@@ -176,7 +226,8 @@ class QueryRunner:
         if self._condition is None:
             return CountAnswer(known, self._explain())
         self._plan = plan = make_plan(self._condition, self._sort, self._indexes, ordered=False)
-        waiting, count = list(plan.ranges), 0
+        count = len(await self._look_at(plan.index, self._pending)) if plan.index and self._pending else 0
+        waiting = list(plan.ranges)
         while waiting:
             self._check_reading()
             max_bytes = min(COUNT_BYTES, self._limits.max_bytes - self._bytes)
@@ -249,11 +300,7 @@ class QueryRunner:
         def work() -> None:
             nonlocal waiting
             while waiting is not None:
-                element = self._kept(waiting.body)
-                if element is None:
-                    self._rejected += 1
-                else:
-                    accepted.append(element)
+                accepted.extend(self._kept(waiting.body))
                 self._rows += 1
                 self._bytes += len(waiting.body)
                 budget.mark = budget.left
@@ -262,13 +309,21 @@ class QueryRunner:
         budget = self._budget
         await self._evaluator.run(budget, work)
 
-    def _kept(self, body: str) -> Any:
-        """The element if it belongs to the answer."""
+    def _kept(self, body: str) -> tuple[Any, ...]:
+        """The element if it belongs to the answer, or nothing."""
         budget = self._budget
         element = pay_decoding(body, budget)
-        if self._after is not None and compare_keys(keys_of(element, self._sort, budget), self._after, self._sort) <= 0:
-            return None
-        return element if self._matches(element, self._now_ms, budget) else None
+        if element["id"] in self._left_out:
+            return ()
+        if self._follows(element) and self._matches(element, self._now_ms, budget):
+            return (element,)
+        self._rejected += 1
+        return ()
+
+    def _follows(self, element: Any) -> bool:
+        """Whether it is behind the page before."""
+        after, sort = self._after, self._sort
+        return after is None or compare_keys(keys_of(element, sort, self._budget), after, sort) > 0
 
     def _full(self, accepted: list[Any]) -> bool:
         """Whether the page is complete: also the last element's equals, if the source does not order them."""
@@ -303,6 +358,7 @@ class QueryRunner:
             rows_read=self._rows,
             rows_rejected=self._rejected,
             helpful_index=self._helpful() if wasteful else None,
+            rows_pending=self._looked_at,
         )
 
     def _helpful(self) -> str:

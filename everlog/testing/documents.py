@@ -312,6 +312,37 @@ class DocumentStoreConformance:
         await store.update_index(uri, index, pending[:1], locate, 4)
         assert (await store.indexes(uri))[0].revision == 6
 
+    async def test_what_an_index_may_not_know(self, store: DocumentStore) -> None:
+        """Pending writes, the elements that they are about as they are now, and how many others an index holds."""
+        uri = name() + "~"
+        for item in ("1", "2", "3"):
+            await write(store, "put", f"{uri}/{item}", {"a": item})
+        await store.complete(uri, await store.pending(uri, limit=10), NOW)
+        index = await build(store, uri, make_index("by-a", "a"))
+        assert await store.pending_writes(uri) == []
+        await write(store, "patch", f"{uri}/2", {"a": "9"})
+        await write(store, "delete", f"{uri}/3")
+        await write(store, "put", f"{uri}/4", {"a": "x"})
+        found = await store.pending_writes(uri)
+        assert [(one.revision, one.item, one.ends_collection) for one in found] == [
+            (4, "2", False),
+            (5, "3", False),
+            (6, "4", False),
+        ]
+        rows = await store.rows(uri, ["2", "3", "4", "5"])
+        assert {row.key: decode_body(row.body)["a"] for row in rows} == {"2": "9", "4": "x"}
+        assert await store.count_others(uri, index, ["2", "3", "4"]) in (1, None)  # a store need not count
+        await store.complete(uri, (await store.pending(uri, limit=10))[:2], NOW)
+        await write(store, "delete", uri)
+        await write(store, "put", uri)
+        found = await store.pending_writes(uri)
+        assert [(one.revision, one.item, one.ends_collection) for one in found] == [
+            (6, "4", False),
+            (7, "", True),
+            (8, "", False),
+        ]
+        assert await store.rows(uri, ["2", "4"]) == []
+
     async def test_updates_may_come_late_and_in_any_order(self, store: DocumentStore) -> None:
         """An index holds what the element is now, whichever update comes last."""
         uri = name() + "~"

@@ -549,6 +549,55 @@ async def test_a_defect_in_indexing_never_blocks_the_feed(docs: Documents, monke
     assert ids(await docs.list("c~", sort="-a")) == ["2", "1"]
 
 
+async def test_a_query_finds_what_was_just_written(docs: Documents) -> None:
+    """From an index, whatever the completer has done since: ascending, descending, filtered, and page by page."""
+    await docs.put("c~/first", {"n": -1, "even": False}, wait=True)
+    for name, order, condition in (("up", "asc", None), ("even", "desc", "even = true")):
+        await docs.create_index("c~", IndexNew(name, (IndexSortItem("n", order=order),), condition))
+    await docs.build_indexes()
+    for number in range(60):
+        await docs.put(f"c~/{number}", {"n": number, "even": number % 2 == 0})
+        page = await docs.list("c~", sort="-n", size=1, explain=True)
+        assert (ids(page), page.explanation.index) == ([str(number)], "up")
+        assert page.revision == number + 2
+        page = await docs.list("c~", filter=f"n >= {number}", sort="n")
+        assert ids(page) == [str(number)]
+        page = await docs.list("c~", filter="even = true", sort="-n", size=2)
+        assert ids(page)[0] == str(number - number % 2)
+    await docs.patch("c~/59", {"n": -5})
+    await docs.delete("c~/58")
+    assert ids(await docs.list("c~", sort="n", size=2)) == ["59", "first"]
+    found: list[str] = []
+    following: dict[str, str] | None = {}
+    while following is not None:
+        page = await docs.list("c~", sort="n", size=7, **following)
+        found, following = found + ids(page), page.next
+    assert found == ["59", "first", *map(str, range(58))]
+
+
+async def test_a_query_after_the_deletion_of_its_collection(faulty) -> None:
+    """While events do not go out: of the old elements none is found, of the new ones all are."""
+    docs, publisher = faulty
+    for number in range(5):
+        await docs.put(f"c~/{number}", {"n": number}, wait=True)
+    await docs.create_index("c~", IndexNew("by-n", (IndexSortItem("n"),)))
+    await docs.build_indexes()
+    publisher.failing = {"feed:delete"}
+    await docs.delete("c~")
+    await docs.put("c~/new", {"n": 2})
+    await docs.put("c~/newer", {"n": 1})
+    page = await docs.list("c~", sort="n", explain=True)
+    assert (ids(page), page.revision, page.count) == (["newer", "new"], 8, 2)
+    assert page.explanation.index is None
+    await docs.create_index("c~", IndexNew("again", (IndexSortItem("n"),)))
+    await docs.build_indexes()
+    await docs.put("c~/newest", {"n": 0})
+    page = await docs.list("c~", sort="n", explain=True)
+    assert (ids(page), page.revision) == (["newest", "newer", "new"], 9)
+    assert page.explanation.index == "again"
+    assert page.explanation.rows_pending == 3
+
+
 async def test_history_and_the_past(docs: Documents, clock) -> None:
     await docs.put("d", {"a": 1})
     clock.advance(10)

@@ -23,6 +23,8 @@ from tests.documents.test_documents import (  # noqa: F401
     test_a_document_and_its_events,
     test_a_failing_event_holds_back_the_later_ones_of_its_document_only,
     test_a_feed_goes_on_where_it_ended,
+    test_a_query_after_the_deletion_of_its_collection,
+    test_a_query_finds_what_was_just_written,
     test_a_view_shows_what_matches,
     test_a_view_shows_what_was_there_before,
     test_conditional_writes,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 from uuid import uuid4
 
 import httpx
@@ -407,6 +407,34 @@ async def test_indexes(http):
     await send(http, "DELETE", INDEXES + "collection-1~/index1", status=204)
     await refused(http, "DELETE", INDEXES + "collection-1~/index1", status=404, code="index-not-found")
     await refused(http, "GET", INDEXES + "collection-1~/index1", status=404, code="index-not-found")
+
+
+async def test_a_page_shows_every_write_before_it(http):
+    """300 times: a write, then queries that an index answers. No entity tag says 'unchanged' of what has changed."""
+    await send(http, "PUT", C + "c~/first", {"n": -1}, 201)
+    for name, order in (("up", "asc"), ("down", "desc")):
+        body = {"indexId": name, "sortBy": [{"fieldName": "n", "order": order}], "filterBy": "n >= 0"}
+        await send(http, "POST", INDEXES + "c~", body, 201)
+
+        async def ready(name: str = name) -> bool:
+            return (await send(http, "GET", f"{INDEXES}c~/{name}")).json()["status"] == "ready"
+
+        await until(ready)
+    tag = None
+    for number in range(300):
+        await send(http, "PUT", f"{C}c~/{number:03}", {"n": number}, 201)
+        params = {"sort": ("n", "-n")[number % 2], "filter": f"n >= {number - number % 3}", "size": "1"}
+        found: list[str] = []
+        for _ in range(1 + number % 3):
+            headers = {} if tag is None else {"If-None-Match": tag}
+            answer = await http.get(C + "c~", params=params, headers=headers)
+            assert answer.status_code == 200, (number, params)
+            found += ids(answer)
+            params = dict(parse_qsl(urlsplit(answer.json()["_links"]["next"]["href"]).query))
+        assert sorted(found) == [f"{one:03}" for one in range(number - number % 3, number + 1)]
+        assert (answer.headers["revision"], answer.headers["hyper-storage-count"]) == (str(number + 2), str(number + 1))
+        tag = answer.headers["etag"]
+    assert (await http.get(C + "c~", params=params, headers={"If-None-Match": tag})).status_code == 304
 
 
 async def test_conditional_requests(http):

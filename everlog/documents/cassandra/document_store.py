@@ -33,6 +33,7 @@ from everlog.documents.port import (
     FoundElement,
     Locate,
     PendingIndex,
+    PendingWrite,
     StoredElement,
     TemplateIndex,
     WaitingTransaction,
@@ -185,6 +186,10 @@ class CassandraDocuments(DocumentStore):
         waiting = (await self._statics(uri)).waiting
         return await self._outbox.get_all(uri, list(waiting.items())[:limit])
 
+    async def pending_writes(self, uri: str) -> list[PendingWrite]:
+        waiting = (await self._statics(uri)).waiting
+        return await self._outbox.writes(uri, list(waiting.items()))
+
     async def complete(self, uri: str, transactions: Sequence[DocumentTransaction], now_ms: int) -> None:
         """The rows first: what is above `completed_to` is looked at again."""
         await self._outbox.complete(transactions, now_ms)
@@ -218,6 +223,12 @@ class CassandraDocuments(DocumentStore):
 
     async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
         return [StoredElement(*row) for row in await self._fetch("rows_after", uri, after, limit)]
+
+    async def rows(self, uri: str, items: Sequence[str]) -> list[FoundElement]:
+        return [FoundElement(*row) for row in await self._fetch("rows", uri, list(items))]
+
+    async def count_others(self, uri: str, index: Index, items: Sequence[str]) -> int | None:
+        return None
 
     async def entries(
         self, uri: str, index: Index, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int

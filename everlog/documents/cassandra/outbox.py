@@ -17,7 +17,7 @@ from everlog.cassandra.session import Session
 from everlog.documents.ids import TransactionId
 from everlog.documents.model import DocumentTransaction
 from everlog.documents.paths import partition_of_uri
-from everlog.documents.port import WaitingTransaction
+from everlog.documents.port import PendingWrite, WaitingTransaction
 
 ROWS_AT_ONCE = 64
 
@@ -65,6 +65,19 @@ class Outbox:
         """Rows by revision and uuid, in this order."""
         rows = await asyncio.gather(*[self.get(uri, uuid, revision) for revision, uuid in wanted])
         return [row for row in rows if row is not None]
+
+    async def writes(self, uri: str, wanted: Sequence[tuple[int, str]]) -> list[PendingWrite]:
+        """What rows are about. Only that of a whole collection is read with its event."""
+        found: list[PendingWrite] = []
+        for at in range(0, len(wanted), ROWS_AT_ONCE):
+            found += await asyncio.gather(*[self._write(uri, *one) for one in wanted[at : at + ROWS_AT_ONCE]])
+        return found
+
+    async def _write(self, uri: str, revision: int, uuid: str) -> PendingWrite:
+        rows = await self._session.fetch(self._cql["transaction_item"], *_place(uri, uuid, revision), uri, uuid)
+        item = rows[0][0] if rows else ""
+        whole = None if item else await self.get(uri, uuid, revision)
+        return PendingWrite(revision, item, whole is not None and whole.ends_collection)
 
     async def complete(self, transactions: Sequence[DocumentTransaction], now_ms: int) -> None:
         """The whole row is written again, with an end."""

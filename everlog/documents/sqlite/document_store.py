@@ -18,7 +18,7 @@ from everlog.documents.collections import CollectionsPage, CollectionSummary, Pr
 from everlog.documents.ids import TransactionId
 from everlog.documents.indexes import Index, IndexSortItem, IndexStatus
 from everlog.documents.messages import MessageCounts, StoredMessage
-from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, DocumentTransaction
+from everlog.documents.model import DELETION, DocumentChange, DocumentHead, DocumentRow, DocumentTransaction
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace, partition_of_uri
 from everlog.documents.port import (
@@ -30,6 +30,7 @@ from everlog.documents.port import (
     FoundElement,
     Locate,
     PendingIndex,
+    PendingWrite,
     StoredElement,
     TemplateIndex,
     WaitingTransaction,
@@ -136,6 +137,12 @@ class SqliteDocuments(DocumentStore):
     async def pending(self, uri: str, *, limit: int) -> list[DocumentTransaction]:
         return [_transaction(row) for row in self._read("pending", uri, limit)]
 
+    async def pending_writes(self, uri: str) -> list[PendingWrite]:
+        return [
+            PendingWrite(revision, item, not item and event.startswith(DELETION))
+            for revision, item, event in self._read("pending_writes", uri)
+        ]
+
     async def complete(self, uri: str, transactions: Sequence[DocumentTransaction], now_ms: int) -> None:
         values = [(now_ms, uri, one.uuid) for one in transactions]
         # If a power failure undoes it, recovery finds the events in the log and notes it again.
@@ -165,6 +172,14 @@ class SqliteDocuments(DocumentStore):
 
     async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
         return [StoredElement(*row) for row in self._read("elements_after", uri, after, limit)]
+
+    async def rows(self, uri: str, items: Sequence[str]) -> list[FoundElement]:
+        return [FoundElement(*row) for row in self._read("rows", uri, _encode(items).decode())]
+
+    async def count_others(self, uri: str, index: Index, items: Sequence[str]) -> int | None:
+        name = (index.definition_id, _encode(items).decode(), uri, index.index_id, index.definition_id)
+        rows = self._read("count_others", *name)
+        return rows[0][0] if rows else 0
 
     async def entries(
         self, uri: str, index: Index, where: IndexRange, *, reverse: bool, limit: int, max_bytes: int

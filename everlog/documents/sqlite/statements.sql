@@ -46,6 +46,10 @@ FROM outbox WHERE document_uri = ? AND uuid = ?
 SELECT document_uri, uuid, revision, item_id, event, old_body, completed_at, accepted
 FROM outbox WHERE document_uri = ? AND completed_at IS NULL AND accepted ORDER BY revision LIMIT ?
 
+-- name: pending_writes
+SELECT revision, item_id, CASE WHEN item_id = '' THEN substr(event, 1, 100) END
+FROM outbox WHERE document_uri = ? AND completed_at IS NULL AND accepted ORDER BY revision
+
 -- name: complete
 UPDATE outbox SET completed_at = ? WHERE document_uri = ? AND uuid = ? AND completed_at IS NULL
 
@@ -71,6 +75,14 @@ SELECT item_id, body, revision FROM content WHERE document_uri = ? AND item_id >
 -- name: elements_reverse
 SELECT item_id, body FROM content
 WHERE document_uri = ? AND item_id >= ? AND item_id < coalesce(?, x'') ORDER BY item_id DESC LIMIT ?
+
+-- name: rows
+SELECT item_id, body FROM content
+WHERE document_uri = ? AND item_id IN (SELECT value FROM json_each(?)) ORDER BY item_id
+
+-- name: count_others
+SELECT count - (SELECT count(*) FROM index_entry WHERE definition_id = ? AND item_id IN (SELECT value FROM json_each(?)))
+FROM index_def WHERE document_uri = ? AND index_id = ? AND definition_id = ?
 
 -- name: entries
 SELECT sort_key, body FROM index_entry
