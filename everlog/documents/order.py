@@ -22,6 +22,7 @@ from everlog.errors import InvalidDocument
 
 NULL, BOOLEAN, NUMBER, TEXT, OTHER, END = range(6)
 MAX_SORTS = 16
+MAX_FIELD_CHARS = 255
 PORTION = 1000  # elements that are sorted at once
 
 SortKey: TypeAlias = tuple[Any, ...]
@@ -126,11 +127,14 @@ BY_ID: Sort = (SortItem(ID),)
 def parse_field(text: str) -> tuple[str, ...]:
     """A field's name: identifiers with dots between them."""
     try:
-        node = parse_filter(text)
+        # Bounded, because it is read on the event loop, and up to 16 of them.
+        node = parse_filter(text) if len(text) <= MAX_FIELD_CHARS else None
     except InvalidDocument:
         node = None
     if not isinstance(node, Field):
-        raise InvalidDocument("invalid-field", f"{text!r} is not the name of a field")
+        name = text if len(text) <= MAX_FIELD_CHARS else f"{text[:50]}…"
+        message = f"{name!r} is not the name of a field, which has at most {MAX_FIELD_CHARS} characters"
+        raise InvalidDocument("invalid-field", message)
     return node.names
 
 
@@ -149,9 +153,10 @@ def parse_sort(text: str) -> Sort:
         try:
             items.append(SortItem(parse_field(item[item[0] in "+-" :].strip()), descending))
         except InvalidDocument:
-            raise InvalidDocument("invalid-sort", f"{item!r} in the sort is not the name of a field") from None
-    if len(items) > MAX_SORTS:
-        raise InvalidDocument("invalid-sort", f"a sort has at most {MAX_SORTS} fields")
+            message = f"{item[:50]!r} in the sort is not the name of a field, of at most {MAX_FIELD_CHARS} characters"
+            raise InvalidDocument("invalid-sort", message) from None
+        if len(items) > MAX_SORTS:
+            raise InvalidDocument("invalid-sort", f"a sort has at most {MAX_SORTS} fields")
     return tuple(items)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from everlog.api import Everlog
 from everlog.client import connect
+from everlog.documents import order
 from everlog.documents.bodies import same
 from everlog.documents.documents import LocalDocuments
 from everlog.documents.evaluator import Evaluator
@@ -22,7 +23,7 @@ from everlog.documents.filters.evaluation import make_matcher
 from everlog.documents.filters.parser import is_parsed, parse_filter
 from everlog.documents.filters.values import contains, equal, identity
 from everlog.documents.indexes import IndexNew, IndexSortItem, IndexStatus
-from everlog.documents.order import FirstElements, complete, parse_sort
+from everlog.documents.order import MAX_FIELD_CHARS, MAX_SORTS, FirstElements, complete, parse_sort
 from everlog.errors import FilterTooExpensive, InvalidDocument, QueryLimited
 from tests.documents.test_documents import config_of
 from tests.models.document_filter import has as naive_has
@@ -305,6 +306,24 @@ async def test_long_filters_are_read_off_the_loop() -> None:
     assert await ticker.rate(read) > quiet / 20
     ticking.cancel()
     await evaluator.aclose()
+
+
+def test_the_fields_of_a_sort_are_bounded(monkeypatch) -> None:
+    """They are read on the event loop: none that is long, and not more than a sort may have."""
+    read: list[str] = []
+
+    def noted(text: str) -> Any:
+        read.append(text)
+        return parse_filter(text)
+
+    monkeypatch.setattr(order, "parse_filter", noted)
+    for text in ("(" * 8000 + "a", ".".join("a" * 4000), "x" * 9000, ",".join(["a"] * 4000)):
+        with pytest.raises(InvalidDocument) as caught:
+            parse_sort(text)
+        assert caught.value.code == "invalid-sort"
+        assert len(str(caught.value)) < 200
+    assert len(read) <= MAX_SORTS + 1
+    assert max(map(len, read)) <= MAX_FIELD_CHARS
 
 
 @given(st.lists(st.tuples(st.none() | st.integers(0, 3) | st.sampled_from("ab"), st.integers(0, 2))), st.integers(1, 5))
