@@ -238,7 +238,10 @@ async def test_every_route_is_declared_or_closed(config, served, tokens):
         if "paths" not in handler.opt:
             for token in (everywhere, nowhere):
                 found = await status(http, token, method, path)
-                assert found == (303 if path in ("/", "/console") and method == "GET" else 403), (method, path)
+                assert found == (303 if path in ("/", "/console") and method in ("GET", "HEAD") else 403), (
+                    method,
+                    path,
+                )
         elif DECLARED[name] == "path" and "{" not in path:
             assert await status(http, nowhere, method, path) in (400, 403), (method, path)
 
@@ -336,6 +339,24 @@ async def test_the_console_shows_documents_that_may_be_read_and_nothing_else(ser
         assert (home.status_code, home.headers["location"]) == (303, "/console/documents")
     page = await send(http, "GET", "/console/documents.json?path=shop/orders~", headers=bearer(tokens["reader"]))
     assert [one["id"] for one in page.json()["elements"]] == ["1", "2"]
+
+
+async def test_the_console_shows_schemas_of_what_may_be_read(served, tokens):
+    """What a check has counted and found is about all documents of its template."""
+    _, http = served
+    every = bearer(tokens["all"])
+    for name, template in (("own", "shop/{*}"), ("other", "secret/{*}"), ("both", "{*}/{*}")):
+        body = {"template_uri": template, "schema": {"type": "object"}}
+        answer = await http.put(f"{H}schemas/{name}", json=body, headers=every)
+        assert answer.status_code in (200, 201), answer.text
+    listed = (await send(http, "GET", "/console/documents.json", headers=bearer(tokens["shop"]))).json()
+    assert [one["id"] for one in listed["schemas"]] == ["own"]
+    path = "/console/documents.json?path=shop/settings"
+    page = (await send(http, "GET", path, headers=bearer(tokens["shop"]))).json()
+    assert {one["id"] for one in page["schemas"]} == {"own", "both"}
+    assert next(one for one in page["schemas"] if one["id"] == "both")["check"] is None
+    for name in ("own", "other"):
+        assert await status(http, tokens["shop"], "GET", f"{H}schemas/{name}") == 403
 
 
 async def test_a_browser_with_such_a_token(served, tokens):
