@@ -317,13 +317,13 @@ async def test_what_a_view_cannot_show(docs: Documents) -> None:
     view = await docs.view("v~")
     assert view.unshown == 3
     first, second = await docs.unshown("v~", limit=2)
-    assert (first.view, first.source, first.code, first.attempts) == ("v~", "a:a/d", "ambiguous-id", 1)
+    assert (first.view, first.source, first.code) == ("v~", "a:a/d", "ambiguous-id")
     assert "':'" in first.reason
     assert first.since_ms
     assert [one.source for one in await docs.unshown("v~", after=second.source)] == ["c:c/d"]
     again = await docs.retry_unshown("v~", source="b:b/d")
     assert (again.shown, again.left, again.next) == (0, 1, None)
-    assert [one.attempts for one in await docs.unshown("v~")] == [1, 2, 1]
+    assert (await docs.unshown("v~"))[1].attempts == second.attempts + 1
     await docs.delete("b:b/d", wait=True)
     again = await docs.retry_unshown("v~", limit=1)
     assert (again.shown, again.left, again.next) == (0, 1, "a:a/d")

@@ -43,6 +43,12 @@ from tests.documents.test_live import (  # noqa: F401
     test_the_present_then_what_enters_changes_and_leaves,
     test_what_changes_while_it_is_read,
 )
+from tests.documents.test_views import (  # noqa: F401
+    test_a_deleted_view_stays_deleted,
+    test_of_two_tasks_the_newer_revision_counts,
+    test_views_follow_the_deletion_of_a_collection,
+    test_what_is_set_aside_is_tried_again,
+)
 from tests.fixtures.cluster import MakeConfig
 from tests.fixtures.keyspaces import emptied
 from tests.support import ManualClock

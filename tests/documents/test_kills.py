@@ -34,6 +34,13 @@ def write(folder: Path, name: str, *, die_at: str | None = None, count: int = 5)
     return subprocess.run(command, env=environment, timeout=120, check=False).returncode
 
 
+def nth(point: str, times: int) -> str:
+    """The point at so many times. What a view cannot show is noted once for all writes that are completed together:
+    how often a process gets there depends on the machine.
+    """
+    return f"{point}:{1 if point == 'documents.unshown' else times}"
+
+
 def acknowledged(folder: Path) -> list[Any]:
     lines = [line for path in folder.glob("acknowledged-*") for line in path.read_text().splitlines()]
     return [json.loads(line) for line in lines]
@@ -92,7 +99,7 @@ async def _follow(docs: Documents, uri: str) -> dict[int, Any]:
 @pytest.mark.case("hyperstorage", 66, 67)
 async def test_a_writer_is_killed(tmp_path: Path, point: str) -> None:
     """It dies at the third time it reaches the point; another one goes on, and recovery completes the rest."""
-    assert write(tmp_path, "first", die_at=f"{point}:3") == -signal.SIGKILL
+    assert write(tmp_path, "first", die_at=nth(point, 3)) == -signal.SIGKILL
     before = len(acknowledged(tmp_path))
     assert before < 35
     assert write(tmp_path, "second", count=2) == 0
@@ -104,6 +111,6 @@ async def test_a_writer_is_killed(tmp_path: Path, point: str) -> None:
 async def test_writers_are_killed_one_after_the_other(tmp_path: Path, point: str) -> None:
     """Each goes on where the one before it died, and dies after more or fewer writes."""
     for number, times in enumerate((8, 1, 5, 1, 13, 2)):
-        assert write(tmp_path, f"w{number}", die_at=f"{point}:{times}", count=10) == -signal.SIGKILL
+        assert write(tmp_path, f"w{number}", die_at=nth(point, times), count=10) == -signal.SIGKILL
     assert write(tmp_path, "last", count=1) == 0
     await check(tmp_path)
