@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import msgspec
 
 from everlog.documents.batch import DocumentOperation
 from everlog.documents.bodies import body_of, plain_body, stored_body
+from everlog.documents.bulk import BulkResult
 from everlog.documents.collections import CollectionsPage
 from everlog.documents.history import DocumentEvent, HistoryPage
 from everlog.documents.indexes import Index, IndexNew
@@ -138,6 +139,15 @@ class Documents(ABC):
         of the document or the collection itself. The error of one that is refused says which, counted from 0:
         `error.facts["operation"]`. With `message_id`, a repetition is answered as a whole. `wait`: the last answer has
         the position of the last event.
+        """
+
+    @abstractmethod
+    def bulk(self, writes: Iterable[Any] | AsyncIterable[Any], *, by: str = "") -> AsyncGenerator[BulkResult, None]:
+        """Many writes, each for itself, of any documents: one result for each, in their order.
+
+        Each is `{"method": "put", "path": "orders~/o-1", "body": {…}}`, with `if_match`, `if_none_match`, `message_id`
+        and `correlation_id` if you like, or a `BulkWrite`. What is refused is the `error` of its result. Writes of one
+        document keep their order; those of others go on meanwhile.
         """
 
     @abstractmethod

@@ -57,9 +57,13 @@ class BatchRequest(msgspec.Struct, frozen=True):
     message_id: str | None = None
 
     @property
-    def items(self) -> list[str]:
+    def items(self) -> set[str]:
         """The elements that it names."""
-        return list(dict.fromkeys(command.place.item for command in self.commands))
+        return {command.place.item for command in self.commands}
+
+    @property
+    def message_ids(self) -> tuple[str, ...]:
+        return () if self.message_id is None else (self.message_id,)
 
 
 def operations_of(given: Iterable[Any]) -> list[DocumentOperation]:
@@ -138,7 +142,7 @@ def _place(base: DocumentPlace, one: DocumentOperation) -> DocumentPlace:
 def decide_batch(
     head: DocumentHead | None,
     rows: Mapping[str, DocumentRow],
-    message: StoredMessage | None,
+    messages: Mapping[str, StoredMessage],
     request: BatchRequest,
     *,
     now_ms: int,
@@ -148,6 +152,7 @@ def decide_batch(
 ) -> list[DocumentChange] | tuple[WrittenDocument, ...]:
     """What a batch does to this state, one change per operation; a repeated one gets its first answers."""
     fingerprint = _digest(request) if request.message_id is not None else ""
+    message = messages.get(request.message_id or "")
     if message is not None and message.answers(fingerprint, now_ms):
         return first_answers(request.uri, message)
     changes: list[DocumentChange] = []

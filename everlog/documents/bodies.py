@@ -83,6 +83,11 @@ def encode_body(value: Any) -> str:
 
 def body_of(value: Any) -> Any:
     """A Python value as a body: what comes back when it went through JSON."""
+    return measured_body(value)[0]
+
+
+def measured_body(value: Any) -> tuple[Any, int]:
+    """The same, and how many bytes its JSON has."""
     try:
         data = _encode(value)
         if b"null" in data:
@@ -91,7 +96,7 @@ def body_of(value: Any) -> Any:
         if isinstance(error, InvalidDocument):
             raise
         raise InvalidDocument("invalid-json", f"this body cannot be written as JSON: {error}") from error
-    return decode_body(data)
+    return decode_body(data), len(data)
 
 
 def _check_finite(value: Any) -> None:

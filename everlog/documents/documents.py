@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 from uuid import UUID
 
@@ -16,6 +26,8 @@ from everlog.core.values import Position
 from everlog.documents.api import MAX_HISTORY_PAGE, CollectionCount, CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, batch_request, decide_batch, operations_of
 from everlog.documents.bodies import encode_body, plain_of
+from everlog.documents.bulk import BulkResult, decide_each
+from everlog.documents.bulk_run import BulkRun, SourcedWrite, Written, sourced
 from everlog.documents.collection_reader import CollectionReader
 from everlog.documents.collections import MAX_COLLECTIONS, CollectionsPage, prefix_range
 from everlog.documents.completer import Completer
@@ -57,6 +69,7 @@ from everlog.errors import (
     DocumentNotFound,
     EverlogError,
     InvalidDocument,
+    TooManyPending,
     Unreachable,
     WriteUnfinished,
 )
@@ -81,8 +94,8 @@ class OpenDocuments(NamedTuple):
     collections: CollectionReader
 
 
-Decided: TypeAlias = list[DocumentChange] | tuple[WrittenDocument, ...]
-"""What becomes of a request: changes that follow on each other, or the answers that it got before."""
+Decided: TypeAlias = Sequence[DocumentChange | WrittenDocument | EverlogError]
+"""What becomes of each write of a request: changes, that follow on each other, answers that it got before, refusals."""
 
 Decision: TypeAlias = Callable[[BodyCheck], Decided]
 """A decision on what was loaded, which does the same each time: bodies that it would store are checked on the way."""
@@ -94,6 +107,13 @@ class Circumstances(TypedDict):
     now_ms: int
     entropy: int
     settings: WriteSettings
+
+
+def _all_written(found: Sequence[Written]) -> list[WrittenDocument]:
+    """The answers of a request that is refused as a whole if it is refused."""
+    written = [one for one in found if isinstance(one, WrittenDocument)]
+    assert len(written) == len(found)
+    return written
 
 
 class LocalDocuments(Documents):
@@ -215,11 +235,48 @@ class LocalDocuments(Documents):
         )
 
         async def decision(store: DocumentStore) -> Decision:
-            state, around = await store.load_rows(request.uri, request.items, message_id=message_id), self._around()
+            state, around = await store.load_rows(request.uri, request.items, request.message_ids), self._around()
             return lambda check: decide_batch(*state, request, check=check, **around)
 
-        written = await self._change(request.uri, message_id, decision)
+        written = _all_written(await self._change(request.uri, message_id, decision))
         return [*written[:-1], await self._placed(written[-1], message_id)] if wait else written
+
+    async def bulk(
+        self, writes: Iterable[Any] | AsyncIterable[Any], *, by: str = ""
+    ) -> AsyncGenerator[BulkResult, None]:
+        async with contextlib.aclosing(self.bulk_of(sourced(writes), by=by)) as results:
+            async for result in results:
+                yield result
+
+    def bulk_of(self, source: AsyncIterator[SourcedWrite], *, by: str) -> AsyncGenerator[BulkResult, None]:
+        """The same for writes that were read somewhere: some of them may be errors."""
+        _check_author(by)
+        return BulkRun(self._write_each, lambda: self._request_id(None, None), by=by).run(source)
+
+    async def _write_each(self, uri: str, commands: Sequence[DocumentCommand]) -> Sequence[Written]:
+        """Carry out writes of one document, several at once, each for itself."""
+        done: list[Written] = []
+        deadline = self._clock.monotonic() + self._config.request_timeout_s
+        while len(done) < len(commands):
+            rest = commands[len(done) :]
+            try:
+                found = await self._change(uri, None, partial(self._decide_each, uri, rest))
+            except EverlogError as error:
+                found = [error] * len(rest)
+            if isinstance(found[0], TooManyPending) and self._clock.monotonic() < deadline:
+                try:
+                    await (await self.open()).completer.complete(uri)
+                    continue
+                except EverlogError:
+                    found = [found[0]] * len(rest)
+            done += found
+        return done
+
+    async def _decide_each(self, uri: str, commands: Sequence[DocumentCommand], store: DocumentStore) -> Decision:
+        items = {command.place.item for command in commands}
+        ids = {command.message_id for command in commands if command.remembered}
+        state, around = await store.load_rows(uri, items, ids), self._around()
+        return lambda check: decide_each(*state, commands, check=check, **around)
 
     def _request_id(self, message_id: str | None, correlation_id: str | None) -> str:
         """The id of a request, its own or a new one."""
@@ -234,14 +291,9 @@ class LocalDocuments(Documents):
 
         async def decision(store: DocumentStore) -> Decision:
             state, around = await store.load(command.place, message_id=message_id), self._around()
+            return lambda check: [decide(*state, command, check=check, **around)]
 
-            def make(check: BodyCheck) -> Decided:
-                made = decide(*state, command, check=check, **around)
-                return [made] if isinstance(made, DocumentChange) else (made,)
-
-            return make
-
-        (written,) = await self._change(command.place.uri, message_id, decision)
+        (written,) = _all_written(await self._change(command.place.uri, message_id, decision))
         return written
 
     def _around(self) -> Circumstances:
@@ -250,7 +302,7 @@ class LocalDocuments(Documents):
 
     async def _change(
         self, uri: str, message_id: str | None, decision: Callable[[DocumentStore], Awaitable[Decision]]
-    ) -> tuple[WrittenDocument, ...]:
+    ) -> list[Written]:
         """Decide and accept, again if another writer was quicker. Writers of one process go one after the other."""
         parts = await self.open()
         deadline = self._clock.monotonic() + self._config.request_timeout_s
@@ -258,9 +310,10 @@ class LocalDocuments(Documents):
         try:
             while True:
                 make = await decision(parts.store)
-                changes = await parts.schemas.book.decided(make, timeout_s=self._config.request_timeout_s)
-                if isinstance(changes, tuple):
-                    return changes
+                decided = await parts.schemas.book.decided(make, timeout_s=self._config.request_timeout_s)
+                changes = [one for one in decided if isinstance(one, DocumentChange)]
+                if not changes:
+                    return [one for one in decided if not isinstance(one, DocumentChange)]
                 failpoint("documents.decided")
                 await pausepoint("documents.decided", uri)
                 if await self._accept(parts.store, message_id, changes):
@@ -275,7 +328,7 @@ class LocalDocuments(Documents):
             self.writers.end(uri)
         failpoint("documents.accepted")
         parts.completer.kick(uri)
-        return tuple([written_by(change) for change in changes])
+        return [written_by(one) if isinstance(one, DocumentChange) else one for one in decided]
 
     async def _accept(self, store: DocumentStore, message_id: str | None, changes: Sequence[DocumentChange]) -> bool:
         """Store the changes. If the outcome is unknown, look once more; if it still is, raise WriteUnfinished."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from everlog.documents.collections import CollectionsPage, PrefixRange
@@ -40,11 +41,11 @@ class DocumentState(NamedTuple):
 
 
 class BatchState(NamedTuple):
-    """What a batch is decided on: of the elements that it names, those that are there."""
+    """What several writes are decided on: of the elements and the messages that they name, those that are there."""
 
     head: DocumentHead | None
     rows: Mapping[str, DocumentRow]
-    message: StoredMessage | None = None
+    messages: Mapping[str, StoredMessage] = MappingProxyType({})
 
 
 class WaitingTransaction(NamedTuple):
@@ -140,8 +141,8 @@ class DocumentStore(ABC):
         """
 
     @abstractmethod
-    async def load_rows(self, uri: str, items: Sequence[str], *, message_id: str | None = None) -> BatchState:
-        """The document, the bodies of these items, and the message of this id, all of one moment."""
+    async def load_rows(self, uri: str, items: Collection[str], message_ids: Collection[str] = ()) -> BatchState:
+        """The document, the bodies of these items, and the messages of these ids, all of one moment."""
 
     @abstractmethod
     async def accept(self, *changes: DocumentChange) -> bool:

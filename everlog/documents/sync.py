@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
 from everlog.documents.api import Documents
-from everlog.runtime.twin import Twin, blocking, iterating
+from everlog.documents.bulk import MAX_GROUP, BulkResult
+from everlog.runtime.twin import Twin, blocking, items_of, iterating
 
 
 class SyncDocuments(Twin[Documents]):
@@ -14,6 +20,11 @@ class SyncDocuments(Twin[Documents]):
     delete = blocking(Documents.delete)
     post = blocking(Documents.post)
     batch = blocking(Documents.batch)
+
+    def bulk(self, writes: Iterable[Any], *, by: str = "") -> Iterator[BulkResult]:
+        """Many writes, each for itself: see `Documents.bulk`. `writes` may itself use this log."""
+        return items_of(self._portal, self._inner.bulk(_apart(iter(writes)), by=by), MAX_GROUP)
+
     get = blocking(Documents.get)
     list = blocking(Documents.list)
     count = blocking(Documents.count)
@@ -46,3 +57,10 @@ class SyncDocuments(Twin[Documents]):
     at = blocking(Documents.at)
     elements_at = blocking(Documents.elements_at)
     diff = blocking(Documents.diff)
+
+
+async def _apart(source: Iterator[Any]) -> AsyncIterator[Any]:
+    """What a plain iterator gives. It runs in a thread, for it may wait for the loop that this runs in."""
+    while items := await asyncio.to_thread(lambda: list(itertools.islice(source, MAX_GROUP))):
+        for item in items:
+            yield item

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -14,6 +14,8 @@ from everlog.core.values import Position
 from everlog.documents.api import CollectionCount, CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, operations_of
 from everlog.documents.bodies import body_of, encode_body, plain_body, stored_body
+from everlog.documents.bulk import BulkResult, BulkWrite
+from everlog.documents.bulk_run import SourcedWrite, sourced
 from everlog.documents.collections import CollectionsPage, CollectionSummary, prefix_range
 from everlog.documents.history import DocumentEvent, HistoryPage
 from everlog.documents.ids import PACKED, TransactionId
@@ -33,7 +35,7 @@ from everlog.errors import (
     WriteUnfinished,
 )
 from everlog.journal.journal import After
-from everlog.remote.connection import Wire
+from everlog.remote.connection import Wire, refusal
 from everlog.runtime.retry import Backoff
 from everlog.wire.documents import SchemaCheckBody, check_of
 from everlog.wire.http import POSITION
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 MAX_FAILURES = 10  # in a row: a server that is started again is waited for
 MIN_PAUSE_S = 0.1
 MAX_PAUSE_S = 10.0
+MAX_BULK_LINES = 2000
+MAX_BULK_BYTES = 4 * 1024 * 1024
 _index_items = tuple[IndexSortItem, ...]
 
 
@@ -132,6 +136,55 @@ class RemoteDocuments(Documents):
         ]
         found[-1] = msgspec.structs.replace(found[-1], position=_position(answer.headers.get(POSITION)))
         return found
+
+    async def bulk(
+        self, writes: Iterable[Any] | AsyncIterable[Any], *, by: str = ""
+    ) -> AsyncGenerator[BulkResult, None]:
+        """So many at a time: a request is sent as a whole before its answer is read."""
+        _refuse_author(by)
+        group: list[SourcedWrite] = []
+        size = 0
+        async with contextlib.aclosing(sourced(writes)) as source:
+            async for one in source:
+                group.append(one)
+                size += one.size
+                if len(group) >= MAX_BULK_LINES or size >= MAX_BULK_BYTES:
+                    for result in await self._bulk(group):
+                        yield result
+                    group, size = [], 0
+        if group:
+            for result in await self._bulk(group):
+                yield result
+
+    async def _bulk(self, group: Sequence[SourcedWrite]) -> list[BulkResult]:
+        """What became of some writes, in one request."""
+        found: dict[int, BulkResult] = {}
+        sent: list[tuple[int, BulkWrite]] = []
+        for one in group:
+            if isinstance(one.write, EverlogError):
+                found[one.number] = BulkResult(one.number, None, error=one.write)
+            else:
+                sent.append((one.number, one.write))
+        content = "".join([encode_body(write) + "\n" for _, write in sent])
+        unknown: EverlogError
+        try:
+            answer = await self._wire.send("POST", "/hyper-storage/_bulk", content=content)
+            lines = [msgspec.json.decode(line) for line in answer.content.splitlines() if line]
+            unknown = Unreachable("the server ended its answer early")
+        except Unreachable as error:
+            lines, unknown = [], error
+        for line in lines:
+            if "line" not in line:
+                unknown = refusal(line["status"], line["error"])
+                continue
+            number, write = sent[line["line"] - 1]
+            found[number] = _bulk_result(number, write, line)
+        for number, write in sent:
+            if number not in found:
+                text = f"{write.path}: {unknown}: {repeat(write.message_id)}"
+                lost = WriteUnfinished(text, message_id=write.message_id or "")
+                found[number] = BulkResult(number, write.path, error=lost)
+        return [found[number] for number in sorted(found)]
 
     async def get(self, path: str, *, fields: str | Sequence[str] = "", token: After = None) -> Document:
         if parse_path(path).kind == "collection":
@@ -374,6 +427,13 @@ def _live_change(frame: ServerSentEvent) -> LiveChange:
 
 def _fields(names: str | Sequence[str]) -> str | None:
     return (names if isinstance(names, str) else ",".join(names)) or None
+
+
+def _bulk_result(number: int, write: BulkWrite, line: dict[str, Any]) -> BulkResult:
+    if "error" in line:
+        return BulkResult(number, write.path, error=refusal(line["status"], line["error"]))
+    written = WrittenDocument(line["transactionId"], line["path"], line["revision"], created=line["status"] == 201)
+    return BulkResult(number, written.path, written)
 
 
 def _segment(text: str) -> str:

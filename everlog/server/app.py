@@ -33,6 +33,7 @@ from everlog.server.refusals import Refusals
 from everlog.server.request_watch import HttpCounters, RequestWatch
 from everlog.server.requests import in_time
 from everlog.server.routes.batches import BATCH_ROUTES
+from everlog.server.routes.bulk import BULK, BULK_ROUTES
 from everlog.server.routes.collections import COLLECTION_ROUTES
 from everlog.server.routes.definitions import DEFINITION_ROUTES
 from everlog.server.routes.documents import CONTENT_ROUTES
@@ -62,6 +63,7 @@ ROUTES: list[ControllerRouterHandler] = [
     *CONTENT_ROUTES,
     *BATCH_ROUTES,
     *COLLECTION_ROUTES,
+    *BULK_ROUTES,
     *DEFINITION_ROUTES,
     *SCHEMA_ROUTES,
     *NODE_ROUTES,
@@ -96,11 +98,12 @@ class Application(Litestar):
         if raw is not None:
             scope["path"] = raw.partition(b"?")[0].decode("latin-1")
         scope.setdefault("state", {})
+        timed = in_time(receive, self.state.body_seconds, streamed=scope["path"] == BULK)
         watch = RequestWatch(scope, send, *self.state.watching)  # type: ignore[arg-type]
         asked: Any = scope
         run = self._without_body if asked["method"] == "HEAD" else super().__call__
         try:
-            await run(scope, in_time(receive, self.state.body_seconds), watch.send)
+            await run(scope, timed, watch.send)
         finally:
             watch.end()
 

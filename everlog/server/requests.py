@@ -72,15 +72,19 @@ def flag(given: dict[str, str], name: str) -> bool:
     return name in given and given[name].lower() not in ("0", "false", "no")
 
 
-def in_time(receive: Receive, seconds: float) -> Receive:
-    """The same messages, but a body must be there within `seconds`, in whichever handler it is read."""
+def in_time(receive: Receive, seconds: float, *, streamed: bool = False) -> Receive:
+    """The same messages, but a body must be there within `seconds`, in whichever handler it is read; if it is
+    `streamed`, each piece of it within `seconds` of being asked for.
+    """
     deadline = asyncio.get_running_loop().time() + seconds
     whole = False
 
     async def received() -> Any:
-        nonlocal whole
+        nonlocal whole, deadline
         if whole:  # what follows is only the end of the connection, which may be far
             return await receive()
+        if streamed:
+            deadline = asyncio.get_running_loop().time() + seconds
         try:
             async with asyncio.timeout_at(deadline):
                 message = await receive()

@@ -28,7 +28,7 @@ async def prepare_batch(
         correlation_id="c",
         max_operations=100,
     )
-    state = await store.load_rows(request.uri, request.items, message_id=message_id)
+    state = await store.load_rows(request.uri, request.items, request.message_ids)
     return decide_batch(
         *state, request, now_ms=NOW, entropy=uuid.uuid4().int, settings=WriteSettings(), check=accept_all
     )
@@ -93,9 +93,9 @@ class DocumentBatchConformance:
         assert isinstance(first, list)
         assert isinstance(second, list)
         assert sorted(await asyncio.gather(store.accept(*first), store.accept(*second))) == [False, True]
-        head, rows, message = await store.load_rows(uri, ["x", "y", "z"], message_id="m")
+        head, rows, messages = await store.load_rows(uri, ["x", "y", "z"], ["m", "other"])
         assert head is not None
-        assert message is not None
+        (message,) = messages.values()
         assert (head.revision, len(rows), len(message.results)) == (3, 3, 3)
         won = {one.transaction.uuid for one in (first if message == first[-1].message else second)}
         assert {one.uuid for one in await waiting(store, uri)} == won

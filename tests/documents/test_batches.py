@@ -248,7 +248,7 @@ def test_a_batch_is_its_operations_one_after_the_other(batches: list[list[Docume
             made = decide_batch(
                 together.head,
                 together.rows,
-                None,
+                {},
                 request,
                 now_ms=NOW,
                 entropy=1,

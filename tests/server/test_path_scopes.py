@@ -194,6 +194,7 @@ DECLARED = {
     "delete_content": "path",
     "post_content": "path",
     "post_batch": "path",
+    "post_bulk": "body",
     "retry_view": "path",
     "post_index": "path",
     "get_index": "path",
@@ -435,3 +436,35 @@ def test_on_the_command_line(tmp_path):
     assert cli.lines("token", "list")[0]["scopes"] == made["scopes"]
     assert "read:/shop/** write:/shop/orders~" in cli.out("token", "list")
     assert 'scopes = ["write:/a"]' in cli.out("token", "new", "x", "--scope", "write:/a", "--toml")
+
+
+async def test_each_line_of_many_is_checked_by_its_own_path(served: Any, tokens: dict[str, str]) -> None:
+    """One that may not be written is 403, also if there is nothing there; the others are done, in the token's name."""
+    log, http = served
+    lines = [
+        {"method": "put", "path": "shop/orders~/7", "body": {}},
+        {"method": "put", "path": "secret/plans", "body": {"n": 2}},
+        {"method": "delete", "path": "secret/none"},
+        {"method": "post", "path": "shop/orders~", "body": {}},
+        {"method": "put", "path": "shop/settings", "body": 1},
+    ]
+    body = "".join(json.dumps(line) + "\n" for line in lines)
+    for token, wanted in (
+        ("shop", [201, 403, 403, 201, 200]),
+        ("writer", [200, 403, 403, 201, 403]),
+        ("reader", None),
+        ("all", [200, 200, 404, 201, 200]),
+    ):
+        answer = await http.post(H + "_bulk", content=body, headers=bearer(tokens[token]))
+        if wanted is None:
+            assert answer.status_code == 403
+            continue
+        found = [json.loads(line) for line in answer.text.splitlines()]
+        assert [one["status"] for one in found] == wanted, token
+        assert {one["error"]["code"] for one in found if one["status"] == 403} <= {"forbidden"}
+    events = [event async for event in log.documents.history("shop/orders~", after=2)]
+    assert [event.by for event in events] == ["shop", "shop", "writer", "writer", "all", "all"]
+    assert (await log.documents.get("secret/plans")).body == {"n": 2}
+    async with connect(str(http.base_url), token=tokens["writer"]) as remote:
+        results = [one async for one in remote.documents.bulk(lines)]
+    assert [type(one.error) for one in results if one.error is not None] == [AccessDenied] * 3

@@ -28,6 +28,7 @@ from everlog.core.events import Event
 from everlog.documents.indexes import IndexNew
 from everlog.projections.record_source import records
 from everlog.queues.wire import MEDIA_TYPE
+from everlog.server.schemas.documents import LINES
 from everlog.testing.replication import replicate
 from tests.http_support import new_token, server_in_thread
 from tests.support import small_config
@@ -80,7 +81,7 @@ class Way(NamedTuple):
     bare: bool = False
 
 
-@schemathesis.serializer(MEDIA_TYPE)
+@schemathesis.serializer(MEDIA_TYPE, LINES)
 def as_bytes(_: Any, value: Any) -> Any:
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
@@ -245,7 +246,7 @@ def test_every_example_of_a_body_is_understood(served: Served) -> None:
             for media, content in (operation.get("requestBody") or {}).get("content", {}).items():
                 (example,) = content["examples"].values()
                 value = example["value"]
-                body = value.encode("latin-1") if media == MEDIA_TYPE else msgspec.json.encode(value)
+                body = value.encode("latin-1") if media in (MEDIA_TYPE, LINES) else msgspec.json.encode(value)
                 url = path.format_map(served.names_in(path))
                 answer = http.request(method, url, content=body, headers={"Content-Type": media})
                 wrong = answer.status_code in (400, 413, 415, 422) or answer.status_code >= 500

@@ -470,6 +470,7 @@ async def test_no_route_takes_a_body_without_end(http, tokens):
     found = (await send(http, "GET", "/openapi/openapi.json", headers=bearer(tokens["admin"]))).json()["paths"]
     taking = [(method, path) for path, item in found.items() for method in item if "requestBody" in item[method]]
     assert len(taking) > 20
+    taking.remove(("post", "/hyper-storage/_bulk"))  # read line by line, each with its bound: see test_bulk.py
     for method, path in taking:
         where = re.sub(r"\{[^}]*\}", "1", path)
         head = f"{method.upper()} {where} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {tokens['admin']}\r\n"

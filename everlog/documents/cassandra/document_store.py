@@ -96,26 +96,25 @@ class CassandraDocuments(DocumentStore):
     async def load(
         self, place: DocumentPlace, *, message_id: str | None = None, settled: bool = False
     ) -> DocumentState:
-        head, rows, message = await self._load(place.uri, (place.item,), message_id, serial=settled)
-        return DocumentState(head, rows.get(place.item), message)
+        ids = () if message_id is None else (message_id,)
+        head, rows, messages = await self._load(place.uri, (place.item,), ids, serial=settled)
+        return DocumentState(head, rows.get(place.item), messages.get(message_id or ""))
 
-    async def load_rows(self, uri: str, items: Sequence[str], *, message_id: str | None = None) -> BatchState:
-        return await self._load(uri, items, message_id)
+    async def load_rows(self, uri: str, items: Collection[str], message_ids: Collection[str] = ()) -> BatchState:
+        return await self._load(uri, items, message_ids)
 
     async def _load(
-        self, uri: str, items: Sequence[str], message_id: str | None, *, serial: bool = False
+        self, uri: str, items: Collection[str], message_ids: Collection[str], *, serial: bool = False
     ) -> BatchState:
-        kinds, names = [START, BODY], {"", *items}
-        if message_id is not None:
-            kinds.append(MESSAGE)
-            names.add(message_id)
-        found = await self._fetch("state", uri, kinds, sorted(names), serial=serial)
+        kinds = [START, BODY, MESSAGE] if message_ids else [START, BODY]
+        names = sorted({"", *items, *message_ids})
+        found = await self._fetch("state", uri, kinds, names, serial=serial)
         known = {(kind, item): values for kind, item, *values in found}
         if (START, "") not in known:
             return BatchState(None, {})
         rows = {item: DocumentRow(*known[BODY, item][:4]) for item in items if (BODY, item) in known}
-        message = known.get((MESSAGE, message_id))
-        return BatchState(_statics(known[START, ""][4:]).head, rows, None if message is None else _message(message[0]))
+        messages = {name: _message(known[MESSAGE, name][0]) for name in message_ids if (MESSAGE, name) in known}
+        return BatchState(_statics(known[START, ""][4:]).head, rows, messages)
 
     async def accept(self, *changes: DocumentChange) -> bool:
         """A clearing change is the last one, as rows of the same write time would not survive it."""
@@ -136,7 +135,7 @@ class CassandraDocuments(DocumentStore):
 
     async def _batch(self, changes: Sequence[DocumentChange], found: _Statics) -> list[Any]:
         """The condition names the old map too: no accepted write may fall out of it."""
-        expected, head, uri, message = changes[0].expected, changes[-1].head, changes[0].place.uri, changes[-1].message
+        expected, head, uri = changes[0].expected, changes[-1].head, changes[0].place.uri
         pending = found.waiting | {change.transaction.revision: change.transaction.uuid for change in changes}
         texts = (_encode(head.messages).decode(), head.view, _encode(pending).decode())
         condition = (uri, expected or None, found.pending)
@@ -148,7 +147,7 @@ class CassandraDocuments(DocumentStore):
             requests.append(("delete_rows", (uri,)))
         else:
             requests += [_row_request(place, row) for place, row in {one.place: one.row for one in changes}.items()]
-        if message is not None:
+        for message in [change.message for change in changes if change.message is not None]:
             requests.append(("put_message", (uri, message.id, _encode(message).decode(), KEPT_S)))
         return [(await self._session.prepare(self._cql[name])).bind(list(bound)) for name, bound in requests]
 

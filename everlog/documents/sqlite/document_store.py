@@ -92,12 +92,13 @@ class SqliteDocuments(DocumentStore):
     async def load(
         self, place: DocumentPlace, *, message_id: str | None = None, settled: bool = False
     ) -> DocumentState:
-        head, rows, message = await self.load_rows(place.uri, (place.item,), message_id=message_id)
-        return DocumentState(head, rows.get(place.item), message)
+        ids = () if message_id is None else (message_id,)
+        head, rows, messages = await self.load_rows(place.uri, (place.item,), ids)
+        return DocumentState(head, rows.get(place.item), messages.get(message_id or ""))
 
-    async def load_rows(self, uri: str, items: Sequence[str], *, message_id: str | None = None) -> BatchState:
+    async def load_rows(self, uri: str, items: Collection[str], message_ids: Collection[str] = ()) -> BatchState:
         rows: dict[str, DocumentRow] = {}
-        answer = None
+        messages: dict[str, StoredMessage] = {}
         with translated(self.path):
             self._reader.execute("BEGIN")  # all of one moment
             try:
@@ -106,11 +107,13 @@ class SqliteDocuments(DocumentStore):
                     found = self._reader.execute(SQL["row"], (uri, item)).fetchone()
                     if found is not None:
                         rows[item] = DocumentRow(*found)
-                if message_id is not None:
-                    answer = self._reader.execute(SQL["message"], (uri, message_id)).fetchone()
+                for message_id in message_ids:
+                    found = self._reader.execute(SQL["message"], (uri, message_id)).fetchone()
+                    if found is not None:
+                        messages[message_id] = _message(found[0])
             finally:
                 self._reader.execute("COMMIT")
-        return BatchState(None if head is None else _head(head), rows, None if answer is None else _message(answer[0]))
+        return BatchState(None if head is None else _head(head), rows, messages)
 
     async def accept(self, *changes: DocumentChange) -> bool:
         uri = changes[0].place.uri
@@ -434,8 +437,8 @@ def _put(connection: sqlite3.Connection, uri: str, index: Index, row: IndexedRow
 
 
 def _store(connection: sqlite3.Connection, change: DocumentChange) -> None:
-    """The event and the body of a change."""
-    place, row = change.place, change.row
+    """The event, the body and the message of a change."""
+    place, row, message = change.place, change.row, change.message
     connection.execute(SQL["add_transaction"], _transaction_values(change.transaction))
     if change.clears:
         connection.execute(SQL["delete_rows"], (place.uri,))
@@ -443,15 +446,16 @@ def _store(connection: sqlite3.Connection, change: DocumentChange) -> None:
         connection.execute(SQL["delete_row"], place)
     else:
         connection.execute(SQL["put_row"], (*place, row.body, row.revision, row.created_ms, row.modified_ms))
+    if message is not None:
+        answer = _encode(message).decode()
+        connection.execute(SQL["put_message"], (place.uri, message.id, message.time_ms, answer))
 
 
 def _store_head(connection: sqlite3.Connection, last: DocumentChange) -> None:
-    """What is known about the document after the last of its changes, and the message of all."""
-    head, message, uri = last.head, last.message, last.place.uri
+    """What is known about the document after the last of its changes."""
+    head = last.head
     values = (head.revision, head.deleted, head.count, head.last_id, _encode(head.messages).decode(), head.view)
-    connection.execute(SQL["put_head"], (uri, *values))
-    if message is not None:
-        connection.execute(SQL["put_message"], (uri, message.id, message.time_ms, _encode(message).decode()))
+    connection.execute(SQL["put_head"], (last.place.uri, *values))
 
 
 def _head(row: tuple[Any, ...]) -> DocumentHead:

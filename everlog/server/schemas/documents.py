@@ -185,6 +185,16 @@ SCHEMA_CHECK = _object(
     reason=_optional(OpenAPIType.STRING),
     runs=NUMBER,
 )
+LINES = "application/x-ndjson"
+BULK_LINES = Schema(
+    type=OpenAPIType.STRING,
+    description='One JSON object per line: `{"method": "put", "path": "orders~/o-1", "body": {…}, "ifMatch": …, '
+    '"ifNoneMatch": …, "idempotencyKey": …, "correlationId": …}`',
+)
+BULK_RESULTS = Schema(
+    type=OpenAPIType.STRING,
+    description="One JSON object per line: `line`, `status`, and `path`, `revision`, `transactionId`, or `error`",
+)
 PAGE_OR_BODY = Schema(
     any_of=[
         Schema(description="The body of a document or an element."),
@@ -284,11 +294,12 @@ def operation(
     body: Schema | None = None,
     example: Any = None,
     optional: bool = False,
+    media: str = JSON,
 ) -> type[Operation]:
     """The description of a route; `example` is of its body. `optional`: it may come without one."""
     known: dict[str, Any] = {str(status): answer for status, answer in answers.items()}
     known |= {str(status): _refusal(status) for status in sorted({*refusals, *_ALWAYS})}
-    content = None if body is None else {JSON: _media(body, example)}
+    content = None if body is None else {media: _media(body, example)}
 
     @dataclass
     class DescribedOperation(Operation):
