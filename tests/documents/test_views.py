@@ -313,7 +313,7 @@ def test_an_element_of_a_view_has_one_source(template: str, path: str, item: str
 
 
 @pytest.mark.parametrize(
-    ("template", "item"), [("a/{x}/{y}", "1"), ("a~/{x}", "1/2"), ("{a}/{b}", "x:"), ("a/{*}", "b c")]
+    ("template", "item"), [("a/{x}/{y}", "1"), ("a~/{x}", "1/2"), ("{a}/{b}", "x:"), ("a/{*}", "b/c")]
 )
 def test_what_is_no_element_of_a_view(template: str, item: str) -> None:
     assert source_of(template, item) is None
