@@ -12,8 +12,10 @@ import click
 import msgspec
 
 from everlog.api import Everlog
+from everlog.cli.bulk import LineSource
 from everlog.cli.commands import CliCommand, Group
-from everlog.cli.output import TableRows, encode, moment, plain, show
+from everlog.cli.exit_codes import FAILED, exit_code
+from everlog.cli.output import TableRows, encode, moment, plain, progress_bar, show
 from everlog.cli.schema import schema
 from everlog.cli.settings import CliSettings, run_with_log, with_log
 from everlog.cli.status import stop_signals
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 # Who writes: as on a server without tokens, a user of this machine.
 LOCAL = "local"
+SHOWN_FAILURES = 20
+
 path_argument = click.argument("path")
 body_argument = click.argument("body", metavar="[BODY]", required=False)
 fields_option = click.option("--fields", default="", metavar="FIELDS", help="Only these fields: 'total,customer.name'.")
@@ -328,6 +332,74 @@ async def _print_live(live: AsyncGenerator[LiveChange, None], upto: int | None, 
                 click.echo(f"{change.kind:8}  {change.revision}  {plain(change.id)}  {body}".rstrip())
             if upto is not None and change.position is not None and change.revision >= upto:
                 return
+
+
+@docs.command(
+    "export",
+    cls=CliCommand,
+    examples=["everlog docs export shop/orders~ > orders.jsonl", "everlog docs export --prefix shop/ > shop.jsonl"],
+)
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.option("--prefix", metavar="TEXT", help="All collections whose paths begin like this, but for views.")
+@with_log()
+async def export(log: Everlog, settings: CliSettings, /, paths: tuple[str, ...], prefix: str | None) -> None:
+    """Print documents and collections as JSON lines that 'everlog docs import' takes back."""
+    from everlog.cli.docs_transfer import export_lines
+
+    if not paths and prefix is None:
+        raise click.UsageError("what? Name documents or collections, or give a --prefix")
+    if sys.stdout.isatty():
+        async for line in export_lines(log.documents, paths, prefix):
+            click.echo(line)
+        return
+    count = 0
+    with progress_bar("lines") as told:
+        async for line in export_lines(log.documents, paths, prefix):
+            click.echo(line)
+            count += 1
+            told(count, None)
+
+
+@docs.command(
+    "import",
+    cls=CliCommand,
+    examples=["everlog docs import shop.jsonl", "everlog docs import shop.jsonl --replace --json"],
+)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--replace", is_flag=True, help="Replace what is there with another body.")
+@click.option("--skip-existing", is_flag=True, help="Leave alone what is there with another body.")
+@with_log(create=True)
+async def import_(log: Everlog, settings: CliSettings, /, file: str, replace: bool, skip_existing: bool) -> None:
+    """Store documents and elements from the JSON lines of a file, or of standard input with '-'.
+
+    It may be repeated, also after it was cut off: what is there with the same body stays as it is. What is there with
+    another body is an error of its line, unless --replace or --skip-existing says what to do.
+    """
+    from everlog.cli.docs_transfer import MAX_LINE_BYTES, DocumentImport
+
+    if replace and skip_existing:
+        raise click.UsageError("--replace or --skip-existing, not both")
+    source = LineSource(file, max_line=MAX_LINE_BYTES)
+    work = DocumentImport(log.documents, "replace" if replace else "skip" if skip_existing else "refuse")
+    with progress_bar("bytes") as told:
+        async for done in work.run(source):
+            told(done, source.size)
+    _show_imported(settings, work.summary)
+
+
+def _show_imported(settings: CliSettings, summary: Any) -> None:
+    """What an import did; it fails if a line did."""
+    if not settings.as_json:
+        for number, error in summary.failures[:SHOWN_FAILURES]:
+            click.echo(f"line {number}: {plain(str(error))}", err=True)
+        if summary.failed > SHOWN_FAILURES:
+            click.echo(f"and {summary.failed - SHOWN_FAILURES:,} more lines", err=True)
+    counts = {name: getattr(summary, name) for name in ("created", "unchanged", "replaced", "skipped", "failed")}
+    failures = [{"line": number, "error": str(error)} for number, error in summary.failures]
+    show(settings.as_json, {**counts, "failures": failures}, str(summary))
+    codes = {exit_code(error) for _, error in summary.failures}
+    if codes:
+        sys.exit(codes.pop() if len(codes) == 1 else FAILED)
 
 
 @docs.command(cls=CliCommand, examples=["everlog docs recover", "everlog docs recover --spark"])
