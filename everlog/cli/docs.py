@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -365,7 +366,7 @@ async def export(log: Everlog, settings: CliSettings, /, paths: tuple[str, ...],
     cls=CliCommand,
     examples=["everlog docs import shop.jsonl", "everlog docs import shop.jsonl --replace --json"],
 )
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file")
 @click.option("--replace", is_flag=True, help="Replace what is there with another body.")
 @click.option("--skip-existing", is_flag=True, help="Leave alone what is there with another body.")
 @with_log(create=True)
@@ -379,12 +380,18 @@ async def import_(log: Everlog, settings: CliSettings, /, file: str, replace: bo
 
     if replace and skip_existing:
         raise click.UsageError("--replace or --skip-existing, not both")
-    source = LineSource(file, max_line=MAX_LINE_BYTES)
+    source = _line_source(file, MAX_LINE_BYTES)
     work = DocumentImport(log.documents, "replace" if replace else "skip" if skip_existing else "refuse")
     with progress_bar("bytes") as told:
         async for done in work.run(source):
             told(done, source.size)
     _show_imported(settings, work.summary)
+
+
+def _line_source(file: str, max_line: int) -> LineSource:
+    if file != "-" and not Path(file).is_file():
+        raise click.UsageError(f"there is no file {file!r}")
+    return LineSource(file, max_line=max_line)
 
 
 def _show_imported(settings: CliSettings, summary: Any) -> None:
