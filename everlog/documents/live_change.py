@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from everlog.documents.bodies import digest, plain_body
-from everlog.documents.evaluator import Evaluator
-from everlog.documents.filters.evaluation import uses_time
-from everlog.documents.filters.parser import parse_filter
-from everlog.documents.filters.tree import text_of
+from everlog.documents.evaluator import Evaluator, pay_decoding
+from everlog.documents.filters.budget import Budget
+from everlog.documents.filters.evaluation import make_matcher, uses_time
+from everlog.documents.filters.tree import FilterNode, text_of
+from everlog.documents.port import StoredElement
 from everlog.documents.transitions import Transition
 from everlog.errors import InvalidDocument
 
@@ -45,19 +47,41 @@ class LiveChange(msgspec.Struct, frozen=True):
 class LiveFilter:
     """A condition on the elements of one collection. Conditions that mean the same by their trees have one digest."""
 
-    def __init__(self, uri: str, condition: str, evaluator: Evaluator) -> None:
-        node = parse_filter(condition)
+    def __init__(self, uri: str, node: FilterNode | None, evaluator: Evaluator) -> None:
         if uses_time(node):
             raise InvalidDocument(
                 "invalid-filter", "what matches may not depend on the time in a live query: leave out unix_time"
             )
         self.digest = digest(uri, "" if node is None else text_of(node))[:12]
-        self._condition = condition
+        self._matches = make_matcher(node)
         self._evaluator = evaluator
 
     async def matches(self, element: Any) -> bool:
-        """Whether an element matches; no element does not. FilterTooExpensive if that is more than it may cost."""
-        return element is not None and await self._evaluator.matches(self._condition, element, 0)
+        """Whether an element matches, within the budget of one element; no element does not."""
+        if element is None:
+            return False
+        budget = self._evaluator.of_element()
+        return await self._evaluator.run(budget, lambda: self._matches(element, 0, budget))
+
+    def scan_budget(self) -> Budget:
+        """What all the elements of the collection may cost together."""
+        return self._evaluator.of_query(lambda: False)
+
+    async def matching(self, rows: Sequence[StoredElement], budget: Budget) -> list[StoredElement]:
+        """Those of the stored elements that match."""
+        found: list[StoredElement] = []
+        waiting = list(reversed(rows))
+
+        def work() -> None:
+            while waiting:
+                row = waiting[-1]
+                if self._matches(pay_decoding(row.body, budget), 0, budget):
+                    found.append(row)
+                budget.done()
+                waiting.pop()
+
+        await self._evaluator.run(budget, work)
+        return found
 
     def position(self, revision: int) -> str:
         """Stands for a revision of the collection, for this filter only."""

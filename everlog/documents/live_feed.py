@@ -21,6 +21,7 @@ from everlog.documents.live_change import LiveChange, LiveFilter
 from everlog.documents.port import DocumentStore
 from everlog.documents.transitions import Transition, TransitionReader
 from everlog.errors import EverlogError, StorageFailed
+from everlog.runtime.keyed_lock import KeyedLock
 
 log = logging.getLogger("everlog.documents")
 
@@ -58,6 +59,7 @@ class LiveFeed:
         self._kept: deque[_Kept] = deque()
         self._bytes = 0
         self._news = asyncio.Event()
+        self._evaluating = KeyedLock()
         self.task = asyncio.create_task(self._run(), name="everlog-live-collection")
 
     async def _run(self) -> None:
@@ -113,12 +115,18 @@ class LiveFeed:
                 async with contextlib.aclosing(reader.pages(self.low)) as pages:
                     async for page in pages:
                         reached = page[-1].revision
-                        yield _changes([await condition.change(one) for one in page], condition.checkpoint(reached))
+                        changes = [await condition.change(one) for one in page]
+                        yield _changes(changes, condition.checkpoint(reached))
             elif reached < self.high:
                 start = reached - self.low
                 some = list(itertools.islice(self._kept, start, start + STEP))
                 reached += len(some)
-                yield _changes([await one.verdict(condition) for one in some], condition.checkpoint(reached))
+                await self._evaluating.acquire(condition.digest)  # the others that ask for the same need only wait
+                try:
+                    changes = [await one.verdict(condition) for one in some]
+                finally:
+                    self._evaluating.release(condition.digest)
+                yield _changes(changes, condition.checkpoint(reached))
                 await asyncio.sleep(0)  # others want to be served, too
             else:
                 await self._news.wait()

@@ -24,14 +24,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
-from everlog.documents.bodies import encode_body, stored_body
+from everlog.documents.bodies import encode_body
 from everlog.documents.completer import Completer
 from everlog.documents.evaluator import Evaluator
 from everlog.documents.history import History
 from everlog.documents.live_change import LiveChange, LiveFilter
 from everlog.documents.live_feed import LiveFeeds
 from everlog.documents.paths import DocumentPlace
-from everlog.documents.port import DocumentStore, StoredElement
+from everlog.documents.port import DocumentStore
 from everlog.documents.transitions import TransitionReader
 from everlog.errors import DocumentConflict, EverlogError, QueryLimited, Unreachable
 
@@ -64,8 +64,7 @@ class LiveQuery:
     @classmethod
     async def open(cls, parts: LiveParts, uri: str, condition: str, after: str | None) -> LiveQuery:
         """DocumentConflict if the position is beyond the end of the collection."""
-        await parts.evaluator.parse(condition)
-        made = LiveFilter(uri, condition, parts.evaluator)
+        made = LiveFilter(uri, await parts.evaluator.parse(condition), parts.evaluator)
         if after is None:
             return cls(parts, uri, made, None)
         revision = made.revision_of(after)
@@ -104,13 +103,13 @@ class LiveQuery:
         store, uri = self._parts.store, self._uri
         start = await _revision(store, uri)
         yield [LiveChange("reset", start)]
-        newest, last = start, ""
+        newest, last, budget = start, "", self._condition.scan_budget()
         while rows := await store.elements_after(uri, last, limit=SCAN_ROWS):
             last = rows[-1].item
             newest = max(newest, *[row.revision for row in rows])
-            found = [self._found(row.item, row.body, start) for row in rows if await self._matches(row, start)]
-            if found:
-                yield found
+            matching = await self._condition.matching([row for row in rows if row.revision <= start], budget)
+            if matching:
+                yield [self._found(row.item, row.body, start) for row in matching]
             await asyncio.sleep(0)  # others want to be served, too
             if len(rows) < SCAN_ROWS:
                 break
@@ -139,9 +138,6 @@ class LiveQuery:
                         seen.add(one.item)
                         if one.item not in self._given and await self._condition.matches(one.before):
                             yield self._found(one.item, encode_body(one.before), start)
-
-    async def _matches(self, row: StoredElement, start: int) -> bool:
-        return row.revision <= start and await self._condition.matches(stored_body(row.body))
 
     def _found(self, item: str, body: str, start: int) -> LiveChange:
         self._given.add(item)

@@ -127,7 +127,8 @@ DELETION = '{"method":"feed:delete"'
 
 
 class DocumentTransaction(msgspec.Struct, frozen=True):
-    """A row of the outbox: the event of one write. `old_body` is what indexes may still hold.
+    """A row of the outbox: the event of one write. `old_body` is what was there before it: what indexes may
+    still hold, and what live queries compare with.
 
     `position`: where the event is in the log, if one transaction was asked for; the outbox itself does not know it.
     `by`: who wrote, as the event says; see `with_author`.

@@ -23,7 +23,7 @@ class CollectionModel:
         self.states: list[dict[str, Any] | None] = [None]
 
     async def write(self, docs: Documents, step: Step) -> None:
-        """`put`, `patch`, `delete` an element; `clear` or `create` the collection."""
+        """`put`, `patch`, `delete` an element, `put` several in a `batch`; `clear` or `create` the collection."""
         kind, item, value = step
         now = self.states[-1]
         with contextlib.suppress(DocumentNotFound):
@@ -39,6 +39,11 @@ class CollectionModel:
                 self._at(written.revision, {name: one for name, one in (now or {}).items() if name != item})
             elif kind == "clear":
                 self._at((await docs.delete(self.uri)).revision, None)
+            elif kind == "batch":
+                operations = [{"method": "put", "id": name, "body": body} for name, body in value]
+                for written, (name, body) in zip(await docs.batch(self.uri, operations), value, strict=True):
+                    kept = {key: one for key, one in body.items() if one is not None}
+                    self._at(written.revision, {**(self.states[-1] or {}), name: {**kept, "id": name}})
             elif kind == "create" and now is None:
                 self._at((await docs.put(self.uri)).revision, {})
 
