@@ -23,6 +23,7 @@ from everlog.cli.status import stop_signals
 from everlog.cli.views import view
 
 if TYPE_CHECKING:
+    from everlog.documents.change_stream import StreamedChange
     from everlog.documents.live_change import LiveChange
 
 # Who writes: as on a server without tokens, a user of this machine.
@@ -407,6 +408,51 @@ def _show_imported(settings: CliSettings, summary: Any) -> None:
     codes = {exit_code(error) for _, error in summary.failures}
     if codes:
         sys.exit(codes.pop() if len(codes) == 1 else FAILED)
+
+
+@docs.command(
+    cls=CliCommand,
+    examples=[
+        "everlog docs changes shop/",
+        "everlog docs changes --template 'shop/{*}~/{*}' --filter 'total>10' --json",
+    ],
+)
+@click.argument("path", required=False, default="")
+@click.option("--template", metavar="TEMPLATE", help="Only of paths that match: 'shop/{*}~/{*}'.")
+@click.option("--filter", "condition", default="", metavar="FILTER", help="Only what leads to a body that matches.")
+@click.option("--after", metavar="POSITION", help="Go on behind this position; 0: from the beginning.  [now]")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="End after N changes.")
+@with_log()
+async def changes(
+    log: Everlog,
+    settings: CliSettings,
+    /,
+    path: str,
+    template: str | None,
+    condition: str,
+    after: str | None,
+    limit: int | None,
+) -> None:
+    """Print the changes of all documents below a path as they come, until Ctrl-C."""
+    found = log.documents.changes(path, template=template, filter=condition, after=after)
+    await _until_stopped(_print_changes(found, limit, as_json=settings.as_json))
+
+
+async def _print_changes(found: AsyncGenerator[StreamedChange, None], limit: int | None, *, as_json: bool) -> None:
+    count = 0
+    async with contextlib.aclosing(found) as stream:
+        async for change in stream:
+            event = change.event
+            if event is None:
+                continue
+            if as_json:
+                about = {"position": change.position, "revision": event.revision, "method": event.method}
+                click.echo(encode({**about, "path": event.path, "body": msgspec.Raw(event.json.encode())}))
+            else:
+                click.echo(f"{event.revision}  {event.method}  {plain(event.path)}  {plain(event.json)}")
+            count += 1
+            if count == limit:
+                return
 
 
 @docs.command(cls=CliCommand, examples=["everlog docs recover", "everlog docs recover --spark"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -12,6 +13,7 @@ import msgspec
 from everlog.documents.batch import DocumentOperation
 from everlog.documents.bodies import body_of, plain_body, stored_body
 from everlog.documents.bulk import BulkResult
+from everlog.documents.change_stream import StreamedChange
 from everlog.documents.collections import CollectionsPage
 from everlog.documents.history import DocumentEvent, HistoryPage
 from everlog.documents.indexes import Index, IndexNew
@@ -26,6 +28,7 @@ from everlog.errors.storage import needs_storage
 from everlog.journal.journal import After
 
 if TYPE_CHECKING:
+    from everlog.documents.change_stream import ChangeStream
     from everlog.documents.documents import OpenDocuments
     from everlog.documents.live_query import LiveQuery
 
@@ -260,8 +263,7 @@ class Documents(ABC):
         DocumentConflict `feed-beyond-end` if there is no such revision; `facts["newest"]` is the one to go on from.
         """
 
-    @abstractmethod
-    def live(
+    async def live(
         self,
         path: str,
         *,
@@ -272,6 +274,29 @@ class Documents(ABC):
 
         `after`: the `position` of a step of the same query: what followed on it.
         """
+        query = await self.open_live(path, filter=filter, after=after)
+        async with contextlib.aclosing(query.steps()) as steps:
+            async for some in steps:
+                for change in some:
+                    yield change
+
+    async def changes(
+        self,
+        prefix: str = "",
+        *,
+        template: str | None = None,
+        filter: str = "",  # noqa: A002
+        after: str | None = None,
+    ) -> AsyncGenerator[StreamedChange, None]:
+        """The changes of all documents below a path, as they come: from now on, or behind a position ("0": all).
+
+        `template`: only of paths that match it. `filter`: only those that lead to a body that matches, and deletions.
+        """
+        stream = await self.open_changes(prefix, template=template, filter=filter, after=after)
+        async with contextlib.aclosing(stream.pages()) as pages:
+            async for page in pages:
+                for change in page:
+                    yield change
 
     # Indexes and views
 
@@ -367,6 +392,10 @@ class Documents(ABC):
 
     async def open_live(self, path: str, *, filter: str = "", after: str | None = None) -> LiveQuery:  # noqa: A002
         """A live query whose filter and position are checked."""
+        raise needs_storage()
+
+    async def open_changes(self, prefix: str = "", **options: Any) -> ChangeStream:
+        """A stream of changes whose parameters are checked."""
         raise needs_storage()
 
     async def open(self) -> OpenDocuments:

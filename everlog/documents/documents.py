@@ -28,6 +28,7 @@ from everlog.documents.batch import DocumentOperation, batch_request, decide_bat
 from everlog.documents.bodies import encode_body, plain_of
 from everlog.documents.bulk import BulkResult, decide_each
 from everlog.documents.bulk_run import BulkRun, SourcedWrite, Written, sourced
+from everlog.documents.change_stream import ChangeLog, ChangeStream, ChangeStreamParts
 from everlog.documents.collection_reader import CollectionReader
 from everlog.documents.collections import MAX_COLLECTIONS, CollectionsPage, prefix_range
 from everlog.documents.completer import Completer
@@ -36,7 +37,6 @@ from everlog.documents.field_selection import parse_fields, select_from
 from everlog.documents.history import DocumentEvent, History, HistoryPage, beyond_end
 from everlog.documents.ids import TransactionId, etag_of, next_id
 from everlog.documents.indexes import MAX_INDEXES, Index, IndexNew, IndexStatus, check_index
-from everlog.documents.live_change import LiveChange
 from everlog.documents.live_feed import LiveFeeds
 from everlog.documents.live_query import LiveParts, LiveQuery
 from everlog.documents.messages import repeat
@@ -130,12 +130,14 @@ class LocalDocuments(Documents):
         open_store: Callable[[], Awaitable[DocumentStore]],
         history: Callable[[], History],
         publisher: Callable[[], Publisher],
+        change_log: ChangeLog,
     ) -> None:
         self._config = config
         self._clock = clock
         self._open_store = open_store
         self._make_history = history
         self._make_publisher = publisher
+        self._change_log = change_log
         self.writers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
         self.evaluator = Evaluator.of(config)
         self.completers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
@@ -512,18 +514,11 @@ class LocalDocuments(Documents):
         query = LiveParts(parts.store, parts.history, parts.completer, parts.live, self.evaluator, *limits)
         return await LiveQuery.open(query, parse_collection(path), filter, after)
 
-    async def live(
-        self,
-        path: str,
-        *,
-        filter: str = "",  # noqa: A002
-        after: str | None = None,
-    ) -> AsyncGenerator[LiveChange, None]:
-        query = await self.open_live(path, filter=filter, after=after)
-        async with contextlib.aclosing(query.steps()) as steps:
-            async for some in steps:
-                for change in some:
-                    yield change
+    async def open_changes(self, prefix: str = "", **options: Any) -> ChangeStream:
+        parts = await self.open()
+        stream = ChangeStreamParts(self._change_log, parts.store, parts.history)
+        condition = options.pop("filter", "")
+        return await ChangeStream.open(stream, self.evaluator, prefix=prefix, condition=condition, **options)
 
     async def create_index(self, path: str, new: IndexNew) -> Index:
         uri = parse_collection(path)

@@ -7,6 +7,7 @@ import logging
 import msgspec
 
 from everlog.config import ENVELOPE_BYTES, Config, DocumentsConfig
+from everlog.documents.change_stream import ChangeLog
 from everlog.documents.documents import LocalDocuments
 from everlog.documents.history import History
 from everlog.documents.port import DocumentStore
@@ -48,6 +49,7 @@ def make_documents(parts: JournalParts, *, trace: Trace | None = None) -> LocalD
             poll_interval_s=config.feed_poll_interval_s,
         ),
         publisher,
+        ChangeLog(parts, config.topic),
     )
 
 

@@ -15,7 +15,7 @@ from everlog.documents.filters.evaluation import make_matcher, uses_time
 from everlog.documents.filters.tree import FilterNode, text_of
 from everlog.documents.port import StoredElement
 from everlog.documents.transitions import Transition
-from everlog.errors import InvalidDocument
+from everlog.errors import InvalidDocument, InvalidPosition
 
 _POSITION = re.compile(r"([0-9]{1,18})-([0-9a-f]{12})")
 
@@ -91,9 +91,7 @@ class LiveFilter:
         """The revision that a position stands for; InvalidDocument if it is of another query."""
         found = _POSITION.fullmatch(position)
         if found is None:
-            raise InvalidDocument(
-                "invalid-position", f"{position[:50]!r} is no position of a live query: give one as it came"
-            )
+            raise InvalidPosition(f"{position[:50]!r} is no position of a live query: give one as it came")
         if found[2] != self.digest:
             raise InvalidDocument(
                 "position-of-another-query",

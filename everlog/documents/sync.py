@@ -53,6 +53,7 @@ class SyncDocuments(Twin[Documents]):
     feed = iterating(Documents.feed, 1)
     live = iterating(Documents.live, 1)
     history_page = blocking(Documents.history_page)
+    changes = iterating(Documents.changes, 1)
     revision_at = blocking(Documents.revision_at)
     at = blocking(Documents.at)
     elements_at = blocking(Documents.elements_at)

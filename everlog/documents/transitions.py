@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, NamedTuple
 
 from everlog.documents.bodies import encode_body, merge, stored_body, without_nulls
+from everlog.documents.body_cache import BodyCache
 from everlog.documents.history import DocumentEvent, History
 from everlog.documents.ids import TransactionId
 from everlog.documents.paths import DocumentPlace, parse_path
@@ -24,8 +24,6 @@ from everlog.documents.port import DocumentStore
 from everlog.errors import DocumentConflict, DocumentNotFound, QueryLimited
 
 PAGE = 32
-MAX_CACHED_BYTES = 4 * 1024 * 1024
-MAX_CACHED = 10_000
 
 
 class Transition(NamedTuple):
@@ -58,8 +56,7 @@ class TransitionReader:
         self._history = history
         self._store = store
         self._uri = uri
-        self._bodies: OrderedDict[str, tuple[Any, int]] = OrderedDict()
-        self._bytes = 0
+        self._bodies = BodyCache()
 
     async def pages(self, upto: int) -> AsyncGenerator[list[Transition], None]:
         """All up to a revision whose event is out."""
@@ -105,26 +102,17 @@ class TransitionReader:
         item = parse_path(event.path).item
         if not item:
             self._bodies.clear()
-            self._bytes = 0
             return Transition(event, "", None, None, "null")
         if event.revision in known:
             before = known[event.revision]
         elif item in self._bodies:
-            before = self._bodies[item][0]
+            _, before = self._bodies.get(item)
         else:  # it did not fit into the cache
             before = await self._before(event)
         after = after_event(event, item, before)
         json = encode_body(after)
-        self._remember(item, after, len(json) + len(item))
+        self._bodies.put(item, after, len(json) + len(item))
         return Transition(event, item, before, after, json)
-
-    def _remember(self, item: str, body: Any, size: int) -> None:
-        _, old = self._bodies.pop(item, (None, 0))
-        self._bodies[item] = (body, size)
-        self._bytes += size - old
-        while self._bytes > MAX_CACHED_BYTES or len(self._bodies) > MAX_CACHED:
-            _, (_, gone) = self._bodies.popitem(last=False)
-            self._bytes -= gone
 
     async def _before(self, event: DocumentEvent) -> Any:
         """The body that a change found; None if there was none."""

@@ -16,6 +16,7 @@ from everlog.documents.batch import DocumentOperation, operations_of
 from everlog.documents.bodies import body_of, encode_body, plain_body, stored_body
 from everlog.documents.bulk import BulkResult, BulkWrite
 from everlog.documents.bulk_run import SourcedWrite, sourced
+from everlog.documents.change_stream import StreamedChange
 from everlog.documents.collections import CollectionsPage, CollectionSummary, prefix_range
 from everlog.documents.history import DocumentEvent, HistoryPage
 from everlog.documents.ids import PACKED, TransactionId
@@ -388,6 +389,21 @@ class RemoteDocuments(Documents):
             async for frame in frames:
                 yield int(frame.id) if frame.event == "checkpoint" else _event(stored_body(frame.data))
 
+    async def changes(
+        self,
+        prefix: str = "",
+        *,
+        template: str | None = None,
+        filter: str = "",  # noqa: A002
+        after: str | None = None,
+    ) -> AsyncGenerator[StreamedChange, None]:
+        """A stream that is cut goes on behind the last position. Raises if that does not help, and what is refused."""
+        params = {"prefix": prefix or None, "template": template, "filter": filter or None}
+        async with contextlib.aclosing(self._stream("/hyper-storage/feed", params, after)) as frames:
+            async for frame in frames:
+                event = None if frame.event == "checkpoint" else _event(stored_body(frame.data))
+                yield StreamedChange(frame.id, event)
+
     async def live(
         self,
         path: str,
@@ -399,7 +415,15 @@ class RemoteDocuments(Documents):
 
         Raises if that does not help, and what the server refuses.
         """
-        url, params = _content(parse_collection(path)), {"live": "", "filter": filter or None}
+        params = {"live": "", "filter": filter or None}
+        async with contextlib.aclosing(self._stream(_content(parse_collection(path)), params, after)) as frames:
+            async for frame in frames:
+                yield _live_change(frame)
+
+    async def _stream(
+        self, url: str, params: dict[str, str | None], after: str | None
+    ) -> AsyncGenerator[ServerSentEvent, None]:
+        """Frames, each once, over any number of connections; all but a first one that fails are made again."""
         backoff, begun = Backoff(MIN_PAUSE_S, MAX_PAUSE_S), False
         while True:
             try:
@@ -407,15 +431,14 @@ class RemoteDocuments(Documents):
                     async for frame in frames:
                         backoff.reset()
                         begun = True
-                        change = _live_change(frame)
-                        if change.kind != "checkpoint" or change.position != after:
-                            after = change.position
-                            yield change
+                        if frame.event != "checkpoint" or frame.id != after:
+                            after = frame.id or None
+                            yield frame
             except EverlogError as error:
                 if not error.retriable or not begun or backoff.failures == MAX_FAILURES:
                     raise
             if backoff.failures == MAX_FAILURES:
-                raise Unreachable(f"the server ends every stream of {path} at once")
+                raise Unreachable(f"the server ends every stream of {url} at once")
             await backoff.sleep()
 
 

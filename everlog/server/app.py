@@ -34,6 +34,7 @@ from everlog.server.request_watch import HttpCounters, RequestWatch
 from everlog.server.requests import in_time
 from everlog.server.routes.batches import BATCH_ROUTES
 from everlog.server.routes.bulk import BULK, BULK_ROUTES
+from everlog.server.routes.change_stream import CHANGE_STREAM_ROUTES
 from everlog.server.routes.collections import COLLECTION_ROUTES
 from everlog.server.routes.definitions import DEFINITION_ROUTES
 from everlog.server.routes.documents import CONTENT_ROUTES
@@ -64,6 +65,7 @@ ROUTES: list[ControllerRouterHandler] = [
     *BATCH_ROUTES,
     *COLLECTION_ROUTES,
     *BULK_ROUTES,
+    *CHANGE_STREAM_ROUTES,
     *DEFINITION_ROUTES,
     *SCHEMA_ROUTES,
     *NODE_ROUTES,

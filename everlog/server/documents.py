@@ -15,6 +15,7 @@ from litestar import Response
 from everlog.config import DocumentsConfig
 from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.bodies import decode_body, encode_body
+from everlog.documents.change_stream import ChangeStream
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId, etag_of
 from everlog.documents.live_change import LiveChange
@@ -281,6 +282,30 @@ def server_sent(
         stopping=stopping,
         counters=counters,
     )
+
+
+def changes_sent(
+    stream: ChangeStream, *, interval_s: float, stopping: asyncio.Event, counters: HttpCounters
+) -> AsyncIterator[bytes]:
+    """Changes of many documents on the wire. The id of each is the position behind it."""
+    return event_stream(
+        _change_frames(stream),
+        checkpoint=lambda position: "{}",
+        interval_s=min(interval_s, MAX_CHECKPOINT_S),
+        stopping=stopping,
+        counters=counters,
+        begin=stream.begin,
+    )
+
+
+async def _change_frames(stream: ChangeStream) -> Items:
+    async with contextlib.aclosing(stream.pages()) as pages:
+        async for page in pages:
+            found = [(one.position, one.event) for one in page if one.event is not None]
+            if found:
+                yield [Frame(at, event.method, _encode(event_body(event)).decode()) for at, event in found]
+            if page[-1].event is None:
+                yield Checkpoint(page[-1].position, 1)
 
 
 def live_sent(

@@ -58,6 +58,17 @@ def test_a_list_of_collections_and_parts_of_bodies(cli):
     assert cli.out("docs", "list", "shop/a~", "--fields", "n") == '{"n":1,"id":"1"}\n'
 
 
+def test_changes_of_many_documents(cli):
+    for path in ("shop/a", "other", "shop/c~/1"):
+        cli.run("docs", "put", path, '{"n": 1}', "--wait")
+    cli.run("docs", "patch", "shop/a", '{"n": 2}', "--wait")
+    (line,) = cli.lines("docs", "changes", "shop", "--filter", "n > 1", "--after", "0", "--limit", "1")
+    assert (line["path"], line["method"], line["revision"], line["body"]) == ("shop/a", "feed:patch", 2, {"n": 2})
+    text = cli.out("docs", "changes", "--template", "shop/{*}~/{*}", "--after", "0", "--limit", "1")
+    assert text == '1  feed:put  shop/c~/1  {"n":1,"id":"1"}\n'
+    cli.error("docs", "changes", "--after", "x", code=2)
+
+
 def test_collections(cli):
     for number in (3, 1, 2):
         cli.run("docs", "put", f"c~/{number}", json.dumps({"n": -number}))

@@ -186,6 +186,7 @@ def test_links_lead_somewhere(page):
             ["reading/1: 20.0 °C from unknown", "unknown, so plain JSON: reading {'fahrenheit': 68.0}"],
         ),
         ("aggregates.py", ["20 seats are sold", "20 have an owner, after 20 events", "eve has none left"]),
+        ("live_products.py", ["pot: 1 left, tea: 2 left", "cup: 6 left, tea: 1 left", "sold out"]),
         ("documents.py", ["open: ['call Eve']", "3 feed:patch {'done': True}", "new: todo~/rest"]),
     ],
 )
@@ -206,6 +207,7 @@ def test_every_example_is_run():
         "queue_pages.py",
         "queue_mails.py",
         "documents.py",
+        "live_products.py",
         "typed_events.py",
         "aggregates.py",
         "projection_view.py",

@@ -15,6 +15,7 @@ from everlog.api import Everlog
 from everlog.client import connect
 from everlog.config import Config
 from everlog.console.server import serving
+from tests.documents.test_change_stream import test_a_stream_is_a_naive_filter_over_all_changes  # noqa: F401
 from tests.documents.test_documents import (  # noqa: F401
     docs,
     events,

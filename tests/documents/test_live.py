@@ -17,12 +17,20 @@ from hypothesis import strategies as st
 from everlog.api import Everlog
 from everlog.client import connect
 from everlog.config import Config, DocumentsConfig
-from everlog.documents import live_feed, live_query, transitions
+from everlog.documents import body_cache, live_feed, live_query, transitions
 from everlog.documents.api import Documents
 from everlog.documents.live_change import LiveChange, LiveFilter
 from everlog.documents.live_feed import LiveFeed
 from everlog.documents.transitions import TransitionReader
-from everlog.errors import DocumentConflict, FilterTooExpensive, InvalidDocument, QueryLimited, StorageFailed
+from everlog.errors import (
+    DocumentConflict,
+    FilterTooExpensive,
+    InvalidDocument,
+    InvalidPosition,
+    QueryLimited,
+    StorageFailed,
+)
+from everlog.wire.errors import code_of
 from tests.documents.live_support import CollectionModel, LiveClient, Step
 from tests.support import small_config
 
@@ -112,7 +120,7 @@ async def run(*script: Any, forgetful: bool) -> None:
 def small_pages(monkeypatch):
     monkeypatch.setattr(live_query, "SCAN_ROWS", 2)
     monkeypatch.setattr(transitions, "PAGE", 3)
-    monkeypatch.setattr(transitions, "MAX_CACHED", 2)
+    monkeypatch.setattr(body_cache, "MAX_BODIES", 2)
     monkeypatch.setattr(live_feed, "MAX_KEPT", 4)
 
 
@@ -234,7 +242,7 @@ async def test_a_collection_that_is_deleted_while_it_is_read(docs: Documents, mo
     [
         ({"filter": "n >"}, InvalidDocument, "invalid-filter"),
         ({"filter": "n > unix_time()"}, InvalidDocument, "invalid-filter"),
-        ({"after": "7"}, InvalidDocument, "invalid-position"),
+        ({"after": "7"}, InvalidPosition, "invalid-position"),
         ({"after": "1-0123456789ab"}, InvalidDocument, "position-of-another-query"),
         ({"filter": "n > 2", "after": "own"}, InvalidDocument, "position-of-another-query"),
     ],
@@ -245,7 +253,7 @@ async def test_what_is_refused(docs: Documents, options: dict[str, str], error: 
         options = options | {"after": str((await take(docs, 1, filter="n > 1"))[-1].position)}
     with pytest.raises(error) as caught:
         await take(docs, 1, **options)
-    assert caught.value.code == code
+    assert code_of(caught.value) == code
 
 
 async def test_a_position_beyond_the_end_is_refused(docs: Documents, tmp_path, clock) -> None:
@@ -256,7 +264,7 @@ async def test_a_position_beyond_the_end_is_refused(docs: Documents, tmp_path, c
         with pytest.raises(DocumentConflict) as caught:
             await take(other.documents, 1, after=position)
     assert (caught.value.code, caught.value.facts) == ("position-beyond-end", {"revision": 0})
-    with pytest.raises(InvalidDocument):
+    with pytest.raises(InvalidPosition):
         await take(docs, 1, after=str(position).replace("3-", "-3-"))
 
 

@@ -144,6 +144,26 @@ async def test_feeds_of_what_may_be_read(served, tokens):
     assert await status(http, tokens["reader"], "GET", C + "secret/list~?feed&after=0") == 403
 
 
+async def test_the_stream_of_all_changes_gives_what_may_be_read(served, tokens):
+    """Whatever is asked for; the deletion of a collection comes to those who may read the collection."""
+    _, http = served
+    await send(http, "DELETE", C + "secret/list~", headers=bearer(tokens["all"]) | {"Hyper-Storage-Wait": "full"})
+    await send(http, "DELETE", C + "shop/orders~", headers=bearer(tokens["all"]) | {"Hyper-Storage-Wait": "full"})
+    for name, expected in (
+        ("all", 8),
+        ("shop", ["shop/orders~", "shop/orders~/1", "shop/orders~/2", "shop/settings"]),
+        ("reader", ["public/a", "shop/orders~", "shop/orders~/1", "shop/orders~/2"]),
+        ("element", ["shop/orders~/1"]),
+    ):
+        count = expected if isinstance(expected, int) else len(expected)
+        seen = await frames(http, H + "feed?after=0", count + 1, headers=bearer(tokens[name]))
+        found = sorted(json.loads(one["data"])["path"] for one in seen if one["event"] != "checkpoint")
+        assert expected in (len(found), found), name
+    (found,) = await frames(http, H + "feed?after=0&prefix=secret", 1, headers=bearer(tokens["shop"]))
+    assert found["event"] == "checkpoint"
+    assert await status(http, tokens["writer"], "GET", H + "feed?after=0") == 403
+
+
 async def test_a_transaction_belongs_to_its_document(served, tokens):
     log, http = served
     own = (await log.documents.put("shop/settings", 2, wait=True)).transaction_id
@@ -207,6 +227,7 @@ DECLARED = {
     "put_template_index": "body",
     "get_template_index": "body",
     "delete_template_index": "body",
+    "get_changes": "each change",
     "get_session": "caller",
     "show": "page of documents",
 }

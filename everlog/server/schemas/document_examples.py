@@ -37,6 +37,7 @@ CONTENT = {
     LINES: '{"method":"feed:delete","path":"orders~/o-1","headers":{"revision":8},"time":1769860800000,"body":null}\n',
     EVENTS: _EVENT,
 }
+CHANGES = {EVENTS: _EVENT.replace("id: 7", "id: 0=41,3=42")}
 WRITTEN = {JSON: {"transactionId": TRANSACTION_ID}}
 CREATED = hal(
     {
