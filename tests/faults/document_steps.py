@@ -1,7 +1,7 @@
-"""Random requests against a server that is killed now and then, beside a naive model: every answer must be the model's.
+"""Random requests to a server that is killed now and then, beside a naive model: every answer must be the model's.
 
-Requests come one after the other, so the model knows every answer. A write whose server is killed is sent again with its
-message id until there is an answer: it must have happened once.
+Requests come one after the other, so the model knows every answer. A write whose server is killed is sent again with
+its message id until there is an answer: it must have happened once.
 """
 
 from __future__ import annotations
@@ -269,11 +269,17 @@ class DocumentSteps:
         bodies = self.model.bodies(VIEWED) or {}
         expected = [body for item, body in sorted(bodies.items()) if naive_match(self.view_filter, body)]
 
+        seen: list[Any] = []
+
         async def shown() -> bool:
             answer = await self.ask("GET", C + VIEW, params={"size": "10000"})
-            return answer.status_code == 200 and decode_body(answer.content)["_embedded"]["els"] == expected
+            seen[:] = decode_body(answer.content)["_embedded"]["els"] if answer.status_code == 200 else [answer.text]
+            return seen == expected
 
-        await until(shown)
+        try:
+            await until(shown)
+        except TimeoutError as error:
+            raise AssertionError(f"the view of {text_of(self.view_filter)} shows {seen}, not {expected}") from error
 
     # The past
 
