@@ -292,7 +292,7 @@ def test_every_action_checks_its_fields(name):
 
 
 def test_what_loses_something_needs_a_reason():
-    words = ("skip", "forget", "cancel", "abort", "switch-back")
+    words = ("skip", "forget", "cancel", "abort", "switch-back", "delete")
     losing = {name for name in ACTIONS if name.partition(".")[2].startswith(words)} - {"projection.cancel-verify"}
     assert {name for name, action in ACTIONS.items() if action.needs_reason} == losing
     with pytest.raises(InvalidInput):

@@ -168,7 +168,13 @@ class _EndingOutbox:
 async def test_a_document_that_comes_while_a_worker_ends_is_completed() -> None:
     """Its events would wait for the recovery otherwise, which is minutes away."""
     outbox = _EndingOutbox()
-    outbox.completer = Completer(outbox, _Meeting(), clock=ManualClock(), max_completers=1)  # type: ignore[arg-type]
+    outbox.completer = Completer(
+        outbox,
+        _Meeting(),
+        clock=ManualClock(),
+        max_completers=1,
+        evaluator=Evaluator(),  # type: ignore[arg-type]
+    )
     outbox.completer.kick("a")
     await until(lambda: outbox.completer.waiting == 0)
     assert outbox.asked == ["a", "b"]

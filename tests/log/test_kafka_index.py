@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from everlog.core.record import Record
-from everlog.log.kafka.index import DROPPED_FRACTION, RECORD_OVERHEAD_BYTES, Budget, cost
+from everlog.log.kafka.index import DROPPED_FRACTION, RECORD_OVERHEAD_BYTES, TailBudget, cost
 
 KEYS = [b"a", b"b", b"c", None]
 MANY = 10**9
@@ -21,7 +21,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @initialize(records=st.integers(1, 30), size=st.integers(1, 30))
     def open(self, records, size):
-        self.budget = Budget(records, size * (RECORD_OVERHEAD_BYTES + 20))
+        self.budget = TailBudget(records, size * (RECORD_OVERHEAD_BYTES + 20))
         self.indexes = [self.budget.open(at) for at in (0, 5)]
         self.logs = [{}, {}]
         self.ends = [0, 5]
@@ -133,7 +133,7 @@ TestIndex = IndexMachine.TestCase
 
 
 def test_the_largest_index_makes_room():
-    budget = Budget(10, MANY)
+    budget = TailBudget(10, MANY)
     small, large = budget.open(0), budget.open(0)
     small.extend([record(offset) for offset in range(2)], 2)
     large.extend([record(offset) for offset in range(8)], 8)
@@ -143,7 +143,7 @@ def test_the_largest_index_makes_room():
 
 
 def test_a_record_larger_than_the_bound_is_not_kept():
-    budget = Budget(10, 2000)
+    budget = TailBudget(10, 2000)
     index = budget.open(0)
     index.extend([record(0, size=5000), record(1)], 2)
     assert index.lower == 1
@@ -152,7 +152,7 @@ def test_a_record_larger_than_the_bound_is_not_kept():
 
 
 def test_what_fits_is_guessed_from_what_is_there():
-    budget = Budget(1000, 100 * (RECORD_OVERHEAD_BYTES + 1000))
+    budget = TailBudget(1000, 100 * (RECORD_OVERHEAD_BYTES + 1000))
     assert budget.fits(100)
     assert not budget.fits(1001)
     budget.open(0).extend([record(offset, size=2000) for offset in range(10)], 10)

@@ -8,7 +8,7 @@ import pytest
 
 from everlog.core.record import NewRecord
 from everlog.errors import TopicMissing, TopicReplaced, Unreachable
-from everlog.log.kafka.index import Budget
+from everlog.log.kafka.index import TailBudget
 from everlog.log.kafka.tail import Fetchers, Tail, TailSource
 from everlog.log.port import Bounds, LogTopic
 
@@ -41,7 +41,7 @@ class Administrator:
 
 @pytest.fixture
 async def source() -> TailSource:
-    return TailSource("kafka:9092", 1.0, Budget(100, 10**6), Leader(3, 10), Administrator(), Fetchers(_never))
+    return TailSource("kafka:9092", 1.0, TailBudget(100, 10**6), Leader(3, 10), Administrator(), Fetchers(_never))
 
 
 def _never():

@@ -8,6 +8,7 @@ import pytest
 
 from everlog import errors
 from everlog.errors import (
+    DocumentConflict,
     EverlogError,
     InvalidDocument,
     QueryLimited,
@@ -34,7 +35,7 @@ def example(row: ErrorRow) -> EverlogError:
     kind: Any = row.kind
     if row.kind is WriteUnfinished:
         return WriteUnfinished("not out yet", message_id="m", transaction_id="t")
-    if row.code == OWN_CODE or row.kind in (InvalidDocument, SchemaViolated):
+    if row.code == OWN_CODE or row.kind in (InvalidDocument, DocumentConflict, SchemaViolated):
         return kind(row.code or "its-own", "what happened")
     return kind(*[_VALUES.get(name, name) for name in row.facts]) if row.facts else kind("what happened")
 

@@ -25,7 +25,7 @@ def cost(record: Record) -> int:
     return size
 
 
-class Budget:
+class TailBudget:
     """What all indexes of a process may take together; the oldest records of the largest one go first."""
 
     def __init__(self, max_records: int, max_bytes: int) -> None:
@@ -83,7 +83,7 @@ class TailIndex:
 
     __slots__ = ("_budget", "_keys", "_order", "bytes", "lower", "upper")
 
-    def __init__(self, at: int, budget: Budget) -> None:
+    def __init__(self, at: int, budget: TailBudget) -> None:
         self._budget = budget
         self._keys: dict[bytes, list[Record]] = {}
         self._order: list[Record] = []

@@ -12,7 +12,7 @@ from everlog.core.record import NewRecord, Record
 from everlog.errors import InvalidInput
 from everlog.log.kafka.client import consumer_settings, producer_settings
 from everlog.log.kafka.fetcher import Fetcher
-from everlog.log.kafka.index import Budget
+from everlog.log.kafka.index import TailBudget
 from everlog.log.kafka.offsets import MAX_RETRY_S, MIN_RETRY_S, EndOffsets
 from everlog.log.kafka.producer import KafkaProducer
 from everlog.log.kafka.reader import KafkaReader
@@ -43,7 +43,7 @@ class KafkaLog(Log):
         self._source = TailSource(
             servers=kafka.bootstrap_servers,
             timeout=kafka.request_timeout_s,
-            budget=Budget(kafka.max_tail_records, kafka.max_tail_bytes),
+            budget=TailBudget(kafka.max_tail_records, kafka.max_tail_bytes),
             offsets=self._offsets,
             topics=topics,
             fetchers=self._fetchers,

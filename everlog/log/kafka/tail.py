@@ -19,7 +19,7 @@ from everlog.errors.storage import rescue
 from everlog.log.kafka.errors import LogPartition
 from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.kafka.follower import PartitionFollower, RecordSink
-from everlog.log.kafka.index import Budget, TailIndex, cost
+from everlog.log.kafka.index import TailBudget, TailIndex, cost
 from everlog.log.kafka.offsets import EndOffsets
 from everlog.log.kafka.topics import Topics
 from everlog.log.port import Bounds, LogTopic, Trimmed
@@ -85,7 +85,7 @@ class TailSource:
 
     servers: str
     timeout: float
-    budget: Budget
+    budget: TailBudget
     offsets: EndOffsets
     topics: Topics
     fetchers: Fetchers
