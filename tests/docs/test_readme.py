@@ -140,7 +140,7 @@ def test_the_examples_in_the_help_exist(tmp_path, monkeypatch):
     for line in found:
         for part in line.split(" | "):
             if part.startswith("everlog "):
-                parse(part.split(" > ")[0])
+                parse(re.split(" [<>] ", part)[0])
 
 
 def parse(line: str) -> None:

@@ -197,6 +197,7 @@ class HostileClient:
             await writer.drain()
         await asyncio.sleep(0.02)
         writer.transport.abort()
+        await asyncio.sleep(0.5)
         return "gone"
 
 

@@ -41,6 +41,7 @@ from everlog.documents.sqlite.nodes import SqliteNodes
 from everlog.documents.sqlite.unshown import SqliteUnshown
 from everlog.documents.sqlite.writer import SharedWriter
 from everlog.documents.unshown import UnshownTable
+from everlog.errors import Busy
 from everlog.runtime.statements import load_statements
 from everlog.runtime.trace import Trace
 from everlog.sqlite.connection import connect, translated
@@ -51,6 +52,7 @@ SQL = load_statements("everlog.documents.sqlite")
 PAGE = 500
 MAX_STEP_BYTES = 4 * 1024 * 1024  # of elements that are indexed at once
 MAX_ROWS_IN_LOOP = 200  # more rows are read in a thread
+MAX_SCANS = 64  # large reads at a time: one reads, the others wait
 
 _counts = msgspec.json.Decoder(MessageCounts).decode
 _message = msgspec.json.Decoder(StoredMessage).decode
@@ -74,6 +76,7 @@ class SqliteDocuments(DocumentStore):
         self._reader = connect(self.path, synchronous=synchronous, trace=trace)
         self._scanner: sqlite3.Connection | None = None
         self._scanning = asyncio.Lock()
+        self._scans = 0
         self._trace = trace
         self._writer = SharedWriter(self.path, synchronous=synchronous, trace=trace)
         try:
@@ -193,8 +196,14 @@ class SqliteDocuments(DocumentStore):
     async def _scan(self, name: str, parameters: tuple[Any, ...], limit: int, max_bytes: int) -> Batch:
         if limit <= MAX_ROWS_IN_LOOP:
             return self._take(self._reader, name, parameters, limit, max_bytes)
-        async with self._scanning:
-            return await asyncio.to_thread(self._scan_apart, name, parameters, limit, max_bytes)
+        if self._scans >= MAX_SCANS:
+            raise Busy(f"{MAX_SCANS} large reads of documents wait already: try again later, or read smaller pages")
+        self._scans += 1
+        try:
+            async with self._scanning:
+                return await asyncio.to_thread(self._scan_apart, name, parameters, limit, max_bytes)
+        finally:
+            self._scans -= 1
 
     def _scan_apart(self, name: str, parameters: tuple[Any, ...], limit: int, max_bytes: int) -> Batch:
         if self._scanner is None:
