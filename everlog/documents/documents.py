@@ -15,23 +15,22 @@ from collections.abc import (
     Sequence,
 )
 from datetime import datetime
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypedDict
-from uuid import UUID
+from typing import Any, NamedTuple
 
 import msgspec
 
 from everlog.config import DocumentsConfig
 from everlog.core.values import Position
 from everlog.documents.api import MAX_HISTORY_PAGE, CollectionCount, CollectionPage, Document, Documents
-from everlog.documents.batch import DocumentOperation, batch_request, decide_batch, operations_of
+from everlog.documents.batch import DocumentOperation, batch_request, operations_of
 from everlog.documents.bodies import encode_body, plain_of
-from everlog.documents.bulk import BulkResult, decide_each
-from everlog.documents.bulk_run import BulkRun, SourcedWrite, Written, sourced
+from everlog.documents.bulk import BulkResult
+from everlog.documents.bulk_run import BulkRun, SourcedWrite, sourced
 from everlog.documents.change_stream import ChangeLog, ChangeStream, ChangeStreamParts
 from everlog.documents.collection_reader import CollectionReader
 from everlog.documents.collections import MAX_COLLECTIONS, CollectionsPage, prefix_range
 from everlog.documents.completer import Completer
+from everlog.documents.document_writer import DocumentWriter, new_entropy
 from everlog.documents.evaluator import Evaluator
 from everlog.documents.field_selection import parse_fields, select_from
 from everlog.documents.history import DocumentEvent, History, HistoryPage, beyond_end
@@ -39,19 +38,13 @@ from everlog.documents.ids import TransactionId, etag_of, next_id
 from everlog.documents.indexes import MAX_INDEXES, Index, IndexNew, IndexStatus, check_index
 from everlog.documents.live_feed import LiveFeeds
 from everlog.documents.live_query import LiveParts, LiveQuery
-from everlog.documents.messages import repeat
 from everlog.documents.model import (
-    BodyCheck,
-    DocumentChange,
     DocumentCommand,
     DocumentTransaction,
     Method,
     Preconditions,
-    WriteSettings,
     WrittenDocument,
-    decide,
     with_author,
-    written_by,
 )
 from everlog.documents.paths import DocumentPlace, parse_collection, parse_path
 from everlog.documents.port import DocumentStore, DocumentView, TemplateIndex
@@ -69,13 +62,10 @@ from everlog.errors import (
     DocumentNotFound,
     EverlogError,
     InvalidDocument,
-    TooManyPending,
-    Unreachable,
     WriteUnfinished,
 )
 from everlog.journal.journal import After
 from everlog.runtime.clock import Clock
-from everlog.runtime.failpoints import failpoint, pausepoint
 
 MAX_HEADER = 200
 MAX_LISTED = 1000
@@ -92,28 +82,6 @@ class OpenDocuments(NamedTuple):
     live: LiveFeeds
     schemas: SchemaRegistry
     collections: CollectionReader
-
-
-Decided: TypeAlias = Sequence[DocumentChange | WrittenDocument | EverlogError]
-"""What becomes of each write of a request: changes, that follow on each other, answers that it got before, refusals."""
-
-Decision: TypeAlias = Callable[[BodyCheck], Decided]
-"""A decision on what was loaded, which does the same each time: bodies that it would store are checked on the way."""
-
-
-class Circumstances(TypedDict):
-    """What a decision depends on besides the command and what is stored."""
-
-    now_ms: int
-    entropy: int
-    settings: WriteSettings
-
-
-def _all_written(found: Sequence[Written]) -> list[WrittenDocument]:
-    """The answers of a request that is refused as a whole if it is refused."""
-    written = [one for one in found if isinstance(one, WrittenDocument)]
-    assert len(written) == len(found)
-    return written
 
 
 class LocalDocuments(Documents):
@@ -141,22 +109,16 @@ class LocalDocuments(Documents):
         self.writers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
         self.evaluator = Evaluator.of(config)
         self.completers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
+        self._writer = DocumentWriter(self.open, self.writers, clock=clock, config=config)
         self._opening = asyncio.Lock()
         self._parts: OpenDocuments | None = None
-        self._settings = WriteSettings(
-            max_pending=config.max_pending,
-            max_messages=config.max_messages,
-            max_body_bytes=config.max_body_bytes,
-            max_operations=config.max_operations,
-            max_batch_bytes=config.max_batch_bytes,
-        )
 
     async def open(self) -> OpenDocuments:
         async with self._opening:
             if self._parts is None:
                 store = await self._open_store()
                 history = self._make_history()
-                followers = Followers(store, self._apply, clock=self._clock, evaluator=self.evaluator)
+                followers = Followers(store, self._writer.apply, clock=self._clock, evaluator=self.evaluator)
                 completer = Completer(
                     store,
                     self._make_publisher(),
@@ -211,7 +173,7 @@ class LocalDocuments(Documents):
             preconditions=Preconditions.of(if_match, if_none_match),
             by=by,
         )
-        written = await self._apply(command)
+        written = await self._writer.apply(command)
         return await self._placed(written, message_id) if wait else written
 
     async def batch(
@@ -232,15 +194,11 @@ class LocalDocuments(Documents):
             message_id=message_id,
             made_id=made,
             correlation_id=correlation_id or made,
-            max_operations=min(self._settings.max_operations, self._settings.max_pending),
+            max_operations=min(self._config.max_operations, self._config.max_pending),
             by=by,
         )
 
-        async def decision(store: DocumentStore) -> Decision:
-            state, around = await store.load_rows(request.uri, request.items, request.message_ids), self._around()
-            return lambda check: decide_batch(*state, request, check=check, **around)
-
-        written = _all_written(await self._change(request.uri, message_id, decision))
+        written = await self._writer.batch(request, message_id)
         return [*written[:-1], await self._placed(written[-1], message_id)] if wait else written
 
     async def bulk(
@@ -253,108 +211,14 @@ class LocalDocuments(Documents):
     def bulk_of(self, source: AsyncIterator[SourcedWrite], *, by: str) -> AsyncGenerator[BulkResult, None]:
         """The same for writes that were read somewhere: some of them may be errors."""
         _check_author(by)
-        return BulkRun(self._write_each, lambda: self._request_id(None, None), by=by).run(source)
-
-    async def _write_each(self, uri: str, commands: Sequence[DocumentCommand]) -> Sequence[Written]:
-        """Carry out writes of one document, several at once, each for itself."""
-        done: list[Written] = []
-        deadline = self._clock.monotonic() + self._config.request_timeout_s
-        while len(done) < len(commands):
-            rest = commands[len(done) :]
-            try:
-                found = await self._change(uri, None, partial(self._decide_each, uri, rest))
-            except EverlogError as error:
-                found = [error] * len(rest)
-            if isinstance(found[0], TooManyPending) and self._clock.monotonic() < deadline:
-                try:
-                    await (await self.open()).completer.complete(uri)
-                    continue
-                except EverlogError:
-                    found = [found[0]] * len(rest)
-            done += found
-        return done
-
-    async def _decide_each(self, uri: str, commands: Sequence[DocumentCommand], store: DocumentStore) -> Decision:
-        items = {command.place.item for command in commands}
-        ids = {command.message_id for command in commands if command.remembered}
-        state, around = await store.load_rows(uri, items, ids), self._around()
-        return lambda check: decide_each(*state, commands, check=check, **around)
+        return BulkRun(self._writer.each, lambda: self._request_id(None, None), by=by).run(source)
 
     def _request_id(self, message_id: str | None, correlation_id: str | None) -> str:
         """The id of a request, its own or a new one."""
         for name, value in (("message id", message_id), ("correlation id", correlation_id)):
             if value is not None and not (0 < len(value) <= MAX_HEADER and value.isprintable()):
                 raise InvalidDocument("invalid-header", f"a {name} has 1 to {MAX_HEADER} printable characters")
-        return message_id or next_id(self._clock.now_ms(), self._entropy())
-
-    async def _apply(self, command: DocumentCommand) -> WrittenDocument:
-        """Carry out one write."""
-        message_id = command.message_id if command.remembered else None
-
-        async def decision(store: DocumentStore) -> Decision:
-            state, around = await store.load(command.place, message_id=message_id), self._around()
-            return lambda check: [decide(*state, command, check=check, **around)]
-
-        (written,) = _all_written(await self._change(command.place.uri, message_id, decision))
-        return written
-
-    def _around(self) -> Circumstances:
-        """What a decision depends on besides what is stored."""
-        return {"now_ms": self._clock.now_ms(), "entropy": self._entropy(), "settings": self._settings}
-
-    async def _change(
-        self, uri: str, message_id: str | None, decision: Callable[[DocumentStore], Awaitable[Decision]]
-    ) -> list[Written]:
-        """Decide and accept, again if another writer was quicker. Writers of one process go one after the other."""
-        parts = await self.open()
-        deadline = self._clock.monotonic() + self._config.request_timeout_s
-        await self.writers.take(uri)
-        try:
-            while True:
-                make = await decision(parts.store)
-                decided = await parts.schemas.book.decided(make, timeout_s=self._config.request_timeout_s)
-                changes = [one for one in decided if isinstance(one, DocumentChange)]
-                if not changes:
-                    return [one for one in decided if not isinstance(one, DocumentChange)]
-                failpoint("documents.decided")
-                await pausepoint("documents.decided", uri)
-                if await self._accept(parts.store, message_id, changes):
-                    break
-                if self._clock.monotonic() > deadline:
-                    raise WriteUnfinished(
-                        f"{uri}: other writers were quicker for {self._config.request_timeout_s:g} s; "
-                        "nothing was stored, try again",
-                        message_id=message_id or "",
-                    )
-        finally:
-            self.writers.end(uri)
-        failpoint("documents.accepted")
-        parts.completer.kick(uri)
-        return [written_by(one) if isinstance(one, DocumentChange) else one for one in decided]
-
-    async def _accept(self, store: DocumentStore, message_id: str | None, changes: Sequence[DocumentChange]) -> bool:
-        """Store the changes. If the outcome is unknown, look once more; if it still is, raise WriteUnfinished."""
-        try:
-            return await store.accept(*changes)
-        except Unreachable as error:
-            last = changes[-1]
-            try:
-                await store.load(last.place, settled=True)
-                found = await store.transaction(TransactionId.parse(last.transaction.id))
-                if found is not None and found.accepted:
-                    return True
-                if found is not None:
-                    return False
-            except EverlogError:
-                pass
-            raise WriteUnfinished(
-                f"{last.place.path}: {error}; the write may or may not have happened: {repeat(message_id)}",
-                message_id=message_id or "",
-                transaction_id=last.transaction.id,
-            ) from error
-
-    def _entropy(self) -> int:
-        return UUID(self._clock.new_id()).int
+        return message_id or next_id(self._clock.now_ms(), new_entropy(self._clock))
 
     async def _placed(self, written: WrittenDocument, message_id: str | None) -> WrittenDocument:
         """The answer, once its event is in the log."""
@@ -527,7 +391,7 @@ class LocalDocuments(Documents):
         parts = await self.open()
         if len(await parts.store.indexes(uri)) >= MAX_INDEXES:
             raise DocumentConflict("too-many-indexes", f"{uri} has {MAX_INDEXES} indexes already: delete one first")
-        index_id = checked.index_id or next_id(self._clock.now_ms(), self._entropy())
+        index_id = checked.index_id or next_id(self._clock.now_ms(), new_entropy(self._clock))
         head, _, _ = await parts.store.load(DocumentPlace(uri))
         index = parts.followers.new_index(checked, index_id, 0 if head is None else head.revision)
         if not await parts.store.create_index(uri, index):
@@ -571,7 +435,7 @@ class LocalDocuments(Documents):
                 raise DocumentConflict("already-exists", f"{uri} is another view already: delete it first")
             return known
         with contextlib.suppress(DocumentConflict):  # it is there since an earlier, unfinished call
-            await self._apply(DocumentCommand("put", DocumentPlace(uri), internal=True, makes_view=True, by=by))
+            await self._writer.apply(DocumentCommand("put", DocumentPlace(uri), internal=True, makes_view=True, by=by))
         parts.followers.forget()
         parts.completer.kick_indexes(self._config.index_step)
         return view
@@ -616,7 +480,7 @@ class LocalDocuments(Documents):
         await parts.followers.copies.unshown.clear(uri)
         head, _, _ = await parts.store.load(DocumentPlace(uri))
         if head is not None and head.view and not head.deleted:
-            await self._apply(DocumentCommand("delete", DocumentPlace(uri), internal=True, by=by))
+            await self._writer.apply(DocumentCommand("delete", DocumentPlace(uri), internal=True, by=by))
         elif not known:
             raise DocumentNotFound("not_found", f"there is no view {uri}")
 

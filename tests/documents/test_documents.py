@@ -709,7 +709,7 @@ async def test_a_late_copy_into_a_view_is_put_right(docs: Documents, monkeypatch
     await parts.completer.complete("a/1")
     monkeypatch.setattr(parts.completer, "kick_indexes", lambda *_: None)
     view = await docs.put_view("v~", "a/{*}")
-    followers, apply = parts.followers.copies, docs._apply
+    followers, apply = parts.followers.copies, docs._writer.apply
     overtaken = False
 
     async def slow(command: Any) -> Any:
