@@ -26,6 +26,7 @@ from everlog.projections.projection import Projection
 from everlog.projections.strategies import OnSpark
 from everlog.queues.factory import make_upkeep
 from everlog.runtime.service import Service
+from everlog.runtime.thread_switches import quick_switches
 
 if TYPE_CHECKING:
     from everlog.pipeline.replicator import Replicator
@@ -72,10 +73,11 @@ class ServerOptions:
         config = log.config.server
         host, port = self.host or config.host, config.port if self.port is None else self.port
         any_port = any_port and self.port is None
-        async with serving(
-            log, host=host, port=port, any_port=any_port, writable=self.writable, anonymous=self.anonymous
-        ) as url:
-            yield url
+        with quick_switches():
+            async with serving(
+                log, host=host, port=port, any_port=any_port, writable=self.writable, anonymous=self.anonymous
+            ) as url:
+                yield url
 
 
 @click.command(cls=CliCommand, examples=["everlog serve", "everlog serve --port 9000 --data /var/lib/everlog"])
