@@ -25,8 +25,8 @@ from everlog.errors import MissingExtra, ReplicationFailed
 from everlog.projections.projection import Projection
 from everlog.projections.strategies import OnSpark
 from everlog.queues.factory import make_upkeep
+from everlog.runtime.server_process import as_server_process
 from everlog.runtime.service import Service
-from everlog.runtime.thread_switches import quick_switches
 
 if TYPE_CHECKING:
     from everlog.pipeline.replicator import Replicator
@@ -73,7 +73,7 @@ class ServerOptions:
         config = log.config.server
         host, port = self.host or config.host, config.port if self.port is None else self.port
         any_port = any_port and self.port is None
-        with quick_switches():
+        with as_server_process():
             async with serving(
                 log, host=host, port=port, any_port=any_port, writable=self.writable, anonymous=self.anonymous
             ) as url:

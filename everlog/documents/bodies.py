@@ -18,6 +18,7 @@ from everlog.errors import InvalidDocument
 
 MAX_DEPTH = 100
 MAX_DIGITS = 400
+MAX_PARTS_ON_LOOP = 4000
 _MAX_BITS = 1330  # 10^400
 _MAX_EXPONENT = 10_000
 
@@ -127,6 +128,24 @@ def plain_body(text: str) -> Any:
 def plain_of(value: Any) -> Any:
     """An exact body for Python users."""
     return plain_body(encode_body(value))
+
+
+def is_large(*values: Any) -> bool:
+    """Whether JSON values have so many parts that work on them belongs into a thread.
+
+    >>> is_large({"a": [1, 2]}), is_large([0] * 5000)
+    (False, True)
+    """
+    left, waiting = MAX_PARTS_ON_LOOP, list(values)
+    while waiting and left >= 0:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            left -= len(value)
+            if left >= 0:
+                waiting.extend(value.values() if isinstance(value, dict) else value)
+        elif isinstance(value, str):
+            left -= len(value) >> 6
+    return left < 0
 
 
 def digest(*parts: Any) -> str:

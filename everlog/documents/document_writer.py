@@ -6,13 +6,14 @@ whose outcome is unknown is looked up once, at the document itself, before Write
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias, TypedDict
+from typing import NamedTuple, Protocol, TypeAlias, TypedDict
 from uuid import UUID
 
 from everlog.config import DocumentsConfig
 from everlog.documents.batch import BatchRequest, decide_batch
+from everlog.documents.bodies import is_large
 from everlog.documents.bulk import decide_each
 from everlog.documents.bulk_run import Written
 from everlog.documents.completer import Completer
@@ -22,6 +23,7 @@ from everlog.documents.model import (
     BodyCheck,
     DocumentChange,
     DocumentCommand,
+    DocumentRow,
     WriteSettings,
     WrittenDocument,
     decide,
@@ -34,11 +36,20 @@ from everlog.errors import EverlogError, TooManyPending, Unreachable, WriteUnfin
 from everlog.runtime.clock import Clock
 from everlog.runtime.failpoints import failpoint, pausepoint
 
+MAX_CHARS_ON_LOOP = 32 * 1024  # of a stored body that a decision reads
+
 Decided: TypeAlias = Sequence[DocumentChange | WrittenDocument | EverlogError]
 """What becomes of each write of a request: changes, that follow on each other, answers that it got before, refusals."""
 
-Decision: TypeAlias = Callable[[BodyCheck], Decided]
-"""A decision on what was loaded, which does the same each time: bodies that it would store are checked on the way."""
+
+class Decision(NamedTuple):
+    """A decision on what was loaded, which does the same each time: bodies that it would store are checked on the way.
+
+    `large`: it takes long, because bodies are large.
+    """
+
+    make: Callable[[BodyCheck], Decided]
+    large: bool
 
 
 class Circumstances(TypedDict):
@@ -93,7 +104,8 @@ class DocumentWriter:
 
         async def decision(store: DocumentStore) -> Decision:
             state, around = await store.load_rows(request.uri, request.items, request.message_ids), self._around()
-            return lambda check: decide_batch(*state, request, check=check, **around)
+            large = is_large(*[one.body for one in request.commands]) or _are_large(state.rows.values())
+            return Decision(lambda check: decide_batch(*state, request, check=check, **around), large)
 
         return _all_written(await self._change(request.uri, message_id, decision))
 
@@ -120,7 +132,8 @@ class DocumentWriter:
         items = {command.place.item for command in commands}
         ids = {command.message_id for command in commands if command.remembered}
         state, around = await store.load_rows(uri, items, ids), self._around()
-        return lambda check: decide_each(*state, commands, check=check, **around)
+        large = is_large(*[command.body for command in commands]) or _are_large(state.rows.values())
+        return Decision(lambda check: decide_each(*state, commands, check=check, **around), large)
 
     async def apply(self, command: DocumentCommand) -> WrittenDocument:
         """Carry out one write."""
@@ -128,7 +141,8 @@ class DocumentWriter:
 
         async def decision(store: DocumentStore) -> Decision:
             state, around = await store.load(command.place, message_id=message_id), self._around()
-            return lambda check: [decide(*state, command, check=check, **around)]
+            large = is_large(command.body) or (state.row is not None and _are_large([state.row]))
+            return Decision(lambda check: [decide(*state, command, check=check, **around)], large)
 
         (written,) = _all_written(await self._change(command.place.uri, message_id, decision))
         return written
@@ -146,8 +160,8 @@ class DocumentWriter:
         await self._workers.take(uri)
         try:
             while True:
-                make = await decision(parts.store)
-                decided = await parts.schemas.book.decided(make, timeout_s=self._timeout_s)
+                make, large = await decision(parts.store)
+                decided = await parts.schemas.book.decided(make, large=large, timeout_s=self._timeout_s)
                 changes = [one for one in decided if isinstance(one, DocumentChange)]
                 if not changes:
                     return [one for one in decided if not isinstance(one, DocumentChange)]
@@ -186,6 +200,10 @@ class DocumentWriter:
                 message_id=message_id or "",
                 transaction_id=last.transaction.id,
             ) from error
+
+
+def _are_large(rows: Iterable[DocumentRow]) -> bool:
+    return any(len(row.body) > MAX_CHARS_ON_LOOP for row in rows)
 
 
 def _all_written(found: Sequence[Written]) -> list[WrittenDocument]:

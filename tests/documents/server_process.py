@@ -13,12 +13,12 @@ import sys
 import everlog
 from everlog.cli.status import stop_signals
 from everlog.console.server import serving
-from everlog.runtime.thread_switches import quick_switches
+from everlog.runtime.server_process import as_server_process
 from tests.pipeline.backends import read_config
 
 
 async def run(config: str) -> None:
-    with stop_signals() as stop, quick_switches():
+    with stop_signals() as stop, as_server_process():
         port = int(os.environ.get("EVERLOG_TEST_PORT", "0"))
         async with everlog.connect(read_config(config)) as log, serving(log, host="127.0.0.1", port=port) as url:
             print(url, flush=True)

@@ -63,16 +63,16 @@ class SchemaBook:
             return list(found.values())
         return list(self._schemas.values())
 
-    async def decided(self, make: Callable[[BodyCheck], T], *, timeout_s: float) -> T:
+    async def decided(self, make: Callable[[BodyCheck], T], *, large: bool, timeout_s: float) -> T:
         """What `make` decides, if every body that it would store fits; else SchemaViolated.
 
-        `make` is called twice and must do the same both times.
+        `make` is called twice and must do the same both times, in a thread where bodies are large.
         """
         schemas = await self.schemas()
         if not schemas:
-            return make(accept_all)
+            return await _called(make, accept_all, large)
         trial = _Trial(schemas)
-        made = make(trial.note)
+        made = await _called(make, trial.note, large)
         if not trial.bodies:
             return made
         try:
@@ -83,7 +83,7 @@ class SchemaBook:
             raise Busy(
                 f"bodies wait to be validated for more than {timeout_s:g} s: nothing was stored, try again"
             ) from None
-        return make(trial.hold)
+        return await _called(make, trial.hold, large)
 
     async def violations(
         self, schemas: Sequence[DocumentSchema], place: DocumentPlace, text: str
@@ -97,6 +97,10 @@ class SchemaBook:
                     places = finding.violations or [SchemaViolation("", "", finding.refused or "it does not fit")]
                     found += [(schema.schema_id, one) for one in places]
         return found[:MAX_ERRORS]
+
+
+async def _called(make: Callable[[BodyCheck], T], check: BodyCheck, large: bool) -> T:
+    return await asyncio.to_thread(make, check) if large else make(check)
 
 
 class _Trial:
