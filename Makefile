@@ -25,7 +25,7 @@ run: setup ## start Everlog in ./everlog-data; ARGS=--once: replicate everything
 	@$(WITH_JAVA) exec $(BIN)/everlog up --data ./everlog-data $(ARGS)
 
 test: setup ## run every test, with a sample of the fault matrices; ARGS: more options for pytest
-	@$(WITH_SERVERS) $(WITH_BROWSER) $(BIN)/python scripts/lanes.py --beside cluster "not (faults or soak)" $(ARGS)
+	@$(WITH_SERVERS) $(WITH_BROWSER) $(BIN)/python scripts/lanes.py --beside "cluster or browser" "not (faults or soak)" $(ARGS)
 
 test-cluster: setup ## of these, only the ones on a real Kafka and a real Cassandra
 	@$(WITH_SERVERS) $(BIN)/python -m pytest -m "cluster and not faults and not soak" $(ARGS)
