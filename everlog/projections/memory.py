@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from everlog.projections.offsets import Offset
 from everlog.projections.save_window import OffsetProgress
-from everlog.projections.sqlite.offset_store import MEMORY, SqliteOffsetStore
+from everlog.projections.sqlite.offset_store import SqliteOffsetStore
 from everlog.runtime.clock import Clock
 from everlog.runtime.lease import Lease
+from everlog.sqlite.connection import MEMORY
 
 
 class MemoryOffsets(SqliteOffsetStore):

@@ -20,6 +20,8 @@ from everlog.runtime.trace import Trace
 
 log = logging.getLogger("everlog.sqlite")
 
+MEMORY = Path(":memory:")  # not a file
+
 BUSY_S = 60.0
 OPEN_AGAIN_S = 0.005
 # How SQLite says that files cannot be made next to the one that is opened, or that it cannot be written.
@@ -131,7 +133,7 @@ def _open(path: Path, target: str, kind: type[C], *, create: bool = False) -> C:
         other = reference()
         if other is not None and other.pid != PROCESS.pid and other.path == place:
             raise ForkedProcess(str(path), other.pid)
-    if create:
+    if create and path != MEMORY:
         # The files beside it, -wal and -shm, get the mode that it has.
         with suppress(OSError):  # SQLite says better what is wrong with the place
             make_file(path)

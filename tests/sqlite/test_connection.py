@@ -3,7 +3,7 @@
 import multiprocessing
 from pathlib import Path
 
-from everlog.sqlite.connection import connect
+from everlog.sqlite.connection import MEMORY, connect
 
 OPENERS = 4
 ROUNDS = 40
@@ -33,3 +33,9 @@ def test_a_new_file_may_be_opened_by_several_processes_at_once(tmp_path):
     for process in processes:
         process.join()
     assert found == []
+
+
+def test_what_lives_in_memory_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    connect(MEMORY).close()
+    assert not list(tmp_path.iterdir())

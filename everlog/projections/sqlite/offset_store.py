@@ -58,11 +58,10 @@ from everlog.projections.sqlite.views import (
 from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.lease import Lease
 from everlog.runtime.trace import Trace
-from everlog.sqlite.connection import Connection, connect, transaction, translated
+from everlog.sqlite.connection import MEMORY, Connection, connect, transaction, translated
 from everlog.sqlite.migrations import migrate
 
 FILE = "projections.db"
-MEMORY = Path(":memory:")
 T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
