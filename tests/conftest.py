@@ -14,9 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from everlog.api import Everlog
 from everlog.client import connect
-from everlog.cluster.jars import find_jars
-from everlog.config import Config, SparkConfig
-from everlog.errors import ClusterFailed
+from everlog.config import Config
 from tests.fixtures.cluster import cluster, cluster_config, shared_config, shared_keyspace, topics  # noqa: F401
 from tests.support import ManualClock, small_config
 
@@ -79,14 +77,10 @@ async def small_log(tmp_path, clock) -> AsyncIterator[Everlog]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """One Spark session for the whole run, as it costs several seconds; with the connector to Kafka where that is."""
+    """One Spark session for the whole run, as it costs several seconds."""
     from everlog.spark.session import open_session
 
-    try:
-        jars = (str(find_jars("spark")),)
-    except ClusterFailed:
-        jars = ()  # the tests that need it need servers from the same place, too
-    session = open_session(Config(spark=SparkConfig(jars=jars)))
+    session = open_session(Config())
     yield session
     session.stop()
 

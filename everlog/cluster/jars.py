@@ -35,10 +35,10 @@ _MAVEN_TIMEOUTS = (
 
 
 def find_jars(profile: str, progress: DownloadProgress | None = None) -> Path:
-    """The folder with the jars of `kafka`, `cassandra` or `spark`; they are brought if they are not there yet.
+    """The folder with the jars of `kafka` or `cassandra`; they are brought if they are not there yet.
 
-    >>> find_jars("spark").name.split("-")[0]  # doctest: +SKIP
-    'spark'
+    >>> find_jars("kafka").name.split("-")[0]  # doctest: +SKIP
+    'kafka'
     """
     digests = expected_jars(profile)
     folder = _place(profile, digests)
@@ -56,7 +56,7 @@ def expected_jars(profile: str) -> dict[str, str]:
     listed = (line.split() for line in (HERE / "jars.sha256").read_text().splitlines())
     digests = {Path(path).name: digest for digest, path in listed if Path(path).parent.name == profile}
     if not digests:
-        raise InvalidConfig(f"there are no jars of {profile!r}: name kafka, cassandra or spark")
+        raise InvalidConfig(f"there are no jars of {profile!r}: name kafka or cassandra")
     return digests
 
 

@@ -129,14 +129,10 @@ class ProjectionsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class SparkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[spark]`: the session; `conf` takes any `spark.*` setting.
-
-    `jars`: Spark's connector to Kafka, files or folders; without any, Maven brings it.
-    """
+    """`[spark]`: the session; `conf` takes any `spark.*` setting."""
 
     master: str = "local[*]"
     memory: str = "1g"
-    jars: tuple[str, ...] = ()
     conf: dict[str, str] = {}
 
 
@@ -159,7 +155,6 @@ class KafkaConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     username: str | None = None
     password: str | None = None
     conf: dict[str, str] = {}
-    spark_options: dict[str, str] = {}
 
 
 class CassandraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -123,6 +123,6 @@ class Busy(StorageFailed):
 
 
 class ReplicationFailed(EverlogError):
-    """A micro-batch could not be applied; nothing was published and it will be tried again."""
+    """A cycle could not be applied; nothing was published and it will be tried again."""
 
     retriable = True

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from everlog.config import Config, prepare_folder
 from everlog.log.port import Log
+from everlog.log.range_reader import RangeReader
 from everlog.log.sqlite.log import FILE, SqliteLog
+from everlog.log.sqlite.range_reader import SqliteRangeReader
 from everlog.log.sqlite.trimmer import RetentionLimits
 from everlog.runtime.clock import Clock
 from everlog.runtime.trace import Trace
-
-if TYPE_CHECKING:
-    from everlog.log.stream import LogStream
 
 
 async def open_log(config: Config, *, clock: Clock | None = None, trace: Trace | None = None) -> Log:
@@ -27,6 +24,7 @@ async def open_log(config: Config, *, clock: Clock | None = None, trace: Trace |
         partitions=config.log.partitions,
         synchronous=config.log.synchronous,
         append_timeout_s=config.journal.append_timeout_s,
+        poll_s=config.pipeline.poll_interval_s,
         retention=RetentionLimits(config.log.retention_hours, config.log.retention_bytes),
         clock=clock,
         trace=trace,
@@ -38,12 +36,10 @@ def has_log(config: Config) -> bool:
     return config.kafka is not None or (config.folder / FILE).exists()
 
 
-def make_stream(config: Config) -> LogStream:
-    """The log as a stream for Spark."""
+def make_range_reader(config: Config) -> RangeReader:
+    """What reads the log in a task of Spark."""
     if config.kafka is not None:
-        from everlog.log.kafka.stream import KafkaStream
+        from everlog.log.kafka.range_reader import KafkaRangeReader
 
-        return KafkaStream(config, config.kafka)
-    from everlog.log.sqlite.stream import SqliteStream
-
-    return SqliteStream(config)
+        return KafkaRangeReader(config.kafka)
+    return SqliteRangeReader(config.folder)

@@ -5,13 +5,20 @@ Implemented by `everlog.log.sqlite.log` (one file) and `everlog.log.kafka`. Ever
 
 from __future__ import annotations
 
+import asyncio
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from everlog.core.record import NewRecord, Record
+from everlog.runtime.retry import NO_JITTER, Backoff
+
+# How often a log that cannot wait for records looks for them.
+MIN_LOOK_S = 0.005
+MAX_LOOK_S = 0.1
 
 
 class LogTopic(NamedTuple):
@@ -74,6 +81,29 @@ class Log(ABC):
     @abstractmethod
     async def topics(self) -> list[LogTopic]:
         """All topics, by name; in a log that is shared with others, at least those that may hold journals."""
+
+    # How often a listing of all topics may be asked for: every few milliseconds where it costs nothing.
+    listing_s = 2.0
+
+    async def find_topics(self, names: Collection[str]) -> dict[str, LogTopic]:
+        """Those of the topics that exist."""
+        found = await asyncio.gather(*map(self.topic, names))
+        return {topic.name: topic for topic in found if topic is not None}
+
+    async def wait_for_records(self, ends: Mapping[LogTopic, Sequence[int]], timeout_s: float) -> bool:
+        """Wait until something lies at or above one of these ends, by partition; False if the time runs out first.
+
+        It may also return because something else has changed. One caller at a time.
+        """
+        places = [(topic, partition, end) for topic, found in ends.items() for partition, end in enumerate(found)]
+        deadline, backoff = time.monotonic() + timeout_s, Backoff(MIN_LOOK_S, MAX_LOOK_S, jitter=NO_JITTER)
+        while True:
+            found = await asyncio.gather(*(self.bounds(topic, partition) for topic, partition, _ in places))
+            if any(bounds.end > end for bounds, (_, _, end) in zip(found, places, strict=True)):
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            await backoff.sleep()
 
     @abstractmethod
     async def append(self, topic: LogTopic, record: NewRecord) -> Ack:

@@ -1,7 +1,7 @@
-"""One micro-batch of one log partition: group by key, fold, write. Runs inside a Spark task.
+"""One chunk of one log partition: group by key, fold, write. Runs inside a Spark task.
 
 The order is the protocol: pointer2 before heads; then rows, heads, garbage. The driver publishes pointer2 when
-all partitions of the batch are done, so a crash anywhere leaves only work that is simply done again.
+all partitions of the cycle are done, so a crash anywhere leaves only work that is simply done again.
 """
 
 from __future__ import annotations

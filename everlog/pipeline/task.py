@@ -1,22 +1,25 @@
-"""What runs inside a Spark task: Arrow batches in, one report per log partition out."""
+"""What runs inside a Spark task: ranges of the log are read, folded and written, and reported.
+
+read a chunk → apply it, while the next one is read → … → one report per log partition
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from everlog.config import Config
 from everlog.core.head import Topic
 from everlog.core.plan import Order
-from everlog.core.values import partition_name
-from everlog.errors import EverlogError, MissingExtra
-from everlog.log.stream import StreamDecoder
+from everlog.errors import EverlogError
+from everlog.log.factory import make_range_reader
+from everlog.log.range_reader import Chunk, LogRange, RangeReader
 from everlog.pipeline.apply import Applied, KeyGroups, TagRules, apply
 from everlog.pipeline.head_cache import HeadCache, KnownHeads
 from everlog.pipeline.phases import longest
@@ -25,35 +28,21 @@ from everlog.spark.process import run, settle_process
 from everlog.store.factory import open_store, takes_known_heads
 from everlog.store.port import Store
 
-try:
-    import pyarrow as pa
-except ImportError as error:  # pragma: no cover - needs an installation without the extra
-    raise MissingExtra("spark") from error
-
 logger = logging.getLogger("everlog.pipeline")
 
-# A task that gathered this much applies it before it reads on.
-MAX_GATHERED_BYTES = 64 * 1024 * 1024
-REPORT_SCHEMA = "topic string, partition int, report binary"
-_REPORT = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("report", pa.binary())])
+Report = tuple[str, bytes]
+"""The name of a log partition, and what was done of it."""
 
 _stores: dict[bytes, Store] = {}
+_readers: dict[bytes, RangeReader] = {}
 _known = HeadCache()
-
-
-class OffsetRange(NamedTuple):
-    """What a batch holds of a log partition: offsets from `start` up to but not including `end`."""
-
-    start: int
-    end: int
 
 
 @dataclass(slots=True)
 class _Partition:
-    """What a task has gathered of a log partition, and what it has done."""
+    """A range of a log partition: what was read and not applied yet, and what was done."""
 
-    topic: str
-    number: int
+    range: LogRange
     known: KnownHeads | None
     grouped: KeyGroups = field(default_factory=KeyGroups)
     done: Applied = field(default_factory=Applied)
@@ -61,92 +50,103 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True)
 class ApplyTask:
-    """What a task needs to know; travels to the workers."""
+    """What a task needs to know; travels to the workers. `shares`: the ranges of each task."""
 
     config: Config
     topics: Mapping[str, Topic]
-    decoder: StreamDecoder
-    ranges: Mapping[str, OffsetRange]
+    shares: Sequence[Sequence[LogRange]]
     orders: Mapping[tuple[str, int], Order] = field(default_factory=dict)
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Gather the records of the task's log partitions, and apply them."""
-        watch = Stopwatch()
+    def __call__(self, number: int, empty: Iterable[object]) -> list[Report]:
+        """Do the share of this task."""
+        for _ in empty:
+            pass
         settle_process()
-        parts: dict[tuple[str, int], _Partition] = {}
-        size = 0
-        for batch in batches:
-            for part in self.decoder(batch):
-                place = (part.topic, part.partition)
-                found = parts.get(place)
-                if found is None:
-                    found = parts[place] = _Partition(*place, self._begin(*place))
-                if found.done.failed:
-                    continue  # the rest is only drained: it comes again with the next try
-                found.grouped.add(self.topics[part.topic], part.records)
-                size += part.size
-                if size >= MAX_GATHERED_BYTES:
-                    self._apply_gathered(parts.values(), watch)
-                    size = 0
-        if parts:
-            self._apply_gathered(parts.values(), watch)
-            next(iter(parts.values())).done.phases = watch.seconds
-            yield _reports(parts.values())
-        for place, found in parts.items():
-            if found.known is not None and not found.done.failed:
-                found.known.finish(self.ranges[partition_name(*place)].end)
+        return run(self._apply_share(self.shares[number]))
 
-    def _begin(self, topic: str, partition: int) -> KnownHeads | None:
+    async def _apply_share(self, ranges: Sequence[LogRange]) -> list[Report]:
+        """Read and apply, chunk by chunk; heads stay known only where a range was applied to its end."""
+        watch, place = Stopwatch(), msgspec.json.encode(self.config)
+        parts = {one.name: _Partition(one, self._begin(place, one)) for one in ranges}
+        async with aclosing(_chunks(_reader(place, self.config), ranges)) as chunks:
+            async for chunk in chunks:
+                watch.lap("read")
+                touched = self._take(parts, chunk)
+                watch.split(longest(await self._apply_all(place, touched)), rest="open")
+        watch.lap("read")
+        for part in parts.values():
+            if part.known is not None and not part.done.failed:
+                part.known.finish(part.range.end)
+        next(iter(parts.values())).done.phases = watch.seconds
+        return [(name, msgspec.json.encode(part.done)) for name, part in parts.items()]
+
+    def _begin(self, place: bytes, one: LogRange) -> KnownHeads | None:
         """What this process knows of the partition; nothing where a transaction must see the heads itself."""
         if not takes_known_heads(self.config):
             return None
         from pyspark import SparkFiles
 
-        start = self.ranges[partition_name(topic, partition)].start
-        folder = Path(SparkFiles.getRootDirectory())
-        return _known.begin(msgspec.json.encode(self.config), self.topics[topic].id, partition, start, folder)
+        return _known.begin(place, one.topic.id, one.partition, one.start, Path(SparkFiles.getRootDirectory()))
 
-    def _apply_gathered(self, parts: Collection[_Partition], watch: Stopwatch) -> None:
-        """What was gathered, all partitions at once. The rest of the time is the store's, which is opened once."""
-        watch.lap("read")
-        watch.split(longest(run(self._apply_all(parts))), rest="open")
+    def _take(self, parts: Mapping[str, _Partition], chunk: Chunk) -> list[_Partition]:
+        """Group what was read by journal. After a failure the rest of a range is left: it comes again."""
+        touched = []
+        for found in chunk:
+            part = parts[found.range.name]
+            if found.error is not None:
+                logger.warning("%s could not be read: %s", found.range.name, found.error)
+                part.done.failed[""] = str(found.error)
+            elif not part.done.failed:
+                part.grouped.add(self.topics[found.range.topic.name], found.records)
+                touched.append(part)
+        return touched
 
-    async def _apply_all(self, parts: Collection[_Partition]) -> list[dict[str, float]]:
-        """Where the time went, by partition."""
-        return await asyncio.gather(*(self._apply(part) for part in parts if not part.done.failed))
+    async def _apply_all(self, place: bytes, parts: Collection[_Partition]) -> list[dict[str, float]]:
+        """What was gathered, all partitions at once. Where the time went, by partition."""
+        return await asyncio.gather(*(self._apply(place, part) for part in parts))
 
-    async def _apply(self, part: _Partition) -> dict[str, float]:
-        """A failure is reported, not raised: the other partitions of the batch are written all the same."""
+    async def _apply(self, place: bytes, part: _Partition) -> dict[str, float]:
+        """A failure is reported, not raised: the other partitions of the cycle are written all the same."""
         try:
-            store, watch = await _store(self.config), Stopwatch()
+            store, watch = await _store(place, self.config), Stopwatch()
             part.done.add(await self._fold_in(store, part, watch))
         except EverlogError as error:
-            logger.exception("%s/%d could not be applied", part.topic, part.number)
+            logger.exception("%s could not be applied", part.range.name)
             part.done.failed[""] = str(error)
             return {}
         return watch.seconds
 
     async def _fold_in(self, store: Store, part: _Partition, watch: Stopwatch) -> Applied:
         grouped, part.grouped = part.grouped, KeyGroups()
-        order, config = self.orders.get((part.topic, part.number)), self.config
-        tag_rules = TagRules(order, config.slices(part.topic), config.propagates(part.topic))
-        return await apply(store, self.topics[part.topic], part.number, grouped, tag_rules, part.known, watch)
+        topic, number, config = part.range.topic.name, part.range.partition, self.config
+        tag_rules = TagRules(self.orders.get((topic, number)), config.slices(topic), config.propagates(topic))
+        return await apply(store, self.topics[topic], number, grouped, tag_rules, part.known, watch)
 
 
-def _reports(parts: Collection[_Partition]) -> pa.RecordBatch:
-    values = (
-        [part.topic for part in parts],
-        [part.number for part in parts],
-        [msgspec.json.encode(part.done) for part in parts],
-    )
-    arrays = [pa.array(value, field.type) for value, field in zip(values, _REPORT, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
+async def _chunks(reader: RangeReader, ranges: Sequence[LogRange]) -> AsyncGenerator[Chunk, None]:
+    """The chunks of these ranges. While one is applied, the next one is read, in a thread."""
+    chunks = reader.read(ranges)
+    reading = asyncio.ensure_future(asyncio.to_thread(next, chunks, None))
+    try:
+        while (chunk := await reading) is not None:
+            reading = asyncio.ensure_future(asyncio.to_thread(next, chunks, None))
+            yield chunk
+    finally:  # also if the caller reads no further
+        await asyncio.wait([reading])
+        chunks.close()
 
 
-async def _store(config: Config) -> Store:
-    """One open store per worker process, kept over batches."""
-    name = msgspec.json.encode(config)
-    store = _stores.get(name)
+def _reader(place: bytes, config: Config) -> RangeReader:
+    """One reader per worker process, kept over cycles."""
+    reader = _readers.get(place)
+    if reader is None:
+        reader = _readers[place] = make_range_reader(config)
+    return reader
+
+
+async def _store(place: bytes, config: Config) -> Store:
+    """One open store per worker process, kept over cycles."""
+    store = _stores.get(place)
     if store is None:
-        store = _stores[name] = await open_store(config, in_task=True)
+        store = _stores[place] = await open_store(config, in_task=True)
     return store

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from everlog.config import Config
 from everlog.config.private import FILE_MODE
-from everlog.errors import InvalidConfig, MissingExtra, ReplicationFailed
+from everlog.errors import MissingExtra, ReplicationFailed
 
 try:
     from pyspark.sql import SparkSession
@@ -25,6 +25,8 @@ _SETTINGS = {
     "spark.log.level": "ERROR",
     # A second copy of a task would do its writes again, for nothing.
     "spark.speculation": "false",
+    # Jobs of the pipeline and of projections share the session: none waits until all tasks of another are done.
+    "spark.scheduler.mode": "FAIR",
     # A task hardly waits for the executor that read its partition before: another one can read it as well.
     "spark.locality.wait": "100ms",
     # Over TCP every hand-over to a worker may wait 40 ms for a delayed acknowledgement.
@@ -49,10 +51,8 @@ _LOCAL = {
     # What a heavy projection groups: the default of 200 tasks would cost a small batch seconds.
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
 }
-# The JVM only moves blocks of bytes: a plain collector and a light compiler start sooner and cost less.
-_EMBEDDED_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-# Here it reads Kafka record by record: the better compiler halves that.
-_KAFKA_JVM = "-XX:+UseSerialGC"
+# The JVM only starts tasks: a plain collector and a light compiler start sooner and cost less.
+_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def open_session(config: Config, *, output: Path | None = None) -> SparkSession:
@@ -77,36 +77,15 @@ def open_session(config: Config, *, output: Path | None = None) -> SparkSession:
 def session_settings(config: Config) -> dict[str, str]:
     """What we set, by the log and by the master."""
     settings = _SETTINGS | {"spark.driver.memory": config.spark.memory}
-    settings["spark.driver.extraJavaOptions"] = _EMBEDDED_JVM if config.embedded else _KAFKA_JVM
+    settings["spark.driver.extraJavaOptions"] = _JVM
     if is_local(config):
         settings |= _LOCAL
-    jars = connector_jars(config)
-    if jars:
-        settings["spark.jars"] = ",".join(jars)
     return settings
 
 
 def is_local(config: Config) -> bool:
     """Whether Spark runs inside this process's own JVM."""
     return config.spark.master.startswith("local")
-
-
-def connector_jars(config: Config) -> list[str]:
-    """Spark's connector to Kafka: what `[spark] jars` names, files or folders, else what Maven brings."""
-    if config.embedded and not config.spark.jars:
-        return []
-    paths = [Path(path) for path in config.spark.jars]
-    if not paths:
-        from everlog.cluster.jars import find_jars
-
-        paths = [find_jars("spark")]
-    found = [jar for path in paths for jar in (sorted(path.glob("*.jar")) if path.is_dir() else [path])]
-    missing = [str(jar) for jar in found if not jar.is_file()]
-    if missing or not found:
-        raise InvalidConfig(
-            f"[spark] jars: there is no jar {', '.join(missing) or 'in these folders'}: correct the paths"
-        )
-    return [str(jar.absolute()) for jar in found]
 
 
 def _set_environment(*, local: bool) -> None:

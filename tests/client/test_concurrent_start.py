@@ -19,7 +19,7 @@ from everlog.cli.sample import load_sample
 from everlog.console.server import serving
 from everlog.errors import DocumentConflict, PortTaken
 from everlog.journal.journal import LocalJournal
-from everlog.pipeline.replicator import find_start
+from everlog.pipeline.start import find_start
 from everlog.server.server import listen
 from tests.support import small_config
 

@@ -15,7 +15,7 @@ from everlog.errors import LogTruncated, StorageFailed, TopicReplaced
 from everlog.journal.journal import LOOK_S
 from everlog.journal.topic_registry import pin_topic
 from everlog.pipeline.planner import OrderPlanner
-from everlog.pipeline.replicator import find_start
+from everlog.pipeline.start import find_start
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
@@ -137,7 +137,7 @@ async def test_nobody_waits_for_it(small_log, clock) -> None:
     assert (planner.holding, planner.watermark.nr) == ([], 2)
     assert [event.event.payload async for event in small_log.tag("t").current()] == [1, 2]
     start = await find_start(small_log.parts.log, small_log.parts.store, small_log.config, clock, accept_loss=False)
-    assert (start.left_out, start.retired, start.passed) == ({}, {"journal-orders"}, {"journal-orders"})
+    assert (start.left_out, start.retired, start.found) == ({}, {"journal-orders"}, {})
     found = await small_log.status()
     assert (found.retired, found.partitions, found.lag) == (["orders"], [], 0)
     assert (found.pipeline.left_out, found.pipeline.tags_wait_for) == ({}, [])

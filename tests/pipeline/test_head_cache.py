@@ -13,9 +13,10 @@ from everlog.config import CassandraConfig, Config, KafkaConfig
 from everlog.core.duration import ExpireAfter
 from everlog.core.fold import fold
 from everlog.core.head import Deletion, Head
-from everlog.core.values import partition_name
+from everlog.log.port import LogTopic
+from everlog.log.range_reader import LogRange
 from everlog.pipeline.head_cache import HeadCache, HeadsFile, KnownHeads
-from everlog.pipeline.task import ApplyTask, OffsetRange
+from everlog.pipeline.task import ApplyTask
 from everlog.store.port import KeyChange
 from tests.support import append_record, entries, pinned_topic, purge_record
 
@@ -115,8 +116,8 @@ def test_a_task_leaves_its_heads_in_the_folder_of_its_executor(tmp_path: Path, m
     monkeypatch.setattr("pyspark.SparkFiles._is_running_on_worker", True)
     monkeypatch.setattr("pyspark.SparkFiles._root_directory", str(tmp_path))
     config = Config(kafka=KafkaConfig(), cassandra=CassandraConfig())
-    job = ApplyTask(config, {TOPIC.name: TOPIC}, lambda _: iter(()), {partition_name(TOPIC.name, 0): OffsetRange(5, 9)})
-    known = job._begin(TOPIC.name, 0)
+    wanted = LogRange(LogTopic(TOPIC.name, TOPIC.id, TOPIC.partitions), 0, 5, 9)
+    known = ApplyTask(config, {TOPIC.name: TOPIC}, [[wanted]])._begin(msgspec.json.encode(config), wanted)
     assert known is not None
     learned(known, 5, 9, "a")
     assert HeadsFile(tmp_path, msgspec.json.encode(config), TOPIC.id, 0).take(9).keys() == {"a"}

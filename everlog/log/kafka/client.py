@@ -1,8 +1,4 @@
-"""Kafka's clients: every setting and why it is not the library's own, making a client, and stopping its thread.
-
-The pipeline's client is a Java one. Its certificates and keys travel as text, not as paths, so that executors on other
-machines need no files.
-"""
+"""Kafka's clients: every setting and why it is not the library's own, making a client, and stopping its thread."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException
@@ -31,12 +26,6 @@ MAX_QUEUED_RECORDS = 20_000
 MAX_QUEUED_KIB = 64 * 1024
 # What a consumer may hold before it is asked for it.
 MAX_FETCHED_KIB = 16 * 1024
-
-_LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
 
 ClientSettings = dict[str, Any]
 Client = TypeVar("Client")
@@ -125,50 +114,6 @@ def consumer_settings(kafka: KafkaConfig) -> ClientSettings:
 
 def _ms(seconds: float) -> int:
     return max(1, round(seconds * 1000))
-
-
-def java_settings(config: KafkaConfig) -> dict[str, str]:
-    """The settings with which a Java client connects.
-
-    >>> java_settings(KafkaConfig(tls=True))["security.protocol"]
-    'SSL'
-    """
-    settings = {"bootstrap.servers": config.bootstrap_servers, "security.protocol": _protocol(config)}
-    if config.username is not None:
-        settings |= {"sasl.mechanism": config.mechanism, "sasl.jaas.config": _java_login(config)}
-    if config.tls:
-        settings |= _java_tls(config)
-    return settings
-
-
-def _java_login(config: KafkaConfig) -> str:
-    user, password = _quoted(config.username or ""), _quoted(_password(config))
-    return f"{_LOGIN_MODULES[config.mechanism]} required username={user} password={password};"
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
-def _java_tls(config: KafkaConfig) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    if config.ca_file is not None:
-        settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _pem("ca_file", config.ca_file)}
-    if config.cert_file is not None and config.key_file is not None:
-        settings |= {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": _pem("cert_file", config.cert_file),
-            "ssl.keystore.key": _pem("key_file", config.key_file),
-        }
-    return settings
-
-
-def _pem(setting: str, path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError as error:
-        raise InvalidConfig(f"[kafka] {setting} = {path!r} cannot be read: {error.strerror}") from error
 
 
 def make_client(kind: Callable[[ClientSettings], Client], settings: ClientSettings) -> Client:

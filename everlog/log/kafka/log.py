@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from everlog.config import Config
 from everlog.core.record import NewRecord, Record
 from everlog.errors import InvalidInput
+from everlog.log.kafka.arrivals import Arrivals
 from everlog.log.kafka.client import consumer_settings, producer_settings
 from everlog.log.kafka.fetcher import Fetcher
 from everlog.log.kafka.index import TailBudget
@@ -39,6 +40,7 @@ class KafkaLog(Log):
         self._topics = topics
         self._tails: dict[LogTopic, list[Tail]] = {}
         self._offsets = EndOffsets(consuming, loop, timeout=kafka.request_timeout_s, trace=trace)
+        self._arrivals = Arrivals(consuming)
         self._fetchers = Fetchers(lambda: Fetcher(consuming, loop, trace))
         self._source = TailSource(
             servers=kafka.bootstrap_servers,
@@ -120,6 +122,12 @@ class KafkaLog(Log):
     def reader(self) -> RecordReader:
         return KafkaReader(self._kafka)
 
+    async def find_topics(self, names: Collection[str]) -> dict[str, LogTopic]:
+        return await self._topics.find(names)
+
+    async def wait_for_records(self, ends: Mapping[LogTopic, Sequence[int]], timeout_s: float) -> bool:
+        return await asyncio.to_thread(self._arrivals.wait, ends, timeout_s)
+
     async def concerns(self) -> dict[str, list[str]]:
         return await self._topics.concerns()
 
@@ -139,4 +147,5 @@ class KafkaLog(Log):
         await self._producer.close()
         await self._fetchers.close()
         await self._offsets.close()
+        await asyncio.to_thread(self._arrivals.close)
         await self._topics.close()

@@ -33,6 +33,7 @@ MIN_RETRY_S = 0.02
 MAX_RETRY_S = 0.5
 # In the protocol these stand for the two ends of a partition.
 _LATEST = -1
+_EARLIEST = -2
 
 Question = tuple[LogPartition, bool]
 """A partition, and whether its start is of interest, too."""
@@ -162,24 +163,19 @@ class EndOffsets:
     def _request(
         self, consumer: Consumer, questions: Sequence[Question], timeout: float
     ) -> dict[Question, Bounds | KafkaError]:
-        """In a lane's thread: one request to each leader for all ends, then those that need more."""
+        """In a lane's thread: one request to each leader for all ends, and one for the starts that are of interest."""
         started = time.perf_counter()
         answers: dict[Question, Bounds | KafkaError] = {}
-        ends = [place for place, both in questions if not both]
         try:
-            if ends:
-                asked = [TopicPartition(place.topic, place.partition, _LATEST) for place in ends]
-                for found in consumer.offsets_for_times(asked, timeout=timeout):
-                    question = (LogPartition(found.topic, found.partition), False)
-                    answers[question] = found.error or Bounds(0, found.offset)
+            # Starts first: a start that was asked for after the end might lie above it.
+            starts = _list(consumer, [place for place, both in questions if both], _EARLIEST, timeout)
+            ends = _list(consumer, [place for place, _ in questions], _LATEST, timeout)
             for place, both in questions:
-                if both:
-                    start_end = consumer.get_watermark_offsets(
-                        TopicPartition(place.topic, place.partition), timeout=timeout, cached=False
-                    )
-                    answers[place, both] = (
-                        KafkaError(KafkaError._TIMED_OUT, "no answer") if start_end is None else Bounds(*start_end)
-                    )
+                start, end = starts[place] if both else 0, ends[place]
+                if isinstance(start, KafkaError):
+                    answers[place, both] = start
+                else:
+                    answers[place, both] = end if isinstance(end, KafkaError) else Bounds(start, end)
         except KafkaException as error:
             answers = {question: answers.get(question, kafka_error(error)) for question in questions}
             if is_missing(kafka_error(error)):
@@ -195,6 +191,19 @@ class EndOffsets:
         await self._quick.close()
         if self._patient is not None:
             await self._patient.close()
+
+
+def _list(
+    consumer: Consumer, places: Collection[LogPartition], which: int, timeout: float
+) -> dict[LogPartition, int | KafkaError]:
+    """One of the two ends of each partition, as its leader says."""
+    if not places:
+        return {}
+    asked = [TopicPartition(place.topic, place.partition, which) for place in dict.fromkeys(places)]
+    return {
+        LogPartition(found.topic, found.partition): found.error or found.offset
+        for found in consumer.offsets_for_times(asked, timeout=timeout)
+    }
 
 
 def _refresh(consumer: Consumer, topics: Collection[str], timeout: float) -> None:

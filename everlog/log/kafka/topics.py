@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -116,10 +116,15 @@ class Topics:
 
     async def all(self) -> list[LogTopic]:
         """All topics that may hold journals, by name."""
-        names = await self.names()
-        found: list[LogTopic] = []
-        for at in range(0, len(names), TOPICS_PER_REQUEST):
-            found += [_log_topic(topic) for topic in await self._describe(names[at : at + TOPICS_PER_REQUEST])]
+        return list((await self.find(await self.names())).values())
+
+    async def find(self, names: Collection[str]) -> dict[str, LogTopic]:
+        """Those of the topics that exist, by name."""
+        ordered = list(names)
+        found: dict[str, LogTopic] = {}
+        for at in range(0, len(ordered), TOPICS_PER_REQUEST):
+            some = await self._describe(ordered[at : at + TOPICS_PER_REQUEST])
+            found |= {topic.name: _log_topic(topic) for topic in some}
         return found
 
     async def describe(self, name: str) -> LogTopic | None:

@@ -32,6 +32,8 @@ MAX_POLL_S = 0.05
 class SqliteLog(Log):
     """A log in the file `log.db` of a folder."""
 
+    listing_s = 0.0
+
     def __init__(
         self,
         folder: Path,
@@ -39,6 +41,7 @@ class SqliteLog(Log):
         partitions: int = 4,
         synchronous: str = "FULL",
         append_timeout_s: float = 30.0,
+        poll_s: float = 0.01,
         retention: RetentionLimits = NO_LIMITS,
         clock: Clock | None = None,
         trace: Trace | None = None,
@@ -48,6 +51,7 @@ class SqliteLog(Log):
         self._synchronous = synchronous
         self._clock = clock or SystemClock()
         self._trace = trace
+        self._poll_s = poll_s
         self._reader = connect(self.path, synchronous=synchronous, trace=trace)
         try:
             migrate(self._reader, self.path, "everlog.log.sqlite")
@@ -55,6 +59,8 @@ class SqliteLog(Log):
             self._reader.close()
             raise
         self._numbers: dict[str, int] = {}
+        # What `wait_for_records` saw last.
+        self._waited: int | None = None
         self._committer = GroupCommitter(self.path, self._open_appender, Appender.commit, timeout_s=append_timeout_s)
         self._trimmer = Trimmer(self.path, retention, self._clock, synchronous)
         self._closed = False
@@ -140,6 +146,27 @@ class SqliteLog(Log):
 
     def reader(self) -> RecordReader:
         return SqliteReader(self)
+
+    async def wait_for_records(self, ends: Mapping[LogTopic, Sequence[int]], timeout_s: float) -> bool:
+        """Any commit to the file counts, also one that makes a topic."""
+        loop, backoff = asyncio.get_running_loop(), Backoff(MIN_POLL_S, self._poll_s, jitter=NO_JITTER)
+        deadline, looked = loop.time() + timeout_s, False
+        with translated(self.path):
+            while True:
+                (stamp,) = self._reader.execute("PRAGMA data_version").fetchone()
+                if stamp != self._waited:
+                    self._waited = stamp
+                    return True
+                if not looked and await self._has_more(ends):
+                    return True
+                looked = True
+                if loop.time() >= deadline:
+                    return False
+                await backoff.sleep()
+
+    async def _has_more(self, ends: Mapping[LogTopic, Sequence[int]]) -> bool:
+        places = [(topic, partition, end) for topic, found in ends.items() for partition, end in enumerate(found)]
+        return any([(await self.bounds(topic, partition)).end > end for topic, partition, end in places])
 
     @property
     def trims(self) -> bool:

@@ -7,13 +7,10 @@ import pickle
 import sys
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 from pyspark import cloudpickle
 
 from everlog.config import Config
@@ -22,31 +19,20 @@ from everlog.core.tag_names import slice_part, slice_tag
 from everlog.core.timeuuid import TimeUuid
 from everlog.core.values import LogOffsets, parse_partition_name, partition_name
 from everlog.errors import InvalidOffset, InvalidProjection, LogTruncated, TopicMissing
-from everlog.log.factory import make_stream, open_log
-from everlog.log.stream import StreamDecoder
+from everlog.log.factory import open_log
+from everlog.log.port import LogTopic
 from everlog.projections.offsets import Offset
 from everlog.projections.record_source import RecordSource
 from everlog.projections.save_window import OffsetProgress
 from everlog.projections.source import Source
+from everlog.projections.spark import record_stream
+from everlog.projections.spark.record_stream import RecordOptions, RecordStreamSource
 from everlog.projections.tag_source import TagSource, check_place, check_places, slice_firsts, slice_keys
 from everlog.spark.process import for_tasks
 from everlog.tags.spark.stream import FORMAT, TagOptions, TagStreamSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-RECORDS = "topic string, partition int, offset long, time timestamp, key string, action string, value binary"
-_RECORDS = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("time", pa.timestamp("us", "UTC")),
-        ("key", pa.string()),
-        ("action", pa.string()),
-        ("value", pa.binary()),
-    ]
-)
 
 
 class SparkFeed(ABC):
@@ -138,27 +124,27 @@ class SparkTagFeed(SparkFeed):
 
 
 class SparkRecordFeed(SparkFeed):
-    """The records of a topic, by the pipeline's own source."""
+    """The records of a topic."""
 
     def __init__(self, config: Config, source: RecordSource) -> None:
         if source.split != 1:
             raise InvalidProjection("on Spark, a topic's records are one key: its partitions are read in parallel")
+        self._config = config
         self._topic = source.topic
         self._name = config.journal.topic_prefix + source.topic
-        journal = msgspec.structs.replace(config.journal, topics=(self._name,))
-        self._config = msgspec.structs.replace(config, journal=journal)
-        self._source = make_stream(self._config)
         self.keys = (self._name,)
 
     async def stream(
         self, session: SparkSession, stored: Mapping[str, Offset | None], first: str | None = None
     ) -> DataFrame:
         assert first is None
-        offsets = await self._start(stored[self._name])
-        rows = RecordRows(self._topic, self._source.decoder)
-        return self._source.stream(session, offsets, ()).mapInArrow(rows, RECORDS)
+        topic, start = await self._start(stored[self._name])
+        options = RecordOptions(for_tasks(self._config), topic, start)
+        session.dataSource.register(RecordStreamSource)
+        text = msgspec.json.encode(options).decode()
+        return session.readStream.format(record_stream.FORMAT).option("everlog", text).load()
 
-    async def _start(self, stored: Offset | None) -> LogOffsets:
+    async def _start(self, stored: Offset | None) -> tuple[LogTopic, LogOffsets]:
         if stored is not None and not isinstance(stored, Mapping):
             raise InvalidOffset(f"{stored!r} is not the offset of a topic's records: those are maps")
         log = await open_log(self._config)
@@ -174,40 +160,16 @@ class SparkRecordFeed(SparkFeed):
                     gone = f"records {done + 1} to {first - 1} are gone, the projection did not see them"
                     raise LogTruncated(self._name, partition, gone)
                 offsets[partition_name(self._name, partition)] = max(done + 1, first)
-            return offsets
+            return topic, offsets
         finally:
             await log.close()
 
     def reached(self, offset: str) -> dict[str, OffsetProgress]:
-        ends = {parse_partition_name(place)[1]: end - 1 for place, end in self._source.ends(offset).items() if end}
+        found = {parse_partition_name(name)[1]: end for name, end in json.loads(offset).items()}
+        ends = {partition: end - 1 for partition, end in found.items() if end}
         entries = {f"{self._name}-{partition}": at for partition, at in ends.items()}
         positions = {(self._topic, partition): at for partition, at in ends.items()}
         return {self._name: OffsetProgress(entries or None, positions=positions)}
-
-
-@dataclass(frozen=True, slots=True)
-class RecordRows:
-    """Rows of the pipeline's source as plain records; travels to the workers."""
-
-    topic: str
-    decoder: StreamDecoder
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for part in self.decoder(batch):
-                rows = [self._row(record) for record in part.records]
-                yield pa.RecordBatch.from_pylist(rows, schema=_RECORDS)
-
-    def _row(self, record: Any) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "partition": record.partition,
-            "offset": record.offset,
-            "time": datetime.fromtimestamp(record.timestamp / 1000, UTC),
-            "key": _text(record.key),
-            "action": _text(record.action),
-            "value": record.value,
-        }
 
 
 def _pickled(types: EventTypes) -> bytes:
@@ -230,10 +192,6 @@ def _pickled(types: EventTypes) -> bytes:
 
 def _importable(cls: type) -> bool:
     return cls.__module__ != "__main__" and getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode(errors="replace")
 
 
 def feed_of(config: Config, source: Source, max_events: int) -> SparkFeed:

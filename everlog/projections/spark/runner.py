@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from everlog.config import Config
 from everlog.errors import EverlogError, InvalidProjection, OwnershipLost
-from everlog.pipeline.replicator import explain, written_offset
 from everlog.projections.factory import open_offset_store, stores_whole
 from everlog.projections.offsets import Offset, show
 from everlog.projections.port import Desired, OffsetStore, Report, View, ViewChanged, ViewTransaction
@@ -34,6 +33,7 @@ from everlog.runtime.clock import Clock, SystemClock
 from everlog.runtime.lease import BEATS_PER_LEASE, Lease, LeaseWatch
 from everlog.runtime.portal import Portal
 from everlog.runtime.retry import Backoff
+from everlog.spark.jobs import explain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -363,6 +363,11 @@ class SparkProjection:
         self._portal.call(written.save())
         for key in others:
             self._portal.call(self._store.save(self._begun[key], reached[key]))
+
+
+def written_offset(checkpoint: Path, number: int) -> str:
+    """Where a batch ends, as its source says it: Spark writes that down first (version, metadata, then the offset)."""
+    return (checkpoint / "offsets" / str(number)).read_text().splitlines()[2]
 
 
 def _text(offset: Offset | None) -> str | None:

@@ -1,4 +1,4 @@
-"""A micro-batch's writes for one log partition.
+"""A chunk's writes for one log partition.
 
 Nothing here is a transaction. Every write carries the time `base + offset` of the record that caused it, so a repeated
 or late one changes nothing, and the order of the calls keeps what readers see whole.

@@ -1,4 +1,4 @@
-"""A micro-batch's writes for one log partition, in one IMMEDIATE transaction with the heads read inside it."""
+"""A chunk's writes for one log partition, in one IMMEDIATE transaction with the heads read inside it."""
 
 from __future__ import annotations
 
