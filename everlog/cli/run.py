@@ -132,20 +132,14 @@ async def up(
         raise click.UsageError("--projections runs until Ctrl-C: it does not go with --once")
     found = [] if app is None else load_app(app)
     heavy = [one for one in found if isinstance(one.strategy, OnSpark)]
-    talk = not settings.as_json
-    embedded = log.config.embedded
-    sample = await load_sample(log) if embedded and not no_sample else None
-    if talk:
-        click.echo(f"Everlog in {log.config.where}")
-        if sample is not None:
-            click.echo(f"loaded a sample: {sample.topics} topics, {sample.journals} journals, {sample.events} events")
-        show_hints(settings, sample=await holds_sample(log))
     services: list[Service] = [Expiry(log.parts)]
-    if embedded:
+    if log.config.embedded:
         services.append(Retention(log.parts))
     async with AsyncExitStack() as stack:
         # Before anything begins that must be ended: a server that others know of leaves in order.
         stop = stack.enter_context(stopping(settings))
+        starting = await stack.enter_async_context(start_pipeline(log, accept_loss=False))
+        await greet(log, settings, sample=log.config.embedded and not no_sample)
         served = False
         if not once and not no_server:
             served = await start_server(log, settings, stack, ServerOptions(**server))
@@ -153,9 +147,17 @@ async def up(
             services.append(make_upkeep(log.config, lambda: log.queues, clock=log.parts.clock, store=log.parts.store))
         if light := [one for one in found if one not in heavy]:
             await stack.enter_async_context(log.projections.run(*light))
-        await run_pipeline(
-            log, settings, services, stop, once=once, patience=patience, accept_loss=False, projections=heavy
-        )
+        await run_pipeline(log, settings, services, stop, starting, once=once, patience=patience, projections=heavy)
+
+
+async def greet(log: Everlog, settings: CliSettings, *, sample: bool) -> None:
+    """Load the sample into a new folder, and say what can be done here."""
+    loaded = await load_sample(log) if sample else None
+    if not settings.as_json:
+        click.echo(f"Everlog in {log.config.where}")
+        if loaded is not None:
+            click.echo(f"loaded a sample: {loaded.topics} topics, {loaded.journals} journals, {loaded.events} events")
+        show_hints(settings, sample=await holds_sample(log))
 
 
 def stopping(settings: CliSettings) -> AbstractContextManager[asyncio.Event]:
@@ -194,9 +196,8 @@ async def replicate(
         raise click.UsageError("--projections runs until Ctrl-C: it does not go with --once")
     found = [] if app is None else load_app(app)
     with stopping(settings) as stop:
-        await run_pipeline(
-            log, settings, [], stop, once=once, patience=patience, accept_loss=accept_loss, projections=found
-        )
+        async with start_pipeline(log, accept_loss=accept_loss) as starting:
+            await run_pipeline(log, settings, [], stop, starting, once=once, patience=patience, projections=found)
 
 
 async def run_pipeline(
@@ -204,10 +205,10 @@ async def run_pipeline(
     settings: CliSettings,
     services: list[Service],
     stop: asyncio.Event,
+    starting: StartingPipeline,
     *,
     once: bool,
     patience: float | None,
-    accept_loss: bool,
     projections: Sequence[Projection] = (),
 ) -> None:
     """Run until `stop` is set, or with `once` until all that is in the log now is in the tables."""
@@ -215,7 +216,7 @@ async def run_pipeline(
         raise click.UsageError("--timeout goes with --once")
     done = False
     async with (
-        running(log, settings, services, stop, accept_loss=accept_loss) as pipeline,
+        running(starting, settings, services, stop) as pipeline,
         _on_spark(log, pipeline, projections),
     ):
         if once:
@@ -229,21 +230,48 @@ async def run_pipeline(
         await _conclude(log, settings, done=done, interrupted=interrupted, patience=patience)
 
 
+class StartingPipeline:
+    """A pipeline whose Spark starts while other things are done."""
+
+    def __init__(self, pipeline: Replicator) -> None:
+        self.pipeline = pipeline
+        self.ended = False
+        # In a thread: the loop stays free, and Spark does not take over Ctrl-C as it does in the main thread.
+        self.start = asyncio.create_task(asyncio.to_thread(pipeline.start))
+
+    async def stop(self) -> None:
+        """Once it has started; one that did not start has nothing to stop."""
+        if not self.ended:
+            self.ended = True
+            await asyncio.wait([self.start])
+            if self.start.exception() is None:
+                await asyncio.to_thread(self.pipeline.stop)
+
+
 @asynccontextmanager
-async def running(
-    log: Everlog, settings: CliSettings, services: list[Service], stop: asyncio.Event, *, accept_loss: bool
-) -> AsyncIterator[Replicator]:
-    """The pipeline and the services at work; stopped in the opposite order. If it ends by itself, it sets `stop`."""
+async def start_pipeline(log: Everlog, *, accept_loss: bool) -> AsyncIterator[StartingPipeline]:
+    """Begin to start the pipeline. Whatever fails meanwhile, it is stopped at the end."""
     from everlog.pipeline.replicator import Replicator
 
-    if not settings.as_json:
+    starting = StartingPipeline(Replicator(log.config, accept_loss=accept_loss))
+    try:
+        yield starting
+    finally:
+        await starting.stop()
+
+
+@asynccontextmanager
+async def running(
+    starting: StartingPipeline, settings: CliSettings, services: list[Service], stop: asyncio.Event
+) -> AsyncIterator[Replicator]:
+    """The pipeline and the services at work; stopped in the opposite order. If it ends by itself, it sets `stop`."""
+    if not settings.as_json and not starting.start.done():
         click.echo("starting Spark …", err=True)
-    pipeline = Replicator(log.config, accept_loss=accept_loss)
+    pipeline = starting.pipeline
     async with AsyncExitStack() as stack:
-        # In a thread: the loop stays free, and Spark does not take over Ctrl-C as it does in the main thread.
-        await asyncio.to_thread(pipeline.start)
+        await starting.start
         stack.push_async_callback(asyncio.wait, [asyncio.create_task(_end_with(pipeline, stop))])
-        stack.push_async_callback(asyncio.to_thread, pipeline.stop)
+        stack.push_async_callback(starting.stop)
         for service in services:
             service.start()
             stack.push_async_callback(service.stop)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ from everlog.pipeline.phases import SlowKey, longest, slowest
 from everlog.pipeline.planner import OrderPlanner
 from everlog.pipeline.start import Start, find_start, has_changed
 from everlog.pipeline.status import PipelineStatus, save_pipeline_status
-from everlog.pipeline.task import ApplyTask
+from everlog.pipeline.task import ApplyTask, warm_up
 from everlog.runtime.clock import Clock, Stopwatch, SystemClock
 from everlog.runtime.failpoints import failpoint
 from everlog.runtime.portal import Portal
@@ -42,7 +43,7 @@ from everlog.runtime.retry import Backoff
 from everlog.runtime.supervisor import LoopSupervisor
 from everlog.spark.jobs import SparkJobs, explain
 from everlog.spark.process import for_tasks
-from everlog.spark.session import open_session
+from everlog.spark.session import make_session, open_context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +62,7 @@ RECORDS_PER_TASK = 500
 # A cycle of more records than this has a task for each log partition.
 SMALL_CYCLE = 2_000
 JOBS = "everlog-pipeline"
+DAEMON = "everlog.pipeline.daemon"
 SPARK_OUTPUT = "spark.log"
 
 _decode_report = msgspec.json.Decoder(Applied).decode
@@ -108,6 +110,7 @@ class Replicator:
         self._config = config
         self._accept_loss = accept_loss
         self._session = session
+        self._context = None if session is None else session.sparkContext
         self._own_session = session is None
         self._clock = clock or SystemClock()
         self._meter = Meter(self._clock)
@@ -130,10 +133,14 @@ class Replicator:
             self._log, self._store = parts.log, parts.store
             self._meter.enter("starting")
             self._portal.call(self._save_status())
-            if self._session is None:
-                self._session = open_session(self._config, output=self._config.folder / SPARK_OUTPUT)
-            self._jobs = SparkJobs(self._session.sparkContext, JOBS)
-            self._portal.call(self._begin())
+            if self._context is None:
+                output = self._config.folder / SPARK_OUTPUT
+                self._context = open_context(self._config, output=output, daemon=DAEMON)
+            self._jobs = SparkJobs(self._context, JOBS)
+            with ThreadPoolExecutor(1) as beside:  # the first task is the slowest: it starts what the others use
+                warm = beside.submit(self._jobs.run, warm_up, 1)
+                self._portal.call(self._begin())
+                warm.result()
             self._portal.call(self._start_heartbeat())
         except BaseException:
             self._release()
@@ -158,8 +165,10 @@ class Replicator:
 
     @property
     def session(self) -> SparkSession:
-        """Spark's session, once it is started: others may run their queries on it."""
-        assert self._session is not None
+        """Spark's session, once it is started: others may run their queries on it. It is made when it is asked for."""
+        assert self._context is not None
+        if self._session is None:
+            self._session = make_session(self._context)
         return self._session
 
     @property
@@ -375,10 +384,10 @@ class Replicator:
     def _release(self) -> None:
         with ExitStack() as stack:  # all of it, even if some of it fails
             stack.callback(self._portal.close)
-            if self._own_session and self._session is not None:
+            if self._own_session and self._context is not None:
                 if self.failure is None:  # else there is nothing left to stop
-                    stack.callback(self._session.stop)
-                self._session = None
+                    stack.callback(self._context.stop)
+                self._session = self._context = None
             if hasattr(self, "_store"):
                 stack.callback(lambda: self._portal.call(self._log.close()))
                 stack.callback(lambda: self._portal.call(self._store.close()))

@@ -123,6 +123,14 @@ class ApplyTask:
         return await apply(store, self.topics[topic], number, grouped, tag_rules, part.known, watch)
 
 
+def warm_up(number: int, empty: Iterable[object]) -> list[Report]:
+    """A task that does nothing but start a worker."""
+    for _ in empty:
+        pass
+    settle_process()
+    return []
+
+
 async def _chunks(reader: RangeReader, ranges: Sequence[LogRange]) -> AsyncGenerator[Chunk, None]:
     """The chunks of these ranges. While one is applied, the next one is read, in a thread."""
     chunks = reader.read(ranges)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -12,9 +13,10 @@ from pathlib import Path
 
 from everlog.config import Config
 from everlog.config.private import FILE_MODE
-from everlog.errors import MissingExtra, ReplicationFailed
+from everlog.errors import MissingExtra, MissingProgram, ReplicationFailed
 
 try:
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 except ImportError as error:  # pragma: no cover - needs an installation without the extra
     raise MissingExtra("spark") from error
@@ -60,18 +62,40 @@ def open_session(config: Config, *, output: Path | None = None) -> SparkSession:
 
     `output` is where Spark's own messages go, so that ours stay readable.
     """
-    builder = SparkSession.builder.appName("everlog").master(config.spark.master)
-    for name, value in (session_settings(config) | config.spark.conf).items():
-        builder = builder.config(name, value)
+    return make_session(open_context(config, output=output))
+
+
+def open_context(config: Config, *, output: Path | None = None, daemon: str | None = None) -> SparkContext:
+    """The part of a session that runs plain jobs: it starts sooner. `daemon`: the module of the process that workers of
+    Python are forked from, which may import what their tasks need, once for all of them."""
+    settings = session_settings(config) | ({} if daemon is None else {"spark.python.daemon.module": daemon})
+    conf = SparkConf().setAppName("everlog").setMaster(config.spark.master)
+    conf.setAll([*settings.items(), *config.spark.conf.items()])
+    _check_java()
     _set_environment(local=is_local(config))
     try:
         with _stderr_in(output), _own_interrupts():
-            return builder.getOrCreate()
+            return SparkContext.getOrCreate(conf)
     except Exception as error:
         raise ReplicationFailed(
             f"Spark did not start ({error}): it needs a JDK 17 or 21 on the PATH or in JAVA_HOME"
             + (f"; its output is in {output}" if output else "")
         ) from error
+
+
+def _check_java() -> None:
+    """Without Java, Spark itself would only say that a program ended."""
+    home = os.environ.get("JAVA_HOME")
+    if not (Path(home, "bin", "java").is_file() if home else shutil.which("java")):
+        where = f"there is none in JAVA_HOME ({home})" if home else "there is none on the PATH, and no JAVA_HOME"
+        raise MissingProgram(
+            f"Spark needs Java 17 or 21, and {where}: install it (openjdk-17-jre-headless), or set JAVA_HOME"
+        )
+
+
+def make_session(context: SparkContext) -> SparkSession:
+    """The session of a context, for queries and DataFrames."""
+    return SparkSession(context)
 
 
 def session_settings(config: Config) -> dict[str, str]:

@@ -273,14 +273,20 @@ def free_port() -> int:
 
 
 def asking(monkeypatch, seen: list[str], url: str, path: str = "/health/live", until: str = "") -> None:
-    """A pipeline that asks the server for something when it starts, and then ends."""
+    """A pipeline that asks the server, which starts beside it, for something, and then ends."""
     start = StandIn.start
 
     def ask(self: StandIn) -> None:
-        while until not in (found := httpx.get(url + path, timeout=60).text):
+        while (found := answer(url + path)) is None or until not in found:
             time.sleep(0.02)
         seen.append(found)
         start(self)
+
+    def answer(address: str) -> str | None:
+        try:
+            return httpx.get(address, timeout=60).text
+        except httpx.ConnectError:
+            return None
 
     monkeypatch.setattr(StandIn, "start", ask)
     monkeypatch.setattr(StandIn, "on_start", "SIGTERM")
