@@ -38,6 +38,7 @@ from everlog.pipeline.status import PipelineStatus, save_pipeline_status
 from everlog.pipeline.task import ApplyTask, warm_up
 from everlog.runtime.clock import Clock, Stopwatch, SystemClock
 from everlog.runtime.failpoints import failpoint
+from everlog.runtime.notices import notify, watermark_notice
 from everlog.runtime.portal import Portal
 from everlog.runtime.retry import Backoff
 from everlog.runtime.supervisor import LoopSupervisor
@@ -332,6 +333,7 @@ class Replicator:
 
     async def _publish_watermark(self) -> None:
         await self._planner.publish()
+        notify(watermark_notice(self._config.where))
         self._meter.tags_wait_for = self._planner.holding
 
     def _slowest(self, reports: Iterable[Applied]) -> list[SlowKey]:

@@ -141,7 +141,7 @@ class Tags:
             raise InvalidInput("no views by tag are kept here: set [tags] enabled = true, and run the pipeline")
         self.parts = parts
         self.tables: TagTables = tables
-        self.watermarks = Watermarks(tables, parts.config.tags)
+        self.watermarks = Watermarks(tables, parts.config.tags, parts.config.where)
         self._warned = False
 
     def tag(self, name: str) -> LocalTag:

@@ -8,15 +8,20 @@ from collections.abc import Callable
 from everlog.config import TagsConfig
 from everlog.core.plan import NOTHING, Watermark
 from everlog.errors import StorageFailed
+from everlog.runtime.notices import noticing, watermark_notice
 from everlog.store.tag_port import TagTables
 from everlog.tags.read_retry import RetryingRead
 
 
 class Watermarks:
-    """Readers that wait are woken by the poll that they all share. Cancelling one of them disturbs no other."""
+    """Readers that wait are woken by the poll that they all share. Cancelling one of them disturbs no other.
 
-    def __init__(self, tables: TagTables, config: TagsConfig) -> None:
+    A pipeline in the same process gives notice, under the name of where the data is: then the poll does not wait.
+    """
+
+    def __init__(self, tables: TagTables, config: TagsConfig, where: str) -> None:
         self._tables = tables
+        self._notice = watermark_notice(where)
         self._interval = config.poll_interval_s
         self._retry = RetryingRead(config)
         self._seen = NOTHING
@@ -65,9 +70,10 @@ class Watermarks:
 
     async def _run(self) -> None:
         try:
-            while self._waiting:
-                await asyncio.sleep(self._interval)
-                self._note(await self._retry(self._tables.watermark))
+            with noticing(self._notice) as notice:
+                while self._waiting:
+                    await notice.wait(self._interval)
+                    self._note(await self._retry(self._tables.watermark))
         except Exception as error:
             for future in self._waiting:
                 if not future.done():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from datetime import timedelta
 
 import msgspec
@@ -193,6 +195,21 @@ class PipelineSuite:
                 assert running.status.state == "running"
                 assert running.status.last_error is None
                 assert await log.parts.store.pointer(backend.topic("first"), token.partition) == token.offset
+
+    async def test_readers_beside_the_pipeline_need_no_poll(self, backend: Backend, pipeline: Pipeline) -> None:
+        """A live reader of a tag in the pipeline's own process is told that the watermark moved."""
+        tags = msgspec.structs.replace(backend.config.tags, poll_interval_s=3600.0)
+        config = msgspec.structs.replace(backend.config, tags=tags)
+        async with everlog.connect(config) as log:
+            await log.journal(TOPIC).append("a", Event(1, tags={"eu"}))
+            with pipeline(config) as running:
+                assert running.wait_until_replicated(WAIT), running.status
+                async with asyncio.timeout(WAIT), aclosing(log.tag("eu").live()) as events:
+                    assert (await anext(events)).event.payload == 1
+                    waiting = asyncio.ensure_future(anext(events))
+                    await asyncio.sleep(0)
+                    await log.journal(TOPIC).append("a", Event(2, tags={"eu"}))
+                    assert (await waiting).event.payload == 2
 
     @pytest.mark.case("kafka-journal", 29)
     async def test_a_failing_journal_holds_back_only_the_pointer(self, backend: Backend, pipeline: Pipeline) -> None:
