@@ -127,8 +127,8 @@ def running(config: Config, session: SparkSession) -> Iterator[Replicator]:
 def config_for(settings: Settings, name: str, events: int) -> Config:
     """The defaults; but a small log still gives several batches."""
     folder = settings.folder / name
-    max_records = min(PipelineConfig().max_batch_records, max(1, events // MIN_BATCHES))
-    return msgspec.structs.replace(load_config(folder), pipeline=PipelineConfig(max_batch_records=max_records))
+    max_records = min(PipelineConfig().max_cycle_records, max(1, events // MIN_BATCHES))
+    return msgspec.structs.replace(load_config(folder), pipeline=PipelineConfig(max_cycle_records=max_records))
 
 
 @contextmanager

@@ -39,5 +39,5 @@ def check_laps(noted: list[str]) -> None:
     """A phase that has a labelled point ends right before it, and every point but the first has a phase."""
     assert noted
     for before, point in zip(["", *noted], noted, strict=False):
-        if not point.startswith("=") and point != "batch.started":
+        if not point.startswith("=") and point != "cycle.started":
             assert POINT_OF[before.removeprefix("=")] == point, noted

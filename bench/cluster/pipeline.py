@@ -49,7 +49,7 @@ class PipelineRuns:
     def round(self) -> Round:
         """Fill a log of its own, replicate it, look whether everything is there."""
         settings, size = self.settings, self.per_append
-        with self.servers.fresh("pipeline", max_batch_records=settings.rows_per_batch // size) as config:
+        with self.servers.fresh("pipeline", max_cycle_records=settings.rows_per_batch // size) as config:
             filler = asyncio.run(self._fill(config))
             with running(config, self.session) as replicator:
                 found = asyncio.run(self._watch(config, filler, replicator))

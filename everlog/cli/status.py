@@ -179,11 +179,11 @@ def _count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def _batches(pipeline: PipelineStatus, *, verbose: bool) -> Iterator[Text]:
-    """Where the time of the last batches went, what was written, and, if asked for, the slowest journals."""
+def _cycles(pipeline: PipelineStatus, *, verbose: bool) -> Iterator[Text]:
+    """Where the time of the last cycles went, what was written, and, if asked for, the slowest journals."""
     spent = sorted(pipeline.recent_phases.items(), key=lambda phase: -phase[1])
     if phases := [f"{phase} {ms:,.0f} ms" for phase, ms in spent if ms >= SHOWN_MS]:
-        yield Text(f"time      {', '.join(phases)} (mean of {_count(len(pipeline.recent), 'batch', 'batches')})")
+        yield Text(f"time      {', '.join(phases)} (mean of {_count(len(pipeline.recent), 'cycle', 'cycles')})")
     if rows := [f"{table} {count:,}" for table, count in pipeline.rows.items() if count]:
         yield Text(f"rows      {', '.join(rows)}")
     for key in pipeline.slowest if verbose else ():
@@ -196,19 +196,19 @@ def _pipeline(pipeline: PipelineStatus, *, verbose: bool) -> list[Text]:
     where = f"process {pipeline.pid} on {pipeline.host}"
     heard = f", last heard of at {moment(pipeline.updated_ms)} UTC" if pipeline.state == "lost" else ""
     lines = [Text.assemble("pipeline  ", (pipeline.state, "green" if good else "red"), f", {where}{heard}")]
-    if pipeline.batches:
+    if pipeline.cycles:
         lines += [
             Text(
-                f"          {_count(pipeline.records, 'record')} in {_count(pipeline.batches, 'batch', 'batches')}"
+                f"          {_count(pipeline.records, 'record')} in {_count(pipeline.cycles, 'cycle', 'cycles')}"
                 f" ({pipeline.records_per_second:,.0f}/s): {_count(pipeline.events, 'event')},"
                 f" {pipeline.rejected:,} rejected ({pipeline.rejected_by_life:,} by life),"
                 f" {pipeline.quarantined:,} quarantined"
             ),
             Text(
-                f"          last batch {_count(pipeline.last_batch_records, 'record')}"
-                f" in {pipeline.last_batch_ms:,.0f} ms, median {pipeline.batch_ms_p50:,.0f} ms"
+                f"          last cycle {_count(pipeline.last_cycle_records, 'record')}"
+                f" in {pipeline.last_cycle_ms:,.0f} ms, median {pipeline.cycle_ms_p50:,.0f} ms"
             ),
-            *_batches(pipeline, verbose=verbose),
+            *_cycles(pipeline, verbose=verbose),
         ]
     lines += [Text(f"left out  {topic}: {plain(reason)}", style="red") for topic, reason in pipeline.left_out.items()]
     if pipeline.tags_wait_for and pipeline.left_out:

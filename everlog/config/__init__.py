@@ -111,7 +111,7 @@ class TopicConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PipelineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[pipeline]`: how the log is folded into the tables."""
 
-    max_batch_records: Positive = 200_000
+    max_cycle_records: Positive = 200_000
     poll_interval_s: Seconds = 0.01
     min_retry_s: Seconds = 0.5
     max_retry_s: Seconds = 30.0

@@ -17,7 +17,7 @@ from everlog.projections.api import ProjectionStatus
 
 BEHIND_S = 30.0
 IDLE_S = 60.0
-# A pipeline that works reports every few seconds, whatever its batches do.
+# A pipeline that works reports every few seconds, whatever its cycles do.
 QUIET_S = 12.0
 MIN_FULL_JOBS = 10_000
 # How the log's concern about a trial cluster begins: there it is no fault, else such a cluster would never be well.
@@ -130,7 +130,7 @@ def _pipeline_state(pipeline: PipelineStatus, status: Status, waiting: str) -> I
         where = f"Look whether process {pipeline.pid} on {pipeline.host} still runs and reaches the store. "
         yield Problem("pipeline", "warn", what, where + again, "pipeline")
     elif (status.lag_seconds or 0) > BEHIND_S:
-        remedy = "If this grows, it needs more cores or less other load: see batch times and partitions."
+        remedy = "If this grows, it needs more cores or less other load: see cycle times and partitions."
         yield Problem("pipeline", "warn", f"The pipeline is behind: {waiting}", remedy, "pipeline")
 
 

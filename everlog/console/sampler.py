@@ -43,7 +43,7 @@ class MetricSample(msgspec.Struct, frozen=True, gc=False):
     projection_lag: int = 0
     ready: int = 0
     dead: int = 0
-    batch_ms: float = 0.0
+    cycle_ms: float = 0.0
 
 
 TOTALS = ("records", "replicated", "handled", "documents", "tagged")
@@ -66,7 +66,7 @@ def sample_of(found: Observation) -> MetricSample:
         projection_lag=sum(lags),
         ready=sum(one.ready for one in found.queues),
         dead=sum(one.dead for one in found.queues),
-        batch_ms=0.0 if pipeline is None else pipeline.last_batch_ms,
+        cycle_ms=0.0 if pipeline is None else pipeline.last_cycle_ms,
     )
 
 

@@ -33,7 +33,7 @@ from everlog.store.tag_port import TagEntry, TagRow
 
 
 class KeyGroups:
-    """The records of a batch, decoded, by journal."""
+    """The records of a cycle, decoded, by journal."""
 
     def __init__(self) -> None:
         self.journals: dict[str, list[Entry]] = {}
@@ -73,7 +73,7 @@ def misplaced(key: bytes, partition: int, topic: Topic) -> str | None:
 class Applied:
     """What a task did, for the driver and the status.
 
-    Rows are counted when their journal's head is written, each exactly once: a batch that finds that head does not
+    Rows are counted when their journal's head is written, each exactly once: a cycle that finds that head does not
     write them again. `misplaced` records have no head, they are written with every try. `phases` is where the task's
     seconds went, in one of its reports.
     """
@@ -91,7 +91,7 @@ class Applied:
     phases: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: Applied) -> None:
-        """Count another part of the same batch."""
+        """Count another part of the same cycle."""
         self.records += other.records
         self.misplaced += other.misplaced
         self.failed |= other.failed
@@ -99,7 +99,7 @@ class Applied:
         self.add_rows(other)
 
     def add_rows(self, other: Applied) -> None:
-        """Count rows that stay written even if the batch fails."""
+        """Count rows that stay written even if the cycle fails."""
         self.events += other.events
         self.tagged += other.tagged
         self.journals += other.journals
@@ -252,7 +252,7 @@ async def _fold_journal(
     pointer: int,
     tag_rules: TagRules,
 ) -> KeyChange:
-    """One journal's change, with what an unfinished earlier batch may have left to delete."""
+    """One journal's change, with what an unfinished earlier cycle may have left to delete."""
     halted = head is not None and head.halted_at is not None
     waiting: list[Quarantined] = []
     if halted and any(isinstance(entry.action, Resume) for entry in entries):
@@ -276,7 +276,7 @@ def _tag(key: KeyChange, topic: str, order: Order) -> None:
     """Give the journal's tagged events their places: in the views, and in their own rows."""
     change = key.change
     placed: dict[int, EventRecord] = {}
-    # What the batch itself removes again was never seen, so where deletes count it need not appear in the views.
+    # What the cycle itself removes again was never seen, so where deletes count it need not appear in the views.
     kept = {id(row) for row in change.rows} if key.propagate else None
     place, position = None, -1
     for found in change.tagged:
@@ -314,7 +314,7 @@ async def _write(task: StoreTask, changes: Sequence[KeyChange], done: Applied, w
         if failed:
             done.failed.update({journal_id: str(error) for journal_id, error in failed.items()})
             changes = [key for key in changes if key.id not in failed]
-        if name == "heads":  # a later batch that finds them does not write their journals' rows again
+        if name == "heads":  # a later cycle that finds them does not write their journals' rows again
             _count(done, changes)
         watch.lap(name)
         failpoint(f"apply.{name}")

@@ -1,9 +1,9 @@
-"""Heads that a worker process has written itself, or the one before it: the batch that follows need not load them.
+"""Heads that a worker process has written itself, or the one before it: the cycle that follows need not load them.
 
-A known head is the exact fold of the log up to where the last batch ended. It serves only the batch that starts
+A known head is the exact fold of the log up to where the last cycle ended. It serves only the cycle that starts
 right there, and only in a store where a late write changes nothing: another process may be further on by now.
 
-Spark may give a partition's next batch to another worker process, so one process leaves the heads for the next: in a
+Spark may give a partition's next cycle to another worker process, so one process leaves the heads for the next: in a
 file of the executor's own folder, one for each log partition, with the offset at which they hold.
 """
 
@@ -34,10 +34,10 @@ _decode = msgspec.msgpack.Decoder(dict[str, Head]).decode
 
 
 class HandOver(Protocol):
-    """Where a process that has done a batch leaves the heads of a log partition for the next one."""
+    """Where a process that has done a cycle leaves the heads of a log partition for the next one."""
 
     def leave(self, end: int, heads: Mapping[str, Head]) -> None:
-        """All writes of a batch, which ended before this offset, are durable, and these are its heads."""
+        """All writes of a cycle, which ended before this offset, are durable, and these are its heads."""
 
     def take(self, start: int) -> dict[str, Head]:
         """What was left at just this offset. Only one process gets it: nothing is left afterwards."""
@@ -72,7 +72,7 @@ class HeadsFile:
 
 
 class KnownHeads:
-    """The heads of one log partition. With a `handover`, a batch leaves its heads for the next worker."""
+    """The heads of one log partition. With a `handover`, a cycle leaves its heads for the next worker."""
 
     def __init__(self, max_heads: int = MAX_HEADS, handover: HandOver | None = None) -> None:
         self._max_heads = max_heads
@@ -82,14 +82,14 @@ class KnownHeads:
         self._learned: dict[str, Head] = {}
 
     def begin(self, start: int) -> None:
-        """A batch starts at this offset. Until it is done the heads belong to it alone: an error drops them."""
+        """A cycle starts at this offset. Until it is done the heads belong to it alone: an error drops them."""
         if self._end != start:
             self._heads = {} if self._handover is None else self._handover.take(start)
         self._learned = {}
         self._end = None
 
     def finish(self, end: int) -> None:
-        """All writes of the batch, which ended before this offset, are durable."""
+        """All writes of the cycle, which ended before this offset, are durable."""
         self._end = end
         if self._handover is not None:
             self._handover.leave(end, self._learned)
@@ -120,7 +120,7 @@ class HeadCache:
         self._known: dict[tuple[bytes, str, int], KnownHeads] = {}
 
     def begin(self, store: bytes, topic_id: str, partition: int, start: int, folder: Path) -> KnownHeads:
-        """What is known as a batch starts at this offset. The processes of an executor share the folder."""
+        """What is known as a cycle starts at this offset. The processes of an executor share the folder."""
         place = (store, topic_id, partition)
         known = self._known.pop(place, None) or KnownHeads(handover=HeadsFile(folder, *place))
         self._known[place] = known

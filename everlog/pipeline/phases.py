@@ -1,8 +1,8 @@
-"""Where the time of a batch goes, and on which journals.
+"""Where the time of a cycle goes, and on which journals.
 
 A phase ends at the labelled point beside it, at which tests kill the pipeline, or at the next phase's beginning. What
-runs side by side, tasks and the partitions of a task, counts once: the one that took longest is what the batch waited
-for. So the phases of a batch never add up to more than the batch took.
+runs side by side, tasks and the partitions of a task, counts once: the one that took longest is what the cycle waited
+for. So the phases of a cycle never add up to more than the cycle took.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import msgspec
 SLOWEST = 5
 
 
-class BatchPhase(NamedTuple):
-    """A part of a batch: what it does, and the labelled point at which it ends, if it has one of its own."""
+class CyclePhase(NamedTuple):
+    """A part of a cycle: what it does, and the labelled point at which it ends, if it has one of its own."""
 
     name: str
     what: str
@@ -26,25 +26,25 @@ class BatchPhase(NamedTuple):
 
 # In the order in which they happen. `spark` is what of the tasks' time the slowest one cannot account for.
 PHASES = (
-    BatchPhase("plan", "order of tagged events", "batch.planned"),
-    BatchPhase("spark", "starting tasks", "batch.applied"),
-    BatchPhase("read", "records from the log"),
-    BatchPhase("open", "waiting for the store"),
-    BatchPhase("load", "pointer and heads", "apply.loaded"),
-    BatchPhase("fold", "what the records mean"),
-    BatchPhase("rows", "rows of events", "apply.rows"),
-    BatchPhase("tags", "rows of views by tag"),
-    BatchPhase("heads", "state of each journal", "apply.heads"),
-    BatchPhase("garbage", "deletes and purges", "apply.garbage"),
-    BatchPhase("commit", "end of the transaction", "apply.done"),
-    BatchPhase("publish", "pointer2", "batch.published"),
-    BatchPhase("watermark", "how far views reach", "batch.watermark"),
+    CyclePhase("plan", "order of tagged events", "cycle.planned"),
+    CyclePhase("spark", "starting tasks", "cycle.applied"),
+    CyclePhase("read", "records from the log"),
+    CyclePhase("open", "waiting for the store"),
+    CyclePhase("load", "pointer and heads", "apply.loaded"),
+    CyclePhase("fold", "what the records mean"),
+    CyclePhase("rows", "rows of events", "apply.rows"),
+    CyclePhase("tags", "rows of views by tag"),
+    CyclePhase("heads", "state of each journal", "apply.heads"),
+    CyclePhase("garbage", "deletes and purges", "apply.garbage"),
+    CyclePhase("commit", "end of the transaction", "apply.done"),
+    CyclePhase("publish", "pointer2", "cycle.published"),
+    CyclePhase("watermark", "how far views reach", "cycle.watermark"),
 )
 
 
 class SlowKey(msgspec.Struct, frozen=True):
-    """A journal that took much of a batch: about how long (its fold, and its share of the rows' time), its records in
-    the batch, the events and rows of views that were written, and when the batch ended."""
+    """A journal that took much of a cycle: about how long (its fold, and its share of the rows' time), its records in
+    the cycle, the events and rows of views that were written, and when the cycle ended."""
 
     topic: str
     id: str

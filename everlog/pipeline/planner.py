@@ -1,6 +1,6 @@
-"""The driver's part of the order: a plan before a batch, the watermark after it.
+"""The driver's part of the order: a plan before a cycle, the watermark after it.
 
-    read the plans → add the next one, if no other pipeline did → … the batch … → pointer2 → read pointer2 → watermark
+    read the plans → add the next one, if no other pipeline did → … the cycle … → pointer2 → read pointer2 → watermark
 
 A plan is a fact forever, so what was read once need not be read again; that it is still the newest is checked
 when the next one is added.
@@ -67,7 +67,7 @@ class OrderPlanner:
         self.holding: list[str] = []
 
     async def prepare(self, ends: Mapping[str, int], starts: Mapping[str, int]) -> dict[tuple[str, int], Order]:
-        """Every offset of a batch, from `starts` up to `ends`, gets its place before any of its rows is written."""
+        """Every offset of a cycle, from `starts` up to `ends`, gets its place before any of its rows is written."""
         tables = self._tables
         if tables is None or not ends:
             return {}
@@ -91,7 +91,7 @@ class OrderPlanner:
                 self._take([plan])
             else:
                 await self._load(tables)
-        raise Unreachable(f"the order of the batch could not be stored in {MAX_TRIES} tries: it will be tried again")
+        raise Unreachable(f"the order of the cycle could not be stored in {MAX_TRIES} tries: it will be tried again")
 
     async def publish(self) -> None:
         """Move the watermark over all plans that pointer2, as it is now, covers."""
@@ -160,7 +160,7 @@ class OrderPlanner:
         self._covered |= ends_of(plans)
 
     def _order(self, place: str, start: int) -> Order:
-        """The places from `start` on. A batch never begins before the one before it."""
+        """The places from `start` on. A cycle never begins before the one before it."""
         topic, partition = parse_partition_name(place)
         shares = self._shares[place]
         while shares and shares[0].end <= start:

@@ -242,7 +242,7 @@ class Replicator:
         if cycle is None:
             return False
         watch.lap("plan")
-        failpoint("batch.planned")
+        failpoint("cycle.planned")
         topics = {name: self._start.topics[name] for name in cycle.topics}
         shares = cycle.shares(self._jobs.parallelism)
         found = self._jobs.run(ApplyTask(for_tasks(self._config), topics, shares, cycle.orders), len(shares))
@@ -250,15 +250,15 @@ class Replicator:
         watch.split(longest(report.phases for report in reports.values()), rest="spark")
         self._meter.wrote(reports.values())
         raise_failures(reports)
-        failpoint("batch.applied")
+        failpoint("cycle.applied")
         self._portal.call(self._publish(cycle))
         watch.lap("publish")
-        failpoint("batch.published")
+        failpoint("cycle.published")
         self._portal.call(self._publish_watermark())
         watch.lap("watermark")
-        failpoint("batch.watermark")
+        failpoint("cycle.watermark")
         seconds = self._clock.monotonic() - started
-        self._meter.batch(reports.values(), seconds, watch.seconds, self._slowest(reports.values()))
+        self._meter.cycle(reports.values(), seconds, watch.seconds, self._slowest(reports.values()))
         self._advance(cycle.ends)
         if self._meter.due():
             self._portal.call(self._save_status())
@@ -272,11 +272,11 @@ class Replicator:
             if not self._arrived:
                 return None
         starts = dict(self._places)
-        ends = next_ends(starts, await self._find_ends(), self._config.pipeline.max_batch_records)
+        ends = next_ends(starts, await self._find_ends(), self._config.pipeline.max_cycle_records)
         self._arrived = bool(ends)
         if not ends:
             return None
-        failpoint("batch.started")
+        failpoint("cycle.started")
         ranges = [LogRange(*self._partition(name), starts[name], end) for name, end in ends.items()]
         await self._check_topics({one.topic.name: one.topic for one in ranges})
         return Cycle(ranges, await self._planner.prepare(ends, starts))

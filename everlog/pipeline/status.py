@@ -40,8 +40,8 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     lag_seconds: float | None = None
 
 
-class BatchStatus(msgspec.Struct, frozen=True):
-    """One batch: when it ended, how long it took, its records, its milliseconds by phase, the rows it wrote by table.
+class CycleStatus(msgspec.Struct, frozen=True):
+    """One cycle: when it ended, how long it took, its records, its milliseconds by phase, the rows it wrote by table.
 
     The phases add up to at most `ms`.
     """
@@ -57,9 +57,9 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     """What a pipeline reported last. Counts are since its start; `left_out` are topics it cannot take, and why;
     `tags_wait_for` are log partitions that hold the watermark of views by tag: nothing behind it can be read yet.
 
-    `batch_ms` is how long all batches took together, `phase_ms` the same by phase, `rows` the rows that were written
-    by table: a head that ten batches wrote counts ten times. `rejected_by_life` are those of the rejected appends that
-    expected a life which a purge had ended. `recent` are the last batches, the newest at the end,
+    `cycle_ms` is how long all cycles took together, `phase_ms` the same by phase, `rows` the rows that were written
+    by table: a head that ten cycles wrote counts ten times. `rejected_by_life` are those of the rejected appends that
+    expected a life which a purge had ended. `recent` are the last cycles, the newest at the end,
     and `slowest` the journals that took most of one of these."""
 
     state: PipelineState
@@ -67,33 +67,33 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     host: str
     started_ms: int
     updated_ms: int = 0
-    batches: int = 0
+    cycles: int = 0
     records: int = 0
     events: int = 0
     rejected: int = 0
     rejected_by_life: int = 0
     quarantined: int = 0
     records_per_second: float = 0.0
-    last_batch_records: int = 0
-    last_batch_ms: float = 0.0
-    batch_ms_p50: float = 0.0
+    last_cycle_records: int = 0
+    last_cycle_ms: float = 0.0
+    cycle_ms_p50: float = 0.0
     last_error: str | None = None
     last_error_ms: int | None = None
     left_out: dict[str, str] = {}
     tags_wait_for: list[str] = []
-    batch_ms: float = 0.0
+    cycle_ms: float = 0.0
     phase_ms: dict[str, float] = {}
     rows: dict[str, int] = {}
-    recent: list[BatchStatus] = []
+    recent: list[CycleStatus] = []
     slowest: list[SlowKey] = []
 
     @property
     def recent_phases(self) -> dict[str, float]:
-        """The milliseconds of each phase in the last batches, on average, in the order in which they happen."""
+        """The milliseconds of each phase in the last cycles, on average, in the order in which they happen."""
         known = [phase.name for phase in PHASES]
-        found = {name for batch in self.recent for name in batch.phases}
+        found = {name for cycle in self.recent for name in cycle.phases}
         names = [name for name in known if name in found] + sorted(found.difference(known))
-        return {name: sum(batch.phases.get(name, 0.0) for batch in self.recent) / len(self.recent) for name in names}
+        return {name: sum(cycle.phases.get(name, 0.0) for cycle in self.recent) / len(self.recent) for name in names}
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -26,16 +26,16 @@ _FAIL_AT = os.environ.get(VARIABLE)
 _PAUSE_AT = os.environ.get(PAUSE_VARIABLE)
 
 POINTS = (
-    "batch.started",
-    "batch.planned",
+    "cycle.started",
+    "cycle.planned",
     "apply.loaded",
     "apply.rows",
     "apply.heads",
     "apply.garbage",
     "apply.done",
-    "batch.applied",
-    "batch.published",
-    "batch.watermark",
+    "cycle.applied",
+    "cycle.published",
+    "cycle.watermark",
 )
 # Where a write of a document, or its completion, may be cut off.
 DOCUMENT_POINTS = (

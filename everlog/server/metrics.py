@@ -96,10 +96,10 @@ def pipeline_metrics(pipeline: PipelineStatus) -> list[Metric]:
     rows: list[tuple[Labels, float]] = [({"table": table}, count) for table, count in pipeline.rows.items()]
     phases: dict[str, list[tuple[Labels, float]]] = {
         "_sum": [({"phase": phase}, ms / 1000) for phase, ms in pipeline.phase_ms.items()],
-        "_count": [({"phase": phase}, pipeline.batches) for phase in pipeline.phase_ms],
+        "_count": [({"phase": phase}, pipeline.cycles) for phase in pipeline.phase_ms],
     }
     return [
-        Metric("pipeline_batches_total", "counter", "Micro-batches since its start.", [({}, pipeline.batches)]),
+        Metric("pipeline_cycles_total", "counter", "Cycles since its start.", [({}, pipeline.cycles)]),
         Metric("pipeline_records_total", "counter", "Records since its start.", [({}, pipeline.records)]),
         Metric("pipeline_events_total", "counter", "Events since its start.", [({}, pipeline.events)]),
         Metric("pipeline_rejected_total", "counter", "Appends that lost, since its start.", [({}, pipeline.rejected)]),
@@ -109,8 +109,8 @@ def pipeline_metrics(pipeline: PipelineStatus) -> list[Metric]:
             "Appends that lost because the life they expected had ended, since its start.",
             [({}, pipeline.rejected_by_life)],
         ),
-        Metric("pipeline_batch_seconds", "gauge", "The last batch.", [({}, pipeline.last_batch_ms / 1000)]),
-        Metric("pipeline_phase_seconds", "summary", "Time of batches by phase, since its start.", [], phases),
+        Metric("pipeline_cycle_seconds", "gauge", "The last cycle.", [({}, pipeline.last_cycle_ms / 1000)]),
+        Metric("pipeline_phase_seconds", "summary", "Time of cycles by phase, since its start.", [], phases),
         Metric("pipeline_rows_total", "counter", "Rows that were written, since its start.", rows),
         Metric("pipeline_left_out_topics", "gauge", "Topics that it cannot take.", [({}, len(pipeline.left_out))]),
     ]

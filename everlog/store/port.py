@@ -31,7 +31,7 @@ MAX_REJECTED = 10_000
 class KeyChange:
     """What a task has to write for one journal.
 
-    `garbage` is what must be deleted now: the fold's own deletions and those that an unfinished earlier batch
+    `garbage` is what must be deleted now: the fold's own deletions and those that an unfinished earlier cycle
     may have left. It is also stored in the head, so that it survives a crash between the two. `before` is the
     journal's seqNr before the change; 0 if there was none, or if it is not known. `tagged` are the rows of views by
     tag; `propagate`: what the garbage removes leaves the views, too; `untagged`: what the change itself
@@ -146,7 +146,7 @@ class RowCursor(NamedTuple):
 
 
 class StoreTask(ABC):
-    """The writes of one micro-batch for one log partition, in this order: rows, heads, garbage.
+    """The writes of one chunk for one log partition, in this order: rows, heads, garbage.
 
     Each call writes for many journals and returns the ids for which it failed, with the reason; such a journal
     is left out of the calls that follow. An error that concerns all of them is raised.
@@ -317,7 +317,7 @@ class Store(ABC):
 
     @abstractmethod
     def task(self, topic: Topic, partition: int) -> AbstractAsyncContextManager[StoreTask]:
-        """The writes of one micro-batch for one partition."""
+        """The writes of one chunk for one partition."""
 
     @abstractmethod
     async def close(self) -> None:

@@ -316,7 +316,7 @@ def test_a_journal_shows_where_each_event_comes_from(visit, world):
 
 
 def test_the_pipeline_shows_where_its_time_goes(visit, world):
-    """Each phase with a bar for each of the last batches, rows by table, and the slowest journals; also without
+    """Each phase with a bar for each of the last cycles, rows by table, and the slowest journals; also without
     scripts."""
     page = visit("/console/pipeline", java_script_enabled=False).page
     phases = page.get_by_role("region", name="Phases")

@@ -22,7 +22,7 @@ from everlog.core.values import partition_of
 from everlog.documents.indexes import IndexNew, IndexSortItem
 from everlog.errors import Conflict, Unreachable
 from everlog.pipeline.phases import PHASES, SlowKey
-from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
+from everlog.pipeline.status import CycleStatus, PipelineStatus, save_pipeline_status
 from everlog.projections.recovery import Recovery
 from everlog.projections.strategies import at_least_once
 from everlog.queues.priority import Priority
@@ -71,15 +71,15 @@ class Gate:
 
 
 def measured(now: int) -> dict[str, Any]:
-    """Where a pipeline's time went: batches of all phases, of which the eighth of twelve took long."""
+    """Where a pipeline's time went: cycles of all phases, of which the eighth of twelve took long."""
     shares = {phase.name: 1 + 5 * (at % 4) for at, phase in enumerate(PHASES)}
     slow = [SlowKey("orders", name, 9.75 / at, 40, 80, 12, now) for at, name in enumerate(("order-1", HOSTILE), 1)]
-    batches = []
+    cycles = []
     for number in range(12):
         scale = 4.0 if number == 7 else 1 + number % 3 / 4
         phases = {name: share * scale / 4 for name, share in shares.items()}
-        batches.append(BatchStatus(now - 1000 * (12 - number), sum(phases.values()) + 1, 50, phases, {"journal": 80}))
-    return {"rows": {"journal": 24_680, "metajournal": 1_200}, "recent": batches, "slowest": slow}
+        cycles.append(CycleStatus(now - 1000 * (12 - number), sum(phases.values()) + 1, 50, phases, {"journal": 80}))
+    return {"rows": {"journal": 24_680, "metajournal": 1_200}, "recent": cycles, "slowest": slow}
 
 
 class World:
@@ -135,8 +135,8 @@ class World:
     async def say(self, state: str = "running", **facts: Any) -> None:
         """The pipeline's last word."""
         now = int(time.time() * 1000)
-        known = {"pid": 4711, "host": "lab", "started_ms": now - 600_000, "batches": 120, "records": 240, "events": 200}
-        known |= {"batch_ms_p50": 42.0, "last_batch_ms": 38.0, **measured(now)}
+        known = {"pid": 4711, "host": "lab", "started_ms": now - 600_000, "cycles": 120, "records": 240, "events": 200}
+        known |= {"cycle_ms_p50": 42.0, "last_cycle_ms": 38.0, **measured(now)}
         said = PipelineStatus(**{"state": state, **known, **facts})
         await save_pipeline_status(self.log.parts.store, said, facts.get("updated_ms") or now)
 

@@ -10,7 +10,7 @@ import pytest
 
 from everlog.client import LocalEverlog
 from everlog.pipeline.phases import SlowKey
-from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
+from everlog.pipeline.status import CycleStatus, PipelineStatus, save_pipeline_status
 from everlog.testing.replication import replicate
 from tests.cli_support import Cli
 from tests.http_support import server_in_thread
@@ -164,19 +164,19 @@ def test_status_shows_what_the_pipeline_said_last(cli):
         pid=7,
         host="h",
         started_ms=1,
-        batches=2,
+        cycles=2,
         records=1234,
         records_per_second=99.0,
-        last_batch_records=34,
-        last_batch_ms=12.0,
-        batch_ms_p50=10.0,
+        last_cycle_records=34,
+        last_cycle_ms=12.0,
+        cycle_ms_p50=10.0,
         last_error="disk on fire",
         last_error_ms=5,
         left_out={"journal-old": "made again"},
         rows={"journal": 2468, "rejected": 0},
         recent=[
-            BatchStatus(5, 11.0, 20, {"fold": 2.0, "rows": 7.0, "heads": 0.1}, {"journal": 40}),
-            BatchStatus(6, 12.0, 34, {"fold": 4.0, "rows": 5.0}, {"journal": 68}),
+            CycleStatus(5, 11.0, 20, {"fold": 2.0, "rows": 7.0, "heads": 0.1}, {"journal": 40}),
+            CycleStatus(6, 12.0, 34, {"fold": 4.0, "rows": 5.0}, {"journal": 68}),
         ],
         slowest=[SlowKey("accounts", "a\x1b-1", 4.25, 30, 60)],
     )
@@ -187,9 +187,9 @@ def test_status_shows_what_the_pipeline_said_last(cli):
     cli.library(replicate)
     text = cli.out("status")
     assert "lost      journal-accounts, partition 1: offsets 3 to 5" in text
-    for part in ("retrying, process 7 on h", "1,234 records in 2 batches (99/s)", "median 10 ms", "disk on fire"):
+    for part in ("retrying, process 7 on h", "1,234 records in 2 cycles (99/s)", "median 10 ms", "disk on fire"):
         assert part in text
-    assert "time      rows 6 ms, fold 3 ms (mean of 2 batches)" in text
+    assert "time      rows 6 ms, fold 3 ms (mean of 2 cycles)" in text
     assert "rows      journal 2,468\n" in text
     assert "slow" not in text
     assert "slow      accounts a\\x1b-1: 4.2 ms, 30 records, 60 events" in cli.out("status", "-v")

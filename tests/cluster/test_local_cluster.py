@@ -171,10 +171,10 @@ def test_the_command_brings_up_real_servers_that_outlive_it(folder):
 
 def test_a_second_up_changes_nothing(local):
     before = [(server.name, server.pid) for server in local.status()]
-    edited = local.config_file.read_text() + "\n[pipeline]\nmax_batch_records = 7\n"
+    edited = local.config_file.read_text() + "\n[pipeline]\nmax_cycle_records = 7\n"
     local.config_file.write_text(edited)
     config = LocalCluster(local.folder, nodes=1, secure=False).up()
-    assert config.pipeline.max_batch_records == 7
+    assert config.pipeline.max_cycle_records == 7
     assert local.config_file.read_text() == edited
     assert [(server.name, server.pid) for server in local.status()] == before
 

@@ -31,7 +31,7 @@ from everlog.core.events import Event
 from everlog.core.head import exists
 from everlog.errors import Conflict, InvalidInput, OutcomeUnknown, Unreachable
 from everlog.pipeline.phases import SlowKey
-from everlog.pipeline.status import BatchStatus, PipelineStatus, save_pipeline_status
+from everlog.pipeline.status import CycleStatus, PipelineStatus, save_pipeline_status
 from everlog.queues.job import NewJob
 from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.queue import Queue
@@ -473,19 +473,19 @@ async def test_a_halted_journal_shows_what_precedes_and_where_it_stands(http, lo
 
 
 async def test_the_pipeline_page_says_where_the_time_goes(http, log):
-    """Phases, rows and slowest journals are on the page and in its twin; before the first batch there are none."""
+    """Phases, rows and slowest journals are on the page and in its twin; before the first cycle there are none."""
     store, now = log.parts.store, log.parts.clock.now_ms()
     await save_pipeline_status(store, PipelineStatus("running", 1, "h", now), now)
     assert "Where the time goes" not in (await http.get("/console/pipeline", headers=HTML)).text
-    batch = BatchStatus(now, 8.0, 3, {"fold": 2.0, "rows": 4.0}, {"journal": 5})
+    batch = CycleStatus(now, 8.0, 3, {"fold": 2.0, "rows": 4.0}, {"journal": 5})
     slow = SlowKey("orders", "o <1>", 1.5, 3, 5, ended_ms=now)
-    said = PipelineStatus("running", 1, "h", now, batches=1, rows={"journal": 5}, recent=[batch], slowest=[slow])
+    said = PipelineStatus("running", 1, "h", now, cycles=1, rows={"journal": 5}, recent=[batch], slowest=[slow])
     await save_pipeline_status(store, said, now)
     page = ""
     async with asyncio.timeout(60):  # a look at everything is shared for a second
         while "Where the time goes" not in page:
             page = (await http.get("/console/pipeline", headers=HTML)).text
-    for part in ("in the last batch", "Rows written", "topic=orders&amp;id=o+%3C1%3E", "1.5 ms"):
+    for part in ("in the last cycle", "Rows written", "topic=orders&amp;id=o+%3C1%3E", "1.5 ms"):
         assert part in page
     twin = (await http.get("/console/pipeline.json")).json()
     assert [(one["phase"], one["ms"], one["percent"]) for one in twin["phases"]] == [("fold", 2, 25), ("rows", 4, 50)]

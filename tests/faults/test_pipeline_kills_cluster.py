@@ -24,7 +24,7 @@ def backend(cluster_config: MakeConfig) -> ClusterBackend:
 async def test_killed_in_the_middle(backend: ClusterBackend, tmp_path: Path, pipeline: Pipeline) -> None:
     """Killed before a batch of deletes is published. (At every other point: `make faults`.)"""
     await fill_in_kinds(backend.config)
-    await kill_pipelines(backend, tmp_path / "runs", ["batch.applied:2"], pipeline, most=BATCH)
+    await kill_pipelines(backend, tmp_path / "runs", ["cycle.applied:2"], pipeline, most=BATCH)
 
 
 @pytest.mark.faults
@@ -36,7 +36,7 @@ async def test_killed_at_every_point(backend: ClusterBackend, tmp_path: Path, pi
     tables are those of a run without any crash, and no row is left over."""
     await fill_in_kinds(backend.config)
     # A pipeline that died before it published begins with the same batch again.
-    again = [1, 1, 1] if point in ("batch.published", "batch.watermark") else [1, 2, 2]
+    again = [1, 1, 1] if point in ("cycle.published", "cycle.watermark") else [1, 2, 2]
     points = [f"{point}:{count}" for count in again]
     await kill_pipelines(backend, tmp_path / "runs", points, pipeline, most=BATCH)
 

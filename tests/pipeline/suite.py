@@ -97,16 +97,16 @@ def check_measures(status: PipelineStatus, tables: Tables) -> None:
         assert status.rows[name] == len(tables[name]), name
     assert status.rows["journal"] == status.events >= len(tables["journal"])
     assert status.rows["metajournal"] >= len(tables["metajournal"])
-    assert 0 < len(status.recent) <= status.batches
+    assert 0 < len(status.recent) <= status.cycles
     for batch in status.recent:
         assert batch.phases.keys() <= {phase.name for phase in PHASES}, "a batch without records has no tasks"
         assert min(batch.phases.values()) >= 0
         assert 0 < sum(batch.phases.values()) <= batch.ms + 0.001, batch
-    assert 0 < sum(status.phase_ms.values()) <= status.batch_ms + 0.001
+    assert 0 < sum(status.phase_ms.values()) <= status.cycle_ms + 0.001
 
 
 def in_batches(config: Config, most: int) -> Config:
-    return msgspec.structs.replace(config, pipeline=msgspec.structs.replace(config.pipeline, max_batch_records=most))
+    return msgspec.structs.replace(config, pipeline=msgspec.structs.replace(config.pipeline, max_cycle_records=most))
 
 
 class PipelineSuite:
@@ -117,7 +117,7 @@ class PipelineSuite:
         await fill(backend.config)
         with pipeline(in_batches(backend.config, 70)) as running:
             assert running.wait_until_replicated(WAIT), running.status
-            assert running.status.batches > 1
+            assert running.status.cycles > 1
             assert (running.status.rejected, running.status.quarantined) == (1, 2)
         await check_tables(backend)
         check_measures(running.status, await backend.tables())

@@ -12,9 +12,9 @@ from everlog.console.charts import BAR, GAP, make_bars
 from everlog.console.pages.pipeline import phase_rows, table_rows
 from everlog.pipeline import apply as apply_module
 from everlog.pipeline.apply import Applied, apply
-from everlog.pipeline.meter import RECENT_BATCHES, Meter, by_phase, in_ms
+from everlog.pipeline.meter import RECENT_CYCLES, Meter, by_phase, in_ms
 from everlog.pipeline.phases import PHASES, SLOWEST, SlowKey, longest, slowest
-from everlog.pipeline.status import BatchStatus, PipelineStatus
+from everlog.pipeline.status import CycleStatus, PipelineStatus
 from everlog.runtime.clock import Stopwatch
 from everlog.runtime.failpoints import POINTS
 from everlog.server.metrics import pipeline_metrics, text_of
@@ -30,7 +30,7 @@ MEASURED = st.dictionaries(st.sampled_from(NAMES), SECONDS, max_size=4)
 def test_phases_and_labelled_points_agree() -> None:
     """Whoever knows at which points a test kills the pipeline knows where a phase ends."""
     ends = [phase.point for phase in PHASES if phase.point]
-    assert sorted(ends) == sorted(set(POINTS) - {"batch.started"})
+    assert sorted(ends) == sorted(set(POINTS) - {"cycle.started"})
 
 
 @given(st.lists(st.tuples(SECONDS, st.sampled_from(NAMES), st.none() | MEASURED)))
@@ -155,14 +155,14 @@ def test_rows_are_counted_when_they_are_written_and_batches_when_they_are_publis
     failed = Applied(records=9, events=5, tagged=2, journals=3, misplaced=1, failed={"bad": "refused"})
     meter.wrote([failed])
     status = meter.status()
-    assert (status.batches, status.records, status.events, status.recent) == (0, 0, 5, [])
+    assert (status.cycles, status.records, status.events, status.recent) == (0, 0, 5, [])
     assert status.rows == {"journal": 5, "metajournal": 3, "tag_views": 2, "rejected": 0, "quarantine": 0}
     again = [Applied(records=9, events=1, journals=1, misplaced=1, quarantined=1)]
     meter.wrote(again)
-    meter.batch(again, 2.0, {"rows": 1.5}, [SlowKey("t", "k", 3.0, 1, 1)])
+    meter.cycle(again, 2.0, {"rows": 1.5}, [SlowKey("t", "k", 3.0, 1, 1)])
     status = meter.status()
     assert status.rows == {"journal": 6, "metajournal": 4, "tag_views": 2, "rejected": 0, "quarantine": 2}
-    assert (status.batches, status.records, status.quarantined, status.batch_ms) == (1, 9, 2, 2000.0)
+    assert (status.cycles, status.records, status.quarantined, status.cycle_ms) == (1, 9, 2, 2000.0)
     (batch,) = status.recent
     assert (batch.ms, batch.phases, batch.rows["journal"]) == (2000.0, {"rows": 1500.0}, 1)
     assert [(key.id, key.ended_ms) for key in status.slowest] == [("k", clock.now_ms())]
@@ -170,28 +170,28 @@ def test_rows_are_counted_when_they_are_written_and_batches_when_they_are_publis
 
 def test_the_status_is_bounded(clock) -> None:
     meter = Meter(clock)
-    for number in range(3 * RECENT_BATCHES):
+    for number in range(3 * RECENT_CYCLES):
         slow = [SlowKey("t", f"{number}.{at}", float(at), 1, 1) for at in range(SLOWEST)]
-        meter.batch([Applied(records=number)], 0.25, {"rows": 0.125, "fold": 0.125}, slow)
+        meter.cycle([Applied(records=number)], 0.25, {"rows": 0.125, "fold": 0.125}, slow)
     status = meter.status()
-    assert [batch.records for batch in status.recent] == list(range(2 * RECENT_BATCHES, 3 * RECENT_BATCHES))
+    assert [batch.records for batch in status.recent] == list(range(2 * RECENT_CYCLES, 3 * RECENT_CYCLES))
     assert len(status.slowest) == SLOWEST
     assert status.phase_ms == {"rows": 4500.0, "fold": 4500.0}
-    assert status.batch_ms == 9000.0
+    assert status.cycle_ms == 9000.0
 
 
 BATCHES = [
-    BatchStatus(1, 10.0, 5, {"rows": 6.0, "fold": 2.0}, {"journal": 7}),
-    BatchStatus(2, 30.0, 5, {"rows": 9.0, "fold": 4.0, "unheard of": 1.0}, {"journal": 8}),
+    CycleStatus(1, 10.0, 5, {"rows": 6.0, "fold": 2.0}, {"journal": 7}),
+    CycleStatus(2, 30.0, 5, {"rows": 9.0, "fold": 4.0, "unheard of": 1.0}, {"journal": 8}),
 ]
 SAID = PipelineStatus(
-    "running", 1, "h", 0, batches=9, phase_ms={"fold": 1500.0}, rows={"journal": 99, "rejected": 0}, recent=BATCHES
+    "running", 1, "h", 0, cycles=9, phase_ms={"fold": 1500.0}, rows={"journal": 99, "rejected": 0}, recent=BATCHES
 )
 
 
 def test_what_the_page_shows_of_them() -> None:
     """In the order in which phases happen; one of another version comes last."""
-    assert [(one["phase"], one["ms"], one["percent"], one["batches"]) for one in phase_rows(SAID)] == [
+    assert [(one["phase"], one["ms"], one["percent"], one["cycles"]) for one in phase_rows(SAID)] == [
         ("fold", 3.0, 15.0, [2.0, 4.0]),
         ("rows", 7.5, 37.5, [6.0, 9.0]),
         ("unheard of", 0.5, 2.5, [0.0, 1.0]),

@@ -85,7 +85,7 @@ def _pipeline(found: Observation, sampler: Sampler, samples: list[MetricSample])
     pipeline = None if status is None else status.pipeline
     facts: list[tuple[str, Any]] = []
     if pipeline is not None:
-        facts = [("batches", pipeline.batches), ("ms per batch", round(pipeline.batch_ms_p50))]
+        facts = [("cycles", pipeline.cycles), ("ms per cycle", round(pipeline.cycle_ms_p50))]
     return _box(
         "pipeline",
         "Pipeline",

@@ -42,30 +42,30 @@ async def build_pipeline(context: Context) -> Model:
         "errors": observation.errors,
         "waiting": [] if status is None else await waiting_records(context.log, topic or None),
         "rejected": [] if status is None else await rejected_appends(context.log, topic or None),
-        "series": {name: series(samples, name) for name in ("replicated", "lag", "batch_ms", "lag_seconds")},
+        "series": {name: series(samples, name) for name in ("replicated", "lag", "cycle_ms", "lag_seconds")},
     }
 
 
 def phase_rows(pipeline: PipelineStatus) -> list[dict[str, Any]]:
-    """Each phase of the last batches: how long on average, which share of the batches that is, and batch by batch."""
+    """Each phase of the last cycles: how long on average, which share of the cycles that is, and cycle by cycle."""
     what = {phase.name: phase.what for phase in PHASES}
-    whole = sum(batch.ms for batch in pipeline.recent)
+    whole = sum(cycle.ms for cycle in pipeline.recent)
     return [
         {
             "phase": name,
             "what": what.get(name, ""),
             "ms": round(ms, 1),
             "percent": round(100 * ms * len(pipeline.recent) / whole, 1) if whole else 0.0,
-            "batches": [batch.phases.get(name, 0.0) for batch in pipeline.recent],
+            "cycles": [cycle.phases.get(name, 0.0) for cycle in pipeline.recent],
         }
         for name, ms in pipeline.recent_phases.items()
     ]
 
 
 def table_rows(pipeline: PipelineStatus) -> list[dict[str, Any]]:
-    """The rows of each table, since the pipeline's start and in the last batches."""
+    """The rows of each table, since the pipeline's start and in the last cycles."""
     return [
-        {"table": table, "rows": rows, "recent": sum(batch.rows.get(table, 0) for batch in pipeline.recent)}
+        {"table": table, "rows": rows, "recent": sum(cycle.rows.get(table, 0) for cycle in pipeline.recent)}
         for table, rows in pipeline.rows.items()
     ]
 

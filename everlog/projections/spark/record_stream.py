@@ -91,7 +91,7 @@ class RecordStreamReader(DataSourceStreamReader):
             partition_name(topic.name, partition): (await log.bounds(topic, partition)).end
             for partition in range(topic.partitions)
         }
-        return next_ends(start, ends, self.options.config.pipeline.max_batch_records)
+        return next_ends(start, ends, self.options.config.pipeline.max_cycle_records)
 
     async def _wait(self, start: LogOffsets, seconds: float) -> None:
         topic = self.options.topic
