@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from litestar.connection import ASGIConnection
-from litestar.exceptions import ClientException, HTTPException, NotAuthorizedException, PermissionDeniedException
+from litestar.exceptions import ClientException, NotAuthorizedException, PermissionDeniedException
 from litestar.handlers import BaseRouteHandler
 from litestar.types import HTTPScope
 
@@ -146,7 +146,6 @@ async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     """Let a request in, or say why not. It runs before every handler."""
     scope: HTTPScope = connection.scope  # type: ignore[assignment]
     security: Security = connection.app.state.security
-    _refuse_large_heads(scope, connection.app.state.config.server.max_header_bytes)
     _refuse_tokens_in_the_address(scope)
     if security.local and not security.tokens.needed:
         _refuse_foreign_hosts(connection)
@@ -251,13 +250,6 @@ async def _note_operation(
     named = action or str(handler.opt.get("action", handler.handler_name))
     audit: Audit = connection.app.state.audit
     scope["state"]["operation"] = await audit.begin(named, target, by=principal.name)
-
-
-def _refuse_large_heads(scope: HTTPScope, limit: int) -> None:
-    """The protocol stops reading a head that has no end; one that came in one piece is measured here."""
-    size = len(scope["path"]) + len(scope["query_string"])
-    if size + sum([len(name) + len(value) + 4 for name, value in scope["headers"]]) > limit:
-        raise HTTPException("the head of this request is too large", status_code=431)
 
 
 def _refuse_tokens_in_the_address(scope: HTTPScope) -> None:
