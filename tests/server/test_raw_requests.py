@@ -134,6 +134,18 @@ async def test_what_is_no_request_is_400(http):
     assert (await http.get(C + "hidden")).status_code == 404
 
 
+async def test_what_cannot_become_a_request_is_refused_at_once(http):
+    """Without the end of a head, for which the server would wait."""
+    for sent in (
+        b"\x16\x03\x01",
+        b"\r\n",
+        b" GET",
+        b"GET / HTTP/1.1\nHost: localhost\n\n",
+        b"GET / HTTP/1.1\r\nX: a\r\n\n",
+    ):
+        assert statuses(await exchange(http, sent)) == [400], sent
+
+
 def refused_by_h11(sent: bytes) -> bool:
     parser = h11.Connection(h11.SERVER)
     parser.receive_data(sent)
@@ -321,6 +333,8 @@ async def test_requests_mean_the_same_however_they_are_cut():
         async with connection(seen) as (protocol, reader), asyncio.timeout(30):
             for piece in cut:
                 protocol.data_received(piece)
+                for _ in range(5):  # what is whole by now is answered before the next piece comes
+                    await asyncio.sleep(0)
             for _ in range(answer_bytes):
                 assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200"), cut
         assert seen.requests == EXPECTED, cut
