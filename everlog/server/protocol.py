@@ -22,7 +22,9 @@ from typing import Any
 
 import httptools
 from uvicorn.protocols.http.flow_control import service_unavailable
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from everlog.server.response_cycle import ResponseCycle
 
 log = logging.getLogger("everlog.http")
 
@@ -221,7 +223,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if limit is not None and (len(self.connections) >= limit or len(self.tasks) >= limit):
             log.warning("a request of %s is refused: all %d places are taken", self.client, limit)
             app = service_unavailable
-        self.cycle = RequestResponseCycle(
+        self.cycle = ResponseCycle(
             scope=self.scope,
             transport=self.transport,
             flow=self.flow,
