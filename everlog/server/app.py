@@ -32,7 +32,7 @@ from everlog.server.fanout import Fanout
 from everlog.server.parameter_guard import check_parameters, declared_parameters
 from everlog.server.refusals import Refusals
 from everlog.server.request_watch import HttpCounters, RequestWatch
-from everlog.server.requests import AnyRequest, in_time
+from everlog.server.requests import AnyRequest, HeldRequest, in_time
 from everlog.server.routes.batches import BATCH_ROUTES
 from everlog.server.routes.bulk import BULK, BULK_ROUTES
 from everlog.server.routes.change_stream import CHANGE_STREAM_ROUTES
@@ -179,6 +179,7 @@ def make_app(
     app = Application(
         [own, *LOGIN_ROUTES, *(route for part in parts for route in part.routes), *routes],
         before_request=admit,
+        request_class=HeldRequest,
         exception_handlers={
             EverlogError: handle_refusal,
             HTTPException: handle_http,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from litestar import Request
+from litestar.datastructures import Headers
 from litestar.types import Receive
 
 from everlog.errors import InvalidDocument
@@ -17,6 +19,12 @@ MAX_WAIT_S = 60.0
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 AnyRequest = Request[Any, Any, Any]
+
+
+class HeldRequest(Request[Any, Any, Any]):
+    """Makes its headers once: guards, routes and answers ask for a dozen of them."""
+
+    headers = cached_property(lambda self: Headers.from_scope(self.scope))
 
 
 def raw_rest(request: AnyRequest, prefix: str) -> str:
