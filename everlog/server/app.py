@@ -101,7 +101,7 @@ class Application(Litestar):
         if raw is not None:
             scope["path"] = raw.partition(b"?")[0].decode("latin-1")
         scope.setdefault("state", {})
-        timed = in_time(receive, self.state.body_seconds, streamed=scope["path"] == BULK)
+        timed = in_time(scope, receive, self.state.body_seconds, streamed=scope["path"] == BULK)
         watch = RequestWatch(scope, send, *self.state.watching)  # type: ignore[arg-type]
         asked: Any = scope
         run = self._without_body if asked["method"] == "HEAD" else super().__call__

@@ -239,6 +239,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self._in_message:
             self.cycle.more_body = False
             self.cycle.message_event.set()
+        self.scope["state"]["has_come"] = self.cycle.has_come
         self._start_asgi_task(self.cycle, app)
 
     def _refuse_large_head(self) -> None:

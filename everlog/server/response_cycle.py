@@ -23,6 +23,10 @@ class ResponseCycle(RequestResponseCycle):
 
     _head = b""
 
+    def has_come(self) -> bool:
+        """Whether the whole body is here."""
+        return not self.more_body
+
     async def send(self, message: Any) -> None:
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
