@@ -14,7 +14,8 @@ WITH_SERVERS := $(WITH_JAVA) \
 	EVERLOG_CASSANDRA_JAVA_HOME="$${EVERLOG_CASSANDRA_JAVA_HOME:-$$(scripts/java.sh 17 11 || true)}"
 # What `make bench` compares with. A measurement that lacks one says so itself, the others go on.
 WITH_PEERS := EVERLOG_INITDB="$${EVERLOG_INITDB:-$$(scripts/program.sh initdb postgresql "The benchmark" || true)}" \
-	EVERLOG_REDIS="$${EVERLOG_REDIS:-$$(scripts/program.sh redis-server redis-server "The benchmark" || true)}"
+	EVERLOG_REDIS="$${EVERLOG_REDIS:-$$(scripts/program.sh redis-server redis-server "The benchmark" || true)}" \
+	EVERLOG_WRK="$${EVERLOG_WRK:-$$(scripts/program.sh wrk wrk "The benchmark" || true)}"
 WITH_BROWSER := EVERLOG_CHROMIUM="$${EVERLOG_CHROMIUM:-$$(scripts/program.sh chromium chromium "The console's test" || true)}"
 
 help: ## show this list

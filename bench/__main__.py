@@ -41,6 +41,7 @@ MEASUREMENTS: dict[str, Measurement] = {
     "projections": late("projections"),
     "queues": late("queues"),
     "documents": late("documents"),
+    "http": late("http", "http_load"),
 }
 TITLE = "Everlog, and what a user would take instead"
 

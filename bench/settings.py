@@ -50,6 +50,7 @@ class Settings:
     document_few_elements: int = 10_000
     document_many_elements: int = 1_000_000
     document_pages: int = 300
+    http_load_s: int = 4
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"folder": str(self.folder)}
@@ -93,4 +94,5 @@ def quick(folder: Path, seed: int) -> Settings:
         document_few_elements=1_000,
         document_many_elements=10_000,
         document_pages=20,
+        http_load_s=1,
     )

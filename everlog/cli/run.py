@@ -82,7 +82,7 @@ class ServerOptions:
 
 @click.command(cls=CliCommand, examples=["everlog serve", "everlog serve --port 9000 --data /var/lib/everlog"])
 @server_options
-@with_log(create=True)
+@with_log(create=True, for_long=True)
 async def serve(log: Everlog, settings: CliSettings, /, **options: Any) -> None:
     """Serve journals, tags, projections, queues and documents over HTTP, until Ctrl-C."""
     with stopping(settings) as stop:
@@ -109,7 +109,7 @@ async def serve(log: Everlog, settings: CliSettings, /, **options: Any) -> None:
 @click.option("--no-server", is_flag=True, help="Do not serve over HTTP. With --once there is no server either.")
 @click.option("--projections", "app", metavar="APP", help="Run the projections of APP, module:attribute, too.")
 @server_options
-@with_log(create=True)
+@with_log(create=True, for_long=True)
 async def up(
     log: Everlog,
     settings: CliSettings,

@@ -21,6 +21,7 @@ from everlog.client import connect
 from everlog.config import Config, load_config
 from everlog.errors import InvalidConfig
 from everlog.log.factory import has_log
+from everlog.runtime.event_loop import run_for_long
 
 DEFAULT_FOLDER = "everlog-data"
 
@@ -101,26 +102,30 @@ def global_options(*, environment: bool) -> list[click.Option]:
     ]
 
 
-def run_with_log(work: Callable[[Everlog, CliSettings], Awaitable[None]], *, create: bool = False) -> None:
-    """Open the log that the options name, and work on it."""
+def run_with_log(
+    work: Callable[[Everlog, CliSettings], Awaitable[None]], *, create: bool = False, for_long: bool = False
+) -> None:
+    """Open the log that the options name, and work on it; `for_long`: as a server or a worker does."""
     settings = click.get_current_context().ensure_object(CliSettings)
 
     async def run() -> None:
         async with settings.open(create=create) as log:
             await work(log, settings)
 
-    asyncio.run(run())
+    (run_for_long if for_long else asyncio.run)(run())
 
 
 def with_log(
-    *, create: bool = False
+    *, create: bool = False, for_long: bool = False
 ) -> Callable[[Callable[Concatenate[Everlog, CliSettings, P], Awaitable[None]]], Callable[P, None]]:
     """A command that works on an open log: `async def command(log, settings, **options)`."""
 
     def decorate(work: Callable[Concatenate[Everlog, CliSettings, P], Awaitable[None]]) -> Callable[P, None]:
         @functools.wraps(work)
         def command(*arguments: P.args, **options: P.kwargs) -> None:
-            run_with_log(lambda log, settings: work(log, settings, *arguments, **options), create=create)
+            run_with_log(
+                lambda log, settings: work(log, settings, *arguments, **options), create=create, for_long=for_long
+            )
 
         return command
 

@@ -41,7 +41,7 @@ logger = logging.getLogger("everlog.queues")
     help="Call it around every job; given several times, the first one outermost.",
 )
 @click.option("--until-empty", is_flag=True, help="End when nothing is left to do now.")
-@with_log(create=True)
+@with_log(create=True, for_long=True)
 async def work(
     log: Everlog,
     settings: CliSettings,

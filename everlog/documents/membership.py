@@ -258,11 +258,12 @@ class Membership:
 
         Waits while another node may still work on it, for at most `timeout_s`.
         """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self.routing.place(key) == "wait":
-                    await self._wait_for_change()
         place = self.routing.place(key)
+        if place == "wait":
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    while (place := self.routing.place(key)) == "wait":
+                        await self._wait_for_change()
         if place == "wait":
             raise Busy(f"{key} is moving to this server, and its last owner is not done with it: try again")
         if isinstance(place, Node):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from everlog.errors import InvalidDocument
@@ -66,6 +67,12 @@ def parse_path(path: str) -> DocumentPlace:
     """
     if not isinstance(path, str):
         raise InvalidDocument("invalid-path", f"a path is text, not {type(path).__name__}")
+    return _parse(path)
+
+
+@lru_cache(maxsize=1024)
+def _parse(path: str) -> DocumentPlace:
+    """Each layer that a request passes asks for the same path."""
     _check_text(path)
     parent, _, last = path.rpartition("/")
     place = DocumentPlace(parent, last) if parent.endswith("~") else DocumentPlace(path)

@@ -10,6 +10,7 @@ from litestar import Response
 from litestar.response import Stream
 
 from everlog.errors import EverlogError
+from everlog.server.byte_answer import ByteAnswer
 from everlog.server.errors import JSON, describe
 from everlog.server.negotiation import hal_type
 from everlog.server.requests import AnyRequest
@@ -23,7 +24,7 @@ _encode_lines = msgspec.json.Encoder().encode_lines
 def json_answer(
     value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None, media: str = JSON
 ) -> Response[bytes]:
-    return Response(_encode(value), status_code=status, media_type=media, headers=headers)
+    return ByteAnswer(_encode(value), status_code=status, media_type=media, headers=headers)
 
 
 def hal_answer(

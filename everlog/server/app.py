@@ -21,6 +21,7 @@ try:
     from litestar import Litestar, Router
     from litestar.datastructures import State
     from litestar.exceptions import HTTPException
+    from litestar.routes import HTTPRoute
     from litestar.types import ControllerRouterHandler, Receive, Scope, Send
 except ImportError as error:
     raise MissingExtra("server") from error
@@ -28,10 +29,10 @@ except ImportError as error:
 from everlog.server.audit import Audit
 from everlog.server.errors import handle_http, handle_refusal, handle_unexpected
 from everlog.server.fanout import Fanout
-from everlog.server.parameter_guard import declared_parameters, parameter_guard
+from everlog.server.parameter_guard import check_parameters, declared_parameters
 from everlog.server.refusals import Refusals
 from everlog.server.request_watch import HttpCounters, RequestWatch
-from everlog.server.requests import in_time
+from everlog.server.requests import AnyRequest, HeldRequest, in_time
 from everlog.server.routes.batches import BATCH_ROUTES
 from everlog.server.routes.bulk import BULK, BULK_ROUTES
 from everlog.server.routes.change_stream import CHANGE_STREAM_ROUTES
@@ -100,7 +101,7 @@ class Application(Litestar):
         if raw is not None:
             scope["path"] = raw.partition(b"?")[0].decode("latin-1")
         scope.setdefault("state", {})
-        timed = in_time(receive, self.state.body_seconds, streamed=scope["path"] == BULK)
+        timed = in_time(scope, receive, self.state.body_seconds, streamed=scope["path"] == BULK)
         watch = RequestWatch(scope, send, *self.state.watching)  # type: ignore[arg-type]
         asked: Any = scope
         run = self._without_body if asked["method"] == "HEAD" else super().__call__
@@ -174,10 +175,11 @@ def make_app(
                 await stack.enter_async_context(part.running(app, log))
             yield
 
-    own = Router("/", route_handlers=[*option_routes(ROUTES), *ROUTES], guards=[parameter_guard])
+    own = Router("/", route_handlers=[*option_routes(ROUTES), *ROUTES], opt={"declares": True})
     app = Application(
         [own, *LOGIN_ROUTES, *(route for part in parts for route in part.routes), *routes],
-        guards=[guard],
+        before_request=admit,
+        request_class=HeldRequest,
         exception_handlers={
             EverlogError: handle_refusal,
             HTTPException: handle_http,
@@ -207,7 +209,28 @@ def make_app(
         logging_config=None,
     )
     app.state.declared_parameters = declared_parameters(app)
+    check_admission(app)
     return app
+
+
+async def admit(request: AnyRequest) -> None:
+    """Before every handler: who asks, whether they may, and whether the route takes what they say.
+
+    Not one of the framework's guards: it copies the handler for each of these, which costs more than they do.
+    """
+    handler = request.scope["route_handler"]
+    await guard(request, handler)
+    if "declares" in handler.opt:
+        check_parameters(request)
+
+
+def check_admission(app: Litestar) -> None:
+    """No route gets past `admit`: the framework calls one such function per route, the one that is closest to it."""
+    for route in app.routes:
+        handlers = [one for one, _ in route.route_handler_map.values()] if isinstance(route, HTTPRoute) else [None]
+        for handler in handlers:
+            if handler is None or handler.resolve_before_request() is not admit or handler.cache:
+                raise RuntimeError(f"the route {route.path} would be open to all callers")
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from everlog.documents.model import Method, Preconditions, WrittenDocument
 from everlog.documents.paths import parse_collection, parse_path
 from everlog.errors import InvalidDocument, PreconditionFailed
 from everlog.server.answers import hal_answer, json_answer
-from everlog.server.errors import JSON
+from everlog.server.byte_answer import ByteAnswer
 from everlog.server.negotiation import tag_for
 from everlog.server.request_watch import HttpCounters
 from everlog.server.requests import AnyRequest, decode, parameters, raw_rest, read_body
@@ -199,8 +199,8 @@ def document_answer(request: AnyRequest, found: Document, headers: dict[str, str
     data = found.json.encode()
     headers |= revision_headers(found.revision) | {"ETag": tag_for(request, found.etag, len(data))}
     if _unchanged(request, found.etag):
-        return Response(None, status_code=304, headers=headers)
-    return Response(data, status_code=200, media_type=JSON, headers=headers)
+        return ByteAnswer(None, status_code=304, headers=headers)
+    return ByteAnswer(data, headers=headers)
 
 
 def _unchanged(request: AnyRequest, etag: str | None) -> bool:
@@ -226,7 +226,7 @@ def page_answer(request: AnyRequest, path: str, page: CollectionPage, headers: d
     headers |= revision_headers(page.revision)
     headers["ETag"] = page_etag(page)
     if _unchanged(request, page_etag(page)):
-        return Response(None, status_code=304, headers=headers | {"Vary": "Accept"})
+        return ByteAnswer(None, status_code=304, headers=headers | {"Vary": "Accept"})
     if page.count is not None:
         headers["Hyper-Storage-Count"] = str(page.count)
     body: dict[str, Any] = {"_embedded": {"els": msgspec.Raw(page.json.encode())}}

@@ -14,6 +14,7 @@ from litestar.openapi.datastructures import ResponseSpec
 
 from everlog.errors import DocumentRefused, EverlogError, InvalidDocument, QueryLimited
 from everlog.queues.wire import pack_error
+from everlog.server.byte_answer import ByteAnswer
 from everlog.server.methods import allow
 from everlog.server.security.principal import principal_of
 from everlog.wire.errors import code_of, facts_of, status_of
@@ -51,7 +52,7 @@ def describe(error: EverlogError, error_id: str) -> ErrorBody:
 
 def answer(status: int, body: ErrorBody, headers: dict[str, str] | None = None) -> Response[bytes]:
     """A response with an error."""
-    return Response(msgspec.json.encode(body), status_code=status, media_type=JSON, headers=headers)
+    return ByteAnswer(msgspec.json.encode(body), status_code=status, headers=headers)
 
 
 def handle_refusal(request: Request[Any, Any, Any], error: EverlogError) -> Response[bytes]:

@@ -16,7 +16,6 @@ from urllib.parse import parse_qsl
 
 from litestar import Litestar
 from litestar.connection import ASGIConnection
-from litestar.handlers import BaseRouteHandler
 from litestar.routes import HTTPRoute
 
 from everlog.errors import InvalidDocument, PreconditionFailed
@@ -51,8 +50,8 @@ def declared_parameters(app: Litestar) -> dict[int, DeclaredParameters]:
     return found
 
 
-async def parameter_guard(connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
-    """Refuse what the route does not declare. It runs after the guard that knows who asks."""
+def check_parameters(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+    """Refuse what the route does not declare. It comes after the guard, which knows who asks."""
     scope = connection.scope
     if scope["method"] == "OPTIONS":  # type: ignore[typeddict-item]
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
+from typing import Any
 
 from litestar.types import HTTPScope, Message, Send
 
@@ -12,8 +13,14 @@ from everlog.server.refusals import Refusals, refusal_of
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _PAGE_POLICY = (
-    "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    b"default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    b"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_PROTECTION = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+    (b"cache-control", b"no-store"),
 )
 
 
@@ -26,6 +33,14 @@ class HttpCounters:
         self.open = 0
         self.streams = 0
         self.cut = 0
+        self._names: dict[int, str] = {}
+
+    def name_of(self, handler: Any) -> str:
+        """What the requests of a route are counted by; routes stay, and making their names takes time."""
+        found = self._names.get(id(handler))
+        if found is None:
+            found = self._names[id(handler)] = getattr(handler, "handler_name", "none")
+        return found
 
     def note_cut(self) -> None:
         """A connection was ended because its peer took too long."""
@@ -60,8 +75,7 @@ class RequestWatch:
         await self._send(message)
 
     def end(self) -> None:
-        handler = self._scope.get("route_handler")
-        name = getattr(handler, "handler_name", "none") if handler is not None else "none"
+        name = self._counters.name_of(self._scope.get("route_handler"))
         method = self._scope["method"] if self._scope["method"] in _METHODS else "other"
         self._counters.open -= 1
         self._counters.requests[name, method, self._status] += 1
@@ -71,12 +85,6 @@ class RequestWatch:
 def _protect(headers: list[tuple[bytes, bytes]]) -> None:
     """Headers that browsers need, unless the route sets them itself."""
     given = {name.lower(): value for name, value in headers}
-    wanted = {
-        b"x-content-type-options": b"nosniff",
-        b"referrer-policy": b"same-origin",
-        b"x-frame-options": b"DENY",
-        b"cache-control": b"no-store",
-    }
-    if given.get(b"content-type", b"").startswith(b"text/html"):
-        wanted[b"content-security-policy"] = _PAGE_POLICY.encode()
-    headers += [(name, value) for name, value in wanted.items() if name not in given]
+    headers += [one for one in _PROTECTION if one[0] not in given]
+    if given.get(b"content-type", b"").startswith(b"text/html") and b"content-security-policy" not in given:
+        headers.append((b"content-security-policy", _PAGE_POLICY))

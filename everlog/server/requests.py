@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cached_property, lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from litestar import Request
-from litestar.types import Receive
+from litestar.datastructures import Headers
+from litestar.types import Receive, Scope
 
 from everlog.errors import InvalidDocument
 
@@ -19,6 +23,12 @@ _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 AnyRequest = Request[Any, Any, Any]
 
 
+class HeldRequest(Request[Any, Any, Any]):
+    """Makes its headers once: guards, routes and answers ask for a dozen of them."""
+
+    headers = cached_property(lambda self: Headers.from_scope(self.scope))
+
+
 def raw_rest(request: AnyRequest, prefix: str) -> str:
     """The path behind a prefix, not yet decoded: an encoded slash is not a separator."""
     raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
@@ -26,6 +36,7 @@ def raw_rest(request: AnyRequest, prefix: str) -> str:
     return path.removeprefix(prefix)
 
 
+@lru_cache(maxsize=256)
 def decode(text: str) -> str:
     """A percent-encoded piece of a path as text."""
     if _ESCAPE.search(text):
@@ -72,7 +83,13 @@ def flag(given: dict[str, str], name: str) -> bool:
     return name in given and given[name].lower() not in ("0", "false", "no")
 
 
-def in_time(receive: Receive, seconds: float, *, streamed: bool = False) -> Receive:
+def has_come(scope: Scope) -> bool:
+    """Whether the whole body is here, and need not be waited for: as the protocol says, where it is ours."""
+    said: Callable[[], bool] | None = scope["state"].get("has_come")
+    return said is not None and said()
+
+
+def in_time(scope: Scope, receive: Receive, seconds: float, *, streamed: bool = False) -> Receive:
     """The same messages, but a body must be there within `seconds`, in whichever handler it is read; if it is
     `streamed`, each piece of it within `seconds` of being asked for.
     """
@@ -81,7 +98,8 @@ def in_time(receive: Receive, seconds: float, *, streamed: bool = False) -> Rece
 
     async def received() -> Any:
         nonlocal whole, deadline
-        if whole:  # what follows is only the end of the connection, which may be far
+        # Behind the body only the end of the connection follows, which may be far.
+        if whole or has_come(scope):
             return await receive()
         if streamed:
             deadline = asyncio.get_running_loop().time() + seconds
@@ -106,7 +124,7 @@ async def read_body(
     chunks: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(seconds):
+        async with nullcontext() if has_come(request.scope) else asyncio.timeout(seconds):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > limit:

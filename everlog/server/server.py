@@ -71,7 +71,9 @@ def _settings(config: Config, app: Application) -> uvicorn.Config:
     server = config.server
     found = uvicorn.Config(
         app,
-        http=bounded(server.header_timeout_s, server.send_timeout_s, app.state.http_counters.note_cut),
+        http=bounded(
+            server.max_header_bytes, server.header_timeout_s, server.send_timeout_s, app.state.http_counters.note_cut
+        ),
         ws="none",
         log_config=None,
         access_log=False,
@@ -80,7 +82,6 @@ def _settings(config: Config, app: Application) -> uvicorn.Config:
         # The caller is the peer of the connection: no header may say otherwise.
         proxy_headers=False,
         limit_concurrency=server.max_connections,
-        h11_max_incomplete_event_size=server.max_header_bytes,
         ssl_certfile=server.cert_file,
         ssl_keyfile=server.key_file,
     )

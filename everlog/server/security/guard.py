@@ -15,12 +15,13 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import secrets
+from functools import lru_cache
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from litestar.connection import ASGIConnection
-from litestar.exceptions import ClientException, HTTPException, NotAuthorizedException, PermissionDeniedException
+from litestar.exceptions import ClientException, NotAuthorizedException, PermissionDeniedException
 from litestar.handlers import BaseRouteHandler
 from litestar.types import HTTPScope
 
@@ -109,12 +110,15 @@ class Security:
         """The cookie's name; with TLS one that browsers take only from this host and only encrypted."""
         return "__Host-everlog_session" if self.secure else "everlog_session"
 
-    def identify(self, connection: ASGIConnection[Any, Any, Any, Any]) -> Principal | None:
-        """Who sent this, if they say so. A token that is not known is an error, never a fall-back."""
+    def identify(self, connection: ASGIConnection[Any, Any, Any, Any], *, needed: bool) -> Principal | None:
+        """Who sent this, if they say so. A token that is not known is an error, never a fall-back.
+
+        `needed`: what `tokens.needed` said, which looks at a file, and need not for one request twice.
+        """
         header = connection.headers.get("authorization")
         if header is not None:
             return self._bearer(header)
-        if not self.tokens.needed:
+        if not needed:
             return self._local_user
         cookie = self.cookie_of(connection)
         session = None if cookie is None else self.sessions.find(cookie)
@@ -146,11 +150,11 @@ async def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     """Let a request in, or say why not. It runs before every handler."""
     scope: HTTPScope = connection.scope  # type: ignore[assignment]
     security: Security = connection.app.state.security
-    _refuse_large_heads(scope, connection.app.state.config.server.max_header_bytes)
     _refuse_tokens_in_the_address(scope)
-    if security.local and not security.tokens.needed:
+    needed = security.tokens.needed
+    if security.local and not needed:
         _refuse_foreign_hosts(connection)
-    principal = security.identify(connection)
+    principal = security.identify(connection, needed=needed)
     wanted = needed_scope(handler, scope["method"])
     scope["state"]["principal"] = principal or ANONYMOUS
     if principal is None and wanted != "public":
@@ -253,13 +257,6 @@ async def _note_operation(
     scope["state"]["operation"] = await audit.begin(named, target, by=principal.name)
 
 
-def _refuse_large_heads(scope: HTTPScope, limit: int) -> None:
-    """The protocol stops reading a head that has no end; one that came in one piece is measured here."""
-    size = len(scope["path"]) + len(scope["query_string"])
-    if size + sum([len(name) + len(value) + 4 for name, value in scope["headers"]]) > limit:
-        raise HTTPException("the head of this request is too large", status_code=431)
-
-
 def _refuse_tokens_in_the_address(scope: HTTPScope) -> None:
     """Addresses end up in logs, histories and referrers. The answer does not repeat it."""
     query = scope["query_string"]
@@ -281,9 +278,14 @@ def _parts(url: str) -> tuple[str, str | None]:
         return "", None
 
 
+@lru_cache(maxsize=64)
+def _names_this_machine(host: str) -> bool:
+    return is_loopback(_parts("//" + host)[1])
+
+
 def _refuse_foreign_hosts(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     """Without tokens, a page elsewhere could have its own name lead here and then read what it likes."""
-    if not is_loopback(_parts("//" + connection.headers.get("host", ""))[1]):
+    if not _names_this_machine(connection.headers.get("host", "")):
         raise PermissionDeniedException("without tokens this server answers to localhost only: see docs/security.md")
 
 
