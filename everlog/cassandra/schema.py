@@ -64,11 +64,10 @@ class StepSeries(msgspec.Struct, frozen=True):
 
 
 class NewTable(msgspec.Struct, frozen=True):
-    """What belongs to a table that is made now, and not to one that was found: statements by name, and settings."""
+    """Settings that belong to a table that is made now, and not to one that was found."""
 
     table: str
-    statements: tuple[str, ...] = ()
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str], ...]
 
 
 class TableSet(msgspec.Struct, frozen=True):
@@ -265,9 +264,9 @@ class Schema:
                 await lock.change(text)
         for table, column, kind in self._lacking(found):
             await lock.change(f"ALTER TABLE {quoted(self._keyspace)}.{table} ADD {column} {kind}")
-        for new in self._set.new_tables:
-            if new.table not in found.tables:
-                await self._complete(lock, new)
+        made = [new for new in self._set.new_tables if new.table not in found.tables]
+        for key, value in [setting for new in made for setting in new.settings]:
+            await self._set_value(key, value)
         if any(name in found.tables for name in self._own):
             for series in self._series:
                 await self._migrate(lock, series, series.done(found))
@@ -278,12 +277,6 @@ class Schema:
         for name in self._short_grace(found):
             table = f"{quoted(self._keyspace)}.{name}"
             await lock.change(f"ALTER TABLE {table} WITH gc_grace_seconds = {MIN_GC_GRACE_S}")
-
-    async def _complete(self, lock: SchemaLock, new: NewTable) -> None:
-        for name in new.statements:
-            await lock.change(self._steps[name])
-        for key, value in new.settings:
-            await self._set_value(key, value)
 
     async def _migrate(self, lock: SchemaLock, series: _Series, done: int) -> None:
         """Steps one by one; the version counts a step only when it is done."""

@@ -82,7 +82,7 @@ async def _topics(parts: JournalParts, wanted: Collection[str] | None) -> list[s
 async def _purge_expired(journal: LocalJournal, until_ms: int) -> int:
     purged = 0
     parts = journal.parts
-    async for page in parts.store.expired(journal.log_name, until_ms, now_ms=parts.clock.now_ms()):
+    async for page in parts.store.expired(journal.log_name, until_ms):
         # Together, so that they share commits.
         purged += sum(await asyncio.gather(*(_purge(journal, journal_id, until_ms) for journal_id in page)))
     return purged

@@ -248,13 +248,8 @@ class Store(ABC):
         """Pages of the ids of all journals that exist."""
 
     @abstractmethod
-    def expired(
-        self, topic: str, until_ms: int, *, now_ms: int | None = None, page: int = 1000
-    ) -> AsyncIterator[list[str]]:
-        """Pages of the ids of journals that expire by this time; of those that know the day only, by the day of it.
-
-        `now_ms`: the time as of which is asked, if that is another one. What lies beyond it is asked for again.
-        """
+    def expired(self, topic: str, until_ms: int, *, page: int = 1000) -> AsyncIterator[list[str]]:
+        """Pages of the ids of journals that expire by this time; of those that know the day only, by the day of it."""
 
     @abstractmethod
     async def drop_markers(self, topic: str, before_ms: int) -> int:

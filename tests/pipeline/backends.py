@@ -122,7 +122,7 @@ class ClusterBackend(Backend):
     """Topics of one prefix, and a keyspace."""
 
     # Settings differ by when they were pinned, snapshots do not come from the log, and gaps are mere hints.
-    OTHERS: ClassVar = {"setting", "locks", "status", "snapshot_buffer", "gap", "pointer2"} | {
+    OTHERS: ClassVar = {"setting", "locks", "status", "snapshot_buffer", "gap", "pointer2", "expiry", "expiry_day"} | {
         "tag_plan",
         "tag_watermark",
         "tag_buckets",
@@ -154,8 +154,7 @@ class ClusterBackend(Backend):
             )
             for name in sorted({name for (name,) in names} - self.OTHERS):
                 rows = [json.loads(row[0]) for row in await session.fetch(f"SELECT JSON * FROM {self.keyspace}.{name}")]
-                kept = [{name: value for name, value in row.items() if name not in NOT_OF_THE_LOG} for row in rows]
-                found[name] = sorted(kept, key=json.dumps)
+                found[name] = sorted([_of_the_log(row) for row in rows], key=json.dumps)
             found["pointer2"] = sorted(
                 await session.fetch(f"SELECT topic, partition, offset FROM {self.keyspace}.pointer2")
             )
@@ -199,6 +198,13 @@ class ClusterBackend(Backend):
     async def _base(self, session: Any, topic: str) -> int:
         rows = await session.fetch(f"SELECT value FROM {self.keyspace}.setting WHERE key = ?", f"topic:{topic}")
         return msgspec.json.decode(rows[0][0], type=Topic).base
+
+
+def _of_the_log(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without what the log does not determine; a head is its cell."""
+    if row.get("head"):
+        row |= json.loads(row["head"]) | {"head": None}
+    return {name: value for name, value in row.items() if name not in NOT_OF_THE_LOG}
 
 
 def write_config(config: Config, path: Path) -> Path:

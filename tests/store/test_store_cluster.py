@@ -23,6 +23,7 @@ from everlog.log.port import LogTopic
 from everlog.pipeline.apply import Applied, KeyGroups, apply
 from everlog.pipeline.head_cache import KnownHeads
 from everlog.store.cassandra import batches
+from everlog.store.cassandra.heads import HeadTable, decode_head
 from everlog.store.cassandra.store import CassandraStore
 from everlog.store.cassandra.task import CassandraTask
 from everlog.store.port import KeyChange, Store
@@ -98,12 +99,10 @@ async def test_all_times_are_the_logs(store, session) -> None:
     topic = await pinned(store)
     await apply_all(store, topic, *HISTORY)
     keyspace = session.config.keyspace
-    heads = await session.fetch(
-        "SELECT id, offset, WRITETIME(offset), WRITETIME(partition), WRITETIME(segment_size), WRITETIME(updated) "
-        f"FROM {keyspace}.metajournal"
-    )
-    assert {(row[0], row[1]) for row in heads} == {("k", 3), ("other", 9), ("bad", 8)}
-    assert all(set(row[2:]) == {BASE + row[1]} for row in heads)
+    heads = await session.fetch(f"SELECT id, WRITETIME(head), head, offset FROM {keyspace}.metajournal")
+    assert {row[:2] for row in heads} == {("k", BASE + 3), ("other", BASE + 9), ("bad", BASE + 8)}
+    assert all(BASE + decode_head(cell).offset == written for _, written, cell, _ in heads)
+    assert {theirs for *_, theirs in heads} == {None}, "kafka-journal's columns are not written"
     rows = await session.fetch(f"SELECT offset, WRITETIME(offset), WRITETIME(payload_txt) FROM {keyspace}.journal")
     assert sorted(row[0] for row in rows) == [0, 0, 0, 3, 3, 6]
     assert all(set(row[1:]) == {BASE + row[0]} for row in rows)
@@ -153,19 +152,25 @@ async def test_one_batch_or_many_give_the_same_tables(config) -> None:
                 if known is not None:
                     known.finish(start + size)
             tables = await contents(session, "metajournal", "journal", "quarantine", "rejected", "verdict")
-            heads = [msgspec.json.decode(text) for text in tables["metajournal"]]
-            tables["metajournal"] = [str(sorted((head | {"garbage": None}).items(), key=str)) for head in heads]
+            rows = [msgspec.json.decode(text) for text in tables["metajournal"]]
+            tables["metajournal"] = [
+                str(row | {"head": msgspec.structs.replace(decode_head(row["head"]), garbage=())}) for row in rows
+            ]
             found.append(tables)
     assert all(tables == found[0] for tables in found)
 
 
-async def test_a_head_of_somebody_else_is_found_out(store, session) -> None:
-    """Another replicator that still runs writes with the time of its own clock: the next look at the head says so."""
+@pytest.mark.parametrize(
+    "columns", ["offset = 7, seq_nr = 9", """head = '{"partition":0,"offset":0,"segment_size":3}'"""]
+)
+async def test_a_head_of_another_program_is_found_out(store, session, columns) -> None:
+    """Another replicator that still runs writes with the time of its own clock, and so does a hand that writes our
+    cell: the next look at the head says so."""
     topic = await pinned(store)
     await apply_all(store, topic, append_record(0, 1))
     segment = head_segment("k")
     await session.change_schema(
-        f"UPDATE {session.config.keyspace}.metajournal SET offset = 7, seq_nr = 9 "
+        f"UPDATE {session.config.keyspace}.metajournal SET {columns} "
         f"WHERE topic = 'journal-a' AND segment = {segment} AND id = 'k'"
     )
     with pytest.raises(ForeignWriter, match="stop the other replicator"):
@@ -232,10 +237,21 @@ async def test_rows_look_like_kafka_journals(store, session) -> None:
     assert found[4]["meta_record_id"] == topic.life(0, 0)
     ((head,),) = await session.fetch(f"SELECT JSON * FROM {session.config.keyspace}.metajournal")
     columns = msgspec.json.decode(head)
-    assert columns["expire_after"] == "30d"
-    assert columns["record_id"] == topic.life(0, 0)
-    assert columns["created_date"] == "2023-11-14"
     assert columns["segment"] == head_segment("k")
+    assert {name for name, value in columns.items() if value is not None} == {"topic", "segment", "id", "head"}
+    assert msgspec.json.decode(columns["head"]) == {
+        "partition": 0,
+        "offset": 1,
+        "segment_size": 3,
+        "seq_nr": 4,
+        "created": START_MS,
+        "updated": START_MS + 1000,
+        "expire_after": "30 days",
+        "expire_on": "2023-12-14",
+        "expire_at": START_MS + 1000 + 30 * DAY_MS,
+        "record_id": topic.life(0, 0),
+        "tag_seq": {"a": 1, "b": 1},
+    }
 
 
 async def test_a_row_of_the_next_life_takes_nothing_over(store, session) -> None:
@@ -399,6 +415,63 @@ async def test_markers_are_looked_for_once_a_day(store) -> None:
     assert await store.drop_markers(topic.name, START_MS) == 0
     assert await store.drop_markers(topic.name, START_MS + DAY_MS - 1) == 0, "it looked less than a day ago"
     assert await store.drop_markers(topic.name, START_MS + DAY_MS) == 1
+
+
+def expiring(offset: int, seq_nr: int, days: int, key: bytes = b"k") -> Record:
+    return append_record(offset, seq_nr, expire_after=f"{days} days", key=key)
+
+
+async def hints(session: Session) -> list[tuple[str, str]]:
+    """Days and ids; of every day that is listed, and of no other."""
+    keyspace = session.config.keyspace
+    days = await session.fetch(f"SELECT partition, day FROM {keyspace}.expiry_day")
+    rows = await session.fetch(f"SELECT partition, day, id FROM {keyspace}.expiry")
+    assert {row[:2] for row in rows} == set(days)
+    return sorted((day, journal_id) for _, day, journal_id in rows)
+
+
+async def due(store: Store, topic: Topic, until_ms: int) -> list[str]:
+    return [name async for page in store.expired(topic.name, until_ms) for name in page]
+
+
+async def test_hints_on_expiry_go_when_no_head_holds_them(store, session) -> None:
+    """A day that was looked up, replicated and found stale is not looked up again; what still holds stays."""
+    topic = await pinned(store)
+    await apply_all(store, topic, expiring(0, 1, 1), expiring(1, 1, 1, b"z"))
+    await apply_all(store, topic, expiring(2, 2, 5))
+    both = [("2023-11-15", "k"), ("2023-11-15", "z"), ("2023-11-19", "k")]
+    assert await hints(session) == both
+    assert await due(store, topic, START_MS + 2 * DAY_MS) == ["z"]
+    assert await hints(session) == both, "nothing is published: other heads may be on their way"
+    await store.publish({(topic.name, 0): 2}, 1)
+    assert await due(store, topic, START_MS + 2 * DAY_MS) == ["z"]
+    assert await hints(session) == both[1:]
+    await apply_all(store, topic, purge_record(3, key=b"z"))
+    await store.publish({(topic.name, 0): 3}, 1)
+    assert await due(store, topic, START_MS + 2 * DAY_MS) == []
+    assert await hints(session) == both[2:]
+    # A day that is over when the head is written, and was looked up and cleared before.
+    await apply_all(store, topic, expiring(4, 1, 1, b"z"))
+    assert await due(store, topic, START_MS + 2 * DAY_MS) == ["z"]
+    # A late writer of what is over: the hints come back, or lose, and do no harm.
+    await write_blindly(store, topic, [expiring(0, 1, 1)])
+    assert await due(store, topic, START_MS + 2 * DAY_MS) == ["z"]
+
+
+async def test_hints_on_expiry_are_there_before_the_head(store, session, monkeypatch) -> None:
+    topic = await pinned(store)
+
+    async def crash(table: HeadTable, *_: object) -> dict[str, Exception]:
+        raise Unreachable("crash")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HeadTable, "write", crash)
+        with pytest.raises(Unreachable):
+            await apply_all(store, topic, expiring(0, 1, 1))
+    assert await store.head(topic.name, "k") is None
+    assert await hints(session) == [("2023-11-15", "k")]
+    assert await due(store, topic, START_MS + 2 * DAY_MS) == []
+    assert await hints(session) == [("2023-11-15", "k")]
 
 
 async def test_an_outage_ends_the_task_and_a_short_one_does_not(config, session) -> None:

@@ -18,6 +18,8 @@ from everlog.core.values import partition_of
 from everlog.errors import ForeignWriter
 from everlog.log.port import LogTopic
 from everlog.pipeline.apply import Applied, KeyGroups, apply
+from everlog.store.cassandra.head_scan import HeadScan
+from everlog.store.cassandra.heads import decode_head
 from everlog.store.cassandra.store import CassandraStore
 from everlog.store.port import Store
 from tests.fixtures.keyspaces import contents, opened, own_keyspace
@@ -411,19 +413,79 @@ async def test_pointers_go_on(config, theirs) -> None:
         assert rows == [(START_MS - 80_000_000,)], "the pointer was created by them"
 
 
-async def test_the_other_replicator_must_not_go_on(config, theirs) -> None:
+@pytest.mark.parametrize("time", [BASE, BASE + 41, BASE + 1_000_000])
+@pytest.mark.parametrize("ours", [False, True])
+async def test_the_other_replicator_must_not_go_on(config, theirs, ours, time) -> None:
+    """Its columns count no more once Everlog has written the head, and yet it is noticed that it still writes them."""
     async with opened(config) as store:
-        await pinned(store)
+        topic = await pinned(store)
         await theirs.head("k", offset=40, seq_nr=5, record_id=str(uuid.UUID(LIFE)))
         assert (await store.head(TOPIC, "k")).seq_nr == 5
-        await theirs._insert(
-            "metajournal",
-            time=BASE + 1,
-            topic=TOPIC,
-            segment=their_segment("k", NEW_SEGMENTS),
-            id="k",
-            offset=41,
-            seq_nr=6,
-        )
+        if ours:
+            await take(store, topic, append_record(41, 6))
+            assert (await store.head(TOPIC, "k")).seq_nr == 6
+        columns = {"topic": TOPIC, "segment": their_segment("k", NEW_SEGMENTS), "id": "k", "offset": 41, "seq_nr": 6}
+        await theirs._insert("metajournal", time=time, **columns)
         with pytest.raises(ForeignWriter):
             await store.head(TOPIC, "k")
+
+
+async def test_the_columns_that_they_left_stay_and_do_not_count(config, theirs) -> None:
+    """The first head that Everlog writes counts alone; what is beside it is as they left it."""
+    await lay_down(theirs, "k", segments=NEW_SEGMENTS, record_id=LIFE)
+    async with opened(config) as store:
+        topic = await pinned(store)
+        await take(store, topic, append_record(41, 6, payload="our "), purge_record(42), append_record(43, 1))
+        head = await store.head(TOPIC, "k")
+        assert (head.seq_nr, head.delete_to, head.record_id, head.origin) == (1, 0, topic.life(0, 43), None)
+        ((*columns, cell),) = await theirs.session.fetch(
+            f"SELECT seq_nr, delete_to, offset, record_id, head FROM {theirs.name}.metajournal"
+        )
+        assert columns == [5, 1, 40, LIFE]
+        assert decode_head(cell) == head
+
+
+async def test_a_marker_that_is_dropped_uncovers_nothing(config, theirs) -> None:
+    """Whole rows go, in both segments in which they may have left one."""
+    for name, old_offset, new_offset in (("a1", 40, 39), ("b2", 39, 40), ("c3", 40, 40)):
+        for segments, offset in ((OLD_SEGMENTS, old_offset), (NEW_SEGMENTS, new_offset)):
+            await theirs.head(name, segments=segments, offset=offset, seq_nr=offset)
+    async with opened(config) as store:
+        topic = await pinned(store)
+        await take(store, topic, *(purge_record(at, key=name) for at, name in enumerate((b"a1", b"b2", b"c3"), 41)))
+        assert await store.drop_markers(TOPIC, 2**60) == 3
+        for name in ("a1", "b2", "c3"):
+            assert await store.head(TOPIC, name) is None
+            assert await theirs.places(name) == []
+        assert [page async for page in store.ids(TOPIC)] == []
+
+
+async def test_what_they_left_expires(config, theirs, monkeypatch) -> None:
+    """Their heads have no hints: all are looked through once, and only once, before anything else."""
+    days = {"a": date(2023, 11, 14), "b": date(2023, 11, 15), "later": date(2030, 1, 1), "extended": date(2023, 11, 15)}
+    for number, (name, day) in enumerate(days.items()):
+        segments = OLD_SEGMENTS if number % 2 else NEW_SEGMENTS
+        await theirs.head(name, segments=segments, offset=number, seq_nr=1, record_id=LIFE, expire_on=day)
+    await theirs.head("forever", offset=7, seq_nr=1, record_id=LIFE)
+    scans = []
+    scan = HeadScan.taken_over_days
+    monkeypatch.setattr(HeadScan, "taken_over_days", lambda *args, **more: scans.append(args) or scan(*args, **more))
+
+    async def due(store: Store, day: date) -> list[str]:
+        until_ms = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() * 1000)
+        return sorted([name async for page in store.expired(TOPIC, until_ms) for name in page])
+
+    async with opened(config) as store:
+        topic = await pinned(store)
+        await take(store, topic, append_record(41, 2, key=b"extended", expire_after="90 days"))
+        assert await due(store, date(2023, 11, 14)) == ["a"]
+        assert await due(store, date(2023, 11, 15)) == ["a", "b"]
+        await take(store, topic, purge_record(42, key=b"a"), purge_record(43, key=b"b"))
+        assert await due(store, date(2023, 11, 15)) == []
+        assert await due(store, date(2030, 1, 1)) == ["extended", "later"]
+        assert await due(store, date(2023, 11, 15)) == []
+    async with opened(config) as store:
+        assert await due(store, date(2030, 1, 1)) == ["extended", "later"]
+    assert len(scans) == 1
+    indexes = "SELECT index_name FROM system_schema.indexes WHERE keyspace_name = ?"
+    assert await theirs.session.fetch(indexes, theirs.name) == [("metajournal_created_date_idx",)]

@@ -1,4 +1,4 @@
-"""Walking over all heads of a topic: keys, expiry, old purge markers.
+"""Walking over all heads of a topic: keys, old purge markers, and which of kafka-journal's expire.
 
 A topic's heads lie in ten thousand partitions. They are read in a hundred groups, a few at a time; a group holds the
 segments that share one of the hundred old ones, so all rows of a journal are in one group.
@@ -9,36 +9,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from datetime import date, timedelta
+from datetime import date
 from typing import Any, TypeVar
 
-import msgspec
-
 from everlog.cassandra.session import CassandraRow, Session
-from everlog.cassandra.values import day_seconds, timestamp
-from everlog.core.duration import DAY_MS, utc_day
+from everlog.cassandra.values import timestamp
+from everlog.core.duration import DAY_MS
 from everlog.core.head import Topic
 from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment
-from everlog.store.cassandra.rows import date_from
+from everlog.store.cassandra.heads import ListedHead, date_from, listed, places
 
 MERGE_WIDTH = 8
-# Heads whose day is already over when they are written, because the pipeline was behind, are found by looking some
-# days back every time, and at every head now and then.
-LOOK_BACK = timedelta(days=3)
-SCAN_EVERY = timedelta(days=7)
 
 T = TypeVar("T")
-
-
-class ScanProgress(msgspec.Struct, frozen=True):
-    """Until which day expired journals were looked for, and when at every head."""
-
-    day: date
-    scanned: date
-
-
-_encode = msgspec.json.Encoder().encode
-_looked = msgspec.json.Decoder(ScanProgress).decode
 
 
 class HeadScan:
@@ -61,9 +44,10 @@ class HeadScan:
 
     async def _ids(self, topic: str, old: int, page: int) -> AsyncIterator[list[str]]:
         elsewhere = await self._in_old_segment(topic, old, page) if self._legacy else {}
-        async for rows in self._session.pages(self._cql["ids"], topic, _group(old), page=page):
+        async for rows in self._session.pages(self._cql["listed_heads"], topic, _group(old), page=page):
             found = []
-            for segment, journal_id, offset, purged in rows:
+            for segment, journal_id, cell, theirs in rows:
+                offset, purged = _listed(cell, theirs)
                 if self._legacy and (segment != head_segment(journal_id) or not _wins(elsewhere, journal_id, offset)):
                     continue
                 if not purged:
@@ -77,57 +61,18 @@ class HeadScan:
     async def _in_old_segment(self, topic: str, old: int, page: int) -> dict[str, tuple[int, bool]]:
         """Heads that lie in this old segment and would lie elsewhere today: offset, and whether purged."""
         return {
-            journal_id: (offset, bool(purged))
-            async for rows in self._session.pages(self._cql["ids"], topic, [old], page=page)
-            for _, journal_id, offset, purged in rows
+            journal_id: _listed(cell, theirs)
+            async for rows in self._session.pages(self._cql["listed_heads"], topic, [old], page=page)
+            for _, journal_id, cell, theirs in rows
             if head_segment(journal_id) != old
         }
 
-    async def expired(self, topic: str, until_ms: int, now_ms: int, *, page: int) -> AsyncIterator[list[str]]:
-        """Pages of the ids of journals that expire by this time.
-
-        Remembers the day it got to once the last page was taken: then the journals before that day are dealt with. A
-        day that has not begun does not count: other journals may still come to expire before it.
-        """
-        day = utc_day(until_ms // 1000)
-        over = min(day, utc_day(now_ms // 1000))
-        key = f"expiry:{topic}"
-        rows = await self._session.fetch(self._cql["setting"], key)
-        looked = _looked(rows[0][0]) if rows else None
-        if looked is None or day - looked.scanned >= SCAN_EVERY:
-            source = self._scan_expired(topic, day, until_ms, page)
-            done = ScanProgress(over, over)
-        else:
-            first = min(looked.day, day) - LOOK_BACK
-            source = self._look_up_expired(topic, first, day, until_ms, page)
-            done = ScanProgress(max(over, looked.day), looked.scanned)
-        async for found in source:
-            yield found
-        if done != looked:
-            await self._remember(key, _encode(done).decode())
-
-    async def _scan_expired(self, topic: str, day: date, until_ms: int, page: int) -> AsyncIterator[list[str]]:
-        async for rows in self._groups("all_expiring", topic, page=page):
-            found = [
-                journal_id
-                for journal_id, halted_at, expire_at, expire_on in rows
-                if _is_due(halted_at, expire_at, until_ms) and expire_on is not None and date_from(expire_on) <= day
-            ]
+    async def taken_over_days(self, topic: str, *, page: int) -> AsyncIterator[list[tuple[str, date]]]:
+        """Pages of ids and days on which they expire, as kafka-journal left them: what came later is not looked at."""
+        async for rows in self._groups("taken_over_expiry", topic, page=page):
+            found = [(journal_id, date_from(day)) for journal_id, day in rows if day is not None]
             if found:
                 yield found
-
-    async def _look_up_expired(
-        self, topic: str, first: date, last: date, until_ms: int, page: int
-    ) -> AsyncIterator[list[str]]:
-        """By the index, which knows single days only."""
-        for number in range(first.toordinal(), last.toordinal() + 1):
-            values = (day_seconds(date.fromordinal(number)), topic)
-            async for rows in self._session.pages(self._cql["expiring"], *values, page=page):
-                found = [
-                    journal_id for journal_id, halted_at, expire_at in rows if _is_due(halted_at, expire_at, until_ms)
-                ]
-                if found:
-                    yield found
 
     async def drop_markers(self, topic: Topic, before_ms: int, pointers: Mapping[int, int]) -> int:
         """Remove purge markers older than this that no replay can need; looks at all heads, so once a day is enough."""
@@ -136,15 +81,22 @@ class HeadScan:
         if rows and 0 <= before_ms - int(rows[0][0]) < DAY_MS:
             return 0
         dropped = 0
-        async for found in self._groups("markers", topic.name, page=1000):
+        async for rows in self._groups("listed_heads", topic.name, page=1000):
             old = [
-                (topic.base + offset, segment, journal_id)
-                for segment, journal_id, partition, offset, updated, halted_at, tag_seq in found
-                if updated is not None and updated < before_ms and offset <= pointers.get(partition, -1)
-                if halted_at is None and not tag_seq
+                (topic.base + head.offset, segment, journal_id)
+                for segment, journal_id, cell, _ in rows
+                if cell is not None and may_drop(head := listed(cell), before_ms, pointers)
             ]
-            # Gaps first: without the marker no task would look for them again.
+            # Gaps first: without the marker no task would look for them again. The marker last: what kafka-journal left
+            # in the other segment must not come to light.
             await self._delete("delete_all_gaps", [(at, journal_id, topic.name) for at, _, journal_id in old])
+            others = [
+                (at, topic.name, other, journal_id)
+                for at, segment, journal_id in old
+                for other in places(journal_id, legacy=self._legacy)
+                if other != segment
+            ]
+            await self._delete("delete_head", others)
             await self._delete(
                 "delete_head", [(at, topic.name, segment, journal_id) for at, segment, journal_id in old]
             )
@@ -164,9 +116,24 @@ class HeadScan:
         await self._session.write(self._cql["put_setting"], key, value, now)
 
 
-def _is_due(halted_at: int | None, expire_at: int | None, until_ms: int) -> bool:
-    """Whether a head of the right day may be purged; of one that was taken over, only the day is known."""
-    return halted_at is None and (expire_at is None or expire_at <= until_ms)
+def may_drop(head: ListedHead, before_ms: int, pointers: Mapping[int, int]) -> bool:
+    """Whether a head is a purge marker that no replay can need."""
+    return (
+        head.purged
+        and head.halted_at is None
+        and not head.tag_seq
+        and head.updated is not None
+        and head.updated < before_ms
+        and head.offset <= pointers.get(head.partition, -1)
+    )
+
+
+def _listed(cell: str | None, theirs: int | None) -> tuple[int, bool]:
+    """A listed head's offset, and whether it is purged; one of kafka-journal's is not."""
+    if cell is None:
+        return -1 if theirs is None else theirs, False
+    head = listed(cell)
+    return head.offset, head.purged
 
 
 def _group(old: int) -> list[int]:

@@ -2,139 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import date
 from typing import Any
 
 import msgspec
 
-from everlog.cassandra.values import day_seconds, timestamp
+from everlog.cassandra.values import timestamp
 from everlog.core.change import Quarantined, Rejected
 from everlog.core.codec import encode_tags
-from everlog.core.duration import ExpireAfter, StoredDuration, utc_day
 from everlog.core.events import EventRecord
-from everlog.core.head import Deletion, Head, Topic
+from everlog.core.head import Topic
 from everlog.core.record import pack_headers
 from everlog.core.timeuuid import TimeUuid
-from everlog.core.values import (
-    DEFAULT_SEGMENT_SIZE,
-    HEAD_SEGMENTS,
-    LEGACY_HEAD_SEGMENTS,
-    MIN_SEGMENT_SIZE,
-    head_segment,
-    partition_of,
-)
-from everlog.errors import ForeignWriter, IntegrityViolated
 from everlog.store.port import Snapshot
 from everlog.store.tag_port import TagEntry, TagProgress, TagRow
 
 CassandraRow = tuple[Any, ...]
 
-# Where the statement `head` has the segment.
-SEGMENT = 14
 NO_METADATA = '{"header":{},"payload":{}}'
-_YEAR_9999 = 253_370_764_800_000
-_DAY_ZERO = date(1970, 1, 1).toordinal()
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
-_garbage = msgspec.json.Decoder(tuple[Deletion, ...]).decode
-
-
-def duration(after: ExpireAfter) -> tuple[int, int, int]:
-    """Months, days and nanoseconds as the server takes them: all of one sign, and not beyond its largest number."""
-    sign = -1 if after.nanos < 0 else 1
-    _, days, nanoseconds = ExpireAfter(abs(after.nanos)).stored()
-    return 0, sign * min(days, 2**31 - 1), sign * nanoseconds
-
-
-def _day_of(ms: int) -> int:
-    """The UTC day of a time, as `day_seconds` gives it."""
-    return ms // 86_400_000 * 86_400 if 0 <= ms < _YEAR_9999 else day_seconds(utc_day(ms // 1000))
-
-
-def date_from(text: str) -> date:
-    """A date as the driver gives it; one that Python's calendar does not hold counts as the last."""
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        return date.max
-
-
-def segments_for(journal_id: str) -> tuple[int, int]:
-    """Where a head is looked for: its segment, and the one that it had when there were only a hundred."""
-    return head_segment(journal_id), head_segment(journal_id, LEGACY_HEAD_SEGMENTS)
-
-
-def head_from(rows: Sequence[CassandraRow], topic: Topic, journal_id: str) -> Head:
-    """A head from the rows of the statement `head`: of two, in the old and in the new segment, the newer counts."""
-    heads = [_head(row, topic, journal_id) for row in rows]
-    return heads[0] if len(heads) == 1 else max(heads, key=lambda head: head.offset)
-
-
-def _head(row: CassandraRow, topic: Topic, journal_id: str) -> Head:
-    partition, offset, segment_size, seq_nr, delete_to, created, updated = row[:7]
-    expire_after, expire_on, record_id, origin, purged, halted_at, garbage, segment, written = row[7:16]
-    tag_seq, expire_at = row[16:]
-    if offset is None or partition is None:
-        raise IntegrityViolated(f"{topic.name}:{journal_id}: the row in metajournal has no offset: restore it")
-    if written != topic.base + offset:
-        if written >= topic.base:
-            raise ForeignWriter(
-                f"{topic.name}:{journal_id}: another program wrote this head after Everlog took over the topic (at "
-                f"{written}, not {topic.base + offset}): stop the other replicator: only Everlog may write into "
-                "metajournal"
-            )
-        if partition != partition_of(journal_id.encode(), topic.partitions):
-            offset = -1  # written when the topic had another number of partitions: its offset says nothing here
-    return Head(
-        partition=partition,
-        offset=offset,
-        segment_size=segment_size if segment_size and segment_size >= MIN_SEGMENT_SIZE else DEFAULT_SEGMENT_SIZE,
-        seq_nr=seq_nr or 0,
-        delete_to=delete_to or 0,
-        created=created,
-        updated=updated,
-        expire_after=None if expire_after is None else ExpireAfter.from_stored(StoredDuration(*expire_after)),
-        expire_on=None if expire_on is None else date_from(expire_on),
-        record_id=record_id,
-        origin=origin,
-        purged=bool(purged),
-        halted_at=halted_at,
-        garbage=_garbage(garbage) if garbage else (),
-        legacy_segment=segment != head_segment(journal_id),
-        tag_seq=dict(tag_seq) if tag_seq else None,
-        expire_at=expire_at,
-    )
-
-
-def head_values(topic: Topic, journal_id: str, head: Head) -> list[Any]:
-    """The columns of the statement `put_head`: the whole row, with explicit nulls."""
-    segments = LEGACY_HEAD_SEGMENTS if head.legacy_segment else HEAD_SEGMENTS
-    created, updated, after = head.created, head.updated, head.expire_after
-    return [
-        topic.name,
-        head_segment(journal_id, segments),
-        journal_id,
-        head.partition,
-        head.offset,
-        head.segment_size,
-        head.seq_nr or None,
-        head.delete_to or None,
-        None if created is None else timestamp(created),
-        None if created is None else _day_of(created),
-        None if updated is None else timestamp(updated),
-        None if after is None else duration(after),
-        None if head.expire_on is None else day_seconds(head.expire_on),
-        head.record_id,
-        head.origin,
-        head.purged,
-        head.halted_at,
-        _encode(head.garbage).decode() if head.garbage else None,
-        head.tag_seq or None,
-        None if head.expire_at is None else timestamp(head.expire_at),
-        topic.base + head.offset,
-    ]
 
 
 def row_values(topic: Topic, journal_id: str, segment: int, row: EventRecord) -> tuple[int, list[Any]]:

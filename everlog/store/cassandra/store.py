@@ -20,14 +20,15 @@ from everlog.core.record import record_from
 from everlog.log.port import LogTopic
 from everlog.runtime.trace import Trace
 from everlog.store.cassandra.batches import RowStatements
+from everlog.store.cassandra.expiry import ExpiryTable
 from everlog.store.cassandra.head_scan import HeadScan
+from everlog.store.cassandra.heads import HeadTable
 from everlog.store.cassandra.pinned import pin_setting
-from everlog.store.cassandra.rows import head_from
 from everlog.store.cassandra.segments import PageReader, Segments
 from everlog.store.cassandra.snapshots import SnapshotRing
 from everlog.store.cassandra.tables import JOURNAL_TABLES, has_legacy_heads
 from everlog.store.cassandra.tag_tables import CassandraTags, TagViews
-from everlog.store.cassandra.task import CassandraTask, head_key
+from everlog.store.cassandra.task import CassandraTask
 from everlog.store.cassandra.verdicts import VerdictTable
 from everlog.store.port import RejectedAppend, RowCursor, Snapshot, Store, StoreTask, Verdict, WaitingRecord
 
@@ -40,9 +41,10 @@ class CassandraStore(Store):
 
     def __init__(self, session: Session, *, legacy_heads: bool) -> None:
         self._session = session
-        self._legacy = legacy_heads
         self._cql = JOURNAL_TABLES.statements(session.config.keyspace)
-        self._heads = HeadScan(session, self._cql, legacy=legacy_heads)
+        self._heads = HeadTable(session, self._cql, legacy=legacy_heads)
+        self._scan = HeadScan(session, self._cql, legacy=legacy_heads)
+        self._expiry = ExpiryTable(session, self._cql, self._heads, self._scan if legacy_heads else None)
         self._ring = SnapshotRing(session, self._cql)
         self._put_row = RowStatements(session, self._cql["put_row"])
         self._views = TagViews(session, self._cql)
@@ -118,11 +120,7 @@ class CassandraStore(Store):
 
     async def head(self, topic: str, journal_id: str) -> Head | None:
         pinned = await self._pinned(topic)
-        if pinned is None:
-            return None
-        name = "head_anywhere" if self._legacy else "head"
-        rows = await self._fetch(name, *head_key(topic, journal_id, legacy=self._legacy))
-        return head_from(rows, pinned, journal_id) if rows else None
+        return None if pinned is None else await self._heads.find(pinned, journal_id)
 
     async def rows(
         self,
@@ -154,20 +152,21 @@ class CassandraStore(Store):
 
     async def ids(self, topic: str, *, page: int = 1000) -> AsyncIterator[list[str]]:
         if await self._pinned(topic) is not None:
-            async for found in self._heads.ids(topic, page=page):
+            async for found in self._scan.ids(topic, page=page):
                 yield found
 
-    async def expired(
-        self, topic: str, until_ms: int, *, now_ms: int | None = None, page: int = 1000
-    ) -> AsyncIterator[list[str]]:
-        async for found in self._heads.expired(topic, until_ms, until_ms if now_ms is None else now_ms, page=page):
-            yield found
+    async def expired(self, topic: str, until_ms: int, *, page: int = 1000) -> AsyncIterator[list[str]]:
+        pinned = await self._pinned(topic)
+        if pinned is not None:
+            pointers = await self.pointers(topic)  # before anything else
+            async for found in self._expiry.due(pinned, pointers, until_ms, page=page):
+                yield found
 
     async def drop_markers(self, topic: str, before_ms: int) -> int:
         pinned = await self._pinned(topic)
         if pinned is None:
             return 0
-        return await self._heads.drop_markers(pinned, before_ms, await self.pointers(topic))
+        return await self._scan.drop_markers(pinned, before_ms, await self.pointers(topic))
 
     async def waiting(self, topic: str, journal_id: str) -> list[Quarantined]:
         return [Quarantined(record_from(row), row[7]) for row in await self._fetch("waiting", topic, journal_id)]
@@ -217,12 +216,13 @@ class CassandraStore(Store):
         yield CassandraTask(
             self._session,
             self._cql,
+            self._heads,
+            self._expiry,
             self._put_row,
             self._views,
             self._verdicts,
             topic,
             partition,
-            legacy=self._legacy,
         )
 
     async def close(self) -> None:

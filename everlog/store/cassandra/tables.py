@@ -6,7 +6,7 @@ from everlog.cassandra.schema import FoundSchema, NewTable, StepSeries, TableSet
 
 KAFKA_JOURNAL_VERSION = "schema-version"
 EVERLOG_VERSION = "everlog-schema-version"
-# Set when Everlog itself made the table of heads: then none can lie in one of the hundred old segments.
+# Set when Everlog itself made the table of heads: then none was taken over, or lies in one of the hundred old segments.
 HEAD_SEGMENTS_KEY = "everlog-head-segments"
 
 JOURNAL_TABLES = TableSet(
@@ -15,7 +15,7 @@ JOURNAL_TABLES = TableSet(
     migrations="migrations.cql",
     series=(
         StepSeries(KAFKA_JOURNAL_VERSION, "kafka_journal_", first=0, shared=True),
-        StepSeries(EVERLOG_VERSION, "everlog_"),
+        StepSeries(EVERLOG_VERSION, "everlog_", first=7),
     ),
     guarded=(
         "metajournal",
@@ -28,10 +28,10 @@ JOURNAL_TABLES = TableSet(
         "tag_views",
         "tag_write_progress",
     ),
-    new_tables=(NewTable("metajournal", ("new_expire_on_index",), ((HEAD_SEGMENTS_KEY, "10000"),)),),
+    new_tables=(NewTable("metajournal", ((HEAD_SEGMENTS_KEY, "10000"),)),),
 )
 
 
 def has_legacy_heads(found: FoundSchema) -> bool:
-    """Whether heads may lie in one of a hundred segments."""
+    """Whether heads may be kafka-journal's, and lie in one of a hundred segments."""
     return HEAD_SEGMENTS_KEY not in found.settings

@@ -9,71 +9,55 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from everlog.cassandra.session import CassandraRequest, CassandraRow, Session, rows_of
+from everlog.cassandra.session import CassandraRequest, Session
 from everlog.core.change import Quarantined
 from everlog.core.head import Deletion, Head, Topic
 from everlog.core.record import record_from
 from everlog.errors import Refused
 from everlog.store.cassandra.batches import RowStatements, row_requests
-from everlog.store.cassandra.rows import SEGMENT, head_from, head_values, rejected_values, segments_for, waiting_values
+from everlog.store.cassandra.expiry import ExpiryTable, hints_of
+from everlog.store.cassandra.heads import HeadTable
+from everlog.store.cassandra.rows import rejected_values, waiting_values
 from everlog.store.cassandra.segments import MIN_GAP, Segments, gaps_of
 from everlog.store.cassandra.tag_tables import TagViews
 from everlog.store.cassandra.verdicts import VerdictTable
 from everlog.store.port import MAX_REJECTED, KeyChange, StoreTask
 
-# Heads are loaded some at a time: half the work of loading them one by one, for us and for the server.
-HEADS_AT_ONCE = 16
 CLEANERS = 64
 DELETES_AT_ONCE = 64
 
 
 class CassandraTask(StoreTask):
-    """Writes through a session; `legacy`: heads may also lie in one of a hundred segments."""
+    """Writes through a session."""
 
     def __init__(
         self,
         session: Session,
         cql: Mapping[str, str],
+        heads: HeadTable,
+        expiry: ExpiryTable,
         put_row: RowStatements,
         views: TagViews,
         verdicts: VerdictTable,
         topic: Topic,
         partition: int,
-        *,
-        legacy: bool,
     ) -> None:
         self._session = session
         self._cql = cql
+        self._heads = heads
+        self._expiry = expiry
         self._put_row = put_row
         self._views = views
         self._verdicts = verdicts
         self._topic = topic
         self._partition = partition
-        self._legacy = legacy
 
     async def pointer(self) -> int:
         rows = await self._session.fetch(self._cql["pointer"], self._topic.name, self._partition)
         return -1 if not rows or rows[0][0] is None else int(rows[0][0])
 
     async def heads(self, ids: Sequence[str]) -> dict[str, Head]:
-        found: dict[str, list[CassandraRow]] = {}
-        prepared, cql = await self._prepare("heads")
-
-        async def load(some: Sequence[str]) -> None:
-            segments = {segment for one in some for segment in self._places(one)}
-            values = [self._topic.name, list(segments), list(some)]
-            for journal_id, *row in rows_of(await self._session.attempt(prepared.bind(values), cql)):
-                # Every id is looked for in every segment: what lies in another one's is not its head.
-                if row[SEGMENT] in self._places(journal_id):
-                    found.setdefault(journal_id, []).append(tuple(row))
-
-        parts = [ids[start : start + HEADS_AT_ONCE] for start in range(0, len(ids), HEADS_AT_ONCE)]
-        await self._session.share(parts, load, len(parts))
-        return {journal_id: head_from(rows, self._topic, journal_id) for journal_id, rows in found.items()}
-
-    def _places(self, journal_id: str) -> tuple[int, ...]:
-        places = segments_for(journal_id)
-        return places if self._legacy else places[:1]
+        return await self._heads.load(self._topic, ids)
 
     async def waiting(self, journal_id: str) -> list[Quarantined]:
         rows = await self._session.fetch(self._cql["waiting"], self._topic.name, journal_id)
@@ -144,14 +128,9 @@ class CassandraTask(StoreTask):
             await self._session.write(self._cql["trim_rejected"], self._topic.base + offset, *place, offset)
 
     async def write_heads(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
-        prepared, cql = await self._prepare("put_head")
-        topic = self._topic
-        requests = (
-            (key.id, prepared.bind(head_values(topic, key.id, head)), cql)
-            for key in changes
-            if (head := key.head) is not None
-        )
-        return await self._session.run_all(requests, len(changes))
+        heads = [(key.id, head) for key in changes if (head := key.head) is not None]
+        await self._expiry.write(self._topic, self._partition, hints_of(heads))
+        return await self._heads.write(self._topic, heads, len(heads))
 
     async def delete_garbage(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
         changes = [key for key in changes if key.garbage]
@@ -246,9 +225,3 @@ def lives(key: KeyChange) -> list[str | None]:
             life = deletion.record_id
         found.append(life)
     return found[::-1]
-
-
-def head_key(topic: str, journal_id: str, *, legacy: bool) -> list[Any]:
-    """The values of the statement `head`, or of `head_anywhere`."""
-    new, old = segments_for(journal_id)
-    return [topic, new, old, journal_id] if legacy else [topic, new, journal_id]

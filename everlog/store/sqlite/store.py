@@ -156,9 +156,7 @@ class SqliteStore(Store):
             yield [str(row[1]) for row in rows]
             segment, journal_id = rows[-1]  # type: ignore[assignment]
 
-    async def expired(
-        self, topic: str, until_ms: int, *, now_ms: int | None = None, page: int = 1000
-    ) -> AsyncIterator[list[str]]:
+    async def expired(self, topic: str, until_ms: int, *, page: int = 1000) -> AsyncIterator[list[str]]:
         cursor: tuple[object, ...] = ("", -1, "")
         day = utc_day(until_ms // 1000).isoformat()
         while rows := self._read("expired", topic, day, *cursor, until_ms, page):

@@ -1,0 +1,156 @@
+"""On which day which journals may expire: two tables of hints, `expiry_day` and `expiry`.
+
+Only a head says whether its journal expires. A hint is written before every head that does, with the head's own time,
+so that there is no such head without one. A day is looked up in this order: `pointer2`, the hints, their heads. Hints
+that no head holds are then removed, at the time of that pointer: a head at or below the pointer has its hint among
+those that were read, and the hint of any later head has a later time. So a hint that is needed is never removed,
+whoever writes or removes meanwhile, and however late.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date
+from itertools import groupby
+from typing import NamedTuple
+
+from everlog.cassandra.session import CassandraRequest, Session, make_batch
+from everlog.cassandra.values import day_seconds, timestamp
+from everlog.core.duration import utc_day
+from everlog.core.head import Head, Topic
+from everlog.core.values import partition_of
+from everlog.store.cassandra.batches import MAX_ROWS
+from everlog.store.cassandra.head_scan import HeadScan
+from everlog.store.cassandra.heads import HeadTable, date_from
+
+# What kafka-journal left is older than all that Everlog writes.
+TAKEN_OVER = -1
+SCAN_PAGE = 1000
+
+
+class Hint(NamedTuple):
+    """A journal may expire on this day, says the head with this offset."""
+
+    day: date
+    id: str
+    offset: int
+
+
+def hints_of(heads: Iterable[tuple[str, Head]]) -> list[Hint]:
+    """What has to be written before these heads."""
+    return [Hint(head.expire_on, journal_id, head.offset) for journal_id, head in heads if head.expire_on is not None]
+
+
+def holds(head: Head | None, day: date) -> bool:
+    """Whether the head says what a hint for this day does."""
+    return head is not None and not head.purged and head.expire_on == day
+
+
+def is_due(head: Head, until_ms: int) -> bool:
+    """Whether a head of the right day may be purged; of one that was taken over, only the day is known."""
+    return head.halted_at is None and (head.expire_at is None or head.expire_at <= until_ms)
+
+
+def stale_runs(ids: Sequence[str], held: Collection[str]) -> Iterator[tuple[str, str]]:
+    """First and last of the neighbouring hints that do not hold.
+
+    >>> list(stale_runs(["a", "b", "c", "d"], {"c"}))
+    [('a', 'b'), ('d', 'd')]
+    """
+    for kept, run in groupby(ids, held.__contains__):
+        if not kept:
+            found = list(run)
+            yield found[0], found[-1]
+
+
+class ExpiryTable:
+    """The hints of all topics. `scan` finds what kafka-journal left, if it left anything."""
+
+    def __init__(self, session: Session, cql: Mapping[str, str], heads: HeadTable, scan: HeadScan | None) -> None:
+        self._session = session
+        self._cql = cql
+        self._heads = heads
+        self._scan = scan
+
+    async def write(self, topic: Topic, partition: int, hints: Sequence[Hint]) -> None:
+        """Hints of one log partition; to be done before their heads are written."""
+        days: dict[date, list[Hint]] = defaultdict(list)
+        for hint in hints:
+            days[hint.day].append(hint)
+        if not days:
+            return
+        put, put_day = [await self._session.prepare(self._cql[name]) for name in ("put_expiry", "put_expiry_day")]
+
+        def requests() -> Iterator[tuple[str, CassandraRequest, str]]:
+            for day, found in days.items():
+                seconds, newest = day_seconds(day), max(hint.offset for hint in found)
+                yield (
+                    "",
+                    put_day.bind([topic.name, seconds, partition, topic.base + newest]),
+                    self._cql["put_expiry_day"],
+                )
+                for start in range(0, len(found), MAX_ROWS):
+                    some = found[start : start + MAX_ROWS]
+                    place = [topic.name, partition, seconds]
+                    rows = [put.bind([*place, hint.id, topic.base + hint.offset]) for hint in some]
+                    yield "", rows[0] if len(rows) == 1 else make_batch(rows), self._cql["put_expiry"]
+
+        for error in (await self._session.run_all(requests(), len(days) + len(hints) // MAX_ROWS + 1)).values():
+            raise error
+
+    async def due(
+        self, topic: Topic, pointers: Mapping[int, int], until_ms: int, *, page: int
+    ) -> AsyncIterator[list[str]]:
+        """Pages of the ids of journals that expire by this time. The pointers were read before."""
+        await self._take_over(topic)
+        for day, partition in await self._days(topic, utc_day(until_ms // 1000)):
+            pointer, any_held = pointers.get(partition, TAKEN_OVER), False
+            async for ids in self._ids(topic, partition, day, page=page):
+                heads = await self._load(topic, ids)
+                held = {journal_id for journal_id in ids if holds(heads.get(journal_id), day)}
+                any_held = any_held or bool(held)
+                for first, last in stale_runs(ids, held):
+                    await self._remove(topic, partition, day, first, last, pointer)
+                found = [journal_id for journal_id in ids if journal_id in held and is_due(heads[journal_id], until_ms)]
+                if found:
+                    yield found
+            if not any_held:
+                await self._remove_day(topic, partition, day, pointer)
+
+    async def _take_over(self, topic: Topic) -> None:
+        """Once, before anything is removed: hints for the heads that kafka-journal left. No others come to be."""
+        key = f"expiry:{topic.name}"
+        if self._scan is None or await self._session.fetch(self._cql["setting"], key):
+            return
+        async for found in self._scan.taken_over_days(topic.name, page=SCAN_PAGE):
+            places: dict[int, list[Hint]] = defaultdict(list)
+            for journal_id, day in found:
+                partition = partition_of(journal_id.encode(), topic.partitions)
+                places[partition].append(Hint(day, journal_id, TAKEN_OVER))
+            for partition, hints in places.items():
+                await self.write(topic, partition, hints)
+        now = timestamp(int(time.time() * 1000))
+        await self._session.write(self._cql["put_setting"], key, "taken over", now)
+
+    async def _days(self, topic: Topic, last: date) -> list[tuple[date, int]]:
+        rows = await self._session.fetch(self._cql["expiry_days"], topic.name, day_seconds(last))
+        return [(date_from(day), partition) for day, partition in rows]
+
+    async def _ids(self, topic: Topic, partition: int, day: date, *, page: int) -> AsyncIterator[list[str]]:
+        values = (topic.name, partition, day_seconds(day))
+        async for rows in self._session.pages(self._cql["expiry"], *values, page=page):
+            yield [journal_id for (journal_id,) in rows]
+
+    async def _load(self, topic: Topic, ids: Sequence[str]) -> Mapping[str, Head]:
+        return await self._heads.load(topic, ids)
+
+    async def _remove(self, topic: Topic, partition: int, day: date, first: str, last: str, pointer: int) -> None:
+        values = (topic.base + pointer, topic.name, partition, day_seconds(day), first, last)
+        await self._session.write(self._cql["delete_expiry"], *values)
+
+    async def _remove_day(self, topic: Topic, partition: int, day: date, pointer: int) -> None:
+        await self._session.write(
+            self._cql["delete_expiry_day"], topic.base + pointer, topic.name, day_seconds(day), partition
+        )

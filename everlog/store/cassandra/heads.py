@@ -1,0 +1,231 @@
+"""Heads: one text cell each, beside its key in `metajournal`, and what kafka-journal left there.
+
+A head is written as a whole or not at all, because it is a single cell: a late write of another pipeline can replace
+it, and then loses by its time, but never mix with it. kafka-journal's own columns count only where there is no such
+cell, that is until the first record that Everlog applies to the journal; they are never written and never cleared. All
+of them are older than the topic's `base`, or another program still writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+import msgspec
+
+from everlog.cassandra.session import CassandraRow, Session, rows_of
+from everlog.core.duration import ExpireAfter, StoredDuration
+from everlog.core.head import Deletion, Head, Topic
+from everlog.core.values import (
+    DEFAULT_SEGMENT_SIZE,
+    HEAD_SEGMENTS,
+    LEGACY_HEAD_SEGMENTS,
+    MIN_SEGMENT_SIZE,
+    head_segment,
+    partition_of,
+)
+from everlog.errors import ForeignWriter, IntegrityViolated
+
+# Heads are loaded some at a time: half the work of loading them one by one, for us and for the server.
+HEADS_AT_ONCE = 16
+# The longest duration that its text brings back, far beyond any calendar; a record from outside may carry more.
+_MAX_NANOS = 10**40 - 1
+
+
+class HeadCell(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The text of the cell, as JSON: the same head always gives the same text. Times are milliseconds."""
+
+    partition: int
+    offset: int
+    segment_size: int
+    seq_nr: int = 0
+    delete_to: int = 0
+    created: int | None = None
+    updated: int | None = None
+    expire_after: str | None = None
+    expire_on: date | None = None
+    expire_at: int | None = None
+    record_id: str | None = None
+    origin: str | None = None
+    purged: bool = False
+    halted_at: int | None = None
+    garbage: tuple[Deletion, ...] = ()
+    tag_seq: dict[str, int] | None = None
+
+
+class ListedHead(msgspec.Struct, frozen=True, gc=False):
+    """What a walk over all heads looks at."""
+
+    partition: int
+    offset: int
+    updated: int | None = None
+    purged: bool = False
+    halted_at: int | None = None
+    tag_seq: dict[str, int] | None = None
+
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder(HeadCell).decode
+listed = msgspec.json.Decoder(ListedHead).decode
+
+
+def encode_head(head: Head) -> str:
+    """The text of a head's cell. Where it lies is not in it."""
+    return _encode(
+        HeadCell(
+            head.partition,
+            head.offset,
+            head.segment_size,
+            head.seq_nr,
+            head.delete_to,
+            head.created,
+            head.updated,
+            None if head.expire_after is None else _duration(head.expire_after),
+            head.expire_on,
+            head.expire_at,
+            head.record_id,
+            head.origin,
+            head.purged,
+            head.halted_at,
+            head.garbage,
+            head.tag_seq or None,
+        )
+    ).decode()
+
+
+def _duration(after: ExpireAfter) -> str:
+    return ExpireAfter(max(-_MAX_NANOS, min(after.nanos, _MAX_NANOS))).text()
+
+
+def decode_head(text: str, *, legacy_segment: bool = False) -> Head:
+    """The head of a cell."""
+    cell = _decode(text)
+    return Head(
+        partition=cell.partition,
+        offset=cell.offset,
+        segment_size=cell.segment_size,
+        seq_nr=cell.seq_nr,
+        delete_to=cell.delete_to,
+        created=cell.created,
+        updated=cell.updated,
+        expire_after=None if cell.expire_after is None else ExpireAfter.parse(cell.expire_after),
+        expire_on=cell.expire_on,
+        expire_at=cell.expire_at,
+        record_id=cell.record_id,
+        origin=cell.origin,
+        purged=cell.purged,
+        halted_at=cell.halted_at,
+        garbage=cell.garbage,
+        legacy_segment=legacy_segment,
+        tag_seq=cell.tag_seq,
+    )
+
+
+def date_from(text: str) -> date:
+    """A date as the driver gives it; one that Python's calendar does not hold counts as the last."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return date.max
+
+
+def head_from(rows: Sequence[CassandraRow], topic: Topic, journal_id: str) -> Head:
+    """A head from the rows of the statement `head`: of two, in the old and in the new segment, the newer counts."""
+    heads = [_head(row, topic, journal_id) for row in rows]
+    return heads[0] if len(heads) == 1 else max(heads, key=lambda head: head.offset)
+
+
+def _head(row: CassandraRow, topic: Topic, journal_id: str) -> Head:
+    segment, cell, written, theirs, *columns = row
+    if theirs is not None and theirs >= topic.base:
+        raise _foreign(topic, journal_id, f"column offset at {theirs}, not before {topic.base}")
+    legacy_segment = segment != head_segment(journal_id)
+    if cell is None:
+        return _taken_over(columns, topic, journal_id, legacy_segment)
+    head = decode_head(cell, legacy_segment=legacy_segment)
+    if written != topic.base + head.offset:
+        raise _foreign(topic, journal_id, f"column head at {written}, not {topic.base + head.offset}")
+    return head
+
+
+def _foreign(topic: Topic, journal_id: str, what: str) -> ForeignWriter:
+    return ForeignWriter(
+        f"{topic.name}:{journal_id}: another program wrote this head after Everlog took over the topic ({what}): stop "
+        "the other replicator: only Everlog may write into metajournal"
+    )
+
+
+def _taken_over(columns: Sequence[Any], topic: Topic, journal_id: str, legacy_segment: bool) -> Head:
+    """From the columns of kafka-journal."""
+    partition, offset, segment_size, seq_nr, delete_to, created, updated, after, day, record_id, origin = columns
+    if offset is None or partition is None:
+        raise IntegrityViolated(f"{topic.name}:{journal_id}: the row in metajournal has no offset: restore it")
+    if partition != partition_of(journal_id.encode(), topic.partitions):
+        offset = -1  # written when the topic had another number of partitions: its offset says nothing here
+    return Head(
+        partition=partition,
+        offset=offset,
+        segment_size=segment_size if segment_size and segment_size >= MIN_SEGMENT_SIZE else DEFAULT_SEGMENT_SIZE,
+        seq_nr=seq_nr or 0,
+        delete_to=delete_to or 0,
+        created=created,
+        updated=updated,
+        expire_after=None if after is None else ExpireAfter.from_stored(StoredDuration(*after)),
+        expire_on=None if day is None else date_from(day),
+        record_id=record_id,
+        origin=origin,
+        legacy_segment=legacy_segment,
+    )
+
+
+def places(journal_id: str, *, legacy: bool) -> tuple[int, ...]:
+    """The segments in which a journal's head may lie; `legacy`: also in one of the hundred old ones."""
+    new = head_segment(journal_id)
+    return (new, head_segment(journal_id, LEGACY_HEAD_SEGMENTS)) if legacy else (new,)
+
+
+class HeadTable:
+    """Loads and writes heads. `legacy`: a head may also lie in one of the hundred old segments."""
+
+    def __init__(self, session: Session, cql: Mapping[str, str], *, legacy: bool) -> None:
+        self._session = session
+        self._cql = cql
+        self._legacy = legacy
+
+    async def find(self, topic: Topic, journal_id: str) -> Head | None:
+        """The head of one journal."""
+        cql = self._cql["head_anywhere" if self._legacy else "head"]
+        rows = await self._session.fetch(cql, topic.name, *places(journal_id, legacy=self._legacy), journal_id)
+        return head_from(rows, topic, journal_id) if rows else None
+
+    async def load(self, topic: Topic, ids: Sequence[str]) -> dict[str, Head]:
+        """The heads of those journals that have one."""
+        found: dict[str, list[CassandraRow]] = {}
+        cql = self._cql["heads"]
+        prepared = await self._session.prepare(cql)
+
+        async def load(some: Sequence[str]) -> None:
+            segments = {segment for one in some for segment in places(one, legacy=self._legacy)}
+            values = [topic.name, list(segments), list(some)]
+            for journal_id, *row in rows_of(await self._session.attempt(prepared.bind(values), cql)):
+                # Every id is looked for in every segment: what lies in another one's is not its head.
+                if row[0] in places(journal_id, legacy=self._legacy):
+                    found.setdefault(journal_id, []).append(tuple(row))
+
+        parts = [ids[start : start + HEADS_AT_ONCE] for start in range(0, len(ids), HEADS_AT_ONCE)]
+        await self._session.share(parts, load, len(parts))
+        return {journal_id: head_from(rows, topic, journal_id) for journal_id, rows in found.items()}
+
+    async def write(self, topic: Topic, heads: Iterable[tuple[str, Head]], count: int) -> dict[str, Exception]:
+        """Write heads, about `count` of them; returns those that the server refused for good, with the reason."""
+        cql = self._cql["put_head"]
+        prepared = await self._session.prepare(cql)
+        requests = ((journal_id, prepared.bind(_values(topic, journal_id, head)), cql) for journal_id, head in heads)
+        return await self._session.run_all(requests, count)
+
+
+def _values(topic: Topic, journal_id: str, head: Head) -> list[Any]:
+    """Of the statement `put_head`."""
+    segments = LEGACY_HEAD_SEGMENTS if head.legacy_segment else HEAD_SEGMENTS
+    return [topic.base + head.offset, encode_head(head), topic.name, head_segment(journal_id, segments), journal_id]
