@@ -14,9 +14,10 @@ from everlog.core.head import Head, Topic
 from everlog.core.record import NewRecord, Record
 from everlog.core.values import segment_of
 from everlog.log.port import Ack, Bounds, Log, LogTopic, Trimmed
+from everlog.store.cassandra.expiry import Hint, hints_of
 from everlog.store.port import KeyChange, RowCursor, Store, StoreTask, Verdict
 from tests.models.scheduler import Step
-from tests.models.tables import Tables, head_columns
+from tests.models.tables import Tables
 
 Statement = tuple[str, Callable[[], None]]
 T = TypeVar("T")
@@ -70,7 +71,9 @@ class TaskDouble(StoreTask):
         return {}
 
     async def write_heads(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
-        await self.carry_out([self.head_statement(key.id, head) for key in changes if (head := key.head) is not None])
+        heads = [(key.id, head) for key in changes if (head := key.head) is not None]
+        await self.carry_out(self.hint_statements(hints_of(heads)))
+        await self.carry_out([self.head_statement(journal_id, head) for journal_id, head in heads])
         return {}
 
     async def delete_garbage(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
@@ -102,11 +105,19 @@ class TaskDouble(StoreTask):
         self.store.lost.update((key.id, lost.offset) for lost in change.rejected)
         return statements
 
+    def hint_statements(self, hints: Sequence[Hint]) -> list[Statement]:
+        days = {hint.day: max(other.offset for other in hints if other.day == hint.day) for hint in hints}
+        statements: list[Statement] = [
+            (f"write the hint on {hint.day} of {hint.id}, at {hint.offset}", partial(self.tables.put_hint, hint))
+            for hint in hints
+        ]
+        return statements + [
+            (f"write the day {day}, at {offset}", partial(self.tables.put_hint_day, day, offset))
+            for day, offset in days.items()
+        ]
+
     def head_statement(self, journal_id: str, head: Head) -> Statement:
-        return (
-            f"write head {describe(head)} of {journal_id}",
-            partial(self.tables.put_head, journal_id, head.offset, head_columns(head)),
-        )
+        return f"write head {describe(head)} of {journal_id}", partial(self.tables.put_head, journal_id, head)
 
     def garbage_statements(self, key: KeyChange) -> list[Statement]:
         statements: list[Statement] = []
@@ -127,6 +138,7 @@ class StoreDouble(Store):
     """A store without transactions. `won` and `lost` are the appends whose verdicts tasks wrote down."""
 
     task_class: type[TaskDouble] = TaskDouble
+    tables_class: type[Tables] = Tables
 
     def __init__(self, tables: Tables, random: Random) -> None:
         self.tables = tables

@@ -27,6 +27,9 @@ class Facts(NamedTuple):
     halted_at: int | None
 
 
+ABSENT = Facts(-1, False, 0, 0, None, None, None, None, None, None)
+
+
 class State(NamedTuple):
     """A journal after some prefix of the log; events are (seqNr, offset)."""
 
@@ -37,7 +40,7 @@ class State(NamedTuple):
 def facts_of(head: Head | None) -> Facts:
     """The same of a real head. A journal that is absent has no facts but its halt, and where it ended."""
     if head is None:
-        return Facts(-1, False, 0, 0, None, None, None, None, None, None)
+        return ABSENT
     return Facts(
         head.offset,
         not head.purged,

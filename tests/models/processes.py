@@ -90,8 +90,8 @@ async def look(world: World, reader_class: type[Reader]) -> None:
     except Overtaken:
         world.overtaken += 1
         return
-    right = {state.facts for state in world.journals.after[journal_id][began:]}
-    if facts_of(view.state) not in right:
+    right = {world.known(state.facts) for state in world.journals.after[journal_id][began:]}
+    if world.known(facts_of(view.state)) not in right:
         world.find("view", journal=journal_id, got=facts_of(view.state), right=right)
 
 

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import partial
 
 import msgspec
 
-from everlog.core.head import Head
+from everlog.core.head import Head, Topic
 from everlog.core.record import Record
 from everlog.journal.reader import JournalView, Reader
 from everlog.pipeline.head_cache import HandOver, KnownHeads
+from everlog.store.cassandra.expiry import Hint, hints_of
 from everlog.store.port import KeyChange
 from tests.models.doubles import Statement, StoreDouble, TaskDouble
 from tests.models.processes import Pipeline
-from tests.models.tables import head_columns
+from tests.models.scheduler import Step
+from tests.models.tables import Tables
+from tests.models.upkeep import ExpiryDouble
+from tests.models.world import World
+
+
+class ColumnTables(Tables):
+    """Keeps heads in a cell for each field."""
+
+    def head(self, journal_id: str) -> Head | None:
+        found = self._heads[journal_id].read()
+        return msgspec.convert({"partition": 0, "segment_size": 2} | found, Head) if "offset" in found else None
 
 
 class PartialHeads(TaskDouble):
-    """Writes only the columns that differ from the head that was read, as kafka-journal does."""
+    """Writes only the fields that differ from the head that was read, as kafka-journal does."""
 
     def __init__(self, store: StoreDouble) -> None:
         super().__init__(store)
@@ -30,10 +43,116 @@ class PartialHeads(TaskDouble):
 
     def head_statement(self, journal_id: str, head: Head) -> Statement:
         label, _ = super().head_statement(journal_id, head)
-        columns, before = head_columns(head), self.before.get(journal_id)
-        old = dict.fromkeys(columns) if before is None else head_columns(before)
+        columns, before = msgspec.to_builtins(head), self.before.get(journal_id)
+        old = dict.fromkeys(columns) if before is None else msgspec.to_builtins(before)
         changed = {name: value for name, value in columns.items() if value != old[name]}
-        return f"{label}, in part", partial(self.tables.put_head, journal_id, head.offset, changed)
+        return f"{label}, in part", partial(self.tables.lay_down, journal_id, changed, self.tables.base + head.offset)
+
+
+class ColumnsFirst(Tables):
+    """Prefers what kafka-journal left to the cell."""
+
+    def head(self, journal_id: str) -> Head | None:
+        row, cells = self._heads[journal_id], self._heads[journal_id].cells
+        if "offset" in row.read():
+            row.cells = {name: cell for name, cell in cells.items() if name != "head"}
+        try:
+            return super().head(journal_id)
+        finally:
+            row.cells = cells
+
+
+class CellsDropped(Tables):
+    """Drops a marker, and leaves what is beside it."""
+
+    def delete_head(self, journal_id: str, timestamp: int) -> None:
+        self._heads[journal_id].put(timestamp, {"head": None})
+
+
+class DroppedNow(Tables):
+    """Drops a marker with the time of a clock."""
+
+    def delete_head(self, journal_id: str, timestamp: int) -> None:
+        super().delete_head(journal_id, timestamp + 1000)
+
+
+async def drop_any_marker(world: World) -> None:
+    """Drops markers although what they removed may not be gone yet."""
+    await Step("list the heads")
+    for journal_id, head in world.tables.listed_heads().items():
+        if head.purged and head.halted_at is None:
+            await Step(f"drop the marker of {journal_id}, at {head.offset}")
+            world.tables.delete_head(journal_id, world.tables.base + head.offset)
+
+
+class HintsAfterHeads(TaskDouble):
+    """A head does not wait for its hint."""
+
+    async def write_heads(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
+        heads = [(key.id, head) for key in changes if (head := key.head) is not None]
+        await self.carry_out([self.head_statement(journal_id, head) for journal_id, head in heads])
+        await self.carry_out(self.hint_statements(hints_of(heads)))
+        return {}
+
+
+class HintsOfNewDays(TaskDouble):
+    """Leaves a hint out if the head that was read had it."""
+
+    def __init__(self, store: StoreDouble) -> None:
+        super().__init__(store)
+        self.days: dict[str, date | None] = {}
+
+    async def heads(self, ids: Sequence[str]) -> dict[str, Head]:
+        found = await super().heads(ids)
+        self.days |= {journal_id: head.expire_on for journal_id, head in found.items()}
+        return found
+
+    def hint_statements(self, hints: Sequence[Hint]) -> list[Statement]:
+        return super().hint_statements([hint for hint in hints if self.days.get(hint.id) != hint.day])
+
+
+class NoDays(TaskDouble):
+    """A day is listed only by the first hint."""
+
+    def hint_statements(self, hints: Sequence[Hint]) -> list[Statement]:
+        new = {hint.day for hint in hints if not self.tables.hints(hint.day)}
+        days = [f"write the day {hint.day}" for hint in hints if hint.day not in new]
+        return [found for found in super().hint_statements(hints) if not found[0].startswith(tuple(days))]
+
+
+class LatePointer(ExpiryDouble):
+    """Reads the pointer when it removes."""
+
+    async def _remove(self, topic: Topic, partition: int, day: date, first: str, last: str, pointer: int) -> None:
+        await super()._remove(topic, partition, day, first, last, self.tables.pointer())
+
+    async def _remove_day(self, topic: Topic, partition: int, day: date, pointer: int) -> None:
+        await super()._remove_day(topic, partition, day, self.tables.pointer())
+
+
+class RemovedNow(ExpiryDouble):
+    """Removes with the time of a clock."""
+
+    async def _remove(self, topic: Topic, partition: int, day: date, first: str, last: str, pointer: int) -> None:
+        await super()._remove(topic, partition, day, first, last, pointer + 1000)
+
+
+class DaysRemovedNow(ExpiryDouble):
+    """The same of the list of days."""
+
+    async def _remove_day(self, topic: Topic, partition: int, day: date, pointer: int) -> None:
+        await super()._remove_day(topic, partition, day, pointer + 1000)
+
+
+class TakenOverLater(ExpiryDouble):
+    """Removes before what was taken over has its hints."""
+
+    async def _take_over(self, topic: Topic) -> None:
+        """Not yet."""
+
+    async def _remove_day(self, topic: Topic, partition: int, day: date, pointer: int) -> None:
+        await super()._remove_day(topic, partition, day, pointer)
+        await super()._take_over(topic)
 
 
 class NoMarkers(TaskDouble):
@@ -42,7 +161,7 @@ class NoMarkers(TaskDouble):
     def head_statement(self, journal_id: str, head: Head) -> Statement:
         if not head.purged or head.halted_at is not None:
             return super().head_statement(journal_id, head)
-        write = partial(self.tables.delete_head, journal_id, head.offset)
+        write = partial(self.tables.delete_head, journal_id, self.tables.base + head.offset)
         return f"delete the head of {journal_id}, at {head.offset}", write
 
 
@@ -96,9 +215,9 @@ class EveryLife(str):
         return False
 
 
-def store_with(task: type[TaskDouble]) -> type[StoreDouble]:
+def store_with(task: type[TaskDouble], tables: type[Tables] = Tables) -> type[StoreDouble]:
     """A store whose tasks break a rule."""
-    return type(f"StoreWith{task.__name__}", (StoreDouble,), {"task_class": task})
+    return type(f"StoreWith{task.__name__}", (StoreDouble,), {"task_class": task, "tables_class": tables})
 
 
 class NoRecheck(Reader):

@@ -12,16 +12,13 @@ from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
-import msgspec
-
 from everlog.core.change import Quarantined
-from everlog.core.duration import ExpireAfter
 from everlog.core.events import EventRecord
-from everlog.core.head import Deletion, Head
-from everlog.core.values import MAX_SEQ_NR
+from everlog.core.head import Head, Topic
+from everlog.core.values import MAX_SEQ_NR, head_segment
+from everlog.store.cassandra.expiry import Hint
+from everlog.store.cassandra.heads import ListedHead, encode_head, head_from, listed
 from everlog.store.port import Verdict
-
-_decode_garbage = msgspec.json.Decoder(tuple[Deletion, ...]).decode
 
 
 class Row:
@@ -42,8 +39,15 @@ class Row:
 
     def read(self) -> dict[str, Any]:
         """The columns that have a value."""
+        return {column: value for column, (_, value) in self._live().items()}
+
+    def times(self) -> dict[str, int]:
+        """When they were written."""
+        return {column: timestamp for column, (timestamp, _) in self._live().items()}
+
+    def _live(self) -> dict[str, tuple[int, Any]]:
         return {
-            column: value
+            column: (timestamp, value)
             for column, (timestamp, value) in self.cells.items()
             if timestamp > self.deleted_at and value is not None
         }
@@ -55,8 +59,8 @@ def _wins(value: Any, over: Any) -> bool:
     return bool(value > over)
 
 
-def head_columns(head: Head) -> dict[str, Any]:
-    """A head as a whole row, with explicit nulls."""
+def left_behind(head: Head) -> dict[str, Any]:
+    """The columns that kafka-journal has for such a head, as they come back from the statement `head`."""
     return {
         "partition": head.partition,
         "offset": head.offset,
@@ -65,37 +69,35 @@ def head_columns(head: Head) -> dict[str, Any]:
         "delete_to": head.delete_to or None,
         "created": head.created,
         "updated": head.updated,
-        "expire_after": None if head.expire_after is None else head.expire_after.nanos,
+        "expire_after": None if head.expire_after is None else head.expire_after.stored(),
         "expire_on": None if head.expire_on is None else head.expire_on.isoformat(),
-        "expire_at": head.expire_at,
         "record_id": head.record_id,
         "origin": head.origin,
-        "purged": head.purged or None,
-        "halted_at": head.halted_at,
-        "garbage": msgspec.json.encode(head.garbage).decode() if head.garbage else None,
     }
 
 
-def head_from(found: Mapping[str, Any]) -> Head:
-    """What a reader makes of the cells that it finds, however they came together."""
-    after, day = found.get("expire_after"), found.get("expire_on")
-    return Head(
-        partition=found.get("partition", 0),
-        offset=found["offset"],
-        segment_size=found.get("segment_size", 2),
-        seq_nr=found.get("seq_nr", 0),
-        delete_to=found.get("delete_to", 0),
-        created=found.get("created"),
-        updated=found.get("updated"),
-        expire_after=None if after is None else ExpireAfter(after),
-        expire_on=None if day is None else date.fromisoformat(day),
-        expire_at=found.get("expire_at"),
-        record_id=found.get("record_id"),
-        origin=found.get("origin"),
-        purged=found.get("purged", False),
-        halted_at=found.get("halted_at"),
-        garbage=_decode_garbage(found.get("garbage", "[]")),
-    )
+COLUMNS = tuple(left_behind(Head(partition=0, offset=0, segment_size=2)))
+
+
+class Hints:
+    """A partition of hints: each row is its key and a write time, and so is a range tombstone."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+        self._tombstones: list[tuple[str, str, int]] = []
+
+    def put(self, key: str, timestamp: int) -> None:
+        self._rows[key] = max(timestamp, self._rows.get(key, timestamp))
+
+    def delete(self, first: str, last: str, timestamp: int) -> None:
+        self._tombstones.append((first, last, timestamp))
+
+    def read(self) -> list[str]:
+        return [
+            key
+            for key, timestamp in sorted(self._rows.items())
+            if not any(first <= key <= last and timestamp <= deleted for first, last, deleted in self._tombstones)
+        ]
 
 
 class Tables:
@@ -103,7 +105,12 @@ class Tables:
 
     def __init__(self, base: int) -> None:
         self.base = base
+        self.topic = Topic("journal-model", "topic-id", 1, 2, base)
         self._heads: dict[str, Row] = defaultdict(Row)
+        # Days, as text, and by day the ids that may expire on it; what was taken over has its hints.
+        self._days = Hints()
+        self._hints: dict[str, Hints] = defaultdict(Hints)
+        self.is_taken_over = True
         # By journal and segment: rows by seqNr and record time, and range tombstones as (up to seqNr, timestamp).
         self._events: dict[tuple[str, int], dict[tuple[int, int], tuple[int, EventRecord]]] = defaultdict(dict)
         self._event_tombstones: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
@@ -118,25 +125,63 @@ class Tables:
     def pointer(self) -> int:
         return int(self._pointer.read().get("offset", -1))
 
-    def put_pointer(self, offset: int) -> None:
-        self._pointer.put(self.base + offset, {"offset": offset})
+    def put_pointer(self, offset: int, timestamp: int | None = None) -> None:
+        self._pointer.put(self.base + offset if timestamp is None else timestamp, {"offset": offset})
 
     def head(self, journal_id: str) -> Head | None:
-        found = self._heads[journal_id].read()
-        return head_from(found) if "offset" in found else None
+        """As the store makes it of what stands in the row."""
+        row = self._heads[journal_id]
+        found, times = row.read(), row.times()
+        if not found:
+            return None
+        columns = [found.get(name) for name in COLUMNS]
+        cells = (head_segment(journal_id), found.get("head"), times.get("head"), times.get("offset"), *columns)
+        return head_from([cells], self.topic, journal_id)
 
-    def put_head(self, journal_id: str, offset: int, columns: Mapping[str, Any]) -> None:
-        self._heads[journal_id].put(self.base + offset, columns)
+    def put_head(self, journal_id: str, head: Head) -> None:
+        self._heads[journal_id].put(self.base + head.offset, {"head": encode_head(head)})
 
-    def delete_head(self, journal_id: str, offset: int) -> None:
-        self._heads[journal_id].delete(self.base + offset)
+    def lay_down(self, journal_id: str, columns: Mapping[str, Any], timestamp: int) -> None:
+        """Columns, as kafka-journal writes them: at a time of its own."""
+        self._heads[journal_id].put(timestamp, columns)
 
-    def put_event(self, journal_id: str, segment: int, event: EventRecord) -> None:
-        rows, place, timestamp = (
-            self._events[journal_id, segment],
-            (event.seq_nr, event.timestamp),
-            self.base + event.offset,
-        )
+    def delete_head(self, journal_id: str, timestamp: int) -> None:
+        self._heads[journal_id].delete(timestamp)
+
+    def listed_heads(self) -> dict[str, ListedHead]:
+        """What a walk over all heads sees of those that Everlog wrote."""
+        cells = {journal_id: row.read().get("head") for journal_id, row in self._heads.items()}
+        return {journal_id: listed(cell) for journal_id, cell in cells.items() if cell is not None}
+
+    def is_ours(self, journal_id: str) -> bool:
+        """Whether Everlog has written the head."""
+        return "head" in self._heads[journal_id].read()
+
+    def taken_over_days(self) -> list[tuple[str, date]]:
+        days = {journal_id: row.read().get("expire_on") for journal_id, row in self._heads.items()}
+        return [(journal_id, date.fromisoformat(day)) for journal_id, day in days.items() if day is not None]
+
+    def put_hint(self, hint: Hint) -> None:
+        self._hints[hint.day.isoformat()].put(hint.id, self.base + hint.offset)
+
+    def put_hint_day(self, day: date, offset: int) -> None:
+        self._days.put(day.isoformat(), self.base + offset)
+
+    def hints(self, day: date) -> list[str]:
+        return self._hints[day.isoformat()].read()
+
+    def hint_days(self, last: date = date.max) -> list[date]:
+        return [day for text in self._days.read() if (day := date.fromisoformat(text)) <= last]
+
+    def remove_hints(self, day: date, first: str, last: str, offset: int) -> None:
+        self._hints[day.isoformat()].delete(first, last, self.base + offset)
+
+    def remove_hint_day(self, day: date, offset: int) -> None:
+        self._days.delete(day.isoformat(), day.isoformat(), self.base + offset)
+
+    def put_event(self, journal_id: str, segment: int, event: EventRecord, timestamp: int | None = None) -> None:
+        rows, place = self._events[journal_id, segment], (event.seq_nr, event.timestamp)
+        timestamp = self.base + event.offset if timestamp is None else timestamp
         # All columns are written at once, so that one cell stands for them.
         if place not in rows or timestamp > rows[place][0]:
             rows[place] = (timestamp, event)

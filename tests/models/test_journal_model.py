@@ -10,24 +10,37 @@ import pytest
 
 from everlog.core import fold
 from everlog.journal.reader import Pin
+from tests.models import upkeep
+from tests.models.doubles import TaskDouble
 from tests.models.simulation import Setup, run, story
 from tests.models.switches import (
     CachedHeads,
     CachedHeadsFiltered,
     CachedHeadsKept,
+    CellsDropped,
+    ColumnsFirst,
+    ColumnTables,
+    DaysRemovedNow,
+    DroppedNow,
     EveryLife,
     GarbageOnlyWithChanges,
     GarbageWithRows,
     HeadsBeforeRows,
     HeadsHandedOver,
     HeadsHandedToAnybody,
+    HintsAfterHeads,
+    LatePointer,
+    NoDays,
     NoGarbage,
     NoMarkers,
     NoRecheck,
     PartialHeads,
     PublishFirst,
+    RemovedNow,
+    TakenOverLater,
     store_with,
 )
+from tests.models.upkeep import ExpiryDouble
 from tests.models.world import World
 
 # Who takes part: pipelines, whether a restarted one may begin at the very start, records that halt a journal.
@@ -39,6 +52,16 @@ SETUPS = {
     "one pipeline and halts": Setup(pipelines=1, halts=True),
     "two pipelines and halts": Setup(pipelines=2, halts=True),
     "three pipelines and halts": Setup(pipelines=3, halts=True),
+}
+# The same with upkeep: of tables that are Everlog's own, or were kafka-journal's first.
+UPKEEP_SETUPS = {
+    "one pipeline": Setup(pipelines=1, upkeep=ExpiryDouble, from_start=False),
+    "three pipelines and halts": Setup(pipelines=3, upkeep=ExpiryDouble, from_start=False, halts=True),
+    "three forgetful pipelines and halts": Setup(pipelines=3, upkeep=ExpiryDouble, halts=True),
+    "two pipelines, taken over": Setup(pipelines=2, upkeep=ExpiryDouble, from_start=False, taken_over=True),
+    "three forgetful pipelines and halts, taken over": Setup(
+        pipelines=3, upkeep=ExpiryDouble, halts=True, taken_over=True
+    ),
 }
 BLOCK = 100
 SAME_LIFE = "5a0e7c1c-6a52-4d0f-9d0b-3f4f1f7d2c11"
@@ -78,6 +101,22 @@ def test_every_read_is_a_prefix_of_the_log_and_the_tables_end_up_exact(setup, st
     find_nothing(setup, range(start, start + BLOCK))
 
 
+@pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
+@pytest.mark.parametrize("setup", UPKEEP_SETUPS.values(), ids=UPKEEP_SETUPS.keys())
+@pytest.mark.case("kafka-journal", 50)
+def test_what_expires_is_found_and_markers_go_and_nothing_else_changes(setup, start) -> None:
+    """A head that expires is never without its hint, whoever writes, sleeps or removes meanwhile; in the end all that
+    expires is found, and no hint stays that no head holds. A marker that is dropped uncovers nothing."""
+    find_nothing(setup, range(start, start + BLOCK))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("setup", UPKEEP_SETUPS.values(), ids=UPKEEP_SETUPS.keys())
+def test_nothing_is_found_in_many_more_runs_with_upkeep(setup) -> None:
+    find_nothing(setup, range(SEEDS, SEEDS_IN_A_SOAK))
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS.keys())
@@ -102,7 +141,7 @@ def test_workers_may_keep_heads_for_the_very_next_batch(setup, pipeline) -> None
 
 # What is left out, how, and which harm comes of it. (Facts of a head that has gone are no harm by themselves.)
 SWITCHES = {
-    "heads are whole rows": (Setup(store=store_with(PartialHeads)), {"head", "rows", "read", "verdict"}),
+    "heads are whole rows": (Setup(store=store_with(PartialHeads, ColumnTables)), {"head", "rows", "read", "verdict"}),
     "a purge leaves a marker": (Setup(store=store_with(NoMarkers)), {"rows", "read", "verdict"}),
     "deletions come after the head": (Setup(store=store_with(GarbageWithRows)), {"read"}),
     "heads come after their rows": (Setup(store=store_with(HeadsBeforeRows)), {"read"}),
@@ -116,6 +155,28 @@ SWITCHES = {
     "an expectation names its life": (Setup(broken=(fold, "life_of", lambda head: EveryLife())), {"verdict", "rows"}),
     "a read is of one moment": (Setup(broken=(Pin, "holds", lambda *_: True)), {"read"}),
     "the name of a life is fresh": (Setup(broken=(World, "new_life", lambda _: SAME_LIFE)), {"win in another life"}),
+    "the cell counts and not what is beside it": (
+        Setup(upkeep=ExpiryDouble, taken_over=True, store=store_with(TaskDouble, ColumnsFirst)),
+        {"head", "read"},
+    ),
+    "a marker is dropped with what is beside it": (
+        Setup(upkeep=ExpiryDouble, from_start=False, taken_over=True, store=store_with(TaskDouble, CellsDropped)),
+        {"head", "read"},
+    ),
+    "a marker is dropped at its own time": (
+        Setup(upkeep=ExpiryDouble, from_start=False, store=store_with(TaskDouble, DroppedNow)),
+        {"head", "read"},
+    ),
+    "a marker is dropped only when it is old": (
+        Setup(upkeep=ExpiryDouble, broken=(upkeep, "is_old", lambda *_: True)),
+        {"rows", "read", "verdict"},
+    ),
+    "hints come before their heads": (Setup(upkeep=ExpiryDouble, store=store_with(HintsAfterHeads)), {"hint"}),
+    "every hint lists its day": (Setup(upkeep=ExpiryDouble, store=store_with(NoDays)), {"hint"}),
+    "the pointer is read first": (Setup(upkeep=LatePointer), {"hint"}),
+    "hints are removed at the pointer's time": (Setup(upkeep=RemovedNow), {"hint"}),
+    "days are removed at the pointer's time": (Setup(upkeep=DaysRemovedNow), {"hint"}),
+    "hints are taken over before any is removed": (Setup(upkeep=TakenOverLater, taken_over=True), {"hint", "expiry"}),
 }
 
 

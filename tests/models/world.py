@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -24,17 +25,22 @@ from everlog.core.actions import (
 )
 from everlog.core.codec import EventData, PayloadMetadata, encode_value
 from everlog.core.duration import ExpireAfter
+from everlog.core.entry import decode
+from everlog.core.fold import fold
 from everlog.core.head import Topic
 from everlog.core.record import NewRecord, Record, digest
+from everlog.core.values import segment_of
 from everlog.journal.reader import Ref
 from everlog.log.port import Ack, LogTopic
 from tests.models.doubles import LogDouble, StoreDouble
-from tests.models.oracle import Journals
-from tests.models.tables import Tables
+from tests.models.oracle import ABSENT, Facts, Journals
+from tests.models.tables import left_behind
 
 START_MS = 1_700_000_000_000
 TOPIC = Topic(name="journal-model", id="topic-id", partitions=1, segment_size=2, base=START_MS * 1000)
 Message = tuple[bytes, bytes | None]
+# Before Everlog came.
+THEIR_TIME = TOPIC.base - 50
 LOG_TOPIC = LogTopic(TOPIC.name, TOPIC.id, 1)
 
 
@@ -78,18 +84,51 @@ class World:
     left: list[Any] = field(default_factory=list)
     overtaken: int = 0
     judged: int = 0
+    first: int = 0
+    upkeep: bool = False
+    only_days: bool = False
+    oldest: Callable[[], int] = int
     now_ms: int = START_MS
 
     def __post_init__(self) -> None:
         self.journals = Journals(self.ids, life)
         self.log = ModelLog(self.journals, self.trace, self.random)
-        self.tables = Tables(TOPIC.base)
+        self.tables = self.store_class.tables_class(TOPIC.base)
         self.store = self.store_class(self.tables, self.random)
+
+    def take_over(self) -> None:
+        """kafka-journal has replicated what the log holds, and said so of a part of it."""
+        halts, self.halts, self.only_days = self.halts, False, True
+        for _ in range(self.random.randint(1, 4)):
+            self.produce()
+        self.halts, self.only_days = halts, False
+        for journal_id, oracle in self.journals.now.items():
+            records = [decode(record) for record in self.log.records if record.key == journal_id.encode()]
+            change = fold(None, records, TOPIC)
+            if change.head is not None and oracle.exists:
+                self.tables.lay_down(journal_id, left_behind(change.head), THEIR_TIME)
+                for row in change.rows:
+                    segment = segment_of(row.seq_nr, change.head.segment_size)
+                    self.tables.put_event(journal_id, segment, row, THEIR_TIME)
+            oracle.expire_at = None  # it knows days only
+            self.journals.after[journal_id][-1] = oracle.state()
+        pointer = self.random.randint(-1, len(self.log.records) - 1)
+        if pointer >= 0:
+            self.tables.put_pointer(pointer, THEIR_TIME)
+        self.tables.is_taken_over = False
+        self.first = pointer + 1
+        self.trace.append(f"taken over up to {pointer}")
 
     def find(self, kind: str, **facts: Any) -> None:
         text = f"{kind}: " + ", ".join(f"{name} {value}" for name, value in facts.items())
         self.findings.append(text)
         self.trace.append(f"FINDING {text}")
+
+    def known(self, facts: Facts) -> Facts:
+        """What can be known: where and when an absent journal ended, only as long as there is its marker."""
+        if not self.upkeep or facts.exists:
+            return facts
+        return ABSENT if facts.halted_at is None else facts._replace(updated=None)
 
     def new_life(self) -> str:
         """A name that no other life has."""
@@ -134,7 +173,7 @@ class World:
         if chance < 0.86:
             day = datetime.fromtimestamp(self.now_ms / 1000, UTC) + timedelta(days=random.randint(0, 3))
             time = self.now_ms + random.randint(-2, 2) * 43_200_000
-            return plain(Purge(expire_on=day.date(), expire_at=random.choice([None, time])))
+            return plain(Purge(expire_on=day.date(), expire_at=random.choice([None, None if self.only_days else time])))
         return plain(Purge())
 
     def _append(self, seq_nr: int, record_id: str | None) -> Message:

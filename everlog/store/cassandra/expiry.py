@@ -1,15 +1,16 @@
 """On which day which journals may expire: two tables of hints, `expiry_day` and `expiry`.
 
 Only a head says whether its journal expires. A hint is written before every head that does, with the head's own time,
-so that there is no such head without one. A day is looked up in this order: `pointer2`, the hints, their heads. Hints
-that no head holds are then removed, at the time of that pointer: a head at or below the pointer has its hint among
-those that were read, and the hint of any later head has a later time. So a hint that is needed is never removed,
-whoever writes or removes meanwhile, and however late.
+so that there is no such head without one. Who looks a day up reads `pointer2` first, then the hints and their heads.
+Hints that no head holds are removed at the time of that pointer: a head at or below it has its hint among those that
+were read, and the hint of any later head has a later time. So a hint that is needed is never removed, whoever writes or
+removes meanwhile, and however late.
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
@@ -65,40 +66,8 @@ def stale_runs(ids: Sequence[str], held: Collection[str]) -> Iterator[tuple[str,
             yield found[0], found[-1]
 
 
-class ExpiryTable:
-    """The hints of all topics. `scan` finds what kafka-journal left, if it left anything."""
-
-    def __init__(self, session: Session, cql: Mapping[str, str], heads: HeadTable, scan: HeadScan | None) -> None:
-        self._session = session
-        self._cql = cql
-        self._heads = heads
-        self._scan = scan
-
-    async def write(self, topic: Topic, partition: int, hints: Sequence[Hint]) -> None:
-        """Hints of one log partition; to be done before their heads are written."""
-        days: dict[date, list[Hint]] = defaultdict(list)
-        for hint in hints:
-            days[hint.day].append(hint)
-        if not days:
-            return
-        put, put_day = [await self._session.prepare(self._cql[name]) for name in ("put_expiry", "put_expiry_day")]
-
-        def requests() -> Iterator[tuple[str, CassandraRequest, str]]:
-            for day, found in days.items():
-                seconds, newest = day_seconds(day), max(hint.offset for hint in found)
-                yield (
-                    "",
-                    put_day.bind([topic.name, seconds, partition, topic.base + newest]),
-                    self._cql["put_expiry_day"],
-                )
-                for start in range(0, len(found), MAX_ROWS):
-                    some = found[start : start + MAX_ROWS]
-                    place = [topic.name, partition, seconds]
-                    rows = [put.bind([*place, hint.id, topic.base + hint.offset]) for hint in some]
-                    yield "", rows[0] if len(rows) == 1 else make_batch(rows), self._cql["put_expiry"]
-
-        for error in (await self._session.run_all(requests(), len(days) + len(hints) // MAX_ROWS + 1)).values():
-            raise error
+class ExpiryHints(ABC):
+    """Looks up what expires. The statements are those of `ExpiryTable`."""
 
     async def due(
         self, topic: Topic, pointers: Mapping[int, int], until_ms: int, *, page: int
@@ -121,18 +90,98 @@ class ExpiryTable:
 
     async def _take_over(self, topic: Topic) -> None:
         """Once, before anything is removed: hints for the heads that kafka-journal left. No others come to be."""
-        key = f"expiry:{topic.name}"
-        if self._scan is None or await self._session.fetch(self._cql["setting"], key):
+        if await self._is_taken_over(topic):
             return
-        async for found in self._scan.taken_over_days(topic.name, page=SCAN_PAGE):
+        async for found in self._taken_over_days(topic):
             places: dict[int, list[Hint]] = defaultdict(list)
             for journal_id, day in found:
                 partition = partition_of(journal_id.encode(), topic.partitions)
                 places[partition].append(Hint(day, journal_id, TAKEN_OVER))
             for partition, hints in places.items():
                 await self.write(topic, partition, hints)
+        await self._remember_take_over(topic)
+
+    @abstractmethod
+    async def write(self, topic: Topic, partition: int, hints: Sequence[Hint]) -> None:
+        """Hints of one log partition; to be done before their heads are written."""
+
+    @abstractmethod
+    async def _is_taken_over(self, topic: Topic) -> bool:
+        """Whether all heads that were there before Everlog have their hints."""
+
+    @abstractmethod
+    def _taken_over_days(self, topic: Topic) -> AsyncIterator[list[tuple[str, date]]]:
+        """What kafka-journal left: ids, and days on which they expire."""
+
+    @abstractmethod
+    async def _remember_take_over(self, topic: Topic) -> None:
+        """Say that it is done."""
+
+    @abstractmethod
+    async def _days(self, topic: Topic, last: date) -> list[tuple[date, int]]:
+        """The days up to this one that have hints, and of which log partition."""
+
+    @abstractmethod
+    def _ids(self, topic: Topic, partition: int, day: date, *, page: int) -> AsyncIterator[list[str]]:
+        """Pages of the ids that have a hint for a day, in order."""
+
+    @abstractmethod
+    async def _load(self, topic: Topic, ids: Sequence[str]) -> Mapping[str, Head]:
+        """The heads of these journals."""
+
+    @abstractmethod
+    async def _remove(self, topic: Topic, partition: int, day: date, first: str, last: str, pointer: int) -> None:
+        """Remove the hints from the first to the last of these ids, at the time of the pointer."""
+
+    @abstractmethod
+    async def _remove_day(self, topic: Topic, partition: int, day: date, pointer: int) -> None:
+        """Remove a day from the list of days, at the time of the pointer."""
+
+
+class ExpiryTable(ExpiryHints):
+    """The hints of all topics. `scan` finds what kafka-journal left, if it left anything."""
+
+    def __init__(self, session: Session, cql: Mapping[str, str], heads: HeadTable, scan: HeadScan | None) -> None:
+        self._session = session
+        self._cql = cql
+        self._heads = heads
+        self._scan = scan
+
+    async def write(self, topic: Topic, partition: int, hints: Sequence[Hint]) -> None:
+        if not hints:
+            return
+        put, put_day = [await self._session.prepare(self._cql[name]) for name in ("put_expiry", "put_expiry_day")]
+        days: dict[date, list[Hint]] = defaultdict(list)
+        for hint in hints:
+            days[hint.day].append(hint)
+
+        def requests() -> Iterator[tuple[str, CassandraRequest, str]]:
+            for day, found in days.items():
+                seconds, newest = day_seconds(day), max(hint.offset for hint in found)
+                yield (
+                    "",
+                    put_day.bind([topic.name, seconds, partition, topic.base + newest]),
+                    self._cql["put_expiry_day"],
+                )
+                for start in range(0, len(found), MAX_ROWS):
+                    some = found[start : start + MAX_ROWS]
+                    place = [topic.name, partition, seconds]
+                    rows = [put.bind([*place, hint.id, topic.base + hint.offset]) for hint in some]
+                    yield "", rows[0] if len(rows) == 1 else make_batch(rows), self._cql["put_expiry"]
+
+        for error in (await self._session.run_all(requests(), len(days) + len(hints) // MAX_ROWS + 1)).values():
+            raise error
+
+    async def _is_taken_over(self, topic: Topic) -> bool:
+        return self._scan is None or bool(await self._session.fetch(self._cql["setting"], f"expiry:{topic.name}"))
+
+    def _taken_over_days(self, topic: Topic) -> AsyncIterator[list[tuple[str, date]]]:
+        assert self._scan is not None
+        return self._scan.taken_over_days(topic.name, page=SCAN_PAGE)
+
+    async def _remember_take_over(self, topic: Topic) -> None:
         now = timestamp(int(time.time() * 1000))
-        await self._session.write(self._cql["put_setting"], key, "taken over", now)
+        await self._session.write(self._cql["put_setting"], f"expiry:{topic.name}", "taken over", now)
 
     async def _days(self, topic: Topic, last: date) -> list[tuple[date, int]]:
         rows = await self._session.fetch(self._cql["expiry_days"], topic.name, day_seconds(last))

@@ -17,7 +17,7 @@ from everlog.cassandra.values import timestamp
 from everlog.core.duration import DAY_MS
 from everlog.core.head import Topic
 from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment
-from everlog.store.cassandra.heads import ListedHead, date_from, listed, places
+from everlog.store.cassandra.heads import date_from, listed, may_drop, places
 
 MERGE_WIDTH = 8
 
@@ -114,18 +114,6 @@ class HeadScan:
     async def _remember(self, key: str, value: str) -> None:
         now = timestamp(int(time.time() * 1000))
         await self._session.write(self._cql["put_setting"], key, value, now)
-
-
-def may_drop(head: ListedHead, before_ms: int, pointers: Mapping[int, int]) -> bool:
-    """Whether a head is a purge marker that no replay can need."""
-    return (
-        head.purged
-        and head.halted_at is None
-        and not head.tag_seq
-        and head.updated is not None
-        and head.updated < before_ms
-        and head.offset <= pointers.get(head.partition, -1)
-    )
 
 
 def _listed(cell: str | None, theirs: int | None) -> tuple[int, bool]:

@@ -179,6 +179,18 @@ def _taken_over(columns: Sequence[Any], topic: Topic, journal_id: str, legacy_se
     )
 
 
+def may_drop(head: ListedHead, before_ms: int, pointers: Mapping[int, int]) -> bool:
+    """Whether a head is a purge marker that no replay can need."""
+    return (
+        head.purged
+        and head.halted_at is None
+        and not head.tag_seq
+        and head.updated is not None
+        and head.updated < before_ms
+        and head.offset <= pointers.get(head.partition, -1)
+    )
+
+
 def places(journal_id: str, *, legacy: bool) -> tuple[int, ...]:
     """The segments in which a journal's head may lie; `legacy`: also in one of the hundred old ones."""
     new = head_segment(journal_id)
