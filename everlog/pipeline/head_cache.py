@@ -56,7 +56,7 @@ class HeadsFile:
             with open(self._own, "wb", opener=private) as file:
                 file.write(end.to_bytes(_OFFSET, "big") + _encode(heads))
             self._own.replace(self._file)
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # a head may hold a duration longer than any number of this format
             logger.warning("the next worker has to load heads again: %s", error)
 
     def take(self, start: int) -> dict[str, Head]:

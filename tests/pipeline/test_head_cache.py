@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 import msgspec
@@ -146,6 +146,14 @@ def test_every_field_of_a_head_is_handed_over(tmp_path: Path) -> None:
     file = HeadsFile(tmp_path, b"store", "id", 0)
     file.leave(3, {"a": full})
     assert file.take(3) == {"a": full}
+
+
+def test_a_head_that_the_file_cannot_hold_stops_nothing(tmp_path: Path) -> None:
+    """A duration of 600 years has more nanoseconds than fit: the batch is done, and the next worker loads its heads."""
+    after = ExpireAfter.of(timedelta(days=365 * 600))
+    file = HeadsFile(tmp_path, b"store", "id", 0)
+    file.leave(3, {"a": Head(partition=0, offset=2, segment_size=100, expire_after=after)})
+    assert file.take(3) == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 7, (3).to_bytes(8, "big"), (3).to_bytes(8, "big") + b"\xff"])
