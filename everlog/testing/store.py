@@ -19,7 +19,6 @@ from everlog.log.port import LogTopic
 from everlog.store.port import KeyChange, RowCursor, Snapshot, Store, Verdict
 
 NAME = "journal-a"
-LOG_TOPIC = LogTopic(NAME, "topic-id", 2)
 BASE = 1_700_000_000_000_000
 LIFE = "11111111-1111-5111-8111-111111111111"
 OTHER_LIFE = "22222222-2222-5222-8222-222222222222"
@@ -44,8 +43,8 @@ def make_change(
     return KeyChange(journal_id, Change(head, changed=head is not None, rows=list(rows)), tuple(garbage), before)
 
 
-async def pin(store: Store) -> Topic:
-    return await store.pin(LOG_TOPIC, segment_size=3, base=BASE)
+async def pin(store: Store, *, partitions: int = 1) -> Topic:
+    return await store.pin(LogTopic(NAME, "topic-id", partitions), segment_size=3, base=BASE)
 
 
 async def write(store: Store, *changes: KeyChange) -> None:
@@ -89,7 +88,7 @@ class StoreConformance:
     pytestmark = pytest.mark.asyncio
 
     async def test_what_is_pinned_first_stays(self, store: Store) -> None:
-        pinned = await pin(store)
+        pinned = await pin(store, partitions=2)
         assert pinned == Topic(NAME, "topic-id", 2, 3, BASE)
         assert await store.pin(LogTopic(NAME, "another", 9), segment_size=7, base=BASE + 1) == pinned
         other = await store.pin(LogTopic("journal-b", "b", 1), segment_size=5, base=BASE)
@@ -98,14 +97,14 @@ class StoreConformance:
     async def test_a_pointer_never_moves_back(self, store: Store) -> None:
         assert await store.pointer(NAME, 0) == -1
         assert await store.pointers(NAME) == {}
-        await pin(store)
+        await pin(store, partitions=2)
         assert await store.pointers(NAME) == {}
         await store.publish({(NAME, 0): 5, (NAME, 1): 0}, 1)
         await store.publish({(NAME, 0): 4, (NAME, 1): 7}, 2)
         assert await store.pointers(NAME) == {0: 5, 1: 7}
         assert await store.pointer(NAME, 0) == 5
         assert await store.pointer("journal-b", 0) == -1
-        async with store.task(await pin(store), 1) as task:
+        async with store.task(await pin(store, partitions=2), 1) as task:
             assert await task.pointer() == 7
 
     async def test_a_head_comes_back_whole(self, store: Store) -> None:

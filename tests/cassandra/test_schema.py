@@ -115,7 +115,7 @@ async def test_a_fresh_keyspace_gets_all_tables_and_the_versions(config, session
     found = await settings(session)
     assert found["schema-version"] == "8"
     assert found["everlog-schema-version"] == str(Schema(session, JOURNAL_TABLES)._series[1].last)
-    assert found["everlog-head-segments"] == "10000"
+    assert found["everlog-head-segments"] == "32"
     cql = "SELECT index_name FROM system_schema.indexes WHERE keyspace_name = ?"
     assert await session.fetch(cql, config.keyspace) == []
     rows = await session.fetch(

@@ -25,15 +25,15 @@ from everlog.core.change import Change
 from everlog.core.duration import ExpireAfter
 from everlog.core.events import EventRecord
 from everlog.core.head import Deletion, Head
-from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment, segment_of
+from everlog.core.values import HEAD_SEGMENTS, segment_of
 from everlog.documents.cassandra.tables import DOCUMENT_TABLES
 from everlog.errors import AccessDenied, InvalidConfig, Refused, StorageFailed, Unreachable
 from everlog.projections.cassandra.tables import PROJECTION_TABLES
 from everlog.queues.cassandra.backend import QUEUE_TABLES
 from everlog.runtime.retry import Backoff
 from everlog.store.cassandra.batches import MAX_BYTES, MAX_ROW_BYTES, MAX_ROWS, ROW_BYTES, partitions, row_bytes
-from everlog.store.cassandra.head_scan import _group, merged
-from everlog.store.cassandra.heads import date_from, decode_head, encode_head
+from everlog.store.cassandra.head_scan import merged
+from everlog.store.cassandra.heads import SEGMENTS_PER_PARTITION, HeadPlaces, date_from, decode_head, encode_head
 from everlog.store.cassandra.segments import MIN_GAP, gaps_of
 from everlog.store.cassandra.tables import JOURNAL_TABLES
 from everlog.store.cassandra.task import lives
@@ -167,12 +167,29 @@ def test_a_deletion_belongs_to_the_life_that_ended_after_it() -> None:
     assert lives(key) == ["first", "first", None, "life"]
 
 
-def test_a_group_of_segments_holds_all_places_of_its_journals() -> None:
-    groups = [_group(old) for old in range(LEGACY_HEAD_SEGMENTS)]
-    assert sorted(itertools.chain(*groups)) == list(range(HEAD_SEGMENTS))
-    for name in ("id", "user-42", "polygenelubricants", "journal ID"):
-        old = head_segment(name, LEGACY_HEAD_SEGMENTS)
-        assert {old, head_segment(name)} <= set(groups[old])
+@pytest.mark.parametrize("taken_over", [False, True])
+@pytest.mark.parametrize("partitions", [1, 3, 64])
+def test_every_place_of_a_head_is_in_one_group_of_segments(taken_over, partitions) -> None:
+    """Each segment is read once, and no two log partitions share one that Everlog made."""
+    places = HeadPlaces(taken_over=taken_over)
+    groups = list(places.groups(partitions))
+    segments = list(itertools.chain(*groups))
+    assert sorted(segments) == list(range(HEAD_SEGMENTS if taken_over else partitions * SEGMENTS_PER_PARTITION))
+    homes: dict[int, set[int]] = {}
+    for name in ("id", "user-42", "polygenelubricants", "journal ID", *(f"k{n}" for n in range(200))):
+        for partition in range(partitions):
+            found = places.of(name, partition)
+            (group,) = [group for group in groups if found[0] in group]
+            assert set(found) <= set(group)
+            homes.setdefault(found[0], set()).add(partition)
+    assert taken_over or all(len(shared) == 1 for shared in homes.values())
+
+
+def test_where_heads_lie_does_not_change() -> None:
+    own, theirs = HeadPlaces(taken_over=False), HeadPlaces(taken_over=True)
+    assert [own.of("user-42", partition) for partition in (0, 1, 7)] == [(19,), (51,), (243,)]
+    assert own.of("jo\u0308rn", 0) == (14,)
+    assert theirs.of("user-42", 7) == (2656, 56)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 from everlog.core.change import Quarantined
 from everlog.core.events import EventRecord
 from everlog.core.head import Head, Topic
-from everlog.core.values import MAX_SEQ_NR, head_segment
+from everlog.core.values import MAX_SEQ_NR
 from everlog.store.cassandra.expiry import Hint
 from everlog.store.cassandra.heads import ListedHead, encode_head, head_from, listed
 from everlog.store.port import Verdict
@@ -76,6 +76,7 @@ def left_behind(head: Head) -> dict[str, Any]:
     }
 
 
+HOME = 0
 COLUMNS = tuple(left_behind(Head(partition=0, offset=0, segment_size=2)))
 
 
@@ -135,8 +136,8 @@ class Tables:
         if not found:
             return None
         columns = [found.get(name) for name in COLUMNS]
-        cells = (head_segment(journal_id), found.get("head"), times.get("head"), times.get("offset"), *columns)
-        return head_from([cells], self.topic, journal_id)
+        cells = (HOME, found.get("head"), times.get("head"), times.get("offset"), *columns)
+        return head_from([cells], self.topic, journal_id, HOME)
 
     def put_head(self, journal_id: str, head: Head) -> None:
         self._heads[journal_id].put(self.base + head.offset, {"head": encode_head(head)})

@@ -90,8 +90,8 @@ def test_without_the_rule_some_order_gives_another_head(kind) -> None:
 def test_without_the_look_at_the_times_another_program_goes_unnoticed(monkeypatch) -> None:
     taken = heads.head_from
 
-    def trusting(rows, topic, journal_id):
-        return taken([(*row[:3], None, *row[4:]) for row in rows], topic, journal_id)
+    def trusting(rows, *place):
+        return taken([(*row[:3], None, *row[4:]) for row in rows], *place)
 
     monkeypatch.setattr("tests.models.tables.head_from", trusting)
     found = wrong_orders(Tables)

@@ -21,12 +21,13 @@ class ExpiryDouble(ExpiryHints):
     def __init__(self, world: World) -> None:
         self.tables = world.tables
 
-    async def write(self, topic: Topic, partition: int, hints: Sequence[Hint]) -> None:
+    async def write(self, topic: Topic, partition: int, hints: Sequence[Hint]) -> dict[str, Exception]:
         for hint in hints:
             await Step(f"write the day {hint.day} that was taken over")
             self.tables.put_hint_day(hint.day, hint.offset)
             await Step(f"write the hint on {hint.day} of {hint.id} that was taken over")
             self.tables.put_hint(hint)
+        return {}
 
     async def _is_taken_over(self, topic: Topic) -> bool:
         await Step("look whether hints were taken over")
@@ -50,7 +51,7 @@ class ExpiryDouble(ExpiryHints):
         for start in range(0, len(found), page):
             yield found[start : start + page]
 
-    async def _load(self, topic: Topic, ids: Sequence[str]) -> Mapping[str, Head]:
+    async def _load(self, topic: Topic, partition: int, ids: Sequence[str]) -> Mapping[str, Head]:
         heads = {}
         for journal_id in ids:
             await Step(f"read the head of {journal_id}")

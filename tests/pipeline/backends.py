@@ -15,7 +15,7 @@ import msgspec
 
 from everlog.config import Config
 from everlog.core.head import Topic
-from everlog.core.values import head_segment
+from tests.fixtures.keyspaces import head_place
 
 Tables = dict[str, list[Any]]
 
@@ -179,25 +179,25 @@ class ClusterBackend(Backend):
     async def refuse(self, topic: str, journal_id: str) -> None:
         """A head that no fold can have written: its write time is not that of its offset."""
         async with self.connect() as session:
-            base = await self._base(session, topic)
+            pinned = await self._pinned(session, topic)
             await session.write(
                 f"INSERT INTO {self.keyspace}.metajournal (topic, segment, id, partition, offset) "
-                f"VALUES (?, ?, ?, 0, 1) USING TIMESTAMP {base}",
-                *(topic, head_segment(journal_id), journal_id),
+                f"VALUES (?, ?, ?, 0, 1) USING TIMESTAMP {pinned.base}",
+                *(topic, head_place(pinned, journal_id), journal_id),
             )
 
     async def allow(self, topic: str, journal_id: str) -> None:
         async with self.connect() as session:
-            base = await self._base(session, topic)
+            pinned = await self._pinned(session, topic)
             await session.write(
-                f"DELETE FROM {self.keyspace}.metajournal USING TIMESTAMP {base} "
+                f"DELETE FROM {self.keyspace}.metajournal USING TIMESTAMP {pinned.base} "
                 "WHERE topic = ? AND segment = ? AND id = ?",
-                *(topic, head_segment(journal_id), journal_id),
+                *(topic, head_place(pinned, journal_id), journal_id),
             )
 
-    async def _base(self, session: Any, topic: str) -> int:
+    async def _pinned(self, session: Any, topic: str) -> Topic:
         rows = await session.fetch(f"SELECT value FROM {self.keyspace}.setting WHERE key = ?", f"topic:{topic}")
-        return msgspec.json.decode(rows[0][0], type=Topic).base
+        return msgspec.json.decode(rows[0][0], type=Topic)
 
 
 def _of_the_log(row: dict[str, Any]) -> dict[str, Any]:

@@ -5,30 +5,30 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import date
 
 import msgspec
 import pytest
 
 from everlog.cassandra.session import CassandraRow, Session
 from everlog.config import CassandraConfig
-from everlog.core.change import KEPT_BYTES
+from everlog.core.change import KEPT_BYTES, Change
 from everlog.core.codec import EventData
-from everlog.core.duration import DAY_MS
+from everlog.core.duration import DAY_MS, ExpireAfter
 from everlog.core.fold import fold
-from everlog.core.head import Topic
+from everlog.core.head import Head, Topic
 from everlog.core.record import Record
-from everlog.core.values import head_segment
-from everlog.errors import ForeignWriter, Unreachable
+from everlog.errors import ForeignWriter, Refused, Unreachable
 from everlog.log.port import LogTopic
 from everlog.pipeline.apply import Applied, KeyGroups, apply
 from everlog.pipeline.head_cache import KnownHeads
 from everlog.store.cassandra import batches
-from everlog.store.cassandra.heads import HeadTable, decode_head
+from everlog.store.cassandra.heads import SEGMENTS_PER_PARTITION, HeadTable, decode_head
 from everlog.store.cassandra.store import CassandraStore
 from everlog.store.cassandra.task import CassandraTask
 from everlog.store.port import KeyChange, Store
 from everlog.testing import StoreConformance
-from tests.fixtures.keyspaces import contents, emptied, opened
+from tests.fixtures.keyspaces import contents, emptied, head_place, opened
 from tests.fixtures.proxy import Proxy
 from tests.support import START_MS, append_record, broken_record, delete_record, mark_record, purge_record
 from tests.waiting import until
@@ -168,7 +168,7 @@ async def test_a_head_of_another_program_is_found_out(store, session, columns) -
     cell: the next look at the head says so."""
     topic = await pinned(store)
     await apply_all(store, topic, append_record(0, 1))
-    segment = head_segment("k")
+    segment = head_place(topic, "k")
     await session.change_schema(
         f"UPDATE {session.config.keyspace}.metajournal SET {columns} "
         f"WHERE topic = 'journal-a' AND segment = {segment} AND id = 'k'"
@@ -237,7 +237,7 @@ async def test_rows_look_like_kafka_journals(store, session) -> None:
     assert found[4]["meta_record_id"] == topic.life(0, 0)
     ((head,),) = await session.fetch(f"SELECT JSON * FROM {session.config.keyspace}.metajournal")
     columns = msgspec.json.decode(head)
-    assert columns["segment"] == head_segment("k")
+    assert columns["segment"] == head_place(topic, "k")
     assert {name for name, value in columns.items() if value is not None} == {"topic", "segment", "id", "head"}
     assert msgspec.json.decode(columns["head"]) == {
         "partition": 0,
@@ -318,6 +318,37 @@ async def test_a_row_that_is_too_large_fails_its_journal_only(store, monkeypatch
     assert [(await store.head(topic.name, name)).seq_nr for name in ("k", "z")] == [1, 1]
 
 
+async def test_a_head_that_is_refused_fails_its_journal_only(store, session) -> None:
+    """Heads of one segment, and hints of one day, share a mutation. What the server refuses for good fails alone."""
+    topic = await pinned(store)
+    good = [f"k{number}" for number in range(200)]
+    after = ExpireAfter.parse("1 day")
+    changes = []
+    for at, name in enumerate(["k" * 70_000, *good, "ä" * 40_000]):
+        head = Head(partition=0, offset=at, segment_size=3, seq_nr=1, expire_on=date(2030, 1, 2), expire_after=after)
+        changes.append(KeyChange(name, Change(head=head, changed=True)))
+    for expiring in (True, False):
+        for key in changes:
+            key.change.head = msgspec.structs.replace(key.change.head, expire_on=date(2030, 1, 2) if expiring else None)
+        async with store.task(topic, 0) as task:
+            failed = await task.write_heads(changes)
+            assert {name[0] for name in failed} == {"k", "ä"}
+            assert len(failed) == 2
+            assert all(isinstance(error, Refused) for error in failed.values())
+            assert len(await task.heads(good)) == len(good)
+        assert len(await session.fetch(f"SELECT id FROM {session.config.keyspace}.expiry")) == len(good)
+        await session.change_schema(f"TRUNCATE {session.config.keyspace}.metajournal")
+
+
+async def test_heads_that_are_written_together_share_mutations(config, session) -> None:
+    seen: list[str] = []
+    async with opened(config, trace=lambda statement, _: seen.append(statement)) as store:
+        topic = await pinned(store)
+        await apply_all(store, topic, *(append_record(at, 1, key=f"k{at}".encode()) for at in range(320)))
+        assert sum(statement.startswith("UPDATE") for statement in seen) == SEGMENTS_PER_PARTITION
+        assert len([name async for page in store.ids(topic.name) for name in page]) == 320
+
+
 async def test_rejected_appends_are_bounded(store, session, monkeypatch) -> None:
     monkeypatch.setattr("everlog.store.cassandra.task.MAX_REJECTED", 5)
     topic = await pinned(store)
@@ -384,7 +415,7 @@ async def test_a_row_in_the_segment_of_another_journal_is_no_head(store, session
         f"INSERT INTO {session.config.keyspace}.metajournal (topic, segment, id, partition, offset, seq_nr) "
         f"VALUES (?, ?, 'a', 0, 7, 9) USING TIMESTAMP {BASE + 7}",
         topic.name,
-        head_segment("b"),
+        head_place(topic, "b"),
     )
     async with store.task(topic, 0) as task:
         heads = await task.heads(["a", "b"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from everlog.cassandra.session import CassandraRequest, Session, make_batch
@@ -70,6 +70,30 @@ class RowStatements:
         """The places of a shape's columns in the whole statement; the write time is behind them."""
         optional = [self._always + bit for bit in range(self._optional) if shape >> bit & 1]
         return [*range(self._always), *optional, len(self._columns)]
+
+
+async def run_mutations(
+    session: Session, cql: str, mutations: Iterable[Sequence[tuple[str, list[Any]]]]
+) -> dict[str, Exception]:
+    """Run a statement with many values, each of an owner; those of a mutation are of one partition, and sent at once.
+
+    Returns the owners whose values are refused for good, with the reason: those of a mutation that is refused are tried
+    one by one, so that one owner does not fail for another.
+    """
+    prepared = await session.prepare(cql)
+    found = {mutation[0][0]: mutation for mutation in mutations}
+
+    def requests() -> Iterator[tuple[str, CassandraRequest, str]]:
+        for first, mutation in found.items():
+            bound = [prepared.bind(values) for _, values in mutation]
+            yield first, bound[0] if len(bound) == 1 else make_batch(bound), cql
+
+    failed = await session.run_all(requests(), len(found))
+    again = [one for first in failed if len(found[first]) > 1 for one in found[first]]
+    if not again:
+        return failed
+    alone = await session.run_all(((owner, prepared.bind(values), cql) for owner, values in again), len(again))
+    return {first: error for first, error in failed.items() if len(found[first]) == 1} | alone
 
 
 def row_requests(put_row: RowStatements, topic: Topic, key: KeyChange) -> list[CassandraRequest]:

@@ -15,14 +15,14 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from everlog.cassandra.session import CassandraRequest, Session, make_batch
+from everlog.cassandra.session import Session
 from everlog.cassandra.values import day_seconds, timestamp
 from everlog.core.duration import utc_day
 from everlog.core.head import Head, Topic
 from everlog.core.values import partition_of
-from everlog.store.cassandra.batches import MAX_ROWS
+from everlog.store.cassandra.batches import MAX_ROWS, run_mutations
 from everlog.store.cassandra.head_scan import HeadScan
 from everlog.store.cassandra.heads import HeadTable, date_from
 
@@ -77,7 +77,7 @@ class ExpiryHints(ABC):
         for day, partition in await self._days(topic, utc_day(until_ms // 1000)):
             pointer, any_held = pointers.get(partition, TAKEN_OVER), False
             async for ids in self._ids(topic, partition, day, page=page):
-                heads = await self._load(topic, ids)
+                heads = await self._load(topic, partition, ids)
                 held = {journal_id for journal_id in ids if holds(heads.get(journal_id), day)}
                 any_held = any_held or bool(held)
                 for first, last in stale_runs(ids, held):
@@ -98,12 +98,13 @@ class ExpiryHints(ABC):
                 partition = partition_of(journal_id.encode(), topic.partitions)
                 places[partition].append(Hint(day, journal_id, TAKEN_OVER))
             for partition, hints in places.items():
-                await self.write(topic, partition, hints)
+                for error in (await self.write(topic, partition, hints)).values():
+                    raise error
         await self._remember_take_over(topic)
 
     @abstractmethod
-    async def write(self, topic: Topic, partition: int, hints: Sequence[Hint]) -> None:
-        """Hints of one log partition; to be done before their heads are written."""
+    async def write(self, topic: Topic, partition: int, hints: Sequence[Hint]) -> dict[str, Exception]:
+        """Hints of one log partition, to be written before their heads; returns the ids for which it failed."""
 
     @abstractmethod
     async def _is_taken_over(self, topic: Topic) -> bool:
@@ -126,7 +127,7 @@ class ExpiryHints(ABC):
         """Pages of the ids that have a hint for a day, in order."""
 
     @abstractmethod
-    async def _load(self, topic: Topic, ids: Sequence[str]) -> Mapping[str, Head]:
+    async def _load(self, topic: Topic, partition: int, ids: Sequence[str]) -> Mapping[str, Head]:
         """The heads of these journals."""
 
     @abstractmethod
@@ -147,37 +148,33 @@ class ExpiryTable(ExpiryHints):
         self._heads = heads
         self._scan = scan
 
-    async def write(self, topic: Topic, partition: int, hints: Sequence[Hint]) -> None:
+    async def write(self, topic: Topic, partition: int, hints: Sequence[Hint]) -> dict[str, Exception]:
         if not hints:
-            return
-        put, put_day = [await self._session.prepare(self._cql[name]) for name in ("put_expiry", "put_expiry_day")]
+            return {}
         days: dict[date, list[Hint]] = defaultdict(list)
         for hint in hints:
             days[hint.day].append(hint)
+        listed = [(max(hint.offset for hint in found), day_seconds(day)) for day, found in days.items()]
+        put_day = self._cql["put_expiry_day"]
+        await self._session.together(
+            [self._session.write(put_day, topic.name, day, partition, topic.base + newest) for newest, day in listed]
+        )
 
-        def requests() -> Iterator[tuple[str, CassandraRequest, str]]:
+        def mutations() -> Iterator[list[tuple[str, list[Any]]]]:
             for day, found in days.items():
-                seconds, newest = day_seconds(day), max(hint.offset for hint in found)
-                yield (
-                    "",
-                    put_day.bind([topic.name, seconds, partition, topic.base + newest]),
-                    self._cql["put_expiry_day"],
-                )
+                place = [topic.name, partition, day_seconds(day)]
                 for start in range(0, len(found), MAX_ROWS):
                     some = found[start : start + MAX_ROWS]
-                    place = [topic.name, partition, seconds]
-                    rows = [put.bind([*place, hint.id, topic.base + hint.offset]) for hint in some]
-                    yield "", rows[0] if len(rows) == 1 else make_batch(rows), self._cql["put_expiry"]
+                    yield [(hint.id, [*place, hint.id, topic.base + hint.offset]) for hint in some]
 
-        for error in (await self._session.run_all(requests(), len(days) + len(hints) // MAX_ROWS + 1)).values():
-            raise error
+        return await run_mutations(self._session, self._cql["put_expiry"], mutations())
 
     async def _is_taken_over(self, topic: Topic) -> bool:
         return self._scan is None or bool(await self._session.fetch(self._cql["setting"], f"expiry:{topic.name}"))
 
     def _taken_over_days(self, topic: Topic) -> AsyncIterator[list[tuple[str, date]]]:
         assert self._scan is not None
-        return self._scan.taken_over_days(topic.name, page=SCAN_PAGE)
+        return self._scan.taken_over_days(topic, page=SCAN_PAGE)
 
     async def _remember_take_over(self, topic: Topic) -> None:
         now = timestamp(int(time.time() * 1000))
@@ -192,8 +189,8 @@ class ExpiryTable(ExpiryHints):
         async for rows in self._session.pages(self._cql["expiry"], *values, page=page):
             yield [journal_id for (journal_id,) in rows]
 
-    async def _load(self, topic: Topic, ids: Sequence[str]) -> Mapping[str, Head]:
-        return await self._heads.load(topic, ids)
+    async def _load(self, topic: Topic, partition: int, ids: Sequence[str]) -> Mapping[str, Head]:
+        return await self._heads.load(topic, partition, ids)
 
     async def _remove(self, topic: Topic, partition: int, day: date, first: str, last: str, pointer: int) -> None:
         values = (topic.base + pointer, topic.name, partition, day_seconds(day), first, last)

@@ -1,7 +1,6 @@
 """Walking over all heads of a topic: keys, old purge markers, and which of kafka-journal's expire.
 
-A topic's heads lie in ten thousand partitions. They are read in a hundred groups, a few at a time; a group holds the
-segments that share one of the hundred old ones, so all rows of a journal are in one group.
+A topic's heads lie in many partitions. They are read in groups of these, a few groups at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from everlog.cassandra.session import CassandraRow, Session
 from everlog.cassandra.values import timestamp
 from everlog.core.duration import DAY_MS
 from everlog.core.head import Topic
-from everlog.core.values import HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS, head_segment
-from everlog.store.cassandra.heads import date_from, listed, may_drop, places
+from everlog.core.values import head_segment
+from everlog.store.cassandra.heads import HeadPlaces, date_from, listed, may_drop
 
 MERGE_WIDTH = 8
 
@@ -25,30 +24,31 @@ T = TypeVar("T")
 
 
 class HeadScan:
-    """The heads of topics; `legacy`: some may lie in one of a hundred segments."""
+    """The heads of topics, wherever they lie."""
 
-    def __init__(self, session: Session, cql: Mapping[str, str], *, legacy: bool) -> None:
+    def __init__(self, session: Session, cql: Mapping[str, str], places: HeadPlaces) -> None:
         self._session = session
         self._cql = cql
-        self._legacy = legacy
+        self._places = places
 
-    def _groups(self, name: str, topic: str, *, page: int) -> AsyncIterator[list[CassandraRow]]:
+    def _groups(self, name: str, topic: Topic, *, page: int) -> AsyncIterator[list[CassandraRow]]:
         return merged(
-            self._session.pages(self._cql[name], topic, group, page=page)
-            for group in map(_group, range(LEGACY_HEAD_SEGMENTS))
+            self._session.pages(self._cql[name], topic.name, group, page=page)
+            for group in self._places.groups(topic.partitions)
         )
 
-    def ids(self, topic: str, *, page: int) -> AsyncIterator[list[str]]:
+    def ids(self, topic: Topic, *, page: int) -> AsyncIterator[list[str]]:
         """Pages of the ids of existing journals."""
-        return merged(self._ids(topic, old, page) for old in range(LEGACY_HEAD_SEGMENTS))
+        return merged(self._ids(topic.name, group, page) for group in self._places.groups(topic.partitions))
 
-    async def _ids(self, topic: str, old: int, page: int) -> AsyncIterator[list[str]]:
-        elsewhere = await self._in_old_segment(topic, old, page) if self._legacy else {}
-        async for rows in self._session.pages(self._cql["listed_heads"], topic, _group(old), page=page):
+    async def _ids(self, topic: str, group: list[int], page: int) -> AsyncIterator[list[str]]:
+        taken_over = self._places.taken_over
+        elsewhere = await self._in_old_segment(topic, group[0], page) if taken_over else {}
+        async for rows in self._session.pages(self._cql["listed_heads"], topic, group, page=page):
             found = []
             for segment, journal_id, cell, theirs in rows:
                 offset, purged = _listed(cell, theirs)
-                if self._legacy and (segment != head_segment(journal_id) or not _wins(elsewhere, journal_id, offset)):
+                if taken_over and (segment != head_segment(journal_id) or not _wins(elsewhere, journal_id, offset)):
                     continue
                 if not purged:
                     found.append(journal_id)
@@ -67,7 +67,7 @@ class HeadScan:
             if head_segment(journal_id) != old
         }
 
-    async def taken_over_days(self, topic: str, *, page: int) -> AsyncIterator[list[tuple[str, date]]]:
+    async def taken_over_days(self, topic: Topic, *, page: int) -> AsyncIterator[list[tuple[str, date]]]:
         """Pages of ids and days on which they expire, as kafka-journal left them: what came later is not looked at."""
         async for rows in self._groups("taken_over_expiry", topic, page=page):
             found = [(journal_id, date_from(day)) for journal_id, day in rows if day is not None]
@@ -81,25 +81,24 @@ class HeadScan:
         if rows and 0 <= before_ms - int(rows[0][0]) < DAY_MS:
             return 0
         dropped = 0
-        async for rows in self._groups("listed_heads", topic.name, page=1000):
+        async for rows in self._groups("listed_heads", topic, page=1000):
             old = [
-                (topic.base + head.offset, segment, journal_id)
+                (topic.base + head.offset, segment, journal_id, head.partition)
                 for segment, journal_id, cell, _ in rows
                 if cell is not None and may_drop(head := listed(cell), before_ms, pointers)
             ]
             # Gaps first: without the marker no task would look for them again. The marker last: what kafka-journal left
             # in the other segment must not come to light.
-            await self._delete("delete_all_gaps", [(at, journal_id, topic.name) for at, _, journal_id in old])
+            await self._delete("delete_all_gaps", [(at, journal_id, topic.name) for at, _, journal_id, _ in old])
             others = [
                 (at, topic.name, other, journal_id)
-                for at, segment, journal_id in old
-                for other in places(journal_id, legacy=self._legacy)
+                for at, segment, journal_id, partition in old
+                for other in self._places.of(journal_id, partition)
                 if other != segment
             ]
             await self._delete("delete_head", others)
-            await self._delete(
-                "delete_head", [(at, topic.name, segment, journal_id) for at, segment, journal_id in old]
-            )
+            own = [(at, topic.name, segment, journal_id) for at, segment, journal_id, _ in old]
+            await self._delete("delete_head", own)
             dropped += len(old)
         await self._remember(key, str(before_ms))
         return dropped
@@ -122,10 +121,6 @@ def _listed(cell: str | None, theirs: int | None) -> tuple[int, bool]:
         return -1 if theirs is None else theirs, False
     head = listed(cell)
     return head.offset, head.purged
-
-
-def _group(old: int) -> list[int]:
-    return list(range(old, HEAD_SEGMENTS, LEGACY_HEAD_SEGMENTS))
 
 
 def _wins(elsewhere: dict[str, tuple[int, bool]], journal_id: str, offset: int) -> bool:

@@ -22,11 +22,11 @@ from everlog.runtime.trace import Trace
 from everlog.store.cassandra.batches import RowStatements
 from everlog.store.cassandra.expiry import ExpiryTable
 from everlog.store.cassandra.head_scan import HeadScan
-from everlog.store.cassandra.heads import HeadTable
+from everlog.store.cassandra.heads import HeadPlaces, HeadTable
 from everlog.store.cassandra.pinned import pin_setting
 from everlog.store.cassandra.segments import PageReader, Segments
 from everlog.store.cassandra.snapshots import SnapshotRing
-from everlog.store.cassandra.tables import JOURNAL_TABLES, has_legacy_heads
+from everlog.store.cassandra.tables import JOURNAL_TABLES, is_taken_over
 from everlog.store.cassandra.tag_tables import CassandraTags, TagViews
 from everlog.store.cassandra.task import CassandraTask
 from everlog.store.cassandra.verdicts import VerdictTable
@@ -39,12 +39,13 @@ _topic = msgspec.json.Decoder(Topic).decode
 class CassandraStore(Store):
     """Tables in one keyspace. Make it with `open`."""
 
-    def __init__(self, session: Session, *, legacy_heads: bool) -> None:
+    def __init__(self, session: Session, *, taken_over: bool) -> None:
         self._session = session
         self._cql = JOURNAL_TABLES.statements(session.config.keyspace)
-        self._heads = HeadTable(session, self._cql, legacy=legacy_heads)
-        self._scan = HeadScan(session, self._cql, legacy=legacy_heads)
-        self._expiry = ExpiryTable(session, self._cql, self._heads, self._scan if legacy_heads else None)
+        places = HeadPlaces(taken_over=taken_over)
+        self._heads = HeadTable(session, self._cql, places)
+        self._scan = HeadScan(session, self._cql, places)
+        self._expiry = ExpiryTable(session, self._cql, self._heads, self._scan if taken_over else None)
         self._ring = SnapshotRing(session, self._cql)
         self._put_row = RowStatements(session, self._cql["put_row"])
         self._views = TagViews(session, self._cql)
@@ -61,7 +62,7 @@ class CassandraStore(Store):
         except BaseException:
             await session.close()
             raise
-        return cls(session, legacy_heads=has_legacy_heads(found))
+        return cls(session, taken_over=is_taken_over(found))
 
     async def _fetch(self, name: str, *values: Any, serial: bool = False) -> list[CassandraRow]:
         return await self._session.fetch(self._cql[name], *values, serial=serial)
@@ -151,8 +152,9 @@ class CassandraStore(Store):
         return await page.read()
 
     async def ids(self, topic: str, *, page: int = 1000) -> AsyncIterator[list[str]]:
-        if await self._pinned(topic) is not None:
-            async for found in self._scan.ids(topic, page=page):
+        pinned = await self._pinned(topic)
+        if pinned is not None:
+            async for found in self._scan.ids(pinned, page=page):
                 yield found
 
     async def expired(self, topic: str, until_ms: int, *, page: int = 1000) -> AsyncIterator[list[str]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from everlog.cassandra.schema import FoundSchema, NewTable, StepSeries, TableSet
+from everlog.store.cassandra.heads import SEGMENTS_PER_PARTITION
 
 KAFKA_JOURNAL_VERSION = "schema-version"
 EVERLOG_VERSION = "everlog-schema-version"
-# Set when Everlog itself made the table of heads: then none was taken over, or lies in one of the hundred old segments.
+# Set when Everlog itself made the table of heads: how many segments a log partition has there.
 HEAD_SEGMENTS_KEY = "everlog-head-segments"
 
 JOURNAL_TABLES = TableSet(
@@ -28,10 +29,10 @@ JOURNAL_TABLES = TableSet(
         "tag_views",
         "tag_write_progress",
     ),
-    new_tables=(NewTable("metajournal", ((HEAD_SEGMENTS_KEY, "10000"),)),),
+    new_tables=(NewTable("metajournal", ((HEAD_SEGMENTS_KEY, str(SEGMENTS_PER_PARTITION)),)),),
 )
 
 
-def has_legacy_heads(found: FoundSchema) -> bool:
-    """Whether heads may be kafka-journal's, and lie in one of a hundred segments."""
+def is_taken_over(found: FoundSchema) -> bool:
+    """Whether kafka-journal made the table of heads: they lie where it looks for them, and some may be its own."""
     return HEAD_SEGMENTS_KEY not in found.settings

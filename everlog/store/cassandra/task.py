@@ -57,7 +57,7 @@ class CassandraTask(StoreTask):
         return -1 if not rows or rows[0][0] is None else int(rows[0][0])
 
     async def heads(self, ids: Sequence[str]) -> dict[str, Head]:
-        return await self._heads.load(self._topic, ids)
+        return await self._heads.load(self._topic, self._partition, ids)
 
     async def waiting(self, journal_id: str) -> list[Quarantined]:
         rows = await self._session.fetch(self._cql["waiting"], self._topic.name, journal_id)
@@ -129,8 +129,9 @@ class CassandraTask(StoreTask):
 
     async def write_heads(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
         heads = [(key.id, head) for key in changes if (head := key.head) is not None]
-        await self._expiry.write(self._topic, self._partition, hints_of(heads))
-        return await self._heads.write(self._topic, heads, len(heads))
+        failed = await self._expiry.write(self._topic, self._partition, hints_of(heads))
+        ready = [one for one in heads if one[0] not in failed]
+        return failed | await self._heads.write(self._topic, self._partition, ready)
 
     async def delete_garbage(self, changes: Sequence[KeyChange]) -> dict[str, Exception]:
         changes = [key for key in changes if key.garbage]
