@@ -23,6 +23,7 @@ from everlog.log.port import LogTopic
 from everlog.pipeline.apply import Applied, KeyGroups, apply
 from everlog.pipeline.head_cache import KnownHeads
 from everlog.store.cassandra import batches
+from everlog.store.cassandra.expiry import TAKEN_OVER, Hint
 from everlog.store.cassandra.heads import SEGMENTS_PER_PARTITION, HeadTable, decode_head
 from everlog.store.cassandra.store import CassandraStore
 from everlog.store.cassandra.task import CassandraTask
@@ -503,6 +504,14 @@ async def test_hints_on_expiry_are_there_before_the_head(store, session, monkeyp
     assert await hints(session) == [("2023-11-15", "k")]
     assert await due(store, topic, START_MS + 2 * DAY_MS) == []
     assert await hints(session) == [("2023-11-15", "k")]
+
+
+async def test_a_journal_may_have_hints_on_several_days(store, session) -> None:
+    """As one of which kafka-journal left two heads."""
+    topic = await pinned(store)
+    days = [date(2030, 1, day) for day in (3, 1, 2)]
+    assert await store._expiry.write(topic, 0, [Hint(day, "k", TAKEN_OVER) for day in days]) == {}
+    assert await hints(session) == [(str(day), "k") for day in sorted(days)]
 
 
 async def test_an_outage_ends_the_task_and_a_short_one_does_not(config, session) -> None:

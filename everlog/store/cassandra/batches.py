@@ -81,19 +81,16 @@ async def run_mutations(
     one by one, so that one owner does not fail for another.
     """
     prepared = await session.prepare(cql)
-    found = {mutation[0][0]: mutation for mutation in mutations}
+    found = {str(number): mutation for number, mutation in enumerate(mutations)}
 
     def requests() -> Iterator[tuple[str, CassandraRequest, str]]:
-        for first, mutation in found.items():
+        for number, mutation in found.items():
             bound = [prepared.bind(values) for _, values in mutation]
-            yield first, bound[0] if len(bound) == 1 else make_batch(bound), cql
+            yield number, bound[0] if len(bound) == 1 else make_batch(bound), cql
 
-    failed = await session.run_all(requests(), len(found))
-    again = [one for first in failed if len(found[first]) > 1 for one in found[first]]
-    if not again:
-        return failed
-    alone = await session.run_all(((owner, prepared.bind(values), cql) for owner, values in again), len(again))
-    return {first: error for first, error in failed.items() if len(found[first]) == 1} | alone
+    refused = await session.run_all(requests(), len(found))
+    again = [one for number in refused for one in found[number]]
+    return await session.run_all(((owner, prepared.bind(values), cql) for owner, values in again), len(again))
 
 
 def row_requests(put_row: RowStatements, topic: Topic, key: KeyChange) -> list[CassandraRequest]:
