@@ -1,8 +1,8 @@
 """A worker: claims jobs, lets `job_runner` run their functions, and reports how it went.
 
-A job is leased; a thread of its own keeps the lease while the function runs. A job that loses its lease is cancelled,
-for another worker has it then. A worker that stops lets its jobs finish for a while, then gives the rest back. The
-schedules of its queues are fired by a loop of their own, whatever becomes of the jobs.
+A job is leased; a thread, one for each queue, keeps the leases while the functions run. A job that loses its lease is
+cancelled, for another worker has it then. A worker that stops lets its jobs finish for a while, then gives the rest
+back. The schedules of its queues are fired by a loop of their own, whatever becomes of the jobs.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Worker:
         self._concurrency = concurrency
         self._poll_s = poll_s
         self._grace_s = grace_s
-        self._heartbeats = Heartbeats(store.sibling, store.clock)
+        self._heartbeats = {name: Heartbeats(name, store.sibling, store.clock) for name in self._runner.queues}
         self._threads = ThreadPoolExecutor(concurrency * len(self._runner.queues), thread_name_prefix="everlog-job")
         self._loops = LoopSupervisor(clock=store.clock, logger=log)
         self.scheduler = Scheduler(lambda: store, self._queue_names, self._loops, look_s=poll_s)
@@ -122,7 +122,7 @@ class Worker:
 
     def status(self) -> list[LoopStatus]:
         """How the loops of this worker are: one that failed is begun again, and says here why."""
-        return [*self._loops.status(), self._heartbeats.status()]
+        return [*self._loops.status(), *(found.status() for found in self._heartbeats.values())]
 
     async def _queue_names(self) -> list[str]:
         return list(self._runner.queues)
@@ -154,7 +154,8 @@ class Worker:
             leave_log(self._queue)
             await self._loops.stop()
             await self._end_jobs()
-            await asyncio.to_thread(self._heartbeats.close)
+            for heartbeats in self._heartbeats.values():
+                await asyncio.to_thread(heartbeats.close)
             self._threads.shutdown()
 
     async def _end_jobs(self) -> None:
@@ -214,7 +215,7 @@ class Worker:
             log_failure(log, f"{queue.name}: the last claim was not given back", error)
 
     def _start(self, job: Job, room: WorkerSlots) -> None:
-        loop = asyncio.get_running_loop()
+        loop, heartbeats = asyncio.get_running_loop(), self._heartbeats[job.queue.name]
         task = asyncio.create_task(self._run_job(job, room))
         self._running[task] = None
         room.take(job.handle)
@@ -225,13 +226,13 @@ class Worker:
             loop.call_soon_threadsafe(self._cancel, task, cause)
 
         def ended(_: asyncio.Task[None]) -> None:
-            self._heartbeats.forget(job.queue.name, job.handle)
+            heartbeats.forget(job.handle)
             del self._running[task]
             self._reporting.discard(task)
             room.give(job.handle)
 
         task.add_done_callback(ended)
-        self._heartbeats.watch(job.queue.name, job.handle, job.row.lease_ms, stop_job)
+        heartbeats.watch(job.handle, job.row.lease_ms, stop_job)
 
     def _cancel(self, task: asyncio.Task[None], cause: StopCause) -> None:
         """Stop a function. Too late once it has ended: what is told about it then must not be cut off."""

@@ -186,7 +186,7 @@ async def test_heartbeats_go_on_when_the_store_works_again(store, monkeypatch, c
     await queue.put("a")
     async with working(store, work) as worker:
         await until(lambda: len(beats) >= 2)
-        found = loop(worker, "heartbeats")
+        found = loop(worker, "heartbeats of jobs")
         release.set()
         await until(lambda: worker.counted == {"done": 1})
     restarts = 0 if isinstance(error, StorageFailed) else 3  # an outage is waited for, without a restart

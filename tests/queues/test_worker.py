@@ -698,8 +698,8 @@ def test_a_heart_beats_three_times_per_lease_and_tells_once():
         ended.set()
 
     store = Scripted()
-    heart = Heartbeats(lambda: store, store.clock)
-    heart.watch("jobs", Handle(1, 1), 30, tell)
+    heart = Heartbeats("jobs", lambda: store, store.clock)
+    heart.watch(Handle(1, 1), 30, tell)
     assert ended.wait(60)
     heart.close()
     assert beats == [Handle(1, 1)] * 3
