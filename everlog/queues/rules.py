@@ -196,6 +196,21 @@ def end_attempt(
     return RowChange(waiting(replace(ended, image=image)), flags=flags, expired=expired)
 
 
+def as_waiting(row: JobRow, now: int, settings: QueueSettings) -> JobRow | None:
+    """An overdue row as all readers see it until it is swept: it waits, or is gone if it has expired.
+
+    As if it were swept when its lease ended: a place that moved with each look would be on every page. One that would
+    be a dead letter waits, too: until it is swept its worker may still end it well.
+    """
+    change = end_attempt(row, now, settings, "timeout", since=row.deadline_ms + 1)
+    if change.fresh is not None:
+        return JobRow(row.entry, row.key, row.hash, change.fresh)
+    if change.dead is None or is_expired(row.image, now):
+        return change.row
+    letter = change.dead
+    return waiting(replace(row, timeouts=letter.timeouts, lifetime=letter.lifetime, attempts=letter.attempts))
+
+
 def _succeeded(row: JobRow, slot: Image, process_ms: int, settings: QueueSettings) -> JobRow:
     """After an attempt that did not finish the work, the row and its successor are one: due when both may run."""
     process_ms = max(process_ms, row.image.process_ms, slot.process_ms)

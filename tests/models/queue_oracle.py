@@ -220,12 +220,19 @@ class Oracle:
                 self.end(row, now, "timeout")
         self.rows = [row for row in self.rows if not (row["status"] == "W" and self.expired(row, now))]
 
-    def swept(self, now: int) -> Oracle:
-        """Another oracle, with the rows that a sweep would leave, if it had come when each lease ended."""
+    def seen(self, now: int) -> Oracle:
+        """Another oracle, with the rows that a sweep would leave, if it had come when each lease ended.
+
+        What it would bury without a successor waits still.
+        """
         other = self.copy()
         for row in list(other.rows):
             if other.overdue(row, now):
                 other.end(row, now, "timeout", since=row["start"] + row["lease"] + 1)
+        for letter in other.dead:
+            if not any(row["key"] == letter["key"] and row["serial"] > self._serial for row in other.rows):
+                other.rows.append({name: letter[name] for name in letter if name != "cause"})
+                other.to_waiting(other.rows[-1])
         other.sweep(now)
         return other
 
