@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
+import time
+from contextlib import contextmanager
 
 import everlog
+import everlog.sync
+from everlog.console.server import serving
 from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import Heartbeat
 from everlog.queues.queue import Queue
@@ -101,3 +106,68 @@ async def test_a_beat_that_hangs_holds_up_its_own_job_only(monkeypatch):
     await until(lambda: worker.counted == {"done": 2})
     worker.stop()
     await running
+
+
+@contextmanager
+def a_server(folder):
+    """In a thread, with a loop of its own; its address."""
+    started, stop = threading.Event(), threading.Event()
+    addresses = []
+
+    async def serve():
+        async with (
+            everlog.connect(folder) as log,
+            serving(log, host="127.0.0.1", port=0, writable=True) as address,
+        ):
+            addresses.append(address)
+            started.set()
+            await asyncio.to_thread(stop.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert started.wait(60)
+        yield addresses[0]
+    finally:
+        stop.set()
+        thread.join()
+
+
+async def test_a_job_that_blocks_the_loop_keeps_its_lease_over_http(tmp_path):
+    """For longer than a lease, while a rival asks the server for jobs all the time and gets its answers."""
+    ran: list[int] = []
+    answers: list[int] = []
+    blocked, answered, ended = threading.Event(), threading.Event(), threading.Event()
+
+    @everlog.job("jobs", timeout=LEASE)
+    async def work(job):
+        ran.append(job.attempt)
+        blocked.set()
+        time.sleep(2.5)  # noqa: ASYNC251 (what a program must not do, and some do)
+        answered.wait(60)
+        ended.set()
+
+    def rival(address):
+        with everlog.sync.connect(address) as other:
+            blocked.wait(60)
+            began = time.monotonic()
+            while not ended.is_set():
+                answers.append(len(other.queue("jobs").claim(owner="rival")))
+                if time.monotonic() - began > 2.0:  # longer than a lease
+                    answered.set()
+                time.sleep(0.02)
+
+    with a_server(tmp_path) as address:
+        async with everlog.connect(address) as log:
+            await log.queue("jobs").put("k")
+            claiming = asyncio.create_task(asyncio.to_thread(rival, address))
+            worker = log.worker(work)
+            running = asyncio.create_task(worker.run())
+            await asyncio.to_thread(ended.wait, 120)
+            await claiming
+            worker.stop()
+            await running
+            stats = await log.queue("jobs").stats()
+    assert (ran, set(answers), worker.counted) == ([1], {0}, {"done": 1})
+    assert answered.is_set(), "the rival got its answers while the loop stood still"
+    assert (stats.ready, stats.running, stats.dead) == (0, 0, 0)
