@@ -378,8 +378,15 @@ class Engine:
         return Timetable(self.table).remove(operation.name)
 
     def _fire(self, operation: FireSchedules, now: int) -> int:
-        """A time that has come is a put like any other."""
-        count = Timetable(self.table).fire(now, operation.limit, lambda packet: self._put(Put(packet), now))
+        """A time that has come is a put like any other, but that no caller hears of a refusal: so a flag says it."""
+
+        def put(packet: Packet) -> PutAnswer:
+            answer = self._put(Put(packet), now)
+            if answer.result == "REJECTED":
+                self._raise_flag("schedule_refused", now, packet.key)
+            return answer
+
+        count = Timetable(self.table).fire(now, operation.limit, put)
         self.counted["FIRED"] += count
         return count
 
