@@ -140,6 +140,12 @@ class Job(JobInfo):
         return self.row.timeouts + 1
 
     @property
+    def goes_first(self) -> bool:
+        """Whether slow ones wait for it, in a queue that keeps them apart."""
+        threshold = self._declaration.options.slow_threshold
+        return threshold is not None and self.row.image.priority < threshold
+
+    @property
     def keeps_result(self) -> bool:
         """Whether what the function returns is kept: the queue has a history."""
         return self._declaration.options.settings.keep_done_ms > 0

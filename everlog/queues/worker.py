@@ -22,6 +22,7 @@ from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import EverlogError, LeaseLost
 from everlog.queues.absence import outlast_absence
 from everlog.queues.arguments import check_limit, check_seconds, check_text
+from everlog.queues.done_reports import DoneReports
 from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job import Job
 from everlog.queues.job_function import JobFunction
@@ -114,6 +115,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._running: dict[asyncio.Task[None], StopCause | None] = {}
         self._reporting: set[asyncio.Task[None]] = set()  # of these, the functions have ended
+        self._done = DoneReports(store)
 
     @property
     def running(self) -> int:
@@ -180,7 +182,7 @@ class Worker:
             for job in jobs:
                 self._start(job, room)
             if jobs:
-                fast_only = fast_only or await _has_fast(queue, jobs)
+                fast_only = fast_only or any(job.goes_first for job in jobs)
             else:
                 fast_only = False
                 await self._store.wait(queue.name, self.name, self._poll_s)
@@ -226,10 +228,11 @@ class Worker:
             loop.call_soon_threadsafe(self._cancel, task, cause)
 
         def ended(_: asyncio.Task[None]) -> None:
-            heartbeats.forget(job.handle)
             del self._running[task]
             self._reporting.discard(task)
             room.give(job.handle)
+            if job not in self._done:
+                heartbeats.forget(job.handle)
 
         task.add_done_callback(ended)
         heartbeats.watch(job.handle, job.row.lease_ms, stop_job)
@@ -247,18 +250,49 @@ class Worker:
         finally:
             self._reporting.add(_this_task())
             room.give(job.handle)
+        if outcome.name == "done" and not outcome.keeps_result:
+            if self._done.add(job):
+                await self._report_done(job.queue.name)
+            return
         await asyncio.sleep(0)  # the next claim comes up meanwhile: it and the report then share a commit
         await self._report(job, outcome)
+
+    async def _report_done(self, queue: str) -> None:
+        """Report all jobs that end in this turn of the loop. What fails is tried again, as any other report is."""
+        failed = []
+        for job, error in await self._done.report(queue):
+            if error is None:
+                self.counted["done"] += 1
+                self._settle(job)
+            else:
+                failed.append(self._report_again(job, error))
+        if failed:
+            await asyncio.gather(*failed)
+
+    async def _report_again(self, job: Job, error: BaseException) -> None:
+        try:
+            await self._report(job, JobOutcome("done", partial(job.queue.done, job)), error)
+        finally:
+            self._settle(job)
+
+    def _settle(self, job: Job) -> None:
+        self._done.settle(job)
+        self._heartbeats[job.queue.name].forget(job.handle)
 
     def _stop_cause(self) -> StopCause | None:
         """Why the job of the running task was stopped, if it was."""
         return self._running.get(_this_task())
 
-    async def _report(self, job: Job, found: JobOutcome) -> None:
-        """Report how it went; again, if that may help. If that fails, the lease ends and the job runs again."""
+    async def _report(self, job: Job, found: JobOutcome, failed: BaseException | None = None) -> None:
+        """Report how it went; again, if that may help. If that fails, the lease ends and the job runs again.
+
+        `failed`: how the first try went, if there was one.
+        """
         outcome = found.name
         for attempt in range(1, MAX_REPORTS + 1):
             try:
+                if attempt == 1 and failed is not None:
+                    raise failed
                 await found.report()
                 break
             except LeaseLost as error:
@@ -289,12 +323,6 @@ def _this_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     assert task is not None
     return task
-
-
-async def _has_fast(queue: Queue, jobs: Sequence[Job]) -> bool:
-    """Whether some of these go before slow ones, in a queue that keeps them apart."""
-    threshold = (await queue.declaration()).options.slow_threshold
-    return threshold is not None and any(job.priority < threshold for job in jobs)
 
 
 def _raised(outcome: list[Job] | BaseException) -> list[Job]:

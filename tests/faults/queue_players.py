@@ -178,7 +178,7 @@ def outcome_of(answer: Any) -> tuple[str, dict[str, Any]]:
 
 def record(store: QueueStore, history: HistoryFile) -> QueueStore:
     """Let a store write down what it is asked, and what it answers; so do those that a worker makes of it."""
-    execute, put_all, sibling = store.execute, store.put_all, store.sibling
+    execute, execute_all, put_all, sibling = store.execute, store.execute_all, store.put_all, store.sibling
 
     async def noted(name: str, operation: Operation) -> Any:
         known = fields_of(operation)
@@ -203,7 +203,19 @@ def record(store: QueueStore, history: HistoryFile) -> QueueStore:
             history.end(number, outcome, **fields)
         return answers
 
+    async def noted_each(name: str, operations: Any) -> Any:
+        known = [fields_of(operation) for operation in operations]
+        numbers = ["" if one is None else history.begin(one[0], name, **one[1]) for one in known]
+        answers = await execute_all(name, operations)
+        for number, answer in zip(numbers, answers, strict=True):
+            outcome, fields = outcome_of(answer)
+            if number:
+                history.end(number, outcome, **fields)
+        return answers
+
     store.execute = noted  # type: ignore[method-assign]
+    if type(store).execute_all is not QueueStore.execute_all:
+        store.execute_all = noted_each  # type: ignore[method-assign]
     store.sibling = lambda: record(sibling(), history)  # type: ignore[method-assign]
     if type(store).put_all is not QueueStore.put_all:  # else it puts them one by one, and each is noted
         store.put_all = noted_all  # type: ignore[method-assign]

@@ -15,6 +15,7 @@ from everlog.queues import scheduler as scheduler_module
 from everlog.queues import worker as worker_module
 from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import AskSchedules, Claim, Done, FireSchedules, Heartbeat, Sweep
+from everlog.queues.port import QueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.queues.upkeep import QueueUpkeep
@@ -57,6 +58,7 @@ class Breakage:
             return await execute(store, name, operation)
 
         monkeypatch.setattr(type(store), "execute", maybe)
+        monkeypatch.setattr(type(store), "execute_all", QueueStore.execute_all)
 
 
 @asynccontextmanager
