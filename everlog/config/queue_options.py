@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -67,7 +67,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     backlog_ms: int = 0
 
 
-class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class QueueOptions(
+    msgspec.Struct, frozen=True, dict=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Options of a queue, as users write them. Durations are text such as "1h", or seconds.
 
     >>> QueueOptions(max_wait="1m", on_busy="drop").settings.max_wait_ms
@@ -117,7 +119,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if self.file is not None and (self.bucket != "none" or not Path(self.file).is_absolute()):
             raise ValueError("a queue in a file of yours has bucket = 'none', and file is an absolute path")
 
-    @property
+    @cached_property
     def settings(self) -> QueueSettings:
         """The options as the rules use them."""
         return compile_settings(self)

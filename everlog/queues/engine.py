@@ -5,9 +5,10 @@ All of an operation happens in one step; a store makes that step durable before 
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from msgspec.structs import replace
@@ -58,7 +59,7 @@ from everlog.queues.operations import (
     Stats,
     Sweep,
 )
-from everlog.queues.removal import END_OF_TIME_MS, purge
+from everlog.queues.removal import purge
 from everlog.queues.rows import WAITING, AttemptReason, EndedRow, Flag, Image, JobRow, Packet
 from everlog.queues.rules import RowChange
 from everlog.queues.schedule import ScheduleRow
@@ -67,6 +68,8 @@ from everlog.queues.timetable import Timetable
 from everlog.queues.wait_histogram import count_claimed
 
 SWEEP = 500
+# So many overdue rows a look at what waits takes in, those whose leases ended first.
+MAX_OVERDUE_SEEN = 10_000
 # A flag that is raised over and over counts once per interval.
 REPEAT_MS = 60_000
 
@@ -375,8 +378,15 @@ class Engine:
         return Timetable(self.table).remove(operation.name)
 
     def _fire(self, operation: FireSchedules, now: int) -> int:
-        """A time that has come is a put like any other."""
-        count = Timetable(self.table).fire(now, operation.limit, lambda packet: self._put(Put(packet), now))
+        """A time that has come is a put like any other, but that no caller hears of a refusal: so a flag says it."""
+
+        def put(packet: Packet) -> PutAnswer:
+            answer = self._put(Put(packet), now)
+            if answer.result == "REJECTED":
+                self._raise_flag("schedule_refused", now, packet.key)
+            return answer
+
+        count = Timetable(self.table).fire(now, operation.limit, put)
         self.counted["FIRED"] += count
         return count
 
@@ -431,35 +441,24 @@ class Engine:
         return ClaimOrder(self.table, self.settings, now, unswept=0 if swept else self._sweep_limit)
 
     def _get(self, operation: Get, now: int) -> list[JobRow]:
-        """The rows of a key as they are, unless they have expired; it changes nothing."""
-        return [row for row in self.table.find(operation.hash, operation.key) if not rules.is_expired(row.image, now)]
+        """The rows of a key as they are to be seen, unless they have expired."""
+        rows = self.table.find(operation.hash, operation.key)
+        seen = (self._seen(row, now) if rules.is_overdue(row, now) else row for row in rows)
+        return [row for row in seen if row is not None and not rules.is_expired(row.image, now)]
 
     def _peek(self, operation: Peek, now: int) -> list[JobRow]:
         """What waits. What is overdue waits, too, as it will once it is swept."""
-        rows = list(self.table.page(operation.after, now, operation.limit))
-        overdue = self.table.overdue(now, SWEEP)
-        if overdue:
-            after = operation.after
-            turned = (self._turned(row, now) for row in overdue)
-            rows += [row for row in turned if row is not None and (after is None or row.order > after)]
-            rows.sort(key=lambda row: row.order)
-        return rows[: operation.limit]
+        after, limit = operation.after, operation.limit
+        late = (self._seen(row, now) for row in self.table.each_overdue(now, MAX_OVERDUE_SEEN))
+        overdue = (row for row in late if row is not None and (after is None or row.order > after))
+        rows = chain(self.table.page(after, now, limit), overdue)
+        return heapq.nsmallest(limit, rows, key=lambda row: row.order)
 
-    def _turned(self, row: JobRow, now: int) -> JobRow | None:
-        """What will wait once an overdue row is swept: itself, its successor, or nothing.
-
-        As if it were swept when its lease ended: a place that moved with each look would be on every page.
-        """
-        change = rules.end_attempt(row, now, self.settings, "timeout", since=row.deadline_ms + 1)
-        if change.fresh is not None:
-            return JobRow(row.entry, row.key, row.hash, change.fresh)
-        return change.row
+    def _seen(self, overdue: JobRow, now: int) -> JobRow | None:
+        return rules.as_waiting(overdue, now, self.settings)
 
     def _leases(self, operation: ListLeases, now: int) -> list[JobRow]:
-        """What runs. A lease that ends at some time is over at the end of all time."""
-        overdue = len(self.table.overdue(now, SWEEP))
-        rows = self.table.overdue(END_OF_TIME_MS, operation.limit + overdue)
-        return [row for row in rows if not rules.is_overdue(row, now)][: operation.limit]
+        return list(self.table.running(now, operation.limit))
 
     def _dead_letters(self, operation: ListDead, now: int) -> QueueAnswer:
         oldest = now - self.settings.dead_letter_ttl_ms

@@ -13,7 +13,7 @@ from everlog.core.duration import LAST_MS, Duration, milliseconds
 from everlog.errors import InvalidInput, InvalidKey
 from everlog.queues.columns import encode_columns_key
 from everlog.queues.declaration import Declaration
-from everlog.queues.keys import JobKey, decode_key, encode_key, hash_key
+from everlog.queues.keys import JobKey, KindKey, decode_key, encode_key, hash_key
 from everlog.queues.labels import check_group, check_kind
 from everlog.queues.operations import BeatAnswer, Handle, JobLease, LetterPlace, Result
 from everlog.queues.payload import decode_data, encode_data
@@ -140,6 +140,12 @@ class Job(JobInfo):
         return self.row.timeouts + 1
 
     @property
+    def goes_first(self) -> bool:
+        """Whether slow ones wait for it, in a queue that keeps them apart."""
+        threshold = self._declaration.options.slow_threshold
+        return threshold is not None and self.row.image.priority < threshold
+
+    @property
     def keeps_result(self) -> bool:
         """Whether what the function returns is kept: the queue has a history."""
         return self._declaration.options.settings.keep_done_ms > 0
@@ -188,10 +194,15 @@ def moment(ms: int) -> datetime:
 
 
 def make_key(declaration: Declaration, key: object) -> bytes:
-    """The canonical bytes of a key; a declared one is a value per column, or a dictionary of them."""
+    """The canonical bytes of a key; a declared one is a value per column, or a dictionary of them.
+
+    Columns leave no room for a kind: where they are declared, the key is theirs alone.
+    """
     schema = declaration.schema
     if schema is None:
-        return encode_key(key)
+        return encode_key(key.plain if isinstance(key, KindKey) else key)
+    if isinstance(key, KindKey):
+        key = key.key
     columns = schema.key_columns
     if isinstance(key, Mapping):
         return encode_columns_key(columns, key)

@@ -34,12 +34,14 @@ MAX_UNKNOWN_KEPT = 10_000
 
 
 class JobOutcome(NamedTuple):
-    """How a run went, and what tells the queue. `error` is what the function raised, `result` what it returned."""
+    """How a run went, and what tells the queue. `error` is what the function raised, `result` what it returned, and
+    `keeps_result` whether the queue keeps that."""
 
     name: str
     report: EndReport
     error: BaseException | None = None
     result: object = None
+    keeps_result: bool = False
 
 
 class JobRunner:
@@ -79,8 +81,9 @@ class JobRunner:
             raise
         except BaseException as error:  # sys.exit() ends the attempt, not the worker
             return self._failed(function, job, error, stop_cause())
-        report = partial(job.queue.done, job, result if job.keeps_result else None)
-        return JobOutcome("done", report, result=result)
+        keeps_result = job.keeps_result
+        report = partial(job.queue.done, job, result if keeps_result else None)
+        return JobOutcome("done", report, None, result, keeps_result)
 
     def _find(self, job: Job) -> JobFunction | None:
         return self.queues[job.queue.name].find(job.kind)

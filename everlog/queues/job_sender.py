@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from everlog.core.duration import Duration
 from everlog.errors import InvalidInput
 from everlog.queues.job import NewJob, Receipt, When
-from everlog.queues.keys import JobKey
+from everlog.queues.keys import JobKey, KindKey
 from everlog.queues.open_logs import QueueSource, innermost_log
 from everlog.queues.queue import Queue
 
@@ -93,9 +93,13 @@ class JobSender:
             raise InvalidInput(f"the arguments of {self._function.__name__} come as a mapping, not {arguments!r:.100}")
         packed = self._function.arguments.pack(arguments)
         options = self._options
-        key = self._function.key_of(packed) if options.key is None else options.key
+        key: Any = self._function.key_of(packed) if options.key is None else options.key
+        if key is None:
+            key = queue.store.clock.new_id()
+        elif self._function.kind:
+            key = KindKey(self._function.kind, key)
         return NewJob(
-            queue.store.clock.new_id() if key is None else key,
+            key,
             packed.data,
             self._function.priority if options.priority is None else options.priority,
             options.at,

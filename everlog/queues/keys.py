@@ -7,6 +7,8 @@ bytes, and the bytes give the key back.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
+from typing import Any
 
 from mmh3 import mmh3_x64_128_digest
 
@@ -21,6 +23,26 @@ _TEXT, _BYTES = 1, 2
 # A number's width in bytes is part of its tag: 0x10 to 0x16 for 8 to 512 bits with a sign, 0x20 to 0x26 without.
 _SIGNED, _UNSIGNED = 0x10, 0x20
 _LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True)
+class KindKey:
+    """The key of a job of a kind: jobs of another kind never have it, and so never merge with this one.
+
+    >>> KindKey("welcome", "eve").plain, KindKey("welcome", ("eve", 7)).plain
+    ('welcome:eve', ('welcome', 'eve', 7))
+    """
+
+    kind: str
+    key: Any
+
+    @property
+    def plain(self) -> JobKey:
+        """What the queue has: no kind has a colon."""
+        encode_key(self.key)  # what is no key is no part of one
+        if isinstance(self.key, tuple | bytes):
+            return (self.kind, *(self.key if isinstance(self.key, tuple) else (self.key,)))
+        return f"{self.kind}:{self.key}"
 
 
 def encode_key(key: object) -> bytes:

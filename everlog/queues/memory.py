@@ -237,6 +237,10 @@ class MemoryTable(QueueTable):
     def overdue(self, now: int, limit: int) -> list[JobRow]:
         return self._up_to(self._leases, now - 1, limit)
 
+    def running(self, now: int, limit: int) -> list[JobRow]:
+        rows = (row for row in self.rows.values() if row.status == PROCESSING and row.deadline_ms >= now)
+        return heapq.nsmallest(limit, rows, key=lambda row: row.deadline_ms)
+
     def expired(self, now: int, limit: int) -> list[JobRow]:
         return self._up_to(self._expiring, (now - 1) // 1000, limit)
 

@@ -18,7 +18,7 @@ from everlog.queues.operations import AskDue, Claim, DueAnswer, Operation, Put, 
 from everlog.queues.rows import Flag, Packet
 from everlog.queues.webhook import Webhook
 from everlog.runtime.clock import Clock, SystemClock
-from everlog.runtime.supervisor import LoopRecord, LoopStatus, run_supervised
+from everlog.runtime.supervisor import LoopRecord, LoopStatus, outcome_of, run_supervised
 
 logger = logging.getLogger("everlog.queues")
 
@@ -75,6 +75,10 @@ class QueueStore(ABC):
     @abstractmethod
     async def execute(self, name: str, operation: Operation) -> QueueAnswer:
         """Do one thing with a queue, in one step with all that it changes."""
+
+    async def execute_all(self, name: str, operations: Sequence[Operation]) -> list[QueueAnswer | BaseException]:
+        """Do several things that do not depend on each other: of each what it answers, or what it raises."""
+        return await asyncio.gather(*(outcome_of(self.execute(name, operation)) for operation in operations))
 
     async def put_all(self, name: str, packets: Sequence[Packet]) -> list[PutAnswer]:
         """Put jobs, those of one key in their order; an answer for each."""

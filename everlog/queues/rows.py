@@ -25,6 +25,7 @@ AttemptReason = Literal[
     "owner_flap",
     "backlog",
     "unknown_kind",
+    "schedule_refused",
 ]
 
 

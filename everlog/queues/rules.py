@@ -2,6 +2,11 @@
 
 A merge is idempotent and associative and, for distinct dates, commutative in all but the Insertion Date: retries and
 late packets cannot change what a queue converges to.
+
+`max_wait` bounds what puts ask for, so that no burst delays a job forever: each put's date is capped at the Insertion
+Date of the image that it meets, or begins, plus `max_wait`. It never brings a date forward that holds already, and it
+bounds no pause after an attempt: not one that a retry or a release asked for, nor the queue's backoff. What has waited
+behind the attempt is due at its own date, or after that pause, whichever is later.
 """
 
 from __future__ import annotations
@@ -76,7 +81,7 @@ def arrive(packet: Packet, now: int, settings: QueueSettings) -> tuple[Image, bo
 
 
 def capped(process_ms: int, inserted_ms: int, settings: QueueSettings) -> int:
-    """The Process Date is never later than the Insertion Date + max_wait, so that no burst delays a job forever."""
+    """The Process Date of a put is never later than the Insertion Date + max_wait."""
     return min(process_ms, inserted_ms + settings.max_wait_ms) if settings.max_wait_ms else process_ms
 
 
@@ -85,7 +90,7 @@ def merge(held: Image, incoming: Image, settings: QueueSettings) -> Image:
     newer = incoming.data_date >= held.data_date
     return Image(
         priority=min(held.priority, incoming.priority),
-        process_ms=capped(max(held.process_ms, incoming.process_ms), held.inserted_ms, settings),
+        process_ms=max(held.process_ms, capped(incoming.process_ms, held.inserted_ms, settings)),
         inserted_ms=held.inserted_ms,
         expires_s=max(held.expires_s, incoming.expires_s) if held.expires_s and incoming.expires_s else 0,
         data_date=incoming.data_date if newer else held.data_date,
@@ -181,14 +186,36 @@ def end_attempt(
         slot, expired = live_slot(row, now)
         return RowChange(None, bury(ended, now, cause, reason or how), slot, (cause, *flags), expired)
     slot, expired = live_slot(row, now)
+    pause = backoff(counter, settings) if delay_ms is None else delay_ms
+    # Without a pause a failure is as if it were put now; a time-out and a successor keep the place that they have.
+    paused = pause or (how == "failed" and slot is None)
+    process = (now if since is None else since) + pause if paused else row.image.process_ms
     if slot is not None:
-        # It waits as long as it was told to, or for what came meanwhile, whichever is later.
-        told = replace(row.image, process_ms=max(row.image.process_ms, now + delay_ms)) if delay_ms else row.image
-        merged = replace(ended, image=merge(told, slot, settings), timeouts=0)
-        return RowChange(waiting(merged), flags=flags)
-    process = _retry_date(row, now if since is None else since, counter, settings, how, delay_ms)
+        return RowChange(_succeeded(ended, slot, process, settings), flags=flags)
     image = row.image if process == row.image.process_ms else replace(row.image, process_ms=process)
     return RowChange(waiting(replace(ended, image=image)), flags=flags, expired=expired)
+
+
+def as_waiting(row: JobRow, now: int, settings: QueueSettings) -> JobRow | None:
+    """An overdue row as all readers see it until it is swept: it waits, or is gone if it has expired.
+
+    As if it were swept when its lease ended: a place that moved with each look would be on every page. One that would
+    be a dead letter waits, too: until it is swept its worker may still end it well.
+    """
+    change = end_attempt(row, now, settings, "timeout", since=row.deadline_ms + 1)
+    if change.fresh is not None:
+        return JobRow(row.entry, row.key, row.hash, change.fresh)
+    if change.dead is None or is_expired(row.image, now):
+        return change.row
+    letter = change.dead
+    return waiting(replace(row, timeouts=letter.timeouts, lifetime=letter.lifetime, attempts=letter.attempts))
+
+
+def _succeeded(row: JobRow, slot: Image, process_ms: int, settings: QueueSettings) -> JobRow:
+    """After an attempt that did not finish the work, the row and its successor are one: due when both may run."""
+    process_ms = max(process_ms, row.image.process_ms, slot.process_ms)
+    image = replace(merge(row.image, slot, settings), process_ms=process_ms)
+    return waiting(replace(row, image=image, timeouts=0))
 
 
 def release(
@@ -199,11 +226,11 @@ def release(
     if gone is not None:
         return gone
     flags = () if flag is None else (flag,)
-    told = replace(row.image, process_ms=max(row.image.process_ms, now + delay_ms)) if delay_ms else row.image
+    process = max(row.image.process_ms, now + delay_ms) if delay_ms else row.image.process_ms
     slot, expired = live_slot(row, now)
     if slot is not None:
-        return RowChange(waiting(replace(row, image=merge(told, slot, settings), timeouts=0)), flags=flags)
-    return RowChange(waiting(replace(row, image=told)), flags=flags, expired=expired)
+        return RowChange(_succeeded(row, slot, process, settings), flags=flags)
+    return RowChange(waiting(replace(row, image=replace(row.image, process_ms=process))), flags=flags, expired=expired)
 
 
 def cancel(row: JobRow, now: int, reason: str | None) -> RowChange:
@@ -296,14 +323,6 @@ def _ended_for_good(row: JobRow, now: int) -> RowChange | None:
         slot, expired = live_slot(row, now)
         return RowChange(None, None, slot, expired=expired + 1)
     return None
-
-
-def _retry_date(row: JobRow, now: int, counter: int, settings: QueueSettings, how: str, delay_ms: int | None) -> int:
-    """When the next attempt may start: a time-out moves the date only if the queue has a backoff."""
-    pause = backoff(counter, settings)
-    if how == "timeout":
-        return now + pause if pause else row.image.process_ms
-    return now + (pause if delay_ms is None else delay_ms)
 
 
 def _noted(row: JobRow, now: int, how: Literal["timeout", "failed"], reason: str | None) -> JobRow:

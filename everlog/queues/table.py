@@ -94,6 +94,13 @@ class QueueTable(Protocol):
     def overdue(self, now: int, limit: int) -> Sequence[JobRow]:
         """Rows whose lease is over, the longest first."""
 
+    def each_overdue(self, now: int, limit: int) -> Iterable[JobRow]:
+        """The same in any order, without all of them, and their data, in memory at once."""
+        return self.overdue(now, limit)
+
+    def running(self, now: int, limit: int) -> Sequence[JobRow]:
+        """Rows whose lease is not over, the one that ends first at the head."""
+
     def expired(self, now: int, limit: int) -> Sequence[JobRow]:
         """Waiting rows that have expired."""
 

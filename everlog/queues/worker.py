@@ -1,8 +1,8 @@
 """A worker: claims jobs, lets `job_runner` run their functions, and reports how it went.
 
-A job is leased; a thread of its own keeps the lease while the function runs. A job that loses its lease is cancelled,
-for another worker has it then. A worker that stops lets its jobs finish for a while, then gives the rest back. The
-schedules of its queues are fired by a loop of their own, whatever becomes of the jobs.
+A job is leased; a thread, one for each queue, keeps the leases while the functions run. A job that loses its lease is
+cancelled, for another worker has it then. A worker that stops lets its jobs finish for a while, then gives the rest
+back. The schedules of its queues are fired by a loop of their own, whatever becomes of the jobs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from everlog.config.queue_options import MAX_CLAIM, QueueOptions
 from everlog.errors import EverlogError, LeaseLost
 from everlog.queues.absence import outlast_absence
 from everlog.queues.arguments import check_limit, check_seconds, check_text
+from everlog.queues.done_reports import DoneReports
 from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job import Job
 from everlog.queues.job_function import JobFunction
@@ -106,7 +107,7 @@ class Worker:
         self._concurrency = concurrency
         self._poll_s = poll_s
         self._grace_s = grace_s
-        self._heartbeats = Heartbeats(store.sibling, store.clock)
+        self._heartbeats = {name: Heartbeats(name, store.sibling, store.clock) for name in self._runner.queues}
         self._threads = ThreadPoolExecutor(concurrency * len(self._runner.queues), thread_name_prefix="everlog-job")
         self._loops = LoopSupervisor(clock=store.clock, logger=log)
         self.scheduler = Scheduler(lambda: store, self._queue_names, self._loops, look_s=poll_s)
@@ -114,6 +115,7 @@ class Worker:
         self._stopping = asyncio.Event()
         self._running: dict[asyncio.Task[None], StopCause | None] = {}
         self._reporting: set[asyncio.Task[None]] = set()  # of these, the functions have ended
+        self._done = DoneReports(store)
 
     @property
     def running(self) -> int:
@@ -122,7 +124,7 @@ class Worker:
 
     def status(self) -> list[LoopStatus]:
         """How the loops of this worker are: one that failed is begun again, and says here why."""
-        return [*self._loops.status(), self._heartbeats.status()]
+        return [*self._loops.status(), *(found.status() for found in self._heartbeats.values())]
 
     async def _queue_names(self) -> list[str]:
         return list(self._runner.queues)
@@ -154,7 +156,8 @@ class Worker:
             leave_log(self._queue)
             await self._loops.stop()
             await self._end_jobs()
-            await asyncio.to_thread(self._heartbeats.close)
+            for heartbeats in self._heartbeats.values():
+                await asyncio.to_thread(heartbeats.close)
             self._threads.shutdown()
 
     async def _end_jobs(self) -> None:
@@ -179,7 +182,7 @@ class Worker:
             for job in jobs:
                 self._start(job, room)
             if jobs:
-                fast_only = fast_only or await _has_fast(queue, jobs)
+                fast_only = fast_only or any(job.goes_first for job in jobs)
             else:
                 fast_only = False
                 await self._store.wait(queue.name, self.name, self._poll_s)
@@ -214,7 +217,7 @@ class Worker:
             log_failure(log, f"{queue.name}: the last claim was not given back", error)
 
     def _start(self, job: Job, room: WorkerSlots) -> None:
-        loop = asyncio.get_running_loop()
+        loop, heartbeats = asyncio.get_running_loop(), self._heartbeats[job.queue.name]
         task = asyncio.create_task(self._run_job(job, room))
         self._running[task] = None
         room.take(job.handle)
@@ -225,13 +228,14 @@ class Worker:
             loop.call_soon_threadsafe(self._cancel, task, cause)
 
         def ended(_: asyncio.Task[None]) -> None:
-            self._heartbeats.forget(job.queue.name, job.handle)
             del self._running[task]
             self._reporting.discard(task)
             room.give(job.handle)
+            if job not in self._done:
+                heartbeats.forget(job.handle)
 
         task.add_done_callback(ended)
-        self._heartbeats.watch(job.queue.name, job.handle, job.row.lease_ms, stop_job)
+        heartbeats.watch(job.handle, job.row.lease_ms, stop_job)
 
     def _cancel(self, task: asyncio.Task[None], cause: StopCause) -> None:
         """Stop a function. Too late once it has ended: what is told about it then must not be cut off."""
@@ -246,18 +250,49 @@ class Worker:
         finally:
             self._reporting.add(_this_task())
             room.give(job.handle)
+        if outcome.name == "done" and not outcome.keeps_result:
+            if self._done.add(job):
+                await self._report_done(job.queue.name)
+            return
         await asyncio.sleep(0)  # the next claim comes up meanwhile: it and the report then share a commit
         await self._report(job, outcome)
+
+    async def _report_done(self, queue: str) -> None:
+        """Report all jobs that end in this turn of the loop. What fails is tried again, as any other report is."""
+        failed = []
+        for job, error in await self._done.report(queue):
+            if error is None:
+                self.counted["done"] += 1
+                self._settle(job)
+            else:
+                failed.append(self._report_again(job, error))
+        if failed:
+            await asyncio.gather(*failed)
+
+    async def _report_again(self, job: Job, error: BaseException) -> None:
+        try:
+            await self._report(job, JobOutcome("done", partial(job.queue.done, job)), error)
+        finally:
+            self._settle(job)
+
+    def _settle(self, job: Job) -> None:
+        self._done.settle(job)
+        self._heartbeats[job.queue.name].forget(job.handle)
 
     def _stop_cause(self) -> StopCause | None:
         """Why the job of the running task was stopped, if it was."""
         return self._running.get(_this_task())
 
-    async def _report(self, job: Job, found: JobOutcome) -> None:
-        """Report how it went; again, if that may help. If that fails, the lease ends and the job runs again."""
+    async def _report(self, job: Job, found: JobOutcome, failed: BaseException | None = None) -> None:
+        """Report how it went; again, if that may help. If that fails, the lease ends and the job runs again.
+
+        `failed`: how the first try went, if there was one.
+        """
         outcome = found.name
         for attempt in range(1, MAX_REPORTS + 1):
             try:
+                if attempt == 1 and failed is not None:
+                    raise failed
                 await found.report()
                 break
             except LeaseLost as error:
@@ -288,12 +323,6 @@ def _this_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     assert task is not None
     return task
-
-
-async def _has_fast(queue: Queue, jobs: Sequence[Job]) -> bool:
-    """Whether some of these go before slow ones, in a queue that keeps them apart."""
-    threshold = (await queue.declaration()).options.slow_threshold
-    return threshold is not None and any(job.priority < threshold for job in jobs)
 
 
 def _raised(outcome: list[Job] | BaseException) -> list[Job]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from everlog.queues.keys import JobKey, decode_key, encode_key, hash_key
 from everlog.queues.operations import AckFlag, Forget, ListDead, Revive
 from everlog.queues.wait_histogram import bucket_of, is_wait
@@ -321,6 +323,56 @@ class QueueLeaseSuite:
             lease = await desk.one()
             assert number(lease.row) == 2
             await desk.done(lease)
+
+    async def test_max_wait_bounds_puts_and_no_retry(self, desk: VirtualQueue) -> None:
+        """What an attempt was told holds, whatever is put behind it or merged with it later."""
+        await desk.declare(max_wait="1m")
+        for ending in ("fail", "release"):
+            desk.clock.now = T
+            await desk.enq(data=1)
+            desk.wait(120_000)
+            lease = await desk.one()
+            await desk.enq(data=2)
+            await (desk.fail(lease, "later", delay=600_000) if ending == "fail" else desk.release(lease, 600_000))
+            assert (await desk.row()).image.process_ms == desk.clock.now + 600_000
+            desk.wait(1000)
+            assert (await desk.enq(data=3)).result == "MERGED"
+            desk.wait(598_999)
+            assert await desk.claim() == []
+            desk.wait(1)
+            lease = await desk.one()
+            assert number(lease.row) == 3
+            await desk.done(lease)
+
+    async def test_max_wait_of_a_successor_counts_from_its_own_first_put(self, desk: VirtualQueue) -> None:
+        """It waits as long as it was put for, although the job before it has failed."""
+        await desk.declare(max_wait="1m")
+        await desk.enq(data=1)
+        desk.wait(120_000)
+        lease = await desk.one()
+        await desk.enq(data=2, proc=120_000 + 30_000)
+        await desk.fail(lease, "broken")
+        desk.wait(29_999)
+        assert await desk.claim() == []
+        desk.wait(1)
+        assert number((await desk.one()).row) == 2
+
+    @pytest.mark.parametrize("how", ["fail", "time out"])
+    async def test_the_backoff_of_a_queue_counts_behind_a_successor_too(self, desk: VirtualQueue, how: str) -> None:
+        """Else a key that always fails, and is put all the time, would run without a pause."""
+        await desk.declare(retry_backoff="10s", processing_timeout="1s")
+        await desk.enq(data=1)
+        lease = await desk.one()
+        await desk.enq(data=2)
+        if how == "fail":
+            await desk.fail(lease)
+        else:
+            desk.wait(1001)
+            assert await desk.claim() == []
+        desk.wait(9_999)
+        assert await desk.claim() == []
+        desk.wait(1)
+        assert number((await desk.one()).row) == 2
 
     async def test_a_dead_letter_past_its_end_can_be_revived(self, desk: VirtualQueue) -> None:
         """It is wanted although its time is over: it runs, whenever that is."""

@@ -12,8 +12,9 @@ from everlog.errors import DeclarationRefused, QueueNotFound
 from everlog.queues.columns import Column
 from everlog.queues.declaration import ColumnSchema
 from everlog.queues.keys import decode_key, encode_key
-from everlog.queues.operations import AskStats, Claim, DueAnswer, ListLeases, Pause, Sweep
+from everlog.queues.operations import AskStats, Claim, DueAnswer, FindJob, ListLeases, Pause, Sweep
 from everlog.queues.port import QueueStore
+from everlog.queues.rows import JobRow
 from everlog.testing.queue_desk import HOUR, T, VirtualClock, VirtualQueue, handle, keys, number
 
 
@@ -174,6 +175,45 @@ class QueueRetentionSuite:
         assert (waits.status, waits.timeouts, [attempt.how for attempt in waits.attempts]) == ("W", 1, ["timeout"])
         assert await desk.peek(after=waits.order) == []
         assert keys(await desk.claim(10)) == [decode_key(waits.key)]
+
+    async def test_the_views_agree_on_any_number_of_overdue_jobs(self, desk: VirtualQueue) -> None:
+        """More than a claim turns over: counts, pages, leases, and each job by its key and by its number."""
+        for n in range(700):
+            await desk.enq(f"late{n}", pri=n % 3, data=n)
+        await desk.claim(700, lease=1000)
+        for n in range(5):
+            await desk.enq(f"live{n}")
+        live = sorted(map(str, keys(await desk.claim(5, lease=HOUR))))
+        desk.wait(1001)
+        await desk.enq("new", pri=1)
+        stats = await desk.stats()
+        assert (stats.ready, stats.running) == (701, 5)
+        assert sorted(str(decode_key(row.key)) for row in await desk.do(ListLeases(100))) == live
+        whole = await desk.peek(1000)
+        assert len(whole) == 701
+        assert [row.order for row in whole] == sorted(row.order for row in whole)
+        paged: list[JobRow] = []
+        while page := await desk.peek(200, paged[-1].order if paged else None):
+            paged += page
+        assert [row.entry for row in paged] == [row.entry for row in whole]
+        for row in whole[::100]:
+            (found,) = await desk.rows(str(decode_key(row.key)))
+            assert (found.status, found.order) == ("W", row.order)
+            assert (await desk.do(FindJob(row.entry))).causes != ()
+
+    async def test_what_is_overdue_for_the_last_time_waits_until_it_is_swept(self, desk: VirtualQueue) -> None:
+        """In all views, for until then its worker may still end it well; then it is a dead letter."""
+        await desk.declare(max_timeouts=1)
+        await desk.enq()
+        lease = await desk.one(lease=1000)
+        desk.wait(1001)
+        (row,) = await desk.peek()
+        assert [row] == await desk.rows()
+        assert (row.status, row.timeouts, await desk.dead()) == ("W", 1, [])
+        assert ((await desk.stats()).ready, await desk.do(ListLeases())) == (1, [])
+        assert await desk.claim() == []
+        assert (await desk.peek(), await desk.rows(), len(await desk.dead())) == ([], [], 1)
+        assert await desk.done(lease) == "LEASE_LOST"
 
     async def test_what_is_overdue_keeps_its_place_while_pages_are_read(self, desk: VirtualQueue) -> None:
         """It waits from the end of its lease on, whenever it is looked at: else a walk over all jobs would not end."""

@@ -121,6 +121,29 @@ class QueueScheduleSuite:
         assert image is not None
         assert image.process_ms == FIRST + 2 * HOUR
 
+    @pytest.mark.parametrize(("on_busy", "flagged"), [("reject", 2), ("drop", 0), ("successor", 0)])
+    async def test_a_time_that_is_refused_raises_a_flag(self, desk: VirtualQueue, on_busy: str, flagged: int) -> None:
+        """In a queue that refuses puts while their key runs. What is dropped was to be dropped."""
+        await desk.declare(on_busy=on_busy)
+        schedules = schedules_of(desk)
+        await schedules.set("hourly", every="1h")
+        desk.clock.now = FIRST
+        await schedules.fire()
+        lease = await desk.one(lease=10 * HOUR)
+        for number in (1, 2):
+            desk.clock.now = FIRST + number * HOUR
+            assert await schedules.fire() == 1, "the time is dealt with"
+        assert [flag.count for flag in (await desk.flags()).values()] == ([flagged] if flagged else [])
+        if flagged:
+            flag = (await desk.flags())["schedule_refused"]
+            assert decode_key(flag.key or b"") == "hourly"
+            assert (flag.first_ms, flag.last_ms) == (FIRST + HOUR, desk.clock.now)
+            assert desk.counted("REJECTED") == flagged
+        await desk.done(lease)
+        desk.wait(HOUR)
+        await schedules.fire()
+        assert len(await desk.claim()) == 1
+
     @pytest.mark.parametrize(
         ("catch_up", "late_ms", "expected"),
         [

@@ -128,6 +128,7 @@ class Chaos:
             refuses = options.get("on_busy") == "reject"
             self._limits[name] = self._limits[name]._replace(refuses_busy=refuses)
         await log.queue(PAGES).schedules.set("tick", every=EVERY_MS["tick"] / 1000, catch_up="all")
+        await log.queue(PAGES).schedules.set("tock", every=EVERY_MS["tock"] / 1000, catch_up="none")
 
     def _cast(self) -> None:
         addresses = [f"http://127.0.0.1:{port}" for port in self._ports]

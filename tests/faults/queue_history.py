@@ -6,7 +6,8 @@ milliseconds, rounded down, of one machine's clock), `outcome` (`ok`, `fail`: it
     put        key, data, inserted, due, expires; if it was acknowledged: result, entry
     claim      leases: [{entry, token, key, data, claimed, deadline, due, expires, inserted, dated, group}, …]
     heartbeat, done, fail, release    entry, token
-    run        entry, token: a function was called for this claim
+    run        entry, token: a function was called for this claim; blocks: it holds its loop up for longer than a lease
+    cancel     key: what waits for it, also behind a job that runs, may be gone
     set        name, every, catch_up: a schedule; `pause` ends it
     count      stats, waiting, running, dead: all that is there while nothing happens; the last one is the end
 
@@ -125,6 +126,7 @@ class QueueHistory:
         self.by_handle: dict[tuple[int, int], list[Lease]] = defaultdict(list)
         self.schedules: dict[str, list[Operation]] = defaultdict(list)
         self.pauses: dict[str, Operation] = {}
+        self.cancels: dict[str, list[Operation]] = defaultdict(list)
         self.counts: list[Operation] = []
         self.orphans: list[Operation] = []
         later = []
@@ -137,6 +139,8 @@ class QueueHistory:
                 self._add_claim(operation)
             elif kind == "set":
                 self.schedules[operation["name"]].append(operation)
+            elif kind == "cancel":
+                self.cancels[operation["key"]].append(operation)
             elif kind == "pause":
                 self.pauses[operation["name"]] = operation
             elif kind == "count":
@@ -172,9 +176,13 @@ class QueueHistory:
         put = self.put_of.get(data)
         return None if put is None else put["inserted"]
 
+    def maybe_cancelled(self, put: Operation) -> bool:
+        """Whether a cancellation may have come after a put: it did not end before that began."""
+        return any(one["end"] is None or one["end"] >= put["start"] for one in self.cancels[put["key"]])
+
     def lines(self, key: str) -> tuple[Operation, ...]:
         """All that was done with a key, in the order of its beginnings."""
-        found = [*self.puts[key], *(line for lease in self.leases[key] for line in lease.lines)]
+        found = [*self.puts[key], *self.cancels[key], *(line for lease in self.leases[key] for line in lease.lines)]
         return tuple(sorted(found, key=lambda line: line["start"]))
 
     def finding(self, rule: str, key: str, text: str) -> Finding:
@@ -210,6 +218,8 @@ def nothing_lost(history: QueueHistory) -> Iterator[Finding]:
     for key, puts in history.puts.items():
         for put in puts:
             if put["outcome"] != "ok" or put["result"] not in STORED or put["expires"]:
+                continue
+            if history.maybe_cancelled(put):
                 continue
             remains = [*there.get(key, ()), *dead.get(key, ())]
             if any(_covers(history, found["data"], put) for found in remains):
@@ -287,7 +297,7 @@ def latest_data(history: QueueHistory) -> Iterator[Finding]:
                 newer = put["end"] < lease.claimed and put["inserted"] > seen["inserted"]
                 # A successor that waited for too long is gone, and what ran before it may run again.
                 newer = newer and not (put["result"] in SUCCESSORS and 0 < put.get("expires", 0) < lease.claimed)
-                if newer and not _was_over(history, leases, put, seen):
+                if newer and not _was_over(history, leases, put, seen) and not history.maybe_cancelled(put):
                     text = f"{lease.entry, lease.token} has {lease.data}, and {put['data']} was acknowledged before"
                     yield history.finding("stale", key, text)
 
@@ -323,6 +333,27 @@ def _has_late_successor(history: QueueHistory, lease: Lease, newest: Operation, 
         for put in history.puts[lease.key]
         if put["outcome"] != "fail"
     )
+
+
+def blocks_outlasted(operations: Iterable[Operation]) -> int:
+    """How many jobs that held up their loops for longer than a lease got heartbeats meanwhile, and were then done.
+
+    No rule: a process that was stopped, or whose server was, loses its leases as it should.
+    """
+    by_queue: dict[str, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        by_queue[operation["queue"]].append(operation)
+    count = 0
+    for name, found in by_queue.items():
+        for lease in QueueHistory(name, found, QueueLimits()).all_leases:
+            blocked = [run for run in lease.runs if run.get("blocks") and run["end"] is not None]
+            for run in blocked:
+                kept = any(
+                    beat["outcome"] == "ok" and run["start"] < beat["start"] and beat["end"] < run["end"]
+                    for beat in lease.beats
+                )
+                count += kept and lease.done_at is not None and run["end"] - run["start"] > lease.lease_ms
+    return count
 
 
 def never_early(history: QueueHistory) -> Iterator[Finding]:
@@ -405,7 +436,10 @@ def counts_are_true(history: QueueHistory) -> Iterator[Finding]:
 
 
 def schedules_fire_once(history: QueueHistory) -> Iterator[Finding]:
-    """Each time from the first `set` to the `pause` is put once; with `one`, times that wait together are one run."""
+    """Each time from the first `set` to the `pause` is put once; with `one`, times that wait together are one run.
+
+    With `none` times that nothing looked at in time are left out.
+    """
     for name, sets in history.schedules.items():
         accepted = [one for one in sets if one["outcome"] == "ok"]
         if not accepted:
@@ -463,7 +497,8 @@ def _check_one_key(history: QueueHistory, name: str, known: Operation) -> Iterat
     there, dead = _remains(history)
     last = max((lease.dated for lease in leases if lease.maybe_done), default=0)
     for time in _due_times(history, name, known):
-        if time > last and name not in there and name not in dead and not history.limits.refuses_busy:
+        left_out = history.limits.refuses_busy or known["catch_up"] == "none"
+        if time > last and name not in there and name not in dead and not left_out:
             yield history.finding("missed", name, f"nothing ran for {time}")
             break
     done = [lease for lease in leases if lease.done_at is not None]

@@ -28,10 +28,11 @@ from everlog.errors import EverlogError, LeaseLost
 from everlog.queues import claim_order, rules, schedule, timetable
 from everlog.queues.cassandra.own_thread import OwnThreadQueues
 from everlog.queues.cassandra.queue_store import CassandraQueueStore
-from everlog.queues.job import Job, NewJob
+from everlog.queues.job import Job, JobInfo, NewJob
 from everlog.queues.keys import decode_key
 from everlog.queues.operations import (
     BeatAnswer,
+    Cancel,
     Claim,
     Done,
     Fail,
@@ -45,6 +46,7 @@ from everlog.queues.operations import (
     SetSchedule,
 )
 from everlog.queues.port import QueueStore
+from everlog.queues.queue import Queue
 from everlog.queues.rows import JobRow, Packet
 from tests.pipeline.backends import read_config
 
@@ -52,11 +54,13 @@ logger = logging.getLogger(__name__)
 
 LEASE_S = 1.0
 MAX_JOB_S = 0.2
+# A few jobs keep the loop of their worker busy for so long: their leases are kept all the same.
+LONG_BLOCK_S = 1.5 * LEASE_S
 PAGES, MAILS, LIMITED = "pages", "mails", "limited"
 QUEUES = (PAGES, MAILS, LIMITED)
 # One of them floods the queues.
 GROUPS = (None, "flood", "flood", "small", "tiny")
-EVERY_MS = {"tick": 250, "mail": 400}
+EVERY_MS = {"tick": 250, "mail": 400, "tock": 300}
 
 
 class Player(NamedTuple):
@@ -149,6 +153,8 @@ def fields_of(operation: Operation) -> tuple[str, dict[str, Any]] | None:
     if isinstance(operation, Heartbeat | Done | Fail | Release):
         name = type(operation).__name__.lower()
         return name, {"entry": operation.handle.entry, "token": operation.handle.token}
+    if isinstance(operation, Cancel):
+        return "cancel", {"key": decode_key(operation.key)}
     if isinstance(operation, SetSchedule):
         wanted = operation.schedule
         return "set", {"name": wanted.name, "every": wanted.every_ms, "catch_up": wanted.catch_up}
@@ -172,7 +178,7 @@ def outcome_of(answer: Any) -> tuple[str, dict[str, Any]]:
 
 def record(store: QueueStore, history: HistoryFile) -> QueueStore:
     """Let a store write down what it is asked, and what it answers; so do those that a worker makes of it."""
-    execute, put_all, sibling = store.execute, store.put_all, store.sibling
+    execute, execute_all, put_all, sibling = store.execute, store.execute_all, store.put_all, store.sibling
 
     async def noted(name: str, operation: Operation) -> Any:
         known = fields_of(operation)
@@ -197,7 +203,19 @@ def record(store: QueueStore, history: HistoryFile) -> QueueStore:
             history.end(number, outcome, **fields)
         return answers
 
+    async def noted_each(name: str, operations: Any) -> Any:
+        known = [fields_of(operation) for operation in operations]
+        numbers = ["" if one is None else history.begin(one[0], name, **one[1]) for one in known]
+        answers = await execute_all(name, operations)
+        for number, answer in zip(numbers, answers, strict=True):
+            outcome, fields = outcome_of(answer)
+            if number:
+                history.end(number, outcome, **fields)
+        return answers
+
     store.execute = noted  # type: ignore[method-assign]
+    if type(store).execute_all is not QueueStore.execute_all:
+        store.execute_all = noted_each  # type: ignore[method-assign]
     store.sibling = lambda: record(sibling(), history)  # type: ignore[method-assign]
     if type(store).put_all is not QueueStore.put_all:  # else it puts them one by one, and each is noted
         store.put_all = noted_all  # type: ignore[method-assign]
@@ -261,12 +279,12 @@ class JobBehaviour:
         self._chance = random.Random(player.seed)
         self._history = history
 
-    def _began(self, job: Job) -> str:
-        return self._history.begin("run", job.queue.name, entry=job.entry, token=job.token)
+    def _began(self, job: Job, **fields: Any) -> str:
+        return self._history.begin("run", job.queue.name, entry=job.entry, token=job.token, **fields)
 
     async def run(self, job: Job) -> Any:
-        run = self._began(job)
         seconds, how = self._choose()
+        run = self._began(job, blocks=how == "block" and seconds == LONG_BLOCK_S)
         if how == "block":
             time.sleep(seconds)  # noqa: ASYNC251  (what a program must not do, and some do)
         elif seconds:
@@ -295,7 +313,9 @@ class JobBehaviour:
             ["return", "block", "raise", "exit", "cancel", "retry", "give up", "give back"],
             [60, 10, 8, 4, 4, 6, 2, 2],
         )[0]
-        return min(seconds, MAX_JOB_S) if how == "block" else seconds, how
+        if how == "block":
+            seconds = LONG_BLOCK_S if chance.random() < 0.3 else min(seconds, MAX_JOB_S)
+        return seconds, how
 
     def _end(self, how: str) -> None:
         if how == "raise":
@@ -346,10 +366,17 @@ async def _run_again(run: Callable[[], Awaitable[None]], player: Player) -> None
 
 
 async def claim_by_hand(log: everlog.Everlog, player: Player) -> None:
-    """Takes jobs with leases of its own choice, and ends some of them late, or under a handle that it has lost."""
+    """Takes jobs with leases of its own choice, and ends some of them late, or under a handle that it has lost. Cancels
+    some that run, and some that wait."""
     chance = random.Random(player.seed)
 
+    async def cancel(job: JobInfo, queue: Queue) -> None:
+        if str(job.key).partition("@")[0] not in EVERY_MS:  # each time of a schedule is expected to run
+            await queue.cancel(job.key, "by chance")
+
     async def serve(job: Job) -> None:
+        if chance.random() < 0.05:
+            await cancel(job, job.queue)
         for _ in range(chance.randrange(4)):
             await asyncio.sleep(chance.random() * LEASE_S)
             if chance.random() < 0.7:
@@ -368,6 +395,9 @@ async def claim_by_hand(log: everlog.Everlog, player: Player) -> None:
                 lease = chance.choice([None, 0.3, LEASE_S])
                 for job in await queue.claim(chance.choice([1, 2, 5]), owner=player.name, lease=lease):
                     tasks.create_task(quietly(job))
+                if chance.random() < 0.05:
+                    for found in await queue.peek(1):
+                        await cancel(found, queue)
             await asyncio.sleep(chance.random() * 0.5)
 
 

@@ -135,9 +135,10 @@ class Oracle:
 
     def merge(self, held: Entry, image: Entry) -> None:
         held["priority"] = min(held["priority"], image["priority"])
-        held["process"] = max(held["process"], image["process"])
+        wanted = image["process"]
         if self.settings.max_wait_ms:
-            held["process"] = min(held["process"], held["inserted"] + self.settings.max_wait_ms)
+            wanted = min(wanted, held["inserted"] + self.settings.max_wait_ms)
+        held["process"] = max(held["process"], wanted)
         both = held["expires"] and image["expires"]
         held["expires"] = max(held["expires"], image["expires"]) if both else 0
         if image["date"] >= held["date"]:
@@ -219,12 +220,19 @@ class Oracle:
                 self.end(row, now, "timeout")
         self.rows = [row for row in self.rows if not (row["status"] == "W" and self.expired(row, now))]
 
-    def swept(self, now: int) -> Oracle:
-        """Another oracle, with the rows that a sweep would leave, if it had come when each lease ended."""
+    def seen(self, now: int) -> Oracle:
+        """Another oracle, with the rows that a sweep would leave, if it had come when each lease ended.
+
+        What it would bury without a successor waits still.
+        """
         other = self.copy()
         for row in list(other.rows):
             if other.overdue(row, now):
                 other.end(row, now, "timeout", since=row["start"] + row["lease"] + 1)
+        for letter in other.dead:
+            if not any(row["key"] == letter["key"] and row["serial"] > self._serial for row in other.rows):
+                other.rows.append({name: letter[name] for name in letter if name != "cause"})
+                other.to_waiting(other.rows[-1])
         other.sweep(now)
         return other
 
@@ -262,33 +270,33 @@ class Oracle:
             self.dead.append(dict(row, cause=reason))
             self.leave(row, now)
             return
-        if not self.merge_slot(row, now, delay or 0):
+        pause = delay
+        if pause is None:
             pause = 0
             if self.settings.retry_backoff_ms:
                 pause = min(
                     self.settings.retry_backoff_ms * 2 ** (row["timeouts"] - 1), self.settings.max_retry_backoff_ms
                 )
-            if how == "failed":
-                row["process"] = now + (pause if delay is None else delay)
-            elif pause:
-                row["process"] = (now if since is None else since) + pause
+        start = now if since is None else since
+        if not self.merge_slot(row, now, start + pause if pause else 0) and (pause or how == "failed"):
+            row["process"] = start + pause
         self.to_waiting(row)
 
     def give_back(self, row: Entry, now: int, delay: int, flag: str | None) -> None:
         if not self.ended_for_good(row, now):
             if flag is not None:
                 self.flags[flag] = self.flags.get(flag, 0) + 1
-            if not self.merge_slot(row, now, delay) and delay:
+            if not self.merge_slot(row, now, now + delay if delay else 0) and delay:
                 row["process"] = max(row["process"], now + delay)
             self.to_waiting(row)
 
-    def merge_slot(self, row: Entry, now: int, delay: int = 0) -> bool:
+    def merge_slot(self, row: Entry, now: int, not_before: int) -> bool:
         slot = row["slot"]
         if slot is None or self.expired(slot, now):
             return False
-        if delay:
-            row["process"] = max(row["process"], now + delay)
+        process = max(row["process"], slot["process"], not_before)
         self.merge(row, slot)
+        row["process"] = process
         row["timeouts"] = 0
         return True
 

@@ -225,13 +225,14 @@ class Simulation:
         """The store holds what the oracle holds; I1: one row per key, and so one live lease."""
         now = self.clock.now
         merging = self.options.merge and self.options.on_busy != "parallel"
+        seen = self.oracle.seen(now)  # what is overdue is shown as it will wait
         for key in KEYS:
             rows: Any = await self.store.execute(NAME, Get(key, hash_key(key)))
-            expected = self.oracle.get(key, now)
+            expected = seen.get(key, now)
             assert sorted(map(row_facts, rows)) == sorted(map(entry_facts, expected)), self.say("get", rows, expected)
             assert not merging or len(rows) <= 1
         peeked: Any = await self.store.execute(NAME, Peek(100))
-        waiting = self.oracle.swept(now).waiting(now)  # what is overdue is shown as it will wait
+        waiting = seen.waiting(now)
         assert [row_facts(row) for row in peeked] == [entry_facts(row) for row in waiting[:100]]
         letters: Any = await self.store.execute(NAME, ListDead(1000))
         assert sorted((letter.image.data, letter.cause) for letter in letters) == sorted(

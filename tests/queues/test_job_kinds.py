@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -16,6 +17,8 @@ from everlog import RetryPolicy
 from everlog.console.server import serving
 from everlog.errors import InvalidInput, InvalidKey
 from everlog.queues import job_runner
+from everlog.queues.columns import Column
+from everlog.queues.declaration import ColumnSchema
 from everlog.queues.job_function import find_jobs
 from everlog.queues.open_logs import innermost_log
 from everlog.queues.operations import Claim, Fail, Release
@@ -388,11 +391,16 @@ async def test_a_put_by_the_function(log):
     assert (await sender.put(to="eve")).result == "CREATED"
     assert (await sender.put(to="eve", again=True)).result == "MERGED", "the argument is the key"
     (job,) = await mails.peek()
-    assert (job.key, job.kind, job.priority, job.data) == ("eve", "welcome", 7, {"to": "eve", "again": True})
+    assert (job.key, job.kind, job.priority, job.data) == (
+        "welcome:eve",
+        "welcome",
+        7,
+        {"to": "eve", "again": True},
+    )
     options = {"key": "u-7", "delay": "10m", "expires": "1h", "priority": 3, "group": "g"}
     at = datetime.now(UTC) + timedelta(days=1)  # one time replaces another
     await sender.options(at=at, priority=5).options(**options).put(to="bob")
-    (job,) = await mails.get("u-7")
+    (job,) = await mails.get("welcome:u-7")
     assert (job.priority, job.group, job.due - job.inserted) == (3, "g", timedelta(minutes=10))
     assert job.expires is not None
     receipts = await sender.put_many([{"to": "a"}, {"to": "b"}, {"to": "a"}])
@@ -432,9 +440,59 @@ async def test_a_key_made_of_arguments(log):
 
     await work.on(log).put(page=UUID(int=7))
     await by_page.on(log).put(page=UUID(int=7))
-    assert {job.key for job in await log.queue("jobs").peek()} == {("home", 7), str(UUID(int=7))}
+    assert {job.key for job in await log.queue("jobs").peek()} == {("home", 7), f"page:{UUID(int=7)}"}
     with pytest.raises(InvalidKey):
         await by_number.on(log).put(n=1.5)
+
+
+async def test_kinds_do_not_swallow_each_other(log):
+    """The same argument is the key of two kinds, or one key is given to both: each kind has its jobs."""
+    ran = []
+
+    @everlog.job("letters", kind="welcome", key="to")
+    async def first(to: str):
+        ran.append(("welcome", to))
+
+    @everlog.job("letters", kind="survey", key="to")
+    async def second(to: str):
+        ran.append(("survey", to))
+
+    @everlog.job("letters", key="to")
+    async def third(to: str):
+        ran.append((None, to))
+
+    for function in (first, second, third):
+        assert (await function.on(log).put(to="eve")).result == "CREATED"
+    for function in (first, second):
+        sender = function.on(log)
+        for key in ("k", 7, b"k", ("k", 7)):
+            assert (await sender.options(key=key).put(to="bob")).result == "CREATED"
+            assert (await sender.options(key=key).put(to="bob")).result == "MERGED"
+    letters = log.queue("letters")
+    assert await letters.cancel("welcome:k") == 1
+    assert await letters.cancel(("welcome", "k", 7)) == 1
+    async with working(log, first, second, third) as worker:
+        await until(lambda: worker.counted["done"] == 9)
+    assert Counter(ran) == {
+        ("welcome", "eve"): 1,
+        ("survey", "eve"): 1,
+        (None, "eve"): 1,
+        ("welcome", "bob"): 2,
+        ("survey", "bob"): 4,
+    }
+
+
+async def test_the_key_of_declared_columns_is_theirs_alone(log):
+    """There is no room for a kind in it: what merges is what the columns say."""
+    columns = (Column("site", "string"), Column("page", "int64"), Column("size", "int64"))
+    await log.queue("pages").declare(schema=ColumnSchema(1, ("site", "page"), columns))
+
+    @everlog.job("pages", kind="index")
+    async def index(size: int): ...
+
+    await index.on(log).options(key={"site": "home", "page": 7}).put(size=1)
+    (job,) = await log.queue("pages").peek()
+    assert job.key == ("home", 7)
 
 
 async def test_arguments_of_any_name(log):
@@ -461,8 +519,8 @@ async def test_a_put_into_the_log_that_is_open(tmp_path):
             await welcome.on(outer).put(to="named")
             found = sorted(str(job.key) for job in await inner.queue("mails").peek())
         await welcome.put(to="outer")
-        assert sorted(str(job.key) for job in await outer.queue("mails").peek()) == ["named", "outer"]
-    assert found == ["inner", "options", "task"]
+        assert sorted(str(job.key) for job in await outer.queue("mails").peek()) == ["welcome:named", "welcome:outer"]
+    assert found == ["welcome:inner", "welcome:options", "welcome:task"]
     assert innermost_log() is None
     with pytest.raises(InvalidInput, match="no log is open here"):
         await welcome.put(to="eve")
@@ -479,7 +537,7 @@ async def test_logs_that_close_in_another_order_or_context(tmp_path):
     with pytest.raises(RuntimeError, match="not open"):
         await welcome.put(to="eve")
     async with second:
-        assert [job.key for job in await second.queue("mails").peek()] == ["second"]
+        assert [job.key for job in await second.queue("mails").peek()] == ["welcome:second"]
 
 
 async def test_a_job_puts_another_one(log, tmp_path):

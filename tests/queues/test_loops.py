@@ -15,6 +15,7 @@ from everlog.queues import scheduler as scheduler_module
 from everlog.queues import worker as worker_module
 from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import AskSchedules, Claim, Done, FireSchedules, Heartbeat, Sweep
+from everlog.queues.port import QueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.queues.upkeep import QueueUpkeep
@@ -57,6 +58,7 @@ class Breakage:
             return await execute(store, name, operation)
 
         monkeypatch.setattr(type(store), "execute", maybe)
+        monkeypatch.setattr(type(store), "execute_all", QueueStore.execute_all)
 
 
 @asynccontextmanager
@@ -186,7 +188,7 @@ async def test_heartbeats_go_on_when_the_store_works_again(store, monkeypatch, c
     await queue.put("a")
     async with working(store, work) as worker:
         await until(lambda: len(beats) >= 2)
-        found = loop(worker, "heartbeats")
+        found = loop(worker, "heartbeats of jobs")
         release.set()
         await until(lambda: worker.counted == {"done": 1})
     restarts = 0 if isinstance(error, StorageFailed) else 3  # an outage is waited for, without a restart

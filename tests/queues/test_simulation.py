@@ -130,7 +130,8 @@ async def test_the_simulation_finds_what_it_is_for(name, monkeypatch):
     monkeypatch.setattr(target, attribute, broken)
     with pytest.raises(AssertionError):  # noqa: PT012
         for seed in range(SEEDS):
-            await simulate("impatient", seed, 1000)
+            for variant in ("impatient", "defaults"):
+                await simulate(variant, seed, 1000)
 
 
 def live_leases(order, group):

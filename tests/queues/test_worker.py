@@ -20,6 +20,7 @@ from everlog.queues.heartbeat import Heartbeats
 from everlog.queues.job_function import find_jobs
 from everlog.queues.memory import MemoryQueueStore
 from everlog.queues.operations import BeatAnswer, Done, Handle
+from everlog.queues.port import QueueStore
 from everlog.queues.queue import Queue
 from everlog.queues.sqlite.queue_store import SqliteQueueStore
 from everlog.queues.worker import Worker
@@ -184,6 +185,7 @@ async def test_a_heartbeat_that_comes_too_late_cuts_no_report_off(store, monkeyp
         return answer
 
     monkeypatch.setattr(store, "execute", answer_late)
+    monkeypatch.setattr(type(store), "execute_all", QueueStore.execute_all)
     lost = []
     whole = Worker._cancel
     monkeypatch.setattr(Worker, "_cancel", lambda *given: (lost.append(given[2]), whole(*given)))
@@ -698,8 +700,8 @@ def test_a_heart_beats_three_times_per_lease_and_tells_once():
         ended.set()
 
     store = Scripted()
-    heart = Heartbeats(lambda: store, store.clock)
-    heart.watch("jobs", Handle(1, 1), 30, tell)
+    heart = Heartbeats("jobs", lambda: store, store.clock)
+    heart.watch(Handle(1, 1), 30, tell)
     assert ended.wait(60)
     heart.close()
     assert beats == [Handle(1, 1)] * 3

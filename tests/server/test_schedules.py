@@ -191,6 +191,7 @@ async def test_the_status_of_a_log_shows_the_loops_of_its_workers(log):
     worker = log.worker(work)
     task = asyncio.create_task(worker.run())
     await until(lambda: worker.ready)
-    assert {one.name for one in (await log.status()).loops} >= {"claims of jobs", "upkeep of jobs", "heartbeats"}
+    loops = {one.name for one in (await log.status()).loops}
+    assert loops >= {"claims of jobs", "upkeep of jobs", "heartbeats of jobs"}
     worker.stop()
     await task

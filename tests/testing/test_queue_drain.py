@@ -68,7 +68,7 @@ async def test_all_that_is_due_runs_in_order(log, clock):
     found = await drain(log, [welcome, goodbye])
     assert ran[:2] == ["adam", "eve"]
     assert sorted(ran[2:]) == [("bob", True), ("late", True)]
-    assert found[0] == DrainedJob("mails", "first", "welcome", 1, "done")
+    assert found[0] == DrainedJob("mails", "welcome:first", "welcome", 1, "done")
     assert sorted(one.result for one in found[2:]) == [3, 4]
     assert tasks == {asyncio.current_task()}
     assert await drain(log, [welcome, goodbye]) == []

@@ -132,7 +132,13 @@ class BucketFiles:
         """Make the file of a new bucket. One that was drained and removed must not be made again."""
         if not self.main.is_live(bucket):
             raise _BucketGone from error
-        connection = self._connect(bucket, path, known, create=True)
+        try:
+            connection = self._connect(bucket, path, known, create=True)
+        except (EverlogError, sqlite3.Error) as failed:
+            if self.main.is_live(bucket):
+                raise
+            remove_file(path)  # it was removed while it was being opened
+            raise _BucketGone from failed
         if not self.main.is_live(bucket):
             connection.close()
             remove_file(path)

@@ -20,6 +20,7 @@ from everlog.queues.engine import SWEEP, Engine
 from everlog.queues.operations import (
     READS,
     AskSchedules,
+    Done,
     Operation,
     PauseSchedule,
     Put,
@@ -165,6 +166,12 @@ class SqliteQueueStore(QueueStore):
         if self._rotated and not isinstance(operation, Sweep):  # a sweep is part of what follows anyway
             self._tend_rotated()
         return answer
+
+    async def execute_all(self, name: str, operations: Sequence[Operation]) -> list[QueueAnswer | BaseException]:
+        answers = await self._committer.execute((name, operations))
+        self.wake(name)
+        self._tend_rotated()
+        return list(answers)
 
     async def put_all(self, name: str, packets: Sequence[Packet]) -> list[PutAnswer]:
         answers: list[Any] = []
@@ -333,6 +340,8 @@ _ALONE = (SetSchedule, PauseSchedule)
 
 
 def _queue_of(item: Item) -> Hashable:
-    """Single operations share a transaction with others of their queue; what comes together has one of its own."""
-    shared = len(item[1]) == 1 and not isinstance(item[1][0], _ALONE)
+    """Single operations, and ends of jobs, share a transaction with others of their queue; what else comes together has
+    one of its own."""
+    first = item[1][0]
+    shared = isinstance(first, Done) or (len(item[1]) == 1 and not isinstance(first, _ALONE))
     return item[0] if shared else (item[0], id(item))

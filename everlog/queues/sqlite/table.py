@@ -216,6 +216,18 @@ class SqliteTable(QueueTable):
         rows = self._select("overdue", (self._jid, now, limit))
         return rows if len(self._buckets) == 1 else heapq.nsmallest(limit, rows, key=lambda row: row.deadline_ms)
 
+    def each_overdue(self, now: int, limit: int) -> Iterator[JobRow]:
+        seen: set[int] = set()
+        for opened in reversed(self._buckets):  # a row that is being moved is seen in the newer one
+            for found in opened.connection.execute(ITEM["overdue"], (self._jid, now, limit - len(seen))):
+                if found[0] not in seen:
+                    seen.add(found[0])
+                    yield row_from(found)
+
+    def running(self, now: int, limit: int) -> list[JobRow]:
+        rows = self._select("running", (self._jid, now, limit))
+        return rows if len(self._buckets) == 1 else heapq.nsmallest(limit, rows, key=lambda row: row.deadline_ms)
+
     def expired(self, now: int, limit: int) -> list[JobRow]:
         return self._select("expired", (self._jid, now, now // 1000, limit))[:limit]
 

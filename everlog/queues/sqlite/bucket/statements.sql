@@ -78,6 +78,10 @@ WHERE jid = ? AND status = 'P' AND grp <> '' AND grp = ?
 SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_lease
 WHERE jid = ? AND status = 'P' AND deadline_ms < ? ORDER BY deadline_ms LIMIT ?
 
+-- name: running
+SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_lease
+WHERE jid = ? AND status = 'P' AND deadline_ms >= ? ORDER BY deadline_ms LIMIT ?
+
 -- name: expired
 SELECT {columns} FROM everlog_queue_item INDEXED BY everlog_queue_expiry
 WHERE jid = ? AND status = 'W' AND expires_s > 0 AND expires_s * 1000 < ? AND expires_s <= ?
