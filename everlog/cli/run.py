@@ -128,8 +128,7 @@ async def up(
     from everlog.journal.expiry import Expiry
     from everlog.journal.retention import Retention
 
-    if app is not None and once:
-        raise click.UsageError("--projections runs until Ctrl-C: it does not go with --once")
+    check_once(once, patience, app)
     found = [] if app is None else load_app(app)
     heavy = [one for one in found if isinstance(one.strategy, OnSpark)]
     services: list[Service] = [Expiry(log.parts)]
@@ -158,6 +157,14 @@ async def greet(log: Everlog, settings: CliSettings, *, sample: bool) -> None:
         if loaded is not None:
             click.echo(f"loaded a sample: {loaded.topics} topics, {loaded.journals} journals, {loaded.events} events")
         show_hints(settings, sample=await holds_sample(log))
+
+
+def check_once(once: bool, patience: float | None, app: str | None) -> None:
+    """What does not go together."""
+    if app is not None and once:
+        raise click.UsageError("--projections runs until Ctrl-C: it does not go with --once")
+    if patience is not None and not once:
+        raise click.UsageError("--timeout goes with --once")
 
 
 def stopping(settings: CliSettings) -> AbstractContextManager[asyncio.Event]:
@@ -192,8 +199,7 @@ async def replicate(
     app: str | None,
 ) -> None:
     """Run the pipeline: fold the log into the tables, until Ctrl-C."""
-    if app is not None and once:
-        raise click.UsageError("--projections runs until Ctrl-C: it does not go with --once")
+    check_once(once, patience, app)
     found = [] if app is None else load_app(app)
     with stopping(settings) as stop:
         async with start_pipeline(log, accept_loss=accept_loss) as starting:
@@ -212,8 +218,6 @@ async def run_pipeline(
     projections: Sequence[Projection] = (),
 ) -> None:
     """Run until `stop` is set, or with `once` until all that is in the log now is in the tables."""
-    if patience is not None and not once:
-        raise click.UsageError("--timeout goes with --once")
     done = False
     async with (
         running(starting, settings, services, stop) as pipeline,
@@ -269,7 +273,7 @@ async def running(
         click.echo("starting Spark …", err=True)
     pipeline = starting.pipeline
     async with AsyncExitStack() as stack:
-        await starting.start
+        await asyncio.shield(starting.start)
         stack.push_async_callback(asyncio.wait, [asyncio.create_task(_end_with(pipeline, stop))])
         stack.push_async_callback(starting.stop)
         for service in services:
@@ -286,7 +290,8 @@ async def _on_spark(log: Everlog, pipeline: Replicator, projections: Sequence[Pr
         return
     from everlog.projections.spark.runner import SparkProjections
 
-    heavy = SparkProjections(log.config, projections, session=pipeline.session)
+    session = await asyncio.to_thread(lambda: pipeline.session)
+    heavy = SparkProjections(log.config, projections, session=session)
     await asyncio.to_thread(heavy.start)
     try:
         yield

@@ -12,8 +12,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from everlog.config import Config
 from everlog.core.fair_shares import next_ends
 from everlog.core.plan import Order
 from everlog.core.values import LogOffsets, parse_partition_name, partition_name
-from everlog.errors import EverlogError, ReplicationFailed, TopicReplaced, TopicRetired
+from everlog.errors import ReplicationFailed, TopicReplaced, TopicRetired
 from everlog.journal.parts import open_parts
 from everlog.journal.reader import check_truncation
 from everlog.journal.topic_registry import look_again, retired_topics
@@ -58,10 +57,9 @@ IDLE_S = 0.2
 STATUS_S = 3.0
 # How long a stop waits for the cycle under way before it gives it up.
 GRACE_S = 5.0
-# A task costs more than this many records do: fewer are not spread over several.
+CANCEL_S = 0.5
+# A task costs more than this many records do: ranges of fewer share one.
 RECORDS_PER_TASK = 500
-# A cycle of more records than this has a task for each log partition.
-SMALL_CYCLE = 2_000
 JOBS = "everlog-pipeline"
 DAEMON = "everlog.pipeline.daemon"
 SPARK_OUTPUT = "spark.log"
@@ -84,13 +82,12 @@ class Cycle:
     def ends(self) -> LogOffsets:
         return {one.name: one.end for one in self.ranges}
 
-    def shares(self, parallelism: int) -> list[list[LogRange]]:
-        """The ranges of each task. Large ones have a task each, small ones share as few as are worth it."""
-        records = sum(one.end - one.start for one in self.ranges)
-        tasks = len(self.ranges)
-        if records <= SMALL_CYCLE:
-            tasks = min(tasks, parallelism, -(-records // RECORDS_PER_TASK))
-        return [list(self.ranges[number::tasks]) for number in range(tasks)]
+    def shares(self) -> list[list[LogRange]]:
+        """The ranges of each task: a large one has a task of its own, small ones share as few as are worth it."""
+        large = [[one] for one in self.ranges if one.end - one.start >= RECORDS_PER_TASK]
+        small = [one for one in self.ranges if one.end - one.start < RECORDS_PER_TASK]
+        tasks = -(-sum(one.end - one.start for one in small) // RECORDS_PER_TASK)
+        return large + [small[number::tasks] for number in range(tasks)]
 
 
 class Replicator:
@@ -120,7 +117,7 @@ class Replicator:
         self._thread: threading.Thread | None = None
         self._start = Start()
         # The next offset to read of every partition.
-        self._places: LogOffsets = {}
+        self._next_offsets: LogOffsets = {}
         self._looked = 0.0
         # Whether the log may hold more than was replicated.
         self._arrived = True
@@ -138,11 +135,10 @@ class Replicator:
                 output = self._config.folder / SPARK_OUTPUT
                 self._context = open_context(self._config, output=output, daemon=DAEMON)
             self._jobs = SparkJobs(self._context, JOBS)
-            with ThreadPoolExecutor(1) as beside:  # the first task is the slowest: it starts what the others use
-                warm = beside.submit(self._jobs.run, warm_up, 1)
-                self._portal.call(self._begin())
-                warm.result()
+            # The first task is the slowest: it starts what the others use.
+            threading.Thread(target=self._warm_up, name="everlog-pipeline-warm-up", daemon=True).start()
             self._portal.call(self._start_heartbeat())
+            self._portal.call(self._begin())
         except BaseException:
             self._release()
             raise
@@ -154,9 +150,9 @@ class Replicator:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(GRACE_S)
-            if self._thread.is_alive():
+            while self._thread.is_alive():  # it may be about to begin a job
                 self._jobs.cancel()
-                self._thread.join()
+                self._thread.join(CANCEL_S)
             self._thread = None
             self._release()
 
@@ -193,14 +189,28 @@ class Replicator:
         }
 
     def _reached(self, ends: LogOffsets) -> bool:
-        return all(self._places.get(name, 0) >= end for name, end in ends.items())
+        return all(self._next_offsets.get(name, 0) >= end for name, end in ends.items())
 
     # The loop
 
+    def _warm_up(self) -> None:
+        with suppress(Exception):  # what is wrong with Spark shows in the first cycle
+            self._jobs.run(warm_up, 1)
+
     def _run(self) -> None:
-        """The thread. What it cannot repair is that Spark itself is gone."""
+        """The thread. It gives up only if Spark is gone, or if it cannot even say what went wrong."""
+        try:
+            self._replicate()
+        except Exception as error:
+            logger.exception("the pipeline cannot go on")
+            self._give_up(error)
+        finally:
+            self._end()
+
+    def _replicate(self) -> None:
+        """One cycle after the other; after an error, begin again from pointer2, with pauses that grow."""
         pause = Backoff(self._config.pipeline.min_retry_s, self._config.pipeline.max_retry_s)
-        begun = True
+        begun, checked = True, self._clock.monotonic()
         while not self._stopping.is_set():
             try:
                 if not begun:
@@ -208,16 +218,22 @@ class Replicator:
                 begun = True
                 if self._run_cycle():
                     pause.reset()
+                elif self._clock.monotonic() - checked > LOOK_S:
+                    checked = self._clock.monotonic()
+                    self._check_spark()
             except Exception as error:
                 if self._stopping.is_set():
-                    break  # its job was cancelled
+                    return  # its job was cancelled
                 begun = False
                 self._note(error)
                 if not self._jobs.alive:
                     self._give_up(error)
-                    break
+                    return
                 self._stopping.wait(pause.next())
-        self._end()
+
+    def _check_spark(self) -> None:
+        if not self._jobs.alive:
+            raise ReplicationFailed("Spark ended while there was nothing to replicate")
 
     async def _begin(self) -> None:
         """Begin right after pointer2, with all topics that there are now."""
@@ -230,9 +246,9 @@ class Replicator:
         self._meter.enter("running")  # before a cycle can be done: what is replicated was replicated by one that runs
         await self._save_status()
 
-    def _advance(self, places: LogOffsets) -> None:
+    def _advance(self, offsets: LogOffsets) -> None:
         with self._progress:
-            self._places |= places
+            self._next_offsets |= offsets
             self._progress.notify_all()
 
     def _run_cycle(self) -> bool:
@@ -241,10 +257,12 @@ class Replicator:
         cycle = self._portal.call(self._plan())
         if cycle is None:
             return False
+        if self._stopping.is_set():
+            return False
         watch.lap("plan")
         failpoint("cycle.planned")
         topics = {name: self._start.topics[name] for name in cycle.topics}
-        shares = cycle.shares(self._jobs.parallelism)
+        shares = cycle.shares()
         found = self._jobs.run(ApplyTask(for_tasks(self._config), topics, shares, cycle.orders), len(shares))
         reports = {name: _decode_report(report) for name, report in found}
         watch.split(longest(report.phases for report in reports.values()), rest="spark")
@@ -271,7 +289,7 @@ class Replicator:
             self._arrived = await self._log.wait_for_records(self._waited_for(), IDLE_S)
             if not self._arrived:
                 return None
-        starts = dict(self._places)
+        starts = dict(self._next_offsets)
         ends = next_ends(starts, await self._find_ends(), self._config.pipeline.max_cycle_records)
         self._arrived = bool(ends)
         if not ends:
@@ -285,14 +303,15 @@ class Replicator:
         """Begin anew if topics came, went or were retired; looked at now and then."""
         now = self._clock.monotonic()
         if now - self._looked >= min(LOOK_S, self._log.listing_s):
-            self._looked = now
+            # Also what no arrival tells of is looked for: a transaction's end takes an offset, and is no record.
+            self._looked, self._arrived = now, True
             if await has_changed(self._start, self._log, self._store, self._config):
                 await self._begin()
 
     def _waited_for(self) -> dict[LogTopic, list[int]]:
         """The next offset to read of every partition, by topic."""
         return {
-            topic: [self._places[partition_name(topic.name, number)] for number in range(topic.partitions)]
+            topic: [self._next_offsets[partition_name(topic.name, number)] for number in range(topic.partitions)]
             for topic in self._start.found.values()
         }
 
@@ -306,7 +325,7 @@ class Replicator:
         found = await asyncio.gather(*(self._log.bounds(*self._partition(name)) for name in names))
         ends: LogOffsets = {}
         for name, bounds in zip(names, found, strict=True):
-            (topic, partition), place = self._partition(name), self._places[name]
+            (topic, partition), place = self._partition(name), self._next_offsets[name]
             end = bounds.end
             if end < place:  # it may only be a leader that has just been elected
                 end = await self._log.end(topic, partition, reach=place)
@@ -375,12 +394,12 @@ class Replicator:
                 await self._save_status()
 
     async def _save_status(self) -> None:
-        """Save the status. A slow store must not hold up the pipeline."""
+        """Save the status. A slow or broken store must not hold up the pipeline."""
         status = self._meter.status()
         saving = save_pipeline_status(self._store, status, status.updated_ms)
         try:
             await asyncio.wait_for(saving, STATUS_S)
-        except (EverlogError, TimeoutError) as error:
+        except Exception as error:
             logger.warning("the status could not be saved: %s", str(error) or "no answer in time")
 
     def _release(self) -> None:

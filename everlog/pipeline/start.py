@@ -72,16 +72,19 @@ async def _list(log: Log, config: Config) -> list[LogTopic]:
 async def _offsets(
     log: Log, store: Store, found: LogTopic, topic: Topic, clock: Clock, *, accept_loss: bool
 ) -> LogOffsets:
+    bounds, pointers = await asyncio.gather(
+        asyncio.gather(*(log.bounds(found, partition) for partition in range(found.partitions))),
+        store.pointers(topic.name),
+    )
     offsets: LogOffsets = {}
-    for partition in range(found.partitions):
-        bounds = await log.bounds(found, partition)
-        pointer = await store.pointer(topic.name, partition)
-        if accept_loss and bounds.start > pointer + 1:
-            lost = {"topic": topic.name, "partition": partition, "from": pointer + 1, "to": bounds.start - 1}
+    for partition, held in enumerate(bounds):
+        pointer = pointers.get(partition, -1)
+        if accept_loss and held.start > pointer + 1:
+            lost = {"topic": topic.name, "partition": partition, "from": pointer + 1, "to": held.start - 1}
             name = f"loss {topic.name}/{partition} {pointer + 1}"
             await store.save_status(name, msgspec.json.encode(lost), clock.now_ms())
-            pointer = bounds.start - 1
+            pointer = held.start - 1
             await store.publish({(topic.name, partition): pointer}, clock.now_ms())
-        check_truncation(topic.name, partition, bounds, pointer)
+        check_truncation(topic.name, partition, held, pointer)
         offsets[partition_name(topic.name, partition)] = pointer + 1
     return offsets

@@ -47,6 +47,10 @@ class _Partition:
     grouped: KeyGroups = field(default_factory=KeyGroups)
     done: Applied = field(default_factory=Applied)
 
+    def fail(self, error: EverlogError) -> None:
+        logger.warning("%s: %s", self.range.name, error, exc_info=error)
+        self.done.failed[""] = str(error)
+
 
 @dataclass(frozen=True, slots=True)
 class ApplyTask:
@@ -94,8 +98,7 @@ class ApplyTask:
         for found in chunk:
             part = parts[found.range.name]
             if found.error is not None:
-                logger.warning("%s could not be read: %s", found.range.name, found.error)
-                part.done.failed[""] = str(found.error)
+                part.fail(found.error)
             elif not part.done.failed:
                 part.grouped.add(self.topics[found.range.topic.name], found.records)
                 touched.append(part)
@@ -103,16 +106,21 @@ class ApplyTask:
 
     async def _apply_all(self, place: bytes, parts: Collection[_Partition]) -> list[dict[str, float]]:
         """What was gathered, all partitions at once. Where the time went, by partition."""
-        return await asyncio.gather(*(self._apply(place, part) for part in parts))
-
-    async def _apply(self, place: bytes, part: _Partition) -> dict[str, float]:
-        """A failure is reported, not raised: the other partitions of the cycle are written all the same."""
         try:
-            store, watch = await _store(place, self.config), Stopwatch()
+            store = await _store(place, self.config)
+        except EverlogError as error:
+            for part in parts:
+                part.fail(error)
+            return []
+        return await asyncio.gather(*(self._apply(store, part) for part in parts))
+
+    async def _apply(self, store: Store, part: _Partition) -> dict[str, float]:
+        """A failure is reported, not raised: the other partitions of the cycle are written all the same."""
+        watch = Stopwatch()
+        try:
             part.done.add(await self._fold_in(store, part, watch))
         except EverlogError as error:
-            logger.exception("%s could not be applied", part.range.name)
-            part.done.failed[""] = str(error)
+            part.fail(error)
             return {}
         return watch.seconds
 

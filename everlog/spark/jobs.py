@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -15,26 +16,21 @@ TaskBody = Callable[[int, Iterable[Any]], Iterable[Any]]
 
 
 class SparkJobs:
-    """Runs one job after the other, from one thread; `cancel` may come from any."""
+    """Runs jobs, from any thread; `cancel` ends all of them."""
 
     def __init__(self, context: SparkContext, name: str) -> None:
         self._context = context
         self._name = name
-        self._grouped = False
+        self._thread = threading.local()
         # What says how many tasks a job has is made once for each number.
         self._slots: dict[int, RDD[Any]] = {}
 
-    @property
-    def parallelism(self) -> int:
-        """How many tasks run at once."""
-        return self._context.defaultParallelism
-
     def run(self, body: TaskBody, tasks: int) -> list[Any]:
         """What all tasks yield, in their order."""
-        if not self._grouped:  # Spark remembers it for this thread
+        if not hasattr(self._thread, "grouped"):  # Spark remembers it for this thread
             self._context.setJobGroup(self._name, self._name)
             self._context.setLocalProperty("spark.scheduler.pool", self._name)
-            self._grouped = True
+            self._thread.grouped = True
         slots = self._slots.get(tasks)
         if slots is None:
             slots = self._slots[tasks] = self._context.parallelize([], tasks)
@@ -42,7 +38,7 @@ class SparkJobs:
         return found
 
     def cancel(self) -> None:
-        """End the job under way: its tasks are killed, wherever they are."""
+        """End the jobs under way: their tasks are killed, wherever they are."""
         with suppress(Exception):  # Spark is gone, and the job with it
             self._context.cancelJobGroup(self._name)
 

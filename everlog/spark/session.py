@@ -17,6 +17,7 @@ from everlog.errors import MissingExtra, MissingProgram, ReplicationFailed
 
 try:
     from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 except ImportError as error:  # pragma: no cover - needs an installation without the extra
     raise MissingExtra("spark") from error
@@ -29,8 +30,6 @@ _SETTINGS = {
     "spark.speculation": "false",
     # Jobs of the pipeline and of projections share the session: none waits until all tasks of another are done.
     "spark.scheduler.mode": "FAIR",
-    # A task hardly waits for the executor that read its partition before: another one can read it as well.
-    "spark.locality.wait": "100ms",
     # Over TCP every hand-over to a worker may wait 40 ms for a delayed acknowledgement.
     "spark.python.unix.domain.socket.enabled": "true",
     # The workers keep their connections, and what they know, from batch to batch.
@@ -74,7 +73,8 @@ def open_context(config: Config, *, output: Path | None = None, daemon: str | No
     _check_java()
     _set_environment(local=is_local(config))
     try:
-        with _stderr_in(output), _own_interrupts():
+        with _own_interrupts():
+            _launch(conf, output)
             return SparkContext.getOrCreate(conf)
     except Exception as error:
         raise ReplicationFailed(
@@ -99,7 +99,7 @@ def make_session(context: SparkContext) -> SparkSession:
 
 
 def session_settings(config: Config) -> dict[str, str]:
-    """What we set, by the log and by the master."""
+    """What we set, by the master."""
     settings = _SETTINGS | {"spark.driver.memory": config.spark.memory}
     settings["spark.driver.extraJavaOptions"] = _JVM
     if is_local(config):
@@ -133,20 +133,15 @@ def _own_interrupts() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-@contextmanager
-def _stderr_in(path: Path | None) -> Iterator[None]:
-    """While this lasts, standard error goes to a file; a child that starts meanwhile keeps it there."""
-    if path is None:
-        yield
+def _launch(conf: SparkConf, output: Path | None) -> None:
+    """Start the JVM, unless there is one. Its standard error goes to the file, and so does that of its workers."""
+    if SparkContext._gateway is not None:
         return
-    sys.stderr.flush()
-    kept = os.dup(2)
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    os.dup2(target, 2)
-    os.close(target)
+    if output is None:
+        SparkContext._ensure_initialized(conf=conf)
+        return
+    target = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     try:
-        yield
+        SparkContext._ensure_initialized(gateway=launch_gateway(conf, {"stderr": target}), conf=conf)  # type: ignore[no-untyped-call]
     finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.close(target)

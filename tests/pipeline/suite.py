@@ -11,6 +11,7 @@ import pytest
 
 import everlog
 from everlog import Event
+from everlog.api import Everlog
 from everlog.config import Config
 from everlog.core.record import NewRecord
 from everlog.core.values import partition_of
@@ -61,6 +62,13 @@ def append_of(ref: Ref, text: str) -> NewRecord:
     action = b'{"append":{"range":{"from":1,"to":1},"payloadType":"json"}}'
     event = {"seqNr": 1, "tags": [], "payloadType": "text", "payload": text}
     return NewRecord(ref.partition, 1, ref.key, action, msgspec.json.encode({"events": [event]}))
+
+
+async def journal_append(log: Everlog, key: str) -> None:
+    """Past the reader's own look at the journal, which a refused head would stop."""
+    ref = await log.journal(TOPIC).ref(key)
+    assert ref is not None
+    await log.parts.log.append(ref.log_topic, append_of(ref, "1"))
 
 
 async def uninterrupted(backend: Backend) -> Tables:
@@ -195,6 +203,30 @@ class PipelineSuite:
                 assert running.status.state == "running"
                 assert running.status.last_error is None
                 assert await log.parts.store.pointer(backend.topic("first"), token.partition) == token.offset
+
+    async def test_a_status_that_cannot_be_saved_stops_nothing(
+        self, backend: Backend, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever is raised: the loop goes on, also while it says what went wrong, and it can be stopped."""
+
+        async def refuse(*_: object) -> None:
+            raise ValueError("no room for words")
+
+        async with everlog.connect(backend.config) as log:
+            await log.journal(TOPIC).append("a", Event(1))
+            monkeypatch.setattr(replicate_module, "save_pipeline_status", refuse)
+            with pipeline(backend.config) as running:
+                assert running.wait_until_replicated(WAIT), running.status
+                await backend.refuse(backend.topic(TOPIC), "bad")
+                await journal_append(log, "bad")
+
+                async def complains() -> bool:
+                    return " bad: " in (running.status.last_error or "")
+
+                await until(complains, seconds=WAIT, every=0.05)
+                await backend.allow(backend.topic(TOPIC), "bad")
+                assert running.wait_until_replicated(WAIT), running.status
+            assert running.status.state == "stopped"
 
     async def test_readers_beside_the_pipeline_need_no_poll(self, backend: Backend, pipeline: Pipeline) -> None:
         """A live reader of a tag in the pipeline's own process is told that the watermark moved."""

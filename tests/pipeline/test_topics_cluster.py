@@ -14,7 +14,7 @@ from everlog.core.values import partition_of
 from everlog.log.port import LogTopic
 from tests.conftest import Pipeline
 from tests.fixtures.cluster import MakeConfig
-from tests.fixtures.kafka import admin, make_topic, put_foreign, put_transaction, remove_topic, trim
+from tests.fixtures.kafka import admin, make_topic, put_foreign, put_transaction, remove_topic, transaction, trim
 from tests.pipeline.backends import ClusterBackend
 from tests.pipeline.suite import TOPIC, WAIT, check_tables
 from tests.waiting import until
@@ -189,6 +189,26 @@ async def test_records_of_others_are_passed(backend: ClusterBackend, pipeline: P
         assert (event.payload, event.headers) == ("x", {"b": "2"})
         assert [item async for item in log.quarantine.list(TOPIC)] == []
     await check_tables(backend)
+
+
+async def test_the_end_of_a_transaction_is_reached_by_itself(backend: ClusterBackend, pipeline: Pipeline) -> None:
+    """It takes an offset and is no record, so no arrival tells of it."""
+    async with everlog.connect(backend.config) as log:
+        await log.journal(TOPIC).append("mine", Event(1))
+        topic = await topic_of(log, TOPIC)
+        with pipeline(backend.config) as running:
+            with transaction(backend.config, topic) as producer:
+                producer.produce(topic.name, b"x", b"k", 0)
+                assert producer.flush(30) == 0
+                assert running.wait_until_replicated(WAIT), running.status
+                before = (await log.parts.log.bounds(topic, 0)).end
+
+            async def ended() -> bool:
+                return (await log.parts.log.bounds(topic, 0)).end == before + 1
+
+            await until(ended)
+            assert running.wait_until_replicated(WAIT), running.status
+        assert await log.parts.store.pointer(topic.name, 0) == before
 
 
 @pytest.mark.faults

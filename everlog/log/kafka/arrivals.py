@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from everlog.log.kafka.client import ClientSettings, make_client
-from everlog.log.kafka.errors import is_silence
+from everlog.log.kafka.errors import explain, is_denied, is_silence
 from everlog.log.port import LogTopic
 
 # How long the broker holds a request, and how long we wait for it in one go.
@@ -36,13 +36,14 @@ class Arrivals:
             "fetch.message.max.bytes": 1024,
             "enable.partition.eof": False,
         }
+        self._servers = str(settings["bootstrap.servers"])
         self._lock = threading.Lock()
         self._consumer: Consumer | None = None
         self._ends: Ends = {}
         self._closed = False
 
     def wait(self, ends: Ends, timeout_s: float) -> bool:
-        """In a thread: wait for a record at or above one of the ends; also an error ends it."""
+        """In a thread: wait for a record at or above one of the ends. AccessDenied if that cannot be seen."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             while not self._closed:
@@ -55,7 +56,7 @@ class Arrivals:
 
     def _look(self, ends: Ends, timeout_s: float) -> bool:
         try:
-            message = self._standing_at(ends).poll(timeout_s)
+            message = self._assigned_to(ends).poll(timeout_s)
         except KafkaException:
             self._drop()
             return True
@@ -63,12 +64,15 @@ class Arrivals:
         if message is None or (error is not None and is_silence(error)):
             return False
         if error is None:
-            self._stand_nowhere()
-        else:
-            self._drop()  # a topic that is gone, an end that is not there any more: the caller finds out
+            self._unassign()
+            return True
+        self._drop()
+        if is_denied(error):
+            raise explain(error, "waiting for records", self._servers)
+        time.sleep(timeout_s)  # a topic that is gone, an end that is not there any more: the caller finds out
         return True
 
-    def _standing_at(self, ends: Ends) -> Consumer:
+    def _assigned_to(self, ends: Ends) -> Consumer:
         if self._consumer is None:
             self._consumer = make_client(Consumer, self._settings)
         if self._ends != ends:
@@ -82,7 +86,7 @@ class Arrivals:
             self._ends = dict(ends)
         return self._consumer
 
-    def _stand_nowhere(self) -> None:
+    def _unassign(self) -> None:
         """Until the next wait: what comes meanwhile must not be fetched."""
         assert self._consumer is not None
         self._consumer.unassign()

@@ -64,7 +64,7 @@ class KafkaRangeReader(RangeReader):
             consumer.unassign()
         except KafkaException as error:
             for one in opened.values():
-                if not one.ended:
+                if not one.ended or one.records:  # what waits is not handed out any more
                     one.error = explain(kafka_error(error), f"reading {one.place}", self._servers)
         except BaseException:  # also a caller that reads no further
             self.close()
@@ -81,19 +81,16 @@ class KafkaRangeReader(RangeReader):
         if self._consumer is None:
             settings = consumer_settings(self._kafka) | {"queued.max.messages.kbytes": MAX_AHEAD_KIB}
             self._consumer = make_client(Consumer, settings)
-        for one in ranges:
-            self._look_for(self._consumer, one)
+        self._look_for(self._consumer, {one.topic.name: one.topic.id for one in ranges})
         self._consumer.assign([TopicPartition(one.topic.name, one.partition, one.start) for one in ranges])
         return self._consumer
 
-    def _look_for(self, consumer: Consumer, one: LogRange) -> None:
+    def _look_for(self, consumer: Consumer, topics: Mapping[str, str]) -> None:
         """The library would look for a topic that is new to it only after most of a second."""
-        if one.topic.name in self._known:
-            return
-        with suppress(KafkaException):  # it goes on looking
-            error = consumer.list_topics(one.topic.name, timeout=LOOK_S).topics[one.topic.name].error
-            if error is None:
-                self._known[one.topic.name] = one.topic.id
+        with suppress(KafkaException):  # no broker answers: it goes on looking
+            for name in topics.keys() - self._known.keys():
+                if consumer.list_topics(name, timeout=LOOK_S).topics[name].error is None:
+                    self._known[name] = topics[name]
 
     def _chunks(self, consumer: Consumer, opened: Mapping[tuple[str, int], OpenRange]) -> Iterator[Chunk]:
         waiting, size = 0, 0
@@ -130,6 +127,10 @@ class KafkaRangeReader(RangeReader):
             return None
         if error.code() in _OUT_OF_RANGE:
             self._check_bounds(consumer, one)
+            if one.error is None:  # the leader has just changed; the library has given the partition up
+                place = TopicPartition(one.place.topic, one.place.partition, one.position)
+                consumer.incremental_unassign([place])
+                consumer.incremental_assign([place])
             return error
         if is_missing(error) or is_denied(error) or not is_silence(error):
             one.error = explain(error, f"reading {one.place}", self._servers)

@@ -18,11 +18,6 @@ FROM partition p WHERE p.topic = ? AND p.partition = ?
 -- name: start
 SELECT start_offset FROM partition WHERE topic = ? AND partition = ?
 
--- name: all_bounds
-SELECT t.name, p.partition, p.start_offset, max(p.end_offset, coalesce((
-    SELECT max(r.offset) + 1 FROM record r WHERE r.topic = p.topic AND r.partition = p.partition), 0))
-FROM topic t JOIN partition p ON p.topic = t.nr ORDER BY t.name, p.partition
-
 -- name: append
 INSERT INTO record (topic, partition, offset, timestamp, key, action, value, headers) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 
