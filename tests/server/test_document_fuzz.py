@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from everlog.config import DocumentsConfig
@@ -51,12 +51,16 @@ headers = st.dictionaries(
 )  # fmt: skip
 
 
-def template_of(route: str, path: str) -> str:
-    return "/hyper-storage/transactions" if route == "transactions" and not path else f"/hyper-storage/{route}/{{path}}"
+def template_of(route: str, asked: httpx.URL) -> str:
+    """What the document calls this address: without a path, it is that of a list."""
+    start = f"/hyper-storage/{route}"
+    path = asked.raw_path.decode().partition("?")[0].removeprefix(start)
+    return f"{start}/{{path}}" if path.strip("/") else start
 
 
 @settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(methods, routes, paths, parameters, bodies, headers)
+@example("PUT", "views", "", {}, None, {})
 def test_every_answer_is_documented(server, method, route, path, query, body, sent):
     if not hasattr(server, "documented"):
         server.documented = server.get("/openapi/openapi.json").json()["paths"]
@@ -67,9 +71,21 @@ def test_every_answer_is_documented(server, method, route, path, query, body, se
         assert set(answer.json()) >= {"code", "description", "errorId"}
     if not answer.url.path.startswith(f"/hyper-storage/{route}"):
         return  # the client took dots in the path for folders, and asked for something else
-    operation = server.documented.get(template_of(route, path), {}).get(method.lower())
+    operation = server.documented.get(template_of(route, answer.url), {}).get(method.lower())
     if operation is not None and answer.status_code != 404:
         assert str(answer.status_code) in operation["responses"], (answer.status_code, answer.text)
+
+
+@pytest.mark.parametrize(("route", "name"), [("views", "path"), ("schemas", "schema_id")])
+def test_an_address_without_a_name_is_that_of_the_list(server, route, name):
+    """`PUT …/views/` is a PUT of the list, which takes none; and the document says that no name is empty."""
+    documented = server.get("/openapi/openapi.json").json()["paths"]
+    for method in ("put", "delete"):
+        answer = server.request(method, f"/hyper-storage/{route}/", content=b"{}")
+        assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD, OPTIONS")
+        assert method not in documented[f"/hyper-storage/{route}"]
+        operation = documented[f"/hyper-storage/{route}/{{{name}}}"][method]
+        assert [one["schema"]["minLength"] for one in operation["parameters"] if one["in"] == "path"] == [1]
 
 
 texts = st.text(alphabet="ab()[]{}<>=!+-*/%.,'\"`$ s01orndhaslik\\", max_size=80)

@@ -15,10 +15,10 @@ from everlog.server.documents import body_bytes, documents_of, typed_body
 from everlog.server.requests import AnyRequest, flag, parameters
 from everlog.server.schemas import document_examples as examples
 from everlog.server.schemas.documents import (
+    NAME,
     SCHEMA,
     SCHEMA_CHECK,
     SCHEMA_NEW,
-    TEXT,
     answer,
     elements,
     operation,
@@ -26,7 +26,7 @@ from everlog.server.schemas.documents import (
 )
 from everlog.wire.documents import check_body, schema_body
 
-SCHEMA_ID = Parameter("schema_id", "path", schema=TEXT, description="The id of the schema", required=True)
+SCHEMA_ID = Parameter("schema_id", "path", schema=NAME, description="The id of the schema", required=True)
 CHECKED = answer("How far it is", SCHEMA_CHECK, examples=examples.SCHEMA_CHECK)
 
 

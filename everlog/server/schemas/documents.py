@@ -32,6 +32,7 @@ _ALWAYS = (400, 401, 403, 404, 412, 414, 431, 500, 503, 507)
 ANY = Schema(description="Any JSON value.")
 OBJECT = Schema(type=OpenAPIType.OBJECT)
 TEXT = Schema(type=OpenAPIType.STRING)
+NAME = Schema(type=OpenAPIType.STRING, min_length=1)  # in a path: without one, it is the address of something else
 NUMBER = Schema(type=OpenAPIType.INTEGER)
 
 
@@ -213,7 +214,7 @@ class LiteralExample(Example):
 
 def path_parameter(text: str, example: str) -> Parameter:
     shown = {"example": Example(value=example)}
-    return Parameter("path", "path", schema=TEXT, description=text, required=True, examples=shown)
+    return Parameter("path", "path", schema=NAME, description=text, required=True, examples=shown)
 
 
 def query(name: str, text: str, schema: Schema = TEXT) -> Parameter:
