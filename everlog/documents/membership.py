@@ -96,6 +96,7 @@ class Membership:
     async def begin_to_leave(self) -> None:
         """From now on, send on what comes."""
         await self._become(NodeState.DEACTIVATING)
+        await self.look()  # a node that joined before this was saved may not know it; one that joins later does
 
     @property
     def may_leave(self) -> bool:

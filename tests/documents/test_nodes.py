@@ -118,6 +118,9 @@ class _Cluster:
         for pair in list(self.leaving):
             if pair[0].may_leave:
                 self.leaving.remove(pair)
+                for node, _ in (*self.nodes, *self.leaving):
+                    sent_to = {place.id for key in KEYS if isinstance(place := node.routing.place(key), Node)}
+                    assert pair[0].me.id not in sent_to, "a node leaves to which another still sends"
                 await pair[0].leave()
 
     async def begin(self) -> None:
@@ -192,6 +195,38 @@ async def test_a_joiner_waits_for_tasks_of_keys_that_move(clock: ManualClock) ->
     await new.look()
     assert new.me.state is NodeState.ACTIVE
     assert await waiting is None
+
+
+async def test_a_node_stays_until_one_that_has_just_joined_knows_that_it_leaves(clock: ManualClock) -> None:
+    table = _Table()
+    old, _ = make(table, clock)
+    await old.look()
+    new, _ = make(table, clock)
+    await new.look()
+    assert any(isinstance(new.routing.place(key), Node) for key in KEYS)  # it sends to the old one
+    await old.begin_to_leave()
+    assert not old.may_leave
+    await new.look()
+    assert not any(isinstance(new.routing.place(key), Node) for key in KEYS)
+    await old.look()
+    assert old.may_leave
+
+
+async def test_a_node_without_tasks_may_leave_as_soon_as_the_others_have_answered(clock: ManualClock) -> None:
+    """It need not wait for its next look at the table."""
+    table, nodes = _Table(), dict[str, Membership]()
+
+    async def ask(node: Node) -> bool | None:
+        await nodes[node.id].look()
+        return True
+
+    for _ in range(3):
+        node, _workers = make(table, clock, ask=ask)
+        nodes[node.me.id] = node
+        await node.sync()
+    assert {node.me.state for node in nodes.values()} == {NodeState.ACTIVE}
+    await node.begin_to_leave()
+    assert node.may_leave
 
 
 async def _enter(node: Membership, group: Workers, key: str) -> Node | None:
