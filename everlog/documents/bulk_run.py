@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from typing import Any, NamedTuple, TypeAlias
 
 from everlog.documents.bulk import MAX_GROUP, BulkResult, BulkWrite, bulk_write, command_of
-from everlog.documents.model import DocumentCommand, WrittenDocument
+from everlog.documents.model import DocumentCommand, Method, WrittenDocument
 from everlog.errors import EverlogError, InvalidDocument
 
 MAX_UNDER_WAY = 2000
@@ -38,6 +38,15 @@ class _Task(NamedTuple):
     done: asyncio.Future[Written]
 
 
+class _Awaited(NamedTuple):
+    """A write whose result is to be given in its turn; no path and no method if it is none."""
+
+    number: int
+    path: str | None
+    method: Method | None
+    done: asyncio.Future[Written]
+
+
 class BulkRun:
     """One run. `write` carries out commands of one document, in order, and says what became of each."""
 
@@ -48,7 +57,7 @@ class BulkRun:
         self._documents: dict[str, deque[_Task]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(MAX_DOCUMENTS)
-        self._results: deque[tuple[int, str | None, asyncio.Future[Written]]] = deque()
+        self._results: deque[_Awaited] = deque()
         self._under_way = 0
         self._bytes = 0
         self._ended = False
@@ -64,14 +73,14 @@ class BulkRun:
                     self._come.clear()
                     await self._come.wait()
                     continue
-                number, path, done = self._results[0]
+                number, path, method, done = self._results[0]
                 found = await done
                 self._results.popleft()
                 self._gone.set()
                 if isinstance(found, WrittenDocument):
-                    yield BulkResult(number, found.path, found)
+                    yield BulkResult(number, found.path, found, method=method)
                 else:
-                    yield BulkResult(number, path, error=found)
+                    yield BulkResult(number, path, error=found, method=method)
             await reading  # an error of the source comes after the results of what was read
         finally:
             tasks = [reading, *self._workers]
@@ -101,10 +110,10 @@ class BulkRun:
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         write = one.write
         if isinstance(write, EverlogError):
-            self._results.append((one.number, None, done))
+            self._results.append(_Awaited(one.number, None, None, done))
             done.set_result(write)
             return
-        self._results.append((one.number, write.path, done))
+        self._results.append(_Awaited(one.number, write.path, write.method, done))
         try:
             command = command_of(write, self._make_id(), self._by)
         except EverlogError as error:

@@ -179,8 +179,8 @@ def written_answer(
     headers |= revision_headers(written.revision)
     if written.position is not None:
         headers[POSITION] = str(written.position)
-    if method != "delete" and parse_path(written.path).kind != "collection":
-        headers["ETag"] = written.etag
+    if (tag := tag_after(method, written)) is not None:
+        headers["ETag"] = tag
     if not written.created:
         return json_answer({"transactionId": written.transaction_id}, headers=headers)
     body = {
@@ -192,6 +192,11 @@ def written_answer(
         },
     }
     return hal_answer(request, body, status=201, headers=headers | {"Location": content_url(written.path)})
+
+
+def tag_after(method: Method | None, written: WrittenDocument) -> str | None:
+    """The entity tag of what is there after a write; None of a collection, and where nothing is left."""
+    return None if method in (None, "delete") or parse_path(written.path).kind == "collection" else written.etag
 
 
 def document_answer(request: AnyRequest, found: Document, headers: dict[str, str]) -> Response[Any]:

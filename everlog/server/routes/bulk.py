@@ -98,7 +98,7 @@ async def _answers(request: AnyRequest, results: AsyncGenerator[BulkResult, None
 
 def _line(result: BulkResult, error_id: str) -> dict[str, Any]:
     if result.written is not None:
-        return {"line": result.number, **result_of(result.written)}
+        return {"line": result.number, **result_of(result.method, result.written)}
     assert result.error is not None
     about = {} if result.path is None else {"path": result.path}
     if isinstance(result.error, AccessDenied):  # as the guard has it where the path stands in the address

@@ -37,7 +37,7 @@ from everlog.server.documents import (
     written_answer,
 )
 from everlog.server.negotiation import packed
-from everlog.server.requests import AnyRequest, flag, parameters, whole_number
+from everlog.server.requests import AnyRequest, check_bare, flag, parameters, whole_number
 from everlog.server.routes.nodes import routed
 from everlog.server.schemas import document_examples as examples
 from everlog.server.schemas.documents import (
@@ -60,7 +60,6 @@ from everlog.server.schemas.readings import reading_of
 from everlog.server.sse import stream_answer
 
 HISTORY_PAGE = 100
-YES = ("", "1", "true", "yes")
 REPLACED = answer("Done", WRITTEN, WRITING, examples=examples.WRITTEN)
 MADE = answer("Made", CREATED, WRITING | {"Location": "Where it is"}, examples=examples.CREATED)
 
@@ -142,6 +141,7 @@ async def _read(
 async def _count(
     docs: Documents, path: str, given: dict[str, str], token: str | None, headers: dict[str, str]
 ) -> Response[bytes]:
+    check_bare(given, "count")
     found = await docs.count(path, filter=given.get("filter", ""), explain=flag(given, "explain"), token=token)
     body: dict[str, Any] = {"count": found.count}
     if found.explanation is not None:
@@ -175,8 +175,7 @@ async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream
     after = whole_number({"Last-Event-ID": last}, "Last-Event-ID") if last is not None else None
     if after is not None and after < 0:
         raise InvalidDocument("invalid-parameter", "Last-Event-ID is a revision, 0 for the beginning")
-    if given["feed"] not in YES:
-        raise InvalidDocument("invalid-parameter", "feed takes no value", parameter="feed")
+    check_bare(given, "feed")
     items = documents_of(request).feed(path, after=after)
     first = await anext(items)  # what is wrong with the start is an answer of its own
     return stream_answer(
@@ -192,8 +191,7 @@ async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream
 
 async def _live(request: AnyRequest, path: str, given: dict[str, str]) -> Stream:
     """What is refused is refused before the stream begins."""
-    if given["live"] not in YES:
-        raise InvalidDocument("invalid-parameter", "live takes no value", parameter="live")
+    check_bare(given, "live")
     after = request.headers.get("last-event-id", given.get("after"))
     query = await documents_of(request).open_live(path, filter=given.get("filter", ""), after=after)
     config, state = config_of(request), request.app.state
@@ -205,8 +203,7 @@ async def _history(
     request: AnyRequest, path: str, given: dict[str, str], token: str | None, headers: dict[str, str]
 ) -> Response[Any]:
     """Changes, oldest first, or newest first with `history=reverse`, above `after` and below `before`."""
-    if given["history"] not in (*YES, "reverse"):
-        raise InvalidDocument("invalid-parameter", "history takes no value, or 'reverse'", parameter="history")
+    check_bare(given, "history", "reverse")
     docs, reverse, lines = documents_of(request), given["history"] == "reverse", wants_lines(request)
     size = bounded("size", whole_number(given, "size"), 1, MAX_HISTORY_PAGE, default=HISTORY_PAGE)
     after = bounded("after", whole_number(given, "after"), 0, MAX_SEQ_NR)

@@ -156,7 +156,12 @@ OPERATION = _object(
 )
 BATCH = _list(OPERATION)
 BATCH_RESULT = _object(
-    ["status", "path", "revision", "transactionId"], status=NUMBER, path=TEXT, revision=NUMBER, transactionId=TEXT
+    ["status", "path", "revision", "transactionId"],
+    status=NUMBER,
+    path=TEXT,
+    revision=NUMBER,
+    transactionId=TEXT,
+    etag=_optional(OpenAPIType.STRING),
 )
 BATCH_RESULTS = _object(["results"], results=_list(BATCH_RESULT))
 SCHEMA_TEXT = Schema(type=[OpenAPIType.OBJECT, OpenAPIType.BOOLEAN], description="A JSON Schema.")
@@ -193,7 +198,7 @@ BULK_LINES = Schema(
 )
 BULK_RESULTS = Schema(
     type=OpenAPIType.STRING,
-    description="One JSON object per line: `line`, `status`, and `path`, `revision`, `transactionId`, or `error`",
+    description="A JSON object per line: `line`, `status`, and `path`, `revision`, `transactionId`, `etag`, or `error`",
 )
 PAGE_OR_BODY = Schema(
     any_of=[
