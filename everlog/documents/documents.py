@@ -23,7 +23,7 @@ from everlog.config import DocumentsConfig
 from everlog.core.values import Position
 from everlog.documents.api import MAX_HISTORY_PAGE, CollectionCount, CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, batch_request, operations_of
-from everlog.documents.bodies import encode_body, plain_of
+from everlog.documents.bodies import encode_body, is_large, plain_of
 from everlog.documents.bulk import BulkResult
 from everlog.documents.bulk_run import BulkRun, SourcedWrite, sourced
 from everlog.documents.change_stream import ChangeLog, ChangeStream, ChangeStreamParts
@@ -53,6 +53,7 @@ from everlog.documents.query import Query, bounded
 from everlog.documents.recovery import OutboxRecovery
 from everlog.documents.schemas.model import DocumentSchema, SchemaCheck
 from everlog.documents.schemas.registry import SchemaRegistry
+from everlog.documents.side_history import SideChangeLog, SideFiles, SideHistory, SidePublisher
 from everlog.documents.templates import compile_template
 from everlog.documents.unshown import RetriedElements, UnshownElement
 from everlog.documents.views import MAX_TEMPLATE_INDEXES, MAX_VIEWS, Followers
@@ -99,6 +100,7 @@ class LocalDocuments(Documents):
         history: Callable[[], History],
         publisher: Callable[[], Publisher],
         change_log: ChangeLog,
+        side_files: SideFiles | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -106,6 +108,8 @@ class LocalDocuments(Documents):
         self._make_history = history
         self._make_publisher = publisher
         self._change_log = change_log
+        self._side_files = side_files
+        self._serves = False
         self.writers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
         self.evaluator = Evaluator.of(config)
         self.completers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
@@ -113,15 +117,26 @@ class LocalDocuments(Documents):
         self._opening = asyncio.Lock()
         self._parts: OpenDocuments | None = None
 
+    def serve(self) -> None:
+        """From when they are opened: do long work in a thread of its own, with files of its own. For a process that
+        answers many clients; one client is served sooner without.
+        """
+        self._serves = True
+
     async def open(self) -> OpenDocuments:
         async with self._opening:
             if self._parts is None:
                 store = await self._open_store()
-                history = self._make_history()
+                history, publisher = self._make_history(), self._make_publisher()
+                if self._serves and self._side_files is not None:
+                    side, files = self.evaluator.side, self._side_files
+                    history = SideHistory(side, files, self._config.feed_poll_interval_s)
+                    publisher = SidePublisher(side, files, publisher)
+                    self._change_log = SideChangeLog(side, files, self._change_log)
                 followers = Followers(store, self._writer.apply, clock=self._clock, evaluator=self.evaluator)
                 completer = Completer(
                     store,
-                    self._make_publisher(),
+                    publisher,
                     clock=self._clock,
                     max_completers=self._config.max_completers,
                     evaluator=self.evaluator,
@@ -132,7 +147,7 @@ class LocalDocuments(Documents):
                 )
                 recovery = OutboxRecovery(store, completer, clock=self._clock, config=self._config)
                 live = LiveFeeds(history, store)
-                schemas = SchemaRegistry(store, clock=self._clock)
+                schemas = SchemaRegistry(store, clock=self._clock, side=self.evaluator.side)
                 reader = CollectionReader(store, self.evaluator, clock=self._clock, config=self._config)
                 self._parts = OpenDocuments(store, completer, history, followers, recovery, live, schemas, reader)
             return self._parts
@@ -146,6 +161,8 @@ class LocalDocuments(Documents):
             await parts.schemas.close()
             await parts.completer.close()
             await parts.store.close()
+            if isinstance(parts.history, SideHistory) and self._side_files is not None:
+                await self.evaluator.side.run(self._side_files.close())
             await self.evaluator.aclose()
 
     async def write(
@@ -345,7 +362,8 @@ class LocalDocuments(Documents):
         await self._reach_revision(place, revision, token)
         past = (await self.open()).history.elements_at(place.uri, revision, after=after, size=wanted, token=token)
         found, last = await past
-        return CollectionPage(encode_body(found), revision, None, None if last is None else {"after": last})
+        text = await self.evaluator.side.call(lambda: encode_body(found)) if is_large(found) else encode_body(found)
+        return CollectionPage(text, revision, None, None if last is None else {"after": last})
 
     async def _reach_revision(self, place: DocumentPlace, revision: int, token: After) -> None:
         await self.settle(place.uri)

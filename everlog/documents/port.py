@@ -29,6 +29,7 @@ from everlog.documents.query_plan import IndexRange
 from everlog.documents.schemas.model import DocumentSchema, SchemaCheck, SchemaKey, StoredCheck
 from everlog.documents.unshown import UnshownTable
 
+MAX_STEP_BYTES = 256 * 1024
 ViewStatus = Literal["filling", "checking", "ready"]
 
 
@@ -195,8 +196,12 @@ class DocumentStore(ABC):
         """Elements of a collection by their ids."""
 
     @abstractmethod
-    async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
-        """The next elements of a collection above an id, with their revisions; less than `limit` at its end."""
+    async def elements_after(
+        self, uri: str, after: str, *, limit: int, max_bytes: int = MAX_STEP_BYTES
+    ) -> list[StoredElement]:
+        """The next elements of a collection above an id, with their revisions: none at its end, else at least one, and
+        no more once they are that large together.
+        """
 
     @abstractmethod
     async def rows(self, uri: str, items: Sequence[str]) -> list[FoundElement]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from everlog.api import Everlog
+from everlog.documents.documents import LocalDocuments
 from everlog.documents.ids import next_id
 from everlog.errors import EverlogError, MissingExtra
 from everlog.queues.factory import has_queues, make_upkeep
@@ -29,6 +30,7 @@ except ImportError as error:
 from everlog.server.audit import Audit
 from everlog.server.errors import handle_http, handle_refusal, handle_unexpected
 from everlog.server.fanout import Fanout
+from everlog.server.large_turns import LargeTurns
 from everlog.server.parameter_guard import check_parameters, declared_parameters
 from everlog.server.refusals import Refusals
 from everlog.server.request_watch import HttpCounters, RequestWatch
@@ -203,6 +205,7 @@ def make_app(
                 "stopping": asyncio.Event(),
                 "body_seconds": max(log.config.server.body_timeout_s, log.config.documents.request_timeout_s),
                 "fanout": Fanout(),
+                "large_turns": LargeTurns(),
             }
         ),
         # Errors are answered by our handlers and logged there.
@@ -265,6 +268,8 @@ async def noting_refusals(log: Everlog, refusals: Refusals) -> AsyncIterator[Non
 async def document_services(log: Everlog) -> list[Service]:
     """What runs next to the routes: recovery of the outbox, often of the last half hour; and checks that were left."""
     parts, config = log.parts, log.config.documents
+    if isinstance(log.documents, LocalDocuments):
+        log.documents.serve()
     documents = await log.documents.open()
     recovery, schemas = documents.recovery, documents.schemas
     started = False

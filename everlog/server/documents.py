@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from string import punctuation
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
 import msgspec
@@ -16,6 +15,7 @@ from everlog.config import DocumentsConfig
 from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.bodies import decode_body, encode_body
 from everlog.documents.change_stream import ChangeStream
+from everlog.documents.documents import LocalDocuments
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId, etag_of
 from everlog.documents.live_change import LiveChange
@@ -25,8 +25,8 @@ from everlog.documents.paths import parse_collection, parse_path
 from everlog.errors import InvalidDocument, PreconditionFailed
 from everlog.server.answers import hal_answer, json_answer
 from everlog.server.byte_answer import ByteAnswer
+from everlog.server.large_turns import LARGE_BYTES, LargeTurns
 from everlog.server.negotiation import tag_for
-from everlog.server.request_watch import HttpCounters
 from everlog.server.requests import AnyRequest, decode, parameters, raw_rest, read_body
 from everlog.server.security.principal import PathFinder, principal_of
 from everlog.server.sse import Checkpoint, Frame, Items, event_stream
@@ -40,6 +40,7 @@ MAX_BYTES_ON_LOOP = 32 * 1024  # of a body that is decoded there: some milliseco
 _NO_TAG = "W/"  # of what is there and has none: only * matches it
 _SAFE = "/~:@!$&'()*+,;=-._"
 _OF_THIS_PAGE = ("after", "explain", "position")
+T = TypeVar("T")
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
@@ -129,14 +130,21 @@ class WriteHeaders(NamedTuple):
         return known if self.message_id is None else known | {"Hyperbus-Message-Id": self.message_id}
 
 
-async def json_body(data: bytes) -> Any:
-    """A body as exact JSON. A large one is decoded in a thread: others are served meanwhile."""
-    return decode_body(data) if len(data) <= MAX_BYTES_ON_LOOP else await asyncio.to_thread(decode_body, data)
+async def json_body(request: AnyRequest, data: bytes) -> Any:
+    """A body as exact JSON. A large one is decoded in the thread for long work: others are served meanwhile."""
+    return decode_body(data) if len(data) <= MAX_BYTES_ON_LOOP else await aside(request, lambda: decode_body(data))
 
 
-async def typed_body(data: bytes, kind: Any) -> Any:
+async def aside(request: AnyRequest, work: Callable[[], T]) -> T:
+    """What long work comes to, done in the thread for it."""
+    docs = documents_of(request)
+    assert isinstance(docs, LocalDocuments)
+    return await docs.evaluator.side.call(work)
+
+
+async def typed_body(request: AnyRequest, data: bytes, kind: Any) -> Any:
     try:
-        return msgspec.convert(await json_body(data), kind)
+        return msgspec.convert(await json_body(request, data), kind)
     except msgspec.ValidationError as error:
         raise InvalidDocument("invalid-body", f"this body is not what is expected here: {error}") from error
 
@@ -272,67 +280,70 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
 
 
 def server_sent(
-    first: DocumentEvent | int,
-    items: AsyncGenerator[DocumentEvent | int, None],
-    *,
-    interval_s: float,
-    stopping: asyncio.Event,
-    counters: HttpCounters,
+    request: AnyRequest, first: DocumentEvent | int, items: AsyncGenerator[DocumentEvent | int, None]
 ) -> AsyncIterator[bytes]:
     """A feed on the wire, its first item in hand. The id of an event is its revision."""
-    return event_stream(
-        _frames(first, items),
-        checkpoint=lambda revision: f'{{"revision":{revision}}}',
-        interval_s=min(interval_s, MAX_CHECKPOINT_S),
-        stopping=stopping,
-        counters=counters,
-    )
+    return _sent(request, _frames(turns_of(request), first, items), lambda revision: f'{{"revision":{revision}}}')
 
 
-def changes_sent(
-    stream: ChangeStream, *, interval_s: float, stopping: asyncio.Event, counters: HttpCounters
+def turns_of(request: AnyRequest) -> LargeTurns:
+    found: LargeTurns = request.app.state.large_turns
+    return found
+
+
+def _sent(
+    request: AnyRequest, frames: Items, checkpoint: Callable[[str], str], begin: str | None = None
 ) -> AsyncIterator[bytes]:
-    """Changes of many documents on the wire. The id of each is the position behind it."""
     return event_stream(
-        _change_frames(stream),
-        checkpoint=lambda position: "{}",
-        interval_s=min(interval_s, MAX_CHECKPOINT_S),
-        stopping=stopping,
-        counters=counters,
-        begin=stream.begin,
+        frames,
+        checkpoint=checkpoint,
+        interval_s=min(config_of(request).feed_checkpoint_interval_s, MAX_CHECKPOINT_S),
+        stopping=request.app.state.stopping,
+        counters=request.app.state.http_counters,
+        begin=begin,
     )
 
 
-async def _change_frames(stream: ChangeStream) -> Items:
+def changes_sent(request: AnyRequest, stream: ChangeStream) -> AsyncIterator[bytes]:
+    """Changes of many documents on the wire. The id of each is the position behind it."""
+    return _sent(request, _change_frames(turns_of(request), stream), lambda position: "{}", stream.begin)
+
+
+async def _change_frames(turns: LargeTurns, stream: ChangeStream) -> Items:
     async with contextlib.aclosing(stream.pages()) as pages:
         async for page in pages:
-            found = [(one.position, one.event) for one in page if one.event is not None]
-            if found:
-                yield [Frame(at, event.method, _encode(event_body(event)).decode()) for at, event in found]
+            for one in page:
+                if (event := one.event) is not None:
+                    await turns.take(len(event.json))
+                    yield [Frame(one.position, event.method, _encode(event_body(event)).decode())]
             if page[-1].event is None:
                 yield Checkpoint(page[-1].position, 1)
 
 
-def live_sent(
-    query: LiveQuery, *, interval_s: float, stopping: asyncio.Event, counters: HttpCounters
-) -> AsyncIterator[bytes]:
+def live_sent(request: AnyRequest, query: LiveQuery) -> AsyncIterator[bytes]:
     """A live query on the wire. The id of a step is its position; those of the present have none."""
-    return event_stream(
-        _live_frames(query),
-        checkpoint=lambda position: f'{{"revision":{position.partition("-")[0]}}}',
-        interval_s=min(interval_s, MAX_CHECKPOINT_S),
-        stopping=stopping,
-        counters=counters,
-        begin=query.begin,
+    return _sent(
+        request,
+        _live_frames(turns_of(request), query),
+        lambda position: f'{{"revision":{position.partition("-")[0]}}}',
+        query.begin,
     )
 
 
-async def _live_frames(query: LiveQuery) -> Items:
+async def _live_frames(turns: LargeTurns, query: LiveQuery) -> Items:
     reached: int | None = None
     async with contextlib.aclosing(query.steps()) as steps:
         async for some in steps:
-            last = some[-1]
-            frames = [_live_frame(one) for one in some if one.kind != "checkpoint"]
+            last, frames, size = some[-1], list[Frame](), 0
+            for one in some:
+                if one.kind == "checkpoint":
+                    continue
+                size += len(one.json)
+                if frames and size > LARGE_BYTES:
+                    yield frames
+                    frames, size = [], len(one.json)
+                await turns.take(len(one.json))
+                frames.append(_live_frame(one))
             if frames:
                 yield frames
             if last.kind == "checkpoint" and last.position is not None:
@@ -346,13 +357,16 @@ def _live_frame(change: LiveChange) -> Frame:
     return Frame(change.position or "", change.kind, f'{{"revision":{change.revision}{element}{body}}}')
 
 
-async def _frames(first: DocumentEvent | int, items: AsyncGenerator[DocumentEvent | int, None]) -> Items:
+async def _frames(
+    turns: LargeTurns, first: DocumentEvent | int, items: AsyncGenerator[DocumentEvent | int, None]
+) -> Items:
     reached: int | None = None
     async with contextlib.aclosing(items):
         item: DocumentEvent | int | None = first
         while item is not None:
             if isinstance(item, DocumentEvent):
                 reached = item.revision
+                await turns.take(len(item.json))
                 yield [Frame(str(reached), item.method, _encode(event_body(item)).decode())]
             else:
                 skipped = 0 if reached is None else item - reached  # of other elements of the collection

@@ -199,6 +199,7 @@ class DocumentStoreConformance:
         assert (first.item, first.revision, second.item, second.revision) == ("a", 2, "b", 4)
         assert decode_body(second.body) == {"n": 1, "id": "b"}
         assert await store.elements_after(uri, "", limit=1) == [first]
+        assert (await store.elements_after(uri, "", limit=10, max_bytes=1))[:1] == [first]
         assert await store.elements_after(uri, "a", limit=1) == [second]
         assert await store.elements_after(uri, "b", limit=1) == []
 

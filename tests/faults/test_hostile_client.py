@@ -49,6 +49,9 @@ class Pace:
             return await connection.ask("GET", f"{C}good~?filter=a%20%3E%203&size=20")
         return await connection.ask("GET", f"{C}good~/e-{(number - number % 4) % 50}")
 
+    def p50_ms(self) -> float:
+        return sorted(self.latencies)[len(self.latencies) // 2] * 1000
+
     def p99_ms(self) -> float:
         ordered = sorted(self.latencies)
         return ordered[len(ordered) * 99 // 100] * 1000
@@ -68,29 +71,57 @@ async def fill(host: str, port: int) -> None:
     connection.close()
 
 
-async def torment(url: str, host: str, port: int, *, rounds: int, quiet_s: float, hostile_s: float) -> dict[str, Any]:
-    """Quiet and hostile phases by turns: what else the machine does hits both."""
+class HostileProcess:
+    """The hostile client, as a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def phase(self, command: str, pace: Pace, seconds: float) -> dict[str, Any]:
+        """Well-behaved requests beside what it does; what that was."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{command}\n".encode())
+        await pace.run(seconds)
+        self.process.stdin.write(b"stop\n")
+        found: dict[str, Any] = json.loads(await self.process.stdout.readline())
+        return found
+
+
+async def torment(
+    url: str, host: str, port: int, *, rounds: int, quiet_s: float, hostile_s: float, kinds: str = ""
+) -> dict[str, Any]:
+    """Hostile and calm phases by turns: what else the machine does hits both, and a calm one costs the processor as
+    much as the hostile client did, and has as many requests beside it: so they differ by what the requests ask for.
+    """
     await fill(host, port)
     quiet, beside = Pace(host, port), Pace(host, port)
     seen: Counter[str] = Counter()
+    costs: list[dict[str, Any]] = []
     words = [sys.executable, "-m", "tests.faults.hostile_client", url]
     hostile = await asyncio.create_subprocess_exec(
         *words, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
-    assert hostile.stdin is not None
-    assert hostile.stdout is not None
+    client = HostileProcess(hostile)
     try:
         await Pace(host, port).run(1.0)  # warm
         for _ in range(rounds):
-            await quiet.run(quiet_s)
-            hostile.stdin.write(b"go\n")
-            await beside.run(hostile_s)
-            hostile.stdin.write(b"stop\n")
-            seen.update(json.loads(await hostile.stdout.readline()))
+            found = await client.phase(f"go {kinds}", beside, hostile_s)
+            seen.update(found.pop("seen"))
+            calm = await client.phase("calm", quiet, quiet_s)
+            seen.update(calm.pop("seen"))
+            costs.append({"hostile": found, "calm": calm})
     finally:
         hostile.kill()
         await hostile.wait()
-    return {"quiet_p99_ms": quiet.p99_ms(), "hostile_p99_ms": beside.p99_ms(), "seen": dict(sorted(seen.items()))}
+    return {
+        "quiet_p99_ms": quiet.p99_ms(),
+        "hostile_p99_ms": beside.p99_ms(),
+        "quiet_p50_ms": quiet.p50_ms(),
+        "hostile_p50_ms": beside.p50_ms(),
+        "costs": costs,
+        "seen": dict(sorted(seen.items())),
+    }
 
 
 async def check(tmp_path, *, rounds: int, quiet_s: float, hostile_s: float) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, D
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace, partition_of_uri
 from everlog.documents.port import (
+    MAX_STEP_BYTES,
     Batch,
     BatchState,
     DocumentState,
@@ -220,7 +221,9 @@ class CassandraDocuments(DocumentStore):
         bounds = [where.low] if where.high is None else [where.low, where.high]
         return await self._scan(name, [uri, *bounds, limit], limit, max_bytes)
 
-    async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
+    async def elements_after(
+        self, uri: str, after: str, *, limit: int, max_bytes: int = MAX_STEP_BYTES
+    ) -> list[StoredElement]:
         return [StoredElement(*row) for row in await self._fetch("rows_after", uri, after, limit)]
 
     async def rows(self, uri: str, items: Sequence[str]) -> list[FoundElement]:

@@ -20,6 +20,7 @@ from everlog.documents.schemas.model import DocumentSchema, SchemaViolation
 from everlog.documents.schemas.targets import applies
 from everlog.errors import Busy, EverlogError, SchemaViolated
 from everlog.runtime.clock import Clock
+from everlog.runtime.side_loop import SideLoop
 
 CACHE_S = 1.0
 MAX_ERRORS = 20
@@ -30,10 +31,11 @@ T = TypeVar("T")
 class SchemaBook:
     """The schemas as they are now."""
 
-    def __init__(self, store: DocumentStore, examiner: Examiner, *, clock: Clock) -> None:
+    def __init__(self, store: DocumentStore, examiner: Examiner, *, clock: Clock, side: SideLoop) -> None:
         self._store = store
         self._examiner = examiner
         self._clock = clock
+        self._side = side
         self._schemas: dict[str, DocumentSchema] = {}
         self._read_at: float | None = None
         self._changes = 0
@@ -72,13 +74,13 @@ class SchemaBook:
         """
         schemas = await self.schemas()
         if not schemas:
-            return await _called(make, accept_all, large)
+            return await self._called(make, accept_all, large)
         trial = _Trial(schemas)
-        made = await _called(make, trial.note, large)
+        made = await self._called(make, trial.note, large)
         if not trial.bodies:
             return made
         await self._examine(trial, schemas, timeout_s)
-        return await _called(make, trial.hold, large)
+        return await self._called(make, trial.hold, large)
 
     async def _examine(self, trial: _Trial, schemas: Sequence[DocumentSchema], timeout_s: float) -> None:
         """Look at the bodies in their order, up to the first that must not be stored."""
@@ -97,6 +99,9 @@ class SchemaBook:
             if error is not None:
                 return
 
+    async def _called(self, make: Callable[[BodyCheck], T], check: BodyCheck, large: bool) -> T:
+        return await self._side.call(lambda: make(check)) if large else make(check)
+
     async def violations(
         self, schemas: Sequence[DocumentSchema], place: DocumentPlace, text: str
     ) -> Sequence[tuple[str, SchemaViolation]]:
@@ -109,10 +114,6 @@ class SchemaBook:
                     places = finding.violations or [SchemaViolation("", "", finding.refused or "it does not fit")]
                     found += [(schema.schema_id, one) for one in places]
         return found[:MAX_ERRORS]
-
-
-async def _called(make: Callable[[BodyCheck], T], check: BodyCheck, large: bool) -> T:
-    return await asyncio.to_thread(make, check) if large else make(check)
 
 
 class _Trial:

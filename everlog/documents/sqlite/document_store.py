@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from everlog.documents.model import DELETION, DocumentChange, DocumentHead, Docu
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace, partition_of_uri
 from everlog.documents.port import (
+    MAX_STEP_BYTES,
     Batch,
     BatchState,
     DocumentState,
@@ -50,7 +52,7 @@ from everlog.sqlite.migrations import migrate
 FILE = "documents.db"
 SQL = load_statements("everlog.documents.sqlite")
 PAGE = 500
-MAX_STEP_BYTES = 4 * 1024 * 1024  # of elements that are indexed at once
+MAX_INDEXED_BYTES = 4 * 1024 * 1024  # of elements that are indexed at once
 MAX_ROWS_IN_LOOP = 200  # more rows are read in a thread
 MAX_SCANS = 64  # large reads at a time: one reads, the others wait
 
@@ -176,8 +178,18 @@ class SqliteDocuments(DocumentStore):
         name = "elements_reverse" if reverse else "elements"
         return await self._scan(name, (uri, where.low, where.high, limit), limit, max_bytes)
 
-    async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
-        return [StoredElement(*row) for row in self._read("elements_after", uri, after, limit)]
+    async def elements_after(
+        self, uri: str, after: str, *, limit: int, max_bytes: int = MAX_STEP_BYTES
+    ) -> list[StoredElement]:
+        found: list[StoredElement] = []
+        size = 0
+        with translated(self.path), closing(self._reader.execute(SQL["elements_after"], (uri, after, limit))) as rows:
+            for row in rows:
+                found.append(StoredElement(*row))
+                size += len(found[-1].body)
+                if size >= max_bytes:
+                    break
+        return found
 
     async def rows(self, uri: str, items: Sequence[str]) -> list[FoundElement]:
         return [FoundElement(*row) for row in self._read("rows", uri, _encode(items).decode())]
@@ -259,7 +271,7 @@ class SqliteDocuments(DocumentStore):
     async def _located(self, index: Index, locate: Locate, parameters: tuple[Any, ...]) -> list[IndexedRow]:
         """The next elements and their places in an index. Nothing is locked while these are found out."""
         async with self._scanning:
-            batch = await asyncio.to_thread(self._scan_apart, "elements", parameters, parameters[-1], MAX_STEP_BYTES)
+            batch = await asyncio.to_thread(self._scan_apart, "elements", parameters, parameters[-1], MAX_INDEXED_BYTES)
         keys = await locate(index, [row.body for row in batch.entries])
         return [IndexedRow(row.key, row.body, key) for row, key in zip(batch.entries, keys, strict=True)]
 

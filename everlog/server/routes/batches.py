@@ -56,7 +56,7 @@ from everlog.wire.http import POSITION
 async def post_batch(request: AnyRequest) -> Response[Any]:
     """Carry out several writes of one document or collection, in their order: all of them, or none."""
     data = await body_bytes(request, "max_batch_bytes")
-    operations = await typed_body(data, list[DocumentOperation])
+    operations = await typed_body(request, data, list[DocumentOperation])
     docs, path = documents_of(request), content_path(request, BATCHES)
     return await routed(
         request, docs.writers, parse_path(path).uri, data, lambda: _post_here(request, path, operations)

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 from litestar import post
+from litestar.exceptions import HTTPException
 from litestar.response import Stream
 
 from everlog.documents.bulk import BulkResult, bulk_line
@@ -21,7 +22,8 @@ from everlog.documents.bulk_run import SourcedWrite
 from everlog.documents.documents import LocalDocuments
 from everlog.documents.paths import parse_path
 from everlog.errors import AccessDenied, EverlogError, InvalidDocument
-from everlog.server.documents import PREFIX, config_of, documents_of
+from everlog.runtime.side_loop import SideLoop
+from everlog.server.documents import MAX_BYTES_ON_LOOP, PREFIX, config_of, documents_of
 from everlog.server.errors import ErrorBody, describe
 from everlog.server.requests import AnyRequest
 from everlog.server.routes.batches import result_of
@@ -80,7 +82,8 @@ async def post_bulk(request: AnyRequest) -> TwoWayStream:
     docs = documents_of(request)
     assert isinstance(docs, LocalDocuments)
     principal = principal_of(request)
-    source = sourced_lines(request.stream(), config_of(request).max_body_bytes + ROOM_BYTES, principal)
+    lines = _Lines(config_of(request).max_body_bytes + ROOM_BYTES, principal, docs.evaluator.side)
+    source = lines.sourced(_received(request))
     answers = _answers(request, docs.bulk_of(source, by=principal.name))
     return TwoWayStream(answers, media_type=LINES, headers={"Cache-Control": "no-store"})
 
@@ -107,35 +110,49 @@ def _line(result: BulkResult, error_id: str) -> dict[str, Any]:
     return {"line": result.number, "status": status, **about, "error": describe(result.error, error_id)}
 
 
-async def sourced_lines(
-    chunks: AsyncIterator[bytes], max_bytes: int, principal: Principal
-) -> AsyncGenerator[SourcedWrite, None]:
-    """The writes of a stream of lines; one that is too long is passed over, and is an error of that line."""
-    number, rest, passing = 1, b"", False
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line.strip() and not passing:
-                yield _sourced(number, line, max_bytes, principal)
-            number, passing = number + 1, False
-        if len(rest) > max_bytes:
-            if not passing:
-                yield _sourced(number, rest, max_bytes, principal)
-            rest, passing = b"", True
-    if rest.strip() and not passing:
-        yield _sourced(number, rest, max_bytes, principal)
-
-
-def _sourced(number: int, line: bytes, max_bytes: int, principal: Principal) -> SourcedWrite:
+async def _received(request: AnyRequest) -> AsyncGenerator[bytes, None]:
+    """The body in pieces; a client that goes away ends the run as one that stops sending does."""
     try:
-        if len(line) > max_bytes:
-            raise InvalidDocument("body-too-large", f"a line has at most {max_bytes:,} bytes")
-        write = bulk_line(line)
-        if not principal.may_reach("write", parse_path(write.path).path):
-            raise AccessDenied(f"{principal.name} may not write {write.path}")
-        return SourcedWrite(number, write, len(line))
-    except EverlogError as error:
-        return SourcedWrite(number, error)
+        async for chunk in request.stream():
+            yield chunk
+    except HTTPException as error:
+        raise InvalidDocument("body-cut-off", "the connection ended before the body did") from error
+
+
+class _Lines:
+    """The writes of a stream of lines; one that is too long is passed over, and is an error of that line."""
+
+    def __init__(self, max_bytes: int, principal: Principal, side: SideLoop) -> None:
+        self._max_bytes = max_bytes
+        self._principal = principal
+        self._side = side
+
+    async def sourced(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[SourcedWrite, None]:
+        number, rest, passing = 1, b"", False
+        async for chunk in chunks:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if line.strip() and not passing:
+                    yield await self._sourced(number, line)
+                number, passing = number + 1, False
+            if len(rest) > self._max_bytes:
+                if not passing:
+                    yield await self._sourced(number, rest)
+                rest, passing = b"", True
+        if rest.strip() and not passing:
+            yield await self._sourced(number, rest)
+
+    async def _sourced(self, number: int, line: bytes) -> SourcedWrite:
+        try:
+            if len(line) > self._max_bytes:
+                raise InvalidDocument("body-too-large", f"a line has at most {self._max_bytes:,} bytes")
+            large = len(line) > MAX_BYTES_ON_LOOP
+            write = await self._side.call(lambda: bulk_line(line)) if large else bulk_line(line)
+            if not self._principal.may_reach("write", parse_path(write.path).path):
+                raise AccessDenied(f"{self._principal.name} may not write {write.path}")
+            return SourcedWrite(number, write, len(line))
+        except EverlogError as error:
+            return SourcedWrite(number, error)
 
 
 BULK_ROUTES = [post_bulk]

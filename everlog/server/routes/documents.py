@@ -19,9 +19,9 @@ from everlog.errors import InvalidDocument
 from everlog.server.answers import hal_answer, json_answer, lines_answer, wants_lines
 from everlog.server.documents import (
     WriteHeaders,
+    aside,
     body_bytes,
     check_conditions,
-    config_of,
     content_path,
     content_paths,
     correlation,
@@ -34,8 +34,10 @@ from everlog.server.documents import (
     page_answer,
     revision_headers,
     server_sent,
+    turns_of,
     written_answer,
 )
+from everlog.server.large_turns import LARGE_BYTES
 from everlog.server.negotiation import packed
 from everlog.server.requests import AnyRequest, check_bare, flag, parameters, whole_number
 from everlog.server.routes.nodes import routed
@@ -118,7 +120,7 @@ async def get_content(request: AnyRequest) -> Response[Any]:
     token = _token(given)
     if "after" in given and kind != "collection" and reading != "history":
         raise InvalidDocument("invalid-parameter", "after is a Journal-Position here, such as documents:3:42")
-    return await packed(request, await _read(request, name, reading, given, token))
+    return turns_of(request).pieced(await packed(request, await _read(request, name, reading, given, token)))
 
 
 async def _read(
@@ -178,15 +180,7 @@ async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream
     check_bare(given, "feed")
     items = documents_of(request).feed(path, after=after)
     first = await anext(items)  # what is wrong with the start is an answer of its own
-    return stream_answer(
-        lambda: server_sent(
-            first,
-            items,
-            interval_s=config_of(request).feed_checkpoint_interval_s,
-            stopping=request.app.state.stopping,
-            counters=request.app.state.http_counters,
-        )
-    )
+    return stream_answer(lambda: server_sent(request, first, items))
 
 
 async def _live(request: AnyRequest, path: str, given: dict[str, str]) -> Stream:
@@ -194,9 +188,7 @@ async def _live(request: AnyRequest, path: str, given: dict[str, str]) -> Stream
     check_bare(given, "live")
     after = request.headers.get("last-event-id", given.get("after"))
     query = await documents_of(request).open_live(path, filter=given.get("filter", ""), after=after)
-    config, state = config_of(request), request.app.state
-    interval_s, counters = config.feed_checkpoint_interval_s, state.http_counters
-    return stream_answer(lambda: live_sent(query, interval_s=interval_s, stopping=state.stopping, counters=counters))
+    return stream_answer(lambda: live_sent(request, query))
 
 
 async def _history(
@@ -219,6 +211,8 @@ async def _history(
         link = {"history": given["history"], "size": size, "after": after or None, "before": before}
         link |= {"before" if reverse else "after": page.next}
         body["_links"] = next_link(path, link)
+    if sum(len(event.json) for event in page.events) > LARGE_BYTES:
+        return await aside(request, lambda: hal_answer(request, body, headers=headers))
     return hal_answer(request, body, headers=headers)
 
 
@@ -230,7 +224,8 @@ async def _at(
     revision = await _revision_of(docs, path, given["at"], token)
     headers |= revision_headers(revision)
     if parse_path(path).kind != "collection":
-        return json_answer(await docs.at(path, revision, token=token, exact=True), headers=headers)
+        found = await docs.at(path, revision, token=token, exact=True)
+        return await aside(request, lambda: json_answer(found, headers=headers))
     size, after = whole_number(given, "size"), _id_of(given.get("after"))
     page = await docs.elements_at(path, revision, size=size, after=after, token=token)
     body: dict[str, Any] = {"_embedded": {"els": msgspec.Raw(page.json.encode())}}
@@ -286,7 +281,7 @@ async def put_content(request: AnyRequest) -> Response[Any]:
     """Store a document or an element; without a body, begin an empty collection."""
     data = await body_bytes(request)
     place = parse_path(content_path(request))
-    body = None if not data and place.kind == "collection" else await json_body(data)
+    body = None if not data and place.kind == "collection" else await json_body(request, data)
     return await _write(request, "put", data, body)
 
 
@@ -306,7 +301,7 @@ async def put_content(request: AnyRequest) -> Response[Any]:
 async def patch_content(request: AnyRequest) -> Response[Any]:
     """Merge into what is stored (RFC 7396)."""
     data = await body_bytes(request)
-    return await _write(request, "patch", data, await json_body(data))
+    return await _write(request, "patch", data, await json_body(request, data))
 
 
 @delete(
@@ -341,7 +336,7 @@ async def delete_content(request: AnyRequest) -> Response[Any]:
 async def post_content(request: AnyRequest) -> Response[Any]:
     """Add an element to a collection under a new id."""
     data = await body_bytes(request)
-    return await _write(request, "post", data, await json_body(data))
+    return await _write(request, "post", data, await json_body(request, data))
 
 
 CONTENT_ROUTES = [get_content, put_content, patch_content, delete_content, post_content]
