@@ -25,6 +25,7 @@ from everlog.documents.model import (
     Preconditions,
     WriteSettings,
     WrittenDocument,
+    check_ttl,
     decide,
 )
 from everlog.documents.paths import DocumentPlace, parse_path
@@ -36,6 +37,7 @@ _NAMES = {
     "if_none_match": "ifNoneMatch",
     "message_id": "idempotencyKey",
     "correlation_id": "correlationId",
+    "ttl_s": "ttl",
 }
 
 
@@ -53,6 +55,7 @@ class BulkWrite(msgspec.Struct, frozen=True, rename=_NAMES, forbid_unknown_field
     if_none_match: str | None = None
     message_id: str | None = None
     correlation_id: str | None = None
+    ttl_s: int | None = None
 
 
 class BulkResult(msgspec.Struct, frozen=True):
@@ -107,6 +110,7 @@ def command_of(write: BulkWrite, made_id: str, by: str) -> DocumentCommand:
         remembered=write.message_id is not None,
         preconditions=Preconditions.of(write.if_match, write.if_none_match),
         by=by,
+        ttl_s=check_ttl(write.ttl_s),
     )
 
 

@@ -32,6 +32,7 @@ from everlog.documents.collections import MAX_COLLECTIONS, CollectionsPage, pref
 from everlog.documents.completer import Completer
 from everlog.documents.document_writer import DocumentWriter, new_entropy
 from everlog.documents.evaluator import Evaluator
+from everlog.documents.expiry import DocumentExpirer, ExpiredDocuments
 from everlog.documents.field_selection import parse_fields, select_from
 from everlog.documents.history import DocumentEvent, History, HistoryPage, beyond_end
 from everlog.documents.ids import TransactionId, etag_of, next_id
@@ -44,6 +45,7 @@ from everlog.documents.model import (
     Method,
     Preconditions,
     WrittenDocument,
+    check_ttl,
     with_author,
 )
 from everlog.documents.paths import DocumentPlace, parse_collection, parse_path
@@ -80,6 +82,7 @@ class OpenDocuments(NamedTuple):
     history: History
     followers: Followers
     recovery: OutboxRecovery
+    expirer: DocumentExpirer
     live: LiveFeeds
     schemas: SchemaRegistry
     collections: CollectionReader
@@ -149,7 +152,12 @@ class LocalDocuments(Documents):
                 live = LiveFeeds(history, store)
                 schemas = SchemaRegistry(store, clock=self._clock, side=self.evaluator.side)
                 reader = CollectionReader(store, self.evaluator, clock=self._clock, config=self._config)
-                self._parts = OpenDocuments(store, completer, history, followers, recovery, live, schemas, reader)
+                expirer = DocumentExpirer(
+                    store, self._writer.apply, lambda: self._request_id(None, None), clock=self._clock
+                )
+                self._parts = OpenDocuments(
+                    store, completer, history, followers, recovery, expirer, live, schemas, reader
+                )
             return self._parts
 
     async def close(self) -> None:
@@ -177,6 +185,7 @@ class LocalDocuments(Documents):
         correlation_id: str | None = None,
         wait: bool = False,
         by: str = "",
+        ttl_s: int | None = None,
     ) -> WrittenDocument:
         _check_author(by)
         made = self._request_id(message_id, correlation_id)
@@ -189,6 +198,7 @@ class LocalDocuments(Documents):
             remembered=message_id is not None,
             preconditions=Preconditions.of(if_match, if_none_match),
             by=by,
+            ttl_s=check_ttl(ttl_s),
         )
         written = await self._writer.apply(command)
         return await self._placed(written, message_id) if wait else written
@@ -284,7 +294,8 @@ class LocalDocuments(Documents):
         if head is None or head.deleted or row is None:
             raise DocumentNotFound("not_found", f"there is no {path}")
         body = row.body if not selected else select_from(row.body, selected, place.item)
-        return Document(path, body, head.revision, etag_of(row.revision), row.created_ms, row.modified_ms)
+        tag = etag_of(row.revision)
+        return Document(path, body, head.revision, tag, row.created_ms, row.modified_ms, row.expires_ms)
 
     async def list(
         self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
@@ -316,6 +327,10 @@ class LocalDocuments(Documents):
     async def pending(self, path: str, *, limit: int = 100) -> Sequence[DocumentTransaction]:
         found = await (await self.open()).store.pending(parse_path(path).uri, limit=limit)
         return [with_author(one) for one in found]
+
+    async def expire(self) -> ExpiredDocuments:
+        """Delete what has reached the end of its time to live. Servers do it by themselves."""
+        return await (await self.open()).expirer.run_once()
 
     async def settle(self, path: str) -> None:
         await (await self.open()).completer.complete(parse_path(path).uri)

@@ -266,7 +266,7 @@ async def noting_refusals(log: Everlog, refusals: Refusals) -> AsyncIterator[Non
 
 
 async def document_services(log: Everlog) -> list[Service]:
-    """What runs next to the routes: recovery of the outbox, often of the last half hour; and checks that were left."""
+    """What runs next to the routes: recovery of the outbox, often of the last half hour; expiry; checks of schemas."""
     parts, config = log.parts, log.config.documents
     if isinstance(log.documents, LocalDocuments):
         log.documents.serve()
@@ -286,6 +286,13 @@ async def document_services(log: Everlog) -> list[Service]:
         Service("documents-hot", config.hot_recovery_interval_s, hot, clock=parts.clock, store=parts.store),
         Service(
             "documents-stale", config.stale_recovery_interval_s, recovery.stale, clock=parts.clock, store=parts.store
+        ),
+        Service(
+            "documents-expiry",
+            config.expiry_interval_s,
+            documents.expirer.run_once,
+            clock=parts.clock,
+            store=parts.store,
         ),
         Service("documents-schemas", SCHEMAS_INTERVAL_S, schemas.look_after, clock=parts.clock, store=parts.store),
     ]

@@ -16,6 +16,7 @@ from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.bodies import decode_body, encode_body
 from everlog.documents.change_stream import ChangeStream
 from everlog.documents.documents import LocalDocuments
+from everlog.documents.expiry import parse_ttl
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId, etag_of
 from everlog.documents.live_change import LiveChange
@@ -30,7 +31,8 @@ from everlog.server.negotiation import tag_for
 from everlog.server.requests import AnyRequest, decode, parameters, raw_rest, read_body
 from everlog.server.security.principal import PathFinder, principal_of
 from everlog.server.sse import Checkpoint, Frame, Items, event_stream
-from everlog.wire.http import POSITION
+from everlog.wire.events import moment
+from everlog.wire.http import EXPIRES, POSITION, TTL
 
 PREFIX = "/hyper-storage"
 CONTENT = f"{PREFIX}/content/"
@@ -113,6 +115,7 @@ class WriteHeaders(NamedTuple):
     correlation_id: str | None
     wait: bool
     by: str
+    ttl_s: int | None
 
     @classmethod
     def of(cls, request: AnyRequest) -> WriteHeaders:
@@ -122,7 +125,14 @@ class WriteHeaders(NamedTuple):
             raise InvalidDocument("invalid-header", "Hyper-Storage-Wait is 'full' or 'none'")
         message_id = headers.get("hyperbus-message-id", headers.get("idempotency-key"))
         by = principal_of(request).name
-        return cls(message_id, headers.get("hyperbus-correlation-id"), wait == "full", by)
+        ttl_s = parse_ttl(headers.get(TTL))
+        return cls(message_id, headers.get("hyperbus-correlation-id"), wait == "full", by, ttl_s)
+
+    def of_batch(self) -> dict[str, Any]:
+        """What is said of a batch as a whole; each of its operations has its own time to live."""
+        if self.ttl_s is not None:
+            raise InvalidDocument("invalid-ttl", "in a batch the time to live is a field of each operation: ttl")
+        return {name: value for name, value in self._asdict().items() if name != "ttl_s"}
 
     def back(self, request: AnyRequest) -> dict[str, str]:
         """The ids that come back with the answer."""
@@ -189,6 +199,7 @@ def written_answer(
         headers[POSITION] = str(written.position)
     if (tag := tag_after(method, written)) is not None:
         headers["ETag"] = tag
+    headers |= expiry_header(written.expires_ms)
     if not written.created:
         return json_answer({"transactionId": written.transaction_id}, headers=headers)
     body = {
@@ -202,6 +213,11 @@ def written_answer(
     return hal_answer(request, body, status=201, headers=headers | {"Location": content_url(written.path)})
 
 
+def expiry_header(expires_ms: int | None) -> dict[str, str]:
+    """When it will be deleted, if it has a time to live."""
+    return {} if expires_ms is None else {EXPIRES: moment(expires_ms)}
+
+
 def tag_after(method: Method | None, written: WrittenDocument) -> str | None:
     """The entity tag of what is there after a write; None of a collection, and where nothing is left."""
     return None if method in (None, "delete") or parse_path(written.path).kind == "collection" else written.etag
@@ -211,6 +227,7 @@ def document_answer(request: AnyRequest, found: Document, headers: dict[str, str
     """A body, or that it is the one that the client has."""
     data = found.json.encode()
     headers |= revision_headers(found.revision) | {"ETag": tag_for(request, found.etag, len(data))}
+    headers |= expiry_header(found.expires_ms)
     if _unchanged(request, found.etag):
         return ByteAnswer(None, status_code=304, headers=headers)
     return ByteAnswer(data, headers=headers)
@@ -263,6 +280,7 @@ def _next_query(sent: bytes, new: dict[str, str]) -> str:
 
 def event_body(event: DocumentEvent) -> dict[str, Any]:
     """An event as history and feeds show it."""
+    expires = {} if event.expires_ms is None else {"expires": event.expires_ms}
     return {
         "method": event.method,
         "path": event.path,
@@ -272,6 +290,7 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
             "revision": event.revision,
             "transactionId": event.transaction_id,
             "by": event.by,
+            **expires,
         },
         "time": event.time_ms,
         "position": str(event.position),

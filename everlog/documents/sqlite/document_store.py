@@ -29,6 +29,7 @@ from everlog.documents.port import (
     DocumentState,
     DocumentStore,
     DocumentView,
+    ExpiringRow,
     FoundElement,
     Locate,
     PendingIndex,
@@ -308,7 +309,7 @@ class SqliteDocuments(DocumentStore):
             (key,) = [None] if body is None else await locate(index, [body])
             rows.append(IndexedRow(item, body, key))
             size += len(body or "")
-            if size > MAX_STEP_BYTES:
+            if size > MAX_INDEXED_BYTES:
                 await self._index_rows(uri, index, rows, 0)
                 rows, size = [], 0
         await self._index_rows(uri, index, rows, revision)
@@ -380,6 +381,15 @@ class SqliteDocuments(DocumentStore):
 
     async def delete_template_index(self, index_id: str) -> bool:
         return await self._change("delete_template_index", index_id) > 0
+
+    async def expiring(self, now_ms: int) -> AsyncIterator[list[ExpiringRow]]:
+        last = ExpiringRow(0, "", "")
+        while rows := self._read("expiring", now_ms, *last, PAGE):
+            yield [ExpiringRow(*row) for row in rows]
+            last = ExpiringRow(*rows[-1])
+
+    async def forget_expiring(self, rows: Sequence[ExpiringRow]) -> None:
+        """The rows themselves are what is looked at."""
 
     def unshown_table(self) -> UnshownTable:
         return SqliteUnshown(self._read, self._change)
@@ -466,7 +476,7 @@ def _store(connection: sqlite3.Connection, change: DocumentChange) -> None:
     elif row is None:
         connection.execute(SQL["delete_row"], place)
     else:
-        connection.execute(SQL["put_row"], (*place, row.body, row.revision, row.created_ms, row.modified_ms))
+        connection.execute(SQL["put_row"], (*place, *msgspec.structs.astuple(row)))
     if message is not None:
         answer = _encode(message).decode()
         connection.execute(SQL["put_message"], (place.uri, message.id, message.time_ms, answer))

@@ -65,7 +65,7 @@ async def post_batch(request: AnyRequest) -> Response[Any]:
 
 async def _post_here(request: AnyRequest, path: str, operations: list[DocumentOperation]) -> Response[bytes]:
     given = WriteHeaders.of(request)
-    written = await documents_of(request).batch(path, operations, **given._asdict())
+    written = await documents_of(request).batch(path, operations, **given.of_batch())
     headers = given.back(request) | revision_headers(written[-1].revision)
     if written[-1].position is not None:
         headers[POSITION] = str(written[-1].position)
@@ -81,8 +81,11 @@ def result_of(method: Method | None, written: WrittenDocument) -> dict[str, Any]
         "revision": written.revision,
         "transactionId": written.transaction_id,
     }
-    tag = tag_after(method, written)
-    return found if tag is None else found | {"etag": tag}
+    if (tag := tag_after(method, written)) is not None:
+        found["etag"] = tag
+    if written.expires_ms is not None:
+        found["expires"] = written.expires_ms
+    return found
 
 
 BATCH_ROUTES = [post_batch]
