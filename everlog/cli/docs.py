@@ -361,11 +361,16 @@ async def _print_live(live: AsyncGenerator[LiveChange, None], upto: int | None, 
 @click.option("--prefix", metavar="TEXT", help="All collections whose paths begin like this, but for views.")
 @with_log()
 async def export(log: Everlog, settings: CliSettings, /, paths: tuple[str, ...], prefix: str | None) -> None:
-    """Print documents and collections as JSON lines that 'everlog docs import' takes back."""
+    """Print documents and collections as JSON lines that 'everlog docs import' takes back.
+
+    A prefix stands for collections; plain documents are printed if they are named.
+    """
     from everlog.cli.docs_transfer import export_lines
 
     if not paths and prefix is None:
         raise click.UsageError("what? Name documents or collections, or give a --prefix")
+    if prefix is not None:
+        click.echo("of what --prefix covers, collections are exported, not plain documents: name these", err=True)
     if sys.stdout.isatty():
         async for line in export_lines(log.documents, paths, prefix):
             click.echo(line)
