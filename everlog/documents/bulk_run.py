@@ -50,9 +50,9 @@ class _Awaited(NamedTuple):
 class BulkRun:
     """One run. `write` carries out commands of one document, in order, and says what became of each."""
 
-    def __init__(self, write: WriteEach, make_id: Callable[[], str], *, by: str) -> None:
+    def __init__(self, write: WriteEach, run_id: str, *, by: str) -> None:
         self._write = write
-        self._make_id = make_id
+        self._run_id = run_id
         self._by = by
         self._documents: dict[str, deque[_Task]] = {}
         self._workers: set[asyncio.Task[None]] = set()
@@ -64,8 +64,8 @@ class BulkRun:
         self._come = asyncio.Event()  # a result has come, or the source has ended
         self._gone = asyncio.Event()  # a write is done, or a result was taken
 
-    async def run(self, source: AsyncIterator[SourcedWrite]) -> AsyncGenerator[BulkResult, None]:
-        """What became of each, in order, as soon as that is known."""
+    async def run(self, source: AsyncIterator[SourcedWrite]) -> AsyncGenerator[list[BulkResult], None]:
+        """What became of each, in order, as soon as that is known: as many at a time as are."""
         reading = asyncio.create_task(self._read(source))
         try:
             while self._results or not self._ended:
@@ -73,14 +73,12 @@ class BulkRun:
                     self._come.clear()
                     await self._come.wait()
                     continue
-                number, path, method, done = self._results[0]
-                found = await done
-                self._results.popleft()
+                await self._results[0].done
+                some: list[BulkResult] = []
+                while self._results and self._results[0].done.done() and len(some) < MAX_GROUP:
+                    some.append(_result(self._results.popleft()))
                 self._gone.set()
-                if isinstance(found, WrittenDocument):
-                    yield BulkResult(number, found.path, found, method=method)
-                else:
-                    yield BulkResult(number, path, error=found, method=method)
+                yield some
             await reading  # an error of the source comes after the results of what was read
         finally:
             tasks = [reading, *self._workers]
@@ -115,7 +113,7 @@ class BulkRun:
             return
         self._results.append(_Awaited(one.number, write.path, write.method, done))
         try:
-            command = command_of(write, self._make_id(), self._by)
+            command = command_of(write, f"{self._run_id}-{one.number}", self._by)
         except EverlogError as error:
             done.set_result(error)
             return
@@ -149,6 +147,13 @@ class BulkRun:
                     self._bytes -= task.size
                 self._gone.set()
             del self._documents[uri]
+
+
+def _result(one: _Awaited) -> BulkResult:
+    found = one.done.result()
+    if isinstance(found, WrittenDocument):
+        return BulkResult(one.number, found.path, found, method=one.method)
+    return BulkResult(one.number, one.path, error=found, method=one.method)
 
 
 async def sourced(writes: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[SourcedWrite, None]:

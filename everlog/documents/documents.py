@@ -232,13 +232,14 @@ class LocalDocuments(Documents):
         self, writes: Iterable[Any] | AsyncIterable[Any], *, by: str = ""
     ) -> AsyncGenerator[BulkResult, None]:
         async with contextlib.aclosing(self.bulk_of(sourced(writes), by=by)) as results:
-            async for result in results:
-                yield result
+            async for some in results:
+                for result in some:
+                    yield result
 
-    def bulk_of(self, source: AsyncIterator[SourcedWrite], *, by: str) -> AsyncGenerator[BulkResult, None]:
-        """The same for writes that were read somewhere: some of them may be errors."""
+    def bulk_of(self, source: AsyncIterator[SourcedWrite], *, by: str) -> AsyncGenerator[list[BulkResult], None]:
+        """The same for writes that were read somewhere, several results at a time: some of them may be errors."""
         _check_author(by)
-        return BulkRun(self._writer.each, lambda: self._request_id(None, None), by=by).run(source)
+        return BulkRun(self._writer.each, self._request_id(None, None), by=by).run(source)
 
     def _request_id(self, message_id: str | None, correlation_id: str | None) -> str:
         """The id of a request, its own or a new one."""

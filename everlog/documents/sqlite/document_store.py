@@ -109,14 +109,14 @@ class SqliteDocuments(DocumentStore):
             self._reader.execute("BEGIN")  # all of one moment
             try:
                 head = self._reader.execute(SQL["head"], (uri,)).fetchone()
-                for item in items if head is not None else ():
-                    found = self._reader.execute(SQL["row"], (uri, item)).fetchone()
-                    if found is not None:
+                if items and head is not None:
+                    names = _encode(sorted(items)).decode()
+                    for item, *found in self._reader.execute(SQL["whole_rows"], (uri, names)).fetchall():
                         rows[item] = DocumentRow(*found)
-                for message_id in message_ids:
-                    found = self._reader.execute(SQL["message"], (uri, message_id)).fetchone()
-                    if found is not None:
-                        messages[message_id] = _message(found[0])
+                if message_ids:
+                    names = _encode(sorted(message_ids)).decode()
+                    for message_id, answer in self._reader.execute(SQL["messages"], (uri, names)).fetchall():
+                        messages[message_id] = _message(answer)
             finally:
                 self._reader.execute("COMMIT")
         return BatchState(None if head is None else _head(head), rows, messages)

@@ -6,8 +6,12 @@ FROM head h WHERE document_uri = ?
 -- name: row
 SELECT body, revision, created_at, modified_at, expires_at FROM content WHERE document_uri = ? AND item_id = ?
 
--- name: message
-SELECT answer FROM message WHERE document_uri = ? AND message_id = ?
+-- name: whole_rows
+SELECT item_id, body, revision, created_at, modified_at, expires_at FROM content
+WHERE document_uri = ? AND item_id IN (SELECT value FROM json_each(?))
+
+-- name: messages
+SELECT message_id, answer FROM message WHERE document_uri = ? AND message_id IN (SELECT value FROM json_each(?))
 
 -- name: put_message
 INSERT OR REPLACE INTO message (document_uri, message_id, stored_at, answer) VALUES (?, ?, ?, ?)

@@ -37,7 +37,7 @@ BULK = f"{PREFIX}/_bulk"
 ROOM_BYTES = 16 * 1024
 """What a line may hold besides its body."""
 CHUNK_BYTES = 64 * 1024
-_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class TwoWayStream(Stream):
@@ -88,15 +88,15 @@ async def post_bulk(request: AnyRequest) -> TwoWayStream:
     return TwoWayStream(answers, media_type=LINES, headers={"Cache-Control": "no-store"})
 
 
-async def _answers(request: AnyRequest, results: AsyncGenerator[BulkResult, None]) -> AsyncIterator[bytes]:
-    """Results as lines, as many at a time as are there."""
-    new_id = request.app.state.new_error_id
+async def _answers(request: AnyRequest, results: AsyncGenerator[list[BulkResult], None]) -> AsyncIterator[bytes]:
+    """Results as lines, as many at a time as are there. The id of an error is that of the answer, with its line."""
+    error_id = request.app.state.new_error_id()
     async with contextlib.aclosing(results):
         try:
-            async for result in results:
-                yield _encode(_line(result, new_id())) + b"\n"
+            async for some in results:
+                yield _encode_lines([_line(one, f"{error_id}-{one.number}") for one in some])
         except EverlogError as error:  # of the request itself: the head is out
-            yield _encode({"status": status_of(error), "error": describe(error, new_id())}) + b"\n"
+            yield _encode_lines([{"status": status_of(error), "error": describe(error, error_id)}])
 
 
 def _line(result: BulkResult, error_id: str) -> dict[str, Any]:
